@@ -1,0 +1,96 @@
+"""What the documents say of the tree is so: links lead somewhere, dependencies have reasons, settings are listed."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+_CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+_LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors of a document's headings, made as GitHub makes them."""
+    headings = _HEADING.findall(re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def dead_links(document: Path) -> Iterator[str]:
+    for link in _LINK.findall(_CODE.sub("", document.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            yield link
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    assert list(dead_links(document)) == []
+
+
+def test_a_dead_link_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# A Title, here\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[a](there.md) [b](there.md#a-title-here) [c](gone.md) [d](there.md#gone) [e](#gone) `[f](x)` [g](https://h)\n"
+    )
+    assert list(dead_links(page)) == ["gone.md", "there.md#gone", "#gone"]
+
+
+def project() -> dict[str, list[Requirement]]:
+    """The requirements of pyproject.toml by where they stand: `build`, `plain`, and one per extra."""
+    content = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    lists = {
+        "build": content["build-system"]["requires"],
+        "plain": content["project"]["dependencies"],
+        **content["project"]["optional-dependencies"],
+    }
+    return {place: [Requirement(each) for each in lines] for place, lines in lists.items()}
+
+
+def required_names() -> set[str]:
+    names: set[str] = {canonicalize_name(each.name) for lines in project().values() for each in lines}
+    return names - {"partq"}
+
+
+def test_every_dependency_has_its_reason() -> None:
+    """docs/dependencies.md has one table row per package: its name in code type, then a reason."""
+    rows = re.findall(r"^\| `([^`]+)` \| (.*) \|$", (ROOT / "docs/dependencies.md").read_text(), re.MULTILINE)
+    explained = [name for name, reason in rows if reason.strip()]
+    assert len(explained) == len(set(explained)), "a package is explained twice"
+    assert required_names() - set(explained) == set(), "without a reason in docs/dependencies.md"
+    assert set(explained) - required_names() == set(), "explained, but not in pyproject.toml"
+
+
+def test_every_dependency_has_an_exact_version_within_its_bounds() -> None:
+    """Fails when pyproject.toml was changed and scripts/lock not run."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    missing = required_names() - pins.keys()
+    assert missing == set(), "run scripts/lock"
+    for each in (each for group in project().values() for each in group if each.name != "partq"):
+        assert pins[canonicalize_name(each.name)] in each.specifier, f"{each}: run scripts/lock"
+
+
+def test_every_environment_variable_is_in_the_example() -> None:
+    """conf/partq.env lists what the code reads, no less and no more."""
+    pattern = r"\b(?:PARTQ|AZURE)_[A-Z_]*[A-Z]\b"
+    code = "\n".join(
+        path.read_text(encoding="utf-8")
+        for package in ("partq_spark", "coordinator")
+        for path in (ROOT / package).rglob("*.py")
+    )
+    listed = set(re.findall(rf"^#?({pattern})=", (ROOT / "conf/partq.env").read_text(), re.MULTILINE))
+    assert listed == set(re.findall(pattern, code))

@@ -1,0 +1,88 @@
+"""The import contracts of pyproject.toml catch what they forbid: each is broken once, in a copy of the tree."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of both packages and of the contracts, with the modules that the tests below break."""
+    for package in ("partq_spark", "coordinator"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("__init__.py", "cli/__init__.py", "objects/__init__.py", "log/__init__.py", "source.py", "reader.py"):
+        (tmp_path / "partq_spark" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "partq_spark" / name).touch()
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def broken_contracts(tree: Path) -> list[str]:
+    """The names of the contracts that do not hold; import-linter finds the packages in its working directory."""
+    code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tree,
+        env={"COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "Contracts: " in done.stdout, done.stdout + done.stderr
+    broken = [line.removesuffix(" BROKEN") for line in done.stdout.splitlines() if line.endswith(" BROKEN")]
+    assert done.returncode == bool(broken)
+    return broken
+
+
+def test_the_tree_holds(tree: Path) -> None:
+    assert broken_contracts(tree) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("partq_spark/log/names.py", "import coordinator", "The coordinator imports partq_spark"),
+        ("partq_spark/log/names.py", "def f():\n    import pyspark.sql", "Only source, reader, writer and listener"),
+        (
+            "partq_spark/cli/extra.py",
+            "from pyspark.sql import SparkSession",
+            "Only source, reader, writer and listener",
+        ),
+        ("partq_spark/cli/extra.py", "import partq_spark.source", "Command line and source above log"),
+        ("partq_spark/objects/api.py", "import partq_spark.log.names", "Command line and source above log"),
+        ("partq_spark/objects/local.py", "from azure.storage.blob import BlobClient", "Only partq_spark.objects.azure"),
+        ("partq_spark/log/names.py", "from azure.core.exceptions import AzureError", "Only partq_spark.objects.azure"),
+        ("partq_spark/log/names.py", "import redis.client", "Only partq_spark.flow.stores"),
+        ("partq_spark/log/names.py", "import click", "Only the command line"),
+        ("partq_spark/source.py", "from rich.console import Console", "Only the command line"),
+    ],
+)
+def test_a_forbidden_import_is_caught(tree: Path, module: str, line: str, contract: str) -> None:
+    with (tree / module).open("a", encoding="utf-8") as file:
+        file.write(f"\n{line}\n")
+    (broken,) = broken_contracts(tree)
+    assert broken.startswith(contract)
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("partq_spark/source.py", "import pyspark.sql.datasource, partq_spark.reader, partq_spark.log"),
+        ("partq_spark/reader.py", "from pyspark.sql.datasource import DataSourceStreamReader"),
+        ("partq_spark/objects/azure.py", "from azure.storage.blob import BlobClient"),
+        ("partq_spark/cli/extra.py", "import click, rich.table, partq_spark.log, partq_spark.objects"),
+        ("coordinator/runtime.py", "import partq_spark.errors"),
+    ],
+)
+def test_what_the_design_allows_is_allowed(tree: Path, module: str, line: str) -> None:
+    with (tree / module).open("a", encoding="utf-8") as file:
+        file.write(f"\n{line}\n")
+    assert broken_contracts(tree) == []

@@ -1,0 +1,97 @@
+"""What the distribution holds, and what an import of it costs."""
+
+from __future__ import annotations
+
+import ast
+import email
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("partq_spark", "coordinator")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_the_packages_the_shim_and_nothing_else(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    ours = {name for name in names if ".dist-info/" not in name}
+    assert {name.partition("/")[0] for name in ours} == {*PACKAGES, "pyspark_partq.py"}
+    source = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert source - names == set()
+    assert {f"{package}/py.typed" for package in PACKAGES} - names == set()
+
+
+def test_the_wheel_brings_the_command_and_the_licence(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (folder,) = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+    assert "partq = partq_spark.cli.main:main" in archive.read(f"{folder}/entry_points.txt").decode()
+    assert archive.read(f"{folder}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    metadata = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
+    assert (metadata["Name"], metadata["License-Expression"]) == ("partq", "Apache-2.0")
+    assert metadata["Requires-Python"] == ">=3.11"
+
+
+def modules_after(*imports: str) -> set[str]:
+    """The modules of a fresh interpreter after these imports, without the help of an already imported test run."""
+    code = "import json, sys, importlib\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
+    code += "print(json.dumps(list(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *imports], cwd="/", check=True, capture_output=True, text=True, timeout=60
+    )
+    return set(json.loads(done.stdout))
+
+
+def test_importing_partq_spark_brings_no_spark_no_client_and_no_terminal() -> None:
+    loaded = modules_after("partq_spark")
+    assert loaded & {"pyspark", "py4j", "azure", "redis", "rich", "click", "pandas", "coordinator"} == set()
+
+
+def test_the_log_and_the_stores_import_nothing_heavy() -> None:
+    """Spark's workers import these afresh, once per task in the worst case: every module here is paid for again."""
+    light = [
+        path
+        for folder in ("objects", "log")
+        for path in (ROOT / "partq_spark" / folder).rglob("*.py")
+        if path.stem != "azure"  # the one module that is loaded only where the store is in Azure
+    ]
+    names = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in light)
+    heavy = {"pyspark", "azure", "redis", "rich", "click", "pandas", "asyncio", "urllib3", "requests", "logging.config"}
+    assert names, "nothing found: the layout has changed"
+    assert modules_after(*names) & heavy == set()
+
+
+def test_the_shim_is_one_line() -> None:
+    """Spark runs it in every session, and one that fails to import disables all data sources (spark-traps 18)."""
+    tree = ast.parse((ROOT / "pyspark_partq.py").read_text(encoding="utf-8"))
+    docstring, line = tree.body
+    assert isinstance(docstring, ast.Expr)
+    assert ast.unparse(line) == "from partq_spark.source import PartqDataSource as DefaultSource"
+
+
+def test_no_module_is_too_long_to_read_in_one_sitting() -> None:
+    limit = 400
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > limit
+    }
+    assert long == {}
