@@ -1,0 +1,49 @@
+"""Object stores: the contract (`api`), a local directory, Azure Blob, memory, and `open_store`, which picks by URL.
+
+Importing this package imports no SDK. Stores are not pickled: every process opens its own by the same URL.
+"""
+
+from __future__ import annotations
+
+from partq_spark.errors import Invalid
+from partq_spark.objects.api import (
+    UNCHANGED,
+    Document,
+    ObjectInfo,
+    ObjectStore,
+    ObjectWriter,
+    Unchanged,
+)
+from partq_spark.objects.local import LocalStore
+from partq_spark.objects.retry import Retrying
+from partq_spark.objects.urls import LocalUrl, canonical_url, parse_url
+
+__all__ = [
+    "UNCHANGED",
+    "Document",
+    "ObjectInfo",
+    "ObjectStore",
+    "ObjectWriter",
+    "Unchanged",
+    "canonical_url",
+    "open_store",
+]
+
+
+def open_store(url: str, *, retry_timeout_s: float = 120.0) -> ObjectStore:
+    """The store at `file:///absolute/dir` or `azure://container/prefix`, for this process.
+
+    An unavailable store is tried again for `retry_timeout_s` seconds (0: never), except by swaps. Raises `Invalid`
+    for any other URL, for one that carries a user, password or query, and for Azure without credentials or its
+    packages.
+    """
+    parsed = parse_url(url)
+    if isinstance(parsed, LocalUrl):
+        return Retrying(LocalStore(parsed.folder), retry_timeout_s)
+    try:
+        from partq_spark.objects.azure import AzureStore  # the SDK takes 0.3 s, and is an optional extra
+    except ModuleNotFoundError as error:
+        raise Invalid(
+            f"store {parsed} needs the package {error.name}: install it with `pip install partq[azure]`"
+        ) from error
+    return Retrying(AzureStore.from_environment(parsed, retry_timeout_s=retry_timeout_s), retry_timeout_s)

@@ -1,0 +1,302 @@
+"""The pieces that the local store is made of: the document format, temporary files, durable folders, error messages.
+
+Nothing here knows object names or the contract; `local.py` does. Everything works relative to an open directory, so
+that a directory that is removed and made again under the same name is noticed instead of being written past.
+
+A document is one file. Its first key is the ETag, at a fixed width, so that a look at a document reads 64 bytes:
+
+- JSON body:  `{"etag":"<32 hex>",` then the body without its first `{`;
+- metadata:   `{"metadata.etag":"<32 hex>",` then the keys and values as one JSON object without its first `{`.
+
+The dot cannot occur in a metadata key, so neither kind can be taken for the other, whatever the document holds. Where
+the body is an empty object, the comma is a space, which keeps the file valid JSON. A file that begins otherwise is no
+document.
+"""
+
+# Most calls are relative to an open folder, which pathlib cannot express.
+# ruff: noqa: PTH103, PTH112
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from partq_spark.errors import Corrupt, Invalid, PartqError, Unavailable
+from partq_spark.objects.api import Document
+
+TEMPORARY_PREFIX: Final = ".tmp-"
+LOOK_BYTES: Final = 64
+"""Enough of a document to tell its kind and its ETag."""
+
+_BODY_START: Final = b'{"etag":"'
+_METADATA_START: Final = b'{"metadata.etag":"'
+_ETAG_CHARS: Final = 32
+_SYNC_EVERY_BYTES: Final = 32 * 1024 * 1024
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+# ---- documents
+
+
+def new_etag() -> str:
+    """Random, never a counter or a time: the same content written again must not look unchanged."""
+    return os.urandom(_ETAG_CHARS // 2).hex()
+
+
+def encode_document(etag: str, content: bytes | Mapping[str, str]) -> bytes:
+    """The file of a document whose content was checked."""
+    if isinstance(content, bytes):
+        start, body = _BODY_START, content
+    else:
+        start, body = _METADATA_START, json.dumps(dict(content), separators=(",", ":")).encode()
+    separator = b'" ' if body[1:].lstrip()[:1] == b"}" else b'",'
+    return b"".join((start, etag.encode(), separator, memoryview(body)[1:]))
+
+
+def find_etag(path: str, head: bytes) -> str:
+    """The ETag in the first `LOOK_BYTES` of a document. Raises `Corrupt` if this is none."""
+    for start in (_BODY_START, _METADATA_START):
+        end = len(start) + _ETAG_CHARS
+        if head.startswith(start) and head[end : end + 2] in (b'",', b'" '):
+            return head[len(start) : end].decode("ascii", "replace")
+    raise Corrupt(
+        f"{path} is no document of partq: it does not begin with an ETag; restore it, or remove it if it is foreign"
+    )
+
+
+def has_etag(head: bytes, etag: bytes) -> bool:
+    """Whether a document has this ETag: what an idle reader asks every few milliseconds."""
+    if head[9:41] == etag:
+        return head.startswith(_BODY_START)
+    return head[18:50] == etag and head.startswith(_METADATA_START)
+
+
+def is_metadata(head: bytes) -> bool:
+    """Whether a file that begins so is a metadata document."""
+    return head.startswith(_METADATA_START)
+
+
+def decode_document(path: str, data: bytes) -> Document:
+    """The document in a file. Raises `Corrupt` if it is none, or is cut short."""
+    etag = find_etag(path, data[:LOOK_BYTES])
+    if data[-1:] != b"}":
+        raise Corrupt(f"{path} is cut short, its last byte is not '}}': restore it from a copy")
+    if not data.startswith(_METADATA_START):
+        return Document(etag=etag, body=b"{" + data[len(_BODY_START) + _ETAG_CHARS + 2 :])
+    return Document(etag=etag, metadata=decode_metadata(path, data))
+
+
+def decode_metadata(path: str, data: bytes) -> dict[str, str]:
+    """The keys and values of a metadata document's file, without its ETag."""
+    try:
+        metadata: object = json.loads(b"{" + data[len(_METADATA_START) + _ETAG_CHARS + 2 :])
+    except ValueError as error:
+        raise Corrupt(f"{path} is no JSON object: {error}; restore it from a copy") from None
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise Corrupt(f"{path} holds something else than text values: restore it from a copy")
+    return metadata
+
+
+# ---- files
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write every byte, however many calls the system makes of it."""
+    view = memoryview(data).cast("B")
+    done = 0
+    while done < len(view):
+        done += os.write(fd, view[done:])
+
+
+def read_all(fd: int, size_bytes: int, offset: int = 0) -> bytes:
+    """`size_bytes` from `offset`, fewer only where the file ends."""
+    pieces: list[bytes] = []
+    while size_bytes > 0 and (piece := os.pread(fd, min(size_bytes, 1 << 30), offset)):
+        pieces.append(piece)
+        offset += len(piece)
+        size_bytes -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class TemporaryFile:
+    """A hidden file in an open folder that becomes an object by a link or a rename, or is gone after `discard`.
+
+    While it grows, a thread starts write-back of every 32 MB, so that the sync at the end, during which a Spark task
+    does nothing else, finds little to do. The thread's error is kept: Linux reports a failed write-back only once,
+    and the sync at the end would say that all is well.
+    """
+
+    def __init__(self, folder: int) -> None:
+        self._folder = folder
+        self.name = TEMPORARY_PREFIX + os.urandom(16).hex()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._fd = os.open(self.name, flags, 0o666, dir_fd=folder)
+        self._exists = True
+        self._unsynced_bytes = 0
+        self._wake = threading.Event()
+        self._ended = False
+        self._syncer: threading.Thread | None = None
+        self._sync_error: OSError | None = None
+
+    def write(self, data: bytes | memoryview) -> int:
+        view = memoryview(data)
+        write_all(self._fd, view)
+        self._unsynced_bytes += view.nbytes
+        if self._unsynced_bytes >= _SYNC_EVERY_BYTES:
+            self._unsynced_bytes = 0
+            if self._syncer is None:
+                self._syncer = threading.Thread(target=self._sync_early, name="partq-write-back", daemon=True)
+                self._syncer.start()
+            self._wake.set()
+            self._raise_sync_error()
+        return view.nbytes
+
+    def finish(self) -> None:
+        """Make the content durable and close the file; it still has its hidden name."""
+        self._join_syncer()
+        self._raise_sync_error()
+        os.fsync(self._fd)
+        self._close()
+
+    def link(self, name: str) -> None:
+        """Give the file its name if that is free (`FileExistsError` if not); the hidden name goes with `discard`."""
+        os.link(self.name, name, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False)
+
+    def rename(self, name: str) -> None:
+        """Give the file its name in place of what has it."""
+        os.rename(self.name, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        self._exists = False
+
+    def discard(self) -> None:
+        """Close and remove the hidden name; never raises, because it also runs while an error is on its way."""
+        try:
+            self._join_syncer()
+            self._close()
+            if self._exists:
+                self._exists = False
+                os.unlink(self.name, dir_fd=self._folder)
+        except OSError:
+            pass  # housekeeping sweeps it
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def _sync_early(self) -> None:
+        while self._wake.wait() and not self._ended:
+            self._wake.clear()
+            try:
+                os.fdatasync(self._fd)
+            except OSError as error:
+                self._sync_error = error
+                return
+
+    def _join_syncer(self) -> None:
+        if self._syncer is not None:
+            self._ended = True
+            self._wake.set()
+            self._syncer.join()  # ends with the one sync under way, which is as bounded as the disk
+            self._syncer = None
+
+    def _raise_sync_error(self) -> None:
+        if self._sync_error is not None:
+            raise self._sync_error
+
+
+# ---- folders
+
+
+def make_durable_folder(root: str, folder: str) -> None:
+    """Make `folder` (at or below `root`) and see to it that it survives power loss, whoever made which part of it.
+
+    Syncing only what one made oneself is not enough: another process may have made the parent a moment ago and not
+    have synced it yet, and what is written below would be lost with it.
+    """
+    made_from = root
+    while not os.path.isdir(made_from) and made_from != "/":
+        made_from = os.path.dirname(made_from)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except FileExistsError as error:  # which elsewhere means that an object is there already
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from error
+    top = made_from if len(made_from) < len(root) else os.path.dirname(root)
+    path = os.path.dirname(folder)
+    while len(path) >= len(top):
+        # A parent above the store may be one that this process cannot read; a store that was there is not its
+        # business.
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except PermissionError:
+            if len(path) >= len(root):
+                raise
+        else:
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        if path == "/":
+            break
+        path = os.path.dirname(path)
+
+
+class FolderLock:
+    """The lock under which a folder's documents are replaced: flock on the open folder, held for some microseconds.
+
+    The kernel frees it when its holder dies. A holder that is frozen keeps it, rightly: it would still rename when it
+    wakes. So the wait is bounded and then says what to look for.
+    """
+
+    def __init__(self, folder: int, path: str, wait_s: float) -> None:
+        self._folder = folder
+        self._path = path
+        self._wait_s = wait_s
+
+    def __enter__(self) -> None:
+        pause_s = 0.0001
+        deadline_s = time.monotonic() + self._wait_s
+        while True:
+            try:
+                fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= deadline_s:
+                    raise Unavailable(
+                        f"folder {self._path} stayed locked for {self._wait_s:g} s, nothing was changed: a process may"
+                        f" be frozen while it holds the lock; find it with `fuser -v {self._path}`, let it go on"
+                        " (`kill -CONT`) or end it"
+                    ) from None
+            time.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(pause_s * 1.5, 0.01)
+
+    def __exit__(self, *_: object) -> None:
+        # Said aloud instead of left to close: a child forked meanwhile has the same open folder and would keep the
+        # lock.
+        fcntl.flock(self._folder, fcntl.LOCK_UN)
+
+
+# ---- errors
+
+
+def explain(error: OSError, doing: str, path: str) -> PartqError:
+    """What an operating system error means to the caller. `doing` is a phrase such as `writing`."""
+    what = f"{doing} {path} failed: {error.strerror or error}"
+    if error.errno in _FULL:
+        return Unavailable(f"{what}; nothing half done is left behind: free space on that disk, or raise the quota")
+    if error.errno == errno.EFBIG:
+        return Unavailable(f"{what}; nothing half done is left behind: raise the limit on file size (`ulimit -f`)")
+    if error.errno in _NOT_ALLOWED:
+        return Unavailable(f"{what}; let user id {os.geteuid()} write there, or choose another store")
+    if error.errno in (errno.ENOTDIR, errno.EISDIR):
+        return Invalid(f"{what}; an object cannot also be the folder of others: use another name")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return Unavailable(f"{what}; raise the limit on open files (`ulimit -n`)")
+    return Unavailable(f"{what} ({errno.errorcode.get(error.errno or 0, 'no code')}); check that disk, then try again")

@@ -1,0 +1,194 @@
+"""The object store in this process's memory: the whole contract, but nothing durable and nothing shared.
+
+For simulations and fast tests. Deterministic: time and randomness are handed in, and nothing else is asked for
+either, so that a seed repeats a run. It is no user's store; `open_store` does not offer it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from types import TracebackType
+from typing import Self
+
+from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing
+from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
+from partq_spark.objects.names import check_content, check_folder_prefix, check_name, check_prefix, check_range
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stored:
+    created_s: float
+    data: bytes = b""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    etag: str | None = None  # None: an immutable object
+
+
+class MemoryStore:
+    """Objects in a dictionary.
+
+    `clock` returns seconds and is only used for ages; `rng` makes the ETags. A listing reads `page_size` objects at a
+    time and looks anew for the next page, as a service does, so that changes between pages show in it.
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], float], rng: random.Random, url: str = "memory:", page_size: int = 1000
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._url = url
+        self._page_size = page_size
+        self._objects: dict[str, _Stored] = {}
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self._url!r})"
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def look_interval_s(self) -> float:
+        return 0.01
+
+    def close(self) -> None:
+        """Keeps everything: whoever holds the store may go on with it, as another process would with a real one."""
+
+    # ---- immutable objects
+
+    def create(self, name: str, data: bytes | memoryview) -> None:
+        check_name(name)
+        stored = bytes(data)
+        with self._lock:
+            if name in self._objects:
+                raise Conflict(f"object {name} exists already: immutable objects need a name of their own")
+            self._objects[name] = _Stored(created_s=self._clock(), data=stored)
+
+    def writer(self, name: str) -> MemoryWriter:
+        return MemoryWriter(self, check_name(name))
+
+    def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
+        check_range(name, start, length)
+        with self._lock:
+            stored = self._objects.get(check_name(name))
+        if stored is None:
+            raise ObjectMissing(f"object {name} is not there: restore it from a copy")
+        size_bytes = len(stored.data)
+        end = size_bytes if length is None else start + length
+        if max(start, end) > size_bytes:
+            raise Corrupt(
+                f"object {name} is cut short: it has {size_bytes} bytes, and bytes {start} to {max(start, end)}"
+                " were asked for; restore it from a copy"
+            )
+        return memoryview(stored.data)[start:end]
+
+    def delete(self, name: str) -> bool:
+        check_name(name)
+        with self._lock:
+            return self._objects.pop(name, None) is not None
+
+    # ---- documents
+
+    def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
+        check_name(name)
+        with self._lock:
+            stored = self._objects.get(name)
+        if stored is None:
+            return None
+        if stored.etag is None:
+            raise Corrupt(f"object {name} is no document: remove it if it is foreign")
+        if stored.etag == known:
+            return UNCHANGED
+        return Document(etag=stored.etag, body=stored.data, metadata=stored.metadata)
+
+    def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:
+        check_name(name)
+        check_content(name, content)
+        with self._lock:
+            self._compare(name, expected)
+            etag = f"{self._rng.getrandbits(128):032x}"
+            if isinstance(content, bytes):
+                self._objects[name] = _Stored(created_s=self._clock(), data=content, etag=etag)
+            else:
+                self._objects[name] = _Stored(created_s=self._clock(), metadata=dict(content), etag=etag)
+        return etag
+
+    def remove(self, name: str, *, expected: str) -> None:
+        check_name(name)
+        with self._lock:
+            self._compare(name, expected)
+            del self._objects[name]
+
+    def _compare(self, name: str, expected: str | None) -> None:
+        stored = self._objects.get(name)
+        if stored is None and expected is not None:
+            raise Conflict(f"document {name} is gone, ETag {expected} was expected: load it before changing it")
+        if stored is not None and expected is None:
+            raise Conflict(f"document {name} exists already: load it before changing it")
+        if stored is not None and stored.etag != expected:
+            raise Conflict(f"document {name} has ETag {stored.etag}, {expected} was expected: load it again")
+
+    # ---- listing
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        return self._pages(prefix)
+
+    def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
+        last: str | None = None
+        while True:
+            with self._lock:
+                names = sorted(name for name in self._objects if name.startswith(prefix))
+                first = 0 if last is None else bisect.bisect_right(names, last)
+                page = [(name, self._objects[name]) for name in names[first : first + self._page_size]]
+            if not page:
+                return
+            for name, stored in page:
+                yield ObjectInfo(
+                    name=name,
+                    size_bytes=len(stored.data),
+                    age_s=max(0.0, self._clock() - stored.created_s),
+                    metadata=stored.metadata,
+                )
+            last = page[-1][0]
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        check_folder_prefix(prefix)
+        below = (info.name[len(prefix) :].partition("/") for info in self._pages(prefix))
+        return (folder for folder, _ in groupby(first for first, slash, _ in below if slash))
+
+    def sweep_temporary(self, older_than_s: float) -> int:
+        """Nothing half written is ever kept."""
+        return 0
+
+
+class MemoryWriter:
+    """An immutable object that is put together in memory; see `ObjectWriter`."""
+
+    def __init__(self, store: MemoryStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._data: bytearray | None = None
+
+    def __enter__(self) -> Self:
+        self._data = bytearray()
+        return self
+
+    def write(self, data: bytes | memoryview) -> int:
+        if self._data is None:
+            raise Invalid(f"object {self._name} is not being written: write inside the `with` block")
+        before = len(self._data)
+        self._data += data
+        return len(self._data) - before
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        data, self._data = self._data, None
+        if kind is None and data is not None:
+            self._store.create(self._name, memoryview(data))

@@ -1,0 +1,88 @@
+"""What may be stored: the rules for object names, prefixes and document contents, the same for every store.
+
+Only checks live here, with no I/O. They are stricter than any one store needs, so that whatever one store takes,
+every other store takes too, and a name is always one plain path below the store's folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from partq_spark.errors import Invalid
+
+MAX_NAME_CHARS: Final = 800
+"""Azure allows 1,024 characters for prefix and name together."""
+
+MAX_PART_CHARS: Final = 200
+"""File systems allow 255 bytes for one part."""
+
+MAX_METADATA_BYTES: Final = 8 * 1024
+"""Azure's limit for all keys and values of one blob."""
+
+_NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*(?:/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*", re.ASCII)
+_PREFIX = re.compile(r"(?:[A-Za-z0-9_=-][A-Za-z0-9._=-]*/)*(?:[A-Za-z0-9_=-][A-Za-z0-9._=-]*)?", re.ASCII)
+_METADATA_KEY = re.compile(r"[a-z_]+", re.ASCII)
+_METADATA_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?", re.ASCII)
+
+_RULE = "parts of [A-Za-z0-9._=-] that do not begin with a dot, joined by single slashes"
+
+
+def check_name(name: str) -> str:
+    """The name itself, if it may name an object; raises `Invalid` otherwise."""
+    if len(name) > MAX_NAME_CHARS or _NAME.fullmatch(name) is None:
+        raise Invalid(f"object name {_shorten(name)} is not allowed: use {_RULE}, at most {MAX_NAME_CHARS} characters")
+    if len(name) > MAX_PART_CHARS and max(map(len, name.split("/"))) > MAX_PART_CHARS:
+        raise Invalid(f"object name {_shorten(name)} has a part of more than {MAX_PART_CHARS} characters: shorten it")
+    return name
+
+
+def check_prefix(prefix: str) -> str:
+    """The prefix itself, if some object's name may begin with it; raises `Invalid` otherwise."""
+    if len(prefix) > MAX_NAME_CHARS or _PREFIX.fullmatch(prefix) is None:
+        raise Invalid(f"prefix {_shorten(prefix)} is not allowed: use the beginning of a name, that is {_RULE}")
+    return prefix
+
+
+def check_folder_prefix(prefix: str) -> str:
+    """The prefix itself, if it is empty or names a folder (ends in `/`); raises `Invalid` otherwise."""
+    if prefix and not prefix.endswith("/"):
+        raise Invalid(f"prefix {_shorten(prefix)} does not name a folder: end it with '/', or leave it empty")
+    return check_prefix(prefix)
+
+
+def check_range(name: str, start: int, length: int | None) -> None:
+    """Raise `Invalid` for a byte range that no object can have."""
+    if start < 0 or (length is not None and length < 0):
+        raise Invalid(f"range of {length} bytes from {start} of {name!r} is not allowed: use numbers from 0 up")
+
+
+def check_content(name: str, content: bytes | Mapping[str, str]) -> None:
+    """Raise `Invalid` unless `content` may be a document.
+
+    A body is only looked at from both ends: parsing a head of 48 kB at every swap would cost more than the check is
+    worth.
+    """
+    if isinstance(content, bytes):
+        if content[:1] != b"{" or content[-1:] != b"}":
+            raise Invalid(f"document {name!r} is not a JSON object: its body must begin with '{{' and end with '}}'")
+        return
+    if not content:
+        raise Invalid(f"document {name!r} has no metadata: give at least one key")
+    size_bytes = 0
+    for key, value in content.items():
+        if _METADATA_KEY.fullmatch(key) is None:
+            raise Invalid(f"document {name!r}: metadata key {_shorten(key)} is not allowed: use [a-z_]+")
+        if _METADATA_VALUE.fullmatch(value) is None:
+            raise Invalid(
+                f"document {name!r}: the value of metadata key {key!r} is not allowed:"
+                " use printable ASCII, not empty, with no space at either end"
+            )
+        size_bytes += len(key) + len(value)
+    if size_bytes > MAX_METADATA_BYTES:
+        raise Invalid(f"document {name!r} has {size_bytes} bytes of metadata: at most {MAX_METADATA_BYTES} are allowed")
+
+
+def _shorten(text: str) -> str:
+    return ascii(text if len(text) <= 80 else text[:77] + "...")

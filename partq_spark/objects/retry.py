@@ -1,0 +1,199 @@
+"""Trying an unavailable store again: for what may be repeated, in bounded time, and nowhere else.
+
+The stores themselves never try again, so that one outage is waited for once. A swap, a removal and the end of a
+writer are never repeated here: their answer may have been lost, and only the caller can tell by reading whether they
+took place.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, TypeVar
+
+from partq_spark.errors import Conflict, Unavailable
+from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
+
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 5.0
+
+T = TypeVar("T")
+_log = logging.getLogger("partq.objects")
+
+
+class Patience:
+    """How long one operation is tried again, with which pauses. Used for one operation, then thrown away."""
+
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float,
+        *,
+        sleep: Callable[[float], None],
+        clock: Callable[[], float],
+        rng: random.Random,
+    ) -> None:
+        self._url = url
+        self._timeout_s = timeout_s
+        self._sleep = sleep
+        self._clock = clock
+        self._rng = rng
+        self._failing_since_s: float | None = None
+        self._pause_s = _FIRST_PAUSE_S
+
+    def succeeded(self) -> None:
+        """What comes next has the full time again."""
+        self._failing_since_s = None
+        self._pause_s = _FIRST_PAUSE_S
+
+    def wait(self, cause: Unavailable, started_s: float) -> None:
+        """Pause before the next try, or raise `Unavailable` when the time is over.
+
+        `started_s` is when the failed try began, so that a try that itself ran into a time-out counts.
+        """
+        now_s = self._clock()
+        if self._failing_since_s is None:
+            self._failing_since_s = started_s
+            if self._timeout_s > 0:
+                _log.warning("store %s: %s; trying again for up to %g s", self._url, cause, self._timeout_s)
+        tried_s = now_s - self._failing_since_s
+        left_s = self._timeout_s - tried_s
+        if left_s <= 0:
+            raise Unavailable(
+                f"store {self._url} was tried for {tried_s:.1f} s (option retryTimeout, {self._timeout_s:g} s): {cause}"
+            ) from cause
+        self._sleep(min(left_s, self._pause_s * self._rng.uniform(0.5, 1.0)))
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+
+    def call(self, operation: Callable[[], T]) -> T:
+        """The operation's result, however often it takes within the time."""
+        while True:
+            started_s = self._clock()
+            try:
+                return operation()
+            except Unavailable as cause:
+                self.wait(cause, started_s)
+
+    def create(self, operation: Callable[[], None]) -> None:
+        """As `call`, for a creation: names are unique by contract, so what is there after a lost answer is our own."""
+        unknown = False
+        while True:
+            started_s = self._clock()
+            try:
+                return operation()
+            except Conflict:
+                if unknown:
+                    return None
+                raise
+            except Unavailable as cause:
+                unknown = True
+                self.wait(cause, started_s)
+
+
+class Retrying:
+    """A store that waits up to `timeout_s` for another one to come back; 0 tries once.
+
+    After the time it raises `Unavailable`, which names the store, the time, the cause and the option. A deletion
+    whose first answer was lost may report False.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        timeout_s: float,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._store = store
+        self._timeout_s = timeout_s
+        self._sleep = sleep
+        self._clock = clock
+        self._rng = rng if rng is not None else random.Random()
+
+    def __repr__(self) -> str:
+        return f"Retrying({self._store!r}, {self._timeout_s:g})"
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    @property
+    def look_interval_s(self) -> float:
+        return self._store.look_interval_s
+
+    def close(self) -> None:
+        self._store.close()
+
+    # ---- tried again
+
+    def create(self, name: str, data: bytes | memoryview) -> None:
+        self._patience().create(lambda: self._store.create(name, data))
+
+    def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
+        return self._patience().call(lambda: self._store.read(name, start=start, length=length))
+
+    def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
+        started_s = self._clock()
+        try:
+            return self._store.load(name, known=known)  # idle readers come here every few milliseconds
+        except Unavailable as cause:
+            patience = self._patience()
+            patience.wait(cause, started_s)
+            return patience.call(lambda: self._store.load(name, known=known))
+
+    def delete(self, name: str) -> bool:
+        return self._patience().call(lambda: self._store.delete(name))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self._listing(lambda: self._store.list(prefix), lambda info: info.name)
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        return self._listing(lambda: self._store.list_folders(prefix), lambda folder: folder + "/")
+
+    def sweep_temporary(self, older_than_s: float) -> int:
+        return self._store.sweep_temporary(older_than_s)
+
+    # ---- never tried again
+
+    def writer(self, name: str) -> ObjectWriter:
+        return self._store.writer(name)
+
+    def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:
+        return self._store.swap(name, content, expected=expected)
+
+    def remove(self, name: str, *, expected: str) -> None:
+        self._store.remove(name, expected=expected)
+
+    def _patience(self) -> Patience:
+        return Patience(self.url, self._timeout_s, sleep=self._sleep, clock=self._clock, rng=self._rng)
+
+    def _listing(self, start: Callable[[], Iterator[T]], order: Callable[[T], str]) -> Iterator[T]:
+        """A listing that begins again after an outage and leaves out what it has given already."""
+        # Started here, so that a bad prefix is refused by the call itself and not by the loop over its result.
+        return self._go_on(start(), start, order)
+
+    def _go_on(
+        self, items: Iterator[T] | None, start: Callable[[], Iterator[T]], order: Callable[[T], str]
+    ) -> Iterator[T]:
+        patience = self._patience()
+        last: str | None = None
+        while True:
+            started_s = self._clock()
+            try:
+                if items is None:
+                    items = start()
+                for item in items:
+                    key = order(item)
+                    if last is None or key > last:
+                        last = key
+                        patience.succeeded()
+                        yield item
+                        started_s = self._clock()  # what the caller did with the item is not waiting
+                return
+            except Unavailable as cause:
+                items = None
+                patience.wait(cause, started_s)

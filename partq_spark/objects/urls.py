@@ -1,0 +1,127 @@
+"""Store URLs: what `--store` and the option `store` may say, and the one way in which partq writes them.
+
+Only parsing lives here; nothing is opened and no environment variable is read. A URL that could carry a secret (user,
+password, query, fragment) is refused and never repeated in the message, because plans and logs show URLs.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+from urllib.parse import quote, unquote
+
+from partq_spark.errors import Invalid
+from partq_spark.objects.names import check_prefix
+
+ALLOWED: Final = "file:///absolute/dir or azure://container/prefix"
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
+_CONTAINER = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
+_MAX_PREFIX_CHARS = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalUrl:
+    """A directory on this machine. `folder` is absolute and has no `.`, `..` or double slashes."""
+
+    folder: str
+
+    def __str__(self) -> str:
+        return "file://" + quote(self.folder, safe="/~!$'()*,:@=+&")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AzureUrl:
+    """A container, and the prefix of all names in it: empty, or parts joined by `/` with no slash at either end."""
+
+    container: str
+    prefix: str
+
+    def __str__(self) -> str:
+        return f"azure://{self.container}/{self.prefix}" if self.prefix else f"azure://{self.container}"
+
+
+def parse_url(url: str) -> LocalUrl | AzureUrl:
+    """The parts of a store URL. Raises `Invalid`, which shows what is allowed, for anything else."""
+    match = _SCHEME.fullmatch(url.strip())
+    if match is None:
+        _refuse_path(url)
+    scheme, rest = match[1].lower(), match[2]
+    if scheme not in ("file", "azure"):
+        raise Invalid(f"store with scheme {scheme!r} is not known: use {ALLOWED}")
+    authority = rest[2:].partition("/")[0] if rest.startswith("//") else ""
+    if "@" in authority or re.search(r"[?#]", rest):
+        raise Invalid(
+            f"store {scheme}:… has a user, password, query or fragment (not repeated: plans and logs show URLs):"
+            f" use {ALLOWED} and leave credentials to the environment, AZURE_STORAGE_CONNECTION_STRING;"
+            " write a '?' or '#' that belongs to a directory's name as %3F or %23"
+        )
+    return _local(rest) if scheme == "file" else _azure(rest)
+
+
+def canonical_url(url: str) -> str:
+    """The one way to write this store's URL: same store, same text. Raises `Invalid` as `parse_url` does."""
+    return str(parse_url(url))
+
+
+def _local(rest: str) -> LocalUrl:
+    if rest.startswith("//"):
+        authority, slash, path = rest[2:].partition("/")
+        if authority not in ("", "localhost"):
+            raise Invalid(
+                f"store file:{rest} names a host, {authority!r}: a directory of this machine has three slashes,"
+                f" file:///{authority}{slash}{path}"
+            )
+        rest = slash + path
+    folder = unquote(rest)
+    if "\0" in folder:
+        raise Invalid(f"store file: with the path {folder!r} is not a directory's name: remove the zero character")
+    if not folder.startswith("/"):
+        shown = LocalUrl(folder=str(Path(folder).absolute()))
+        raise Invalid(f"store 'file:{rest}' is relative, and tasks run in other directories: write {shown}")
+    folder = "/" + os.path.normpath(folder).lstrip("/")
+    if folder == "/":
+        raise Invalid("store file:/// names no directory: use file:///absolute/dir")
+    return LocalUrl(folder=folder)
+
+
+def _azure(rest: str) -> AzureUrl:
+    if not rest.startswith("//"):
+        raise Invalid("store azure:… has no '//': use azure://container/prefix")
+    container, _, prefix = rest[2:].partition("/")
+    if _CONTAINER.fullmatch(container) is None:
+        raise Invalid(
+            f"store azure://… names a container that Azure does not allow, {_shown(container)}: use azure://container/prefix"
+            " with 3 to 63 lower-case letters, digits and single hyphens; the account comes from the environment"
+        )
+    prefix = prefix.rstrip("/")
+    if len(prefix) > _MAX_PREFIX_CHARS:
+        raise Invalid(
+            f"store azure://{container}/… has a prefix of {len(prefix)} characters: at most {_MAX_PREFIX_CHARS}"
+        )
+    try:
+        check_prefix(prefix)
+    except Invalid:
+        raise Invalid(
+            f"store azure://{container}/… has a prefix that is not allowed, {_shown(prefix)}:"
+            " use parts of [A-Za-z0-9._=-] that do not begin with a dot, joined by single slashes"
+        ) from None
+    return AzureUrl(container=container, prefix=prefix)
+
+
+def _refuse_path(url: str) -> NoReturn:
+    text = url.strip()
+    if not text:
+        raise Invalid(f"store is empty: use {ALLOWED}")
+    if re.search(r"[?;=@]|//", text) or "\0" in text:  # a pasted connection string, or a URL cut off
+        raise Invalid(f"store is not a URL (not shown here, it may hold a secret): use {ALLOWED}")
+    shown = LocalUrl(folder=str(Path(text).expanduser().absolute()))
+    raise Invalid(f"store {text!r} is not a URL: for this directory write {shown}")
+
+
+def _shown(text: str) -> str:
+    """The text for a message, unless it could be (part of) a secret."""
+    return ascii(text) if len(text) <= 64 and re.fullmatch(r"[\w./-]*", text) else "(not shown)"
