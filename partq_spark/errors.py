@@ -1,0 +1,41 @@
+"""The five kinds of error that partq raises, and nothing else.
+
+Every message names the thing, the value that was found and the next step. No message carries a secret. Callers decide
+by the class alone: `Conflict` and `Unavailable` may be tried again, the others may not.
+"""
+
+from __future__ import annotations
+
+
+class PartqError(Exception):
+    """Base of everything that partq raises on purpose; catch it to catch all of partq."""
+
+
+class Invalid(PartqError):
+    """What the user asked for cannot be done as asked: correct the option, name, row or command and call again."""
+
+
+class Conflict(PartqError):
+    """Somebody else changed the object first: read it again, then decide whether the change still makes sense."""
+
+
+class Fenced(PartqError):
+    """This process lost what it held to another one: stop writing, nothing that it writes from here on counts."""
+
+
+class Unavailable(PartqError):
+    """A store did not answer, or its answer was lost: the outcome of a write is unknown until the object is read
+    again.
+    """
+
+
+class Corrupt(PartqError):
+    """What is stored is not what was written, or is gone: the message names the object; nothing was guessed in its
+    place.
+    """
+
+
+class ObjectMissing(Corrupt):
+    """An object that something stored refers to is not there: restore it, or accept the loss with
+    `failOnDataLoss=false`.
+    """

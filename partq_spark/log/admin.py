@@ -1,0 +1,165 @@
+"""Creating, changing, listing and deleting queues; consumer groups in the head. Each is one swap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from partq_spark.errors import Conflict, Invalid, Unavailable
+from partq_spark.log import codec, names
+from partq_spark.log.model import MAX_PARTITIONS, Group, Head, Layout, QueueConfig
+from partq_spark.log.queue import Backoff, Effects, Queue
+from partq_spark.objects.api import ObjectStore, Unchanged
+
+ACCESS_TYPES = ("non-exclusive", "exclusive")
+_LARGEST_MESSAGE_BYTES = 1_000_000_000  # Arrow's 32-bit offsets end at 2 GiB, a run must hold more than one message
+_LONGEST_S = 7 * 24 * 3600.0
+
+
+def checked_partitions(value: object) -> int:
+    """`value` as a partition count. Raises `Invalid` unless it is a whole number from 1 to 1000."""
+    text = str(value).strip()
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_PARTITIONS:
+        raise Invalid(f"partitions={value!r} is not allowed: give a whole number from 1 to {MAX_PARTITIONS}")
+    return int(text)
+
+
+def checked_config(config: QueueConfig) -> QueueConfig:
+    """`config` itself. Raises `Invalid` naming the first setting out of its range."""
+    for name, value in (
+        ("rebalance-delay", config.rebalance_delay_s),
+        ("max-handoff-time", config.max_handoff_time_s),
+    ):
+        if not 0 <= value <= _LONGEST_S:
+            raise Invalid(f"{name}={value!r} is not allowed: give seconds from 0 to {_LONGEST_S:.0f}")
+    if config.access_type not in ACCESS_TYPES:
+        raise Invalid(f"access-type={config.access_type!r} is not allowed: give one of {', '.join(ACCESS_TYPES)}")
+    if not 1 <= config.max_message_bytes <= _LARGEST_MESSAGE_BYTES:
+        raise Invalid(
+            f"max-message-bytes={config.max_message_bytes!r} is not allowed: give bytes from 1 to "
+            f"{_LARGEST_MESSAGE_BYTES}"
+        )
+    return config
+
+
+def create_queue(
+    store: ObjectStore,
+    namespace: str,
+    name: str,
+    partitions: int,
+    config: QueueConfig | None = None,
+    effects: Effects | None = None,
+) -> Queue:
+    """Create a queue. Raises `Invalid` for a bad name, count or setting, and when the queue exists already."""
+    queue = Queue(store, namespace, name, effects)
+    checked_partitions(partitions)
+    now_us = queue.effects.time_us()
+    zeros = (0,) * partitions
+    head = Head(
+        namespace=queue.namespace,
+        queue=queue.name,
+        queue_id=names.new_id(),
+        created_us=now_us,
+        sequence=1,
+        time_us=now_us,
+        config=checked_config(config or QueueConfig()),
+        layouts=(Layout(generation=0, partitions=partitions, since_sequence=1, begin=zeros),),
+        next=zeros,
+        earliest=zeros,
+    )
+    backoff = Backoff(queue.effects)
+    while True:
+        try:
+            found = queue.look()
+            if found is not None and found.queue_id == head.queue_id:
+                return queue  # an answer was lost, the creation was not
+            if found is not None:
+                raise Invalid(
+                    f"{queue} exists already with {found.partitions} partitions: choose another name, change it with "
+                    f"`partq queue alter {queue.name}`, or delete it with `partq queue delete {queue.name} --yes`"
+                )
+            queue.swap(head)
+        except (Conflict, Unavailable) as error:
+            backoff.pause(error)
+        else:
+            return queue
+
+
+def alter_queue(queue: Queue, config: QueueConfig) -> Head:
+    """Put `config` in place of the queue's settings. Raises `Invalid` if one of them is not allowed."""
+    checked_config(config)
+    return queue.change(
+        lambda head: head if head.config == config else replace(head, config=config, sequence=head.sequence + 1)
+    )
+
+
+def delete_queue(queue: Queue) -> int:
+    """Delete a queue for good and everything stored for it; returns the number of objects removed.
+
+    The head goes first: from then on the queue does not exist, and whatever is cut off after that is removed by
+    deleting again.
+    """
+    backoff = Backoff(queue.effects)
+    queue_id = queue.refresh().queue_id
+    while True:
+        try:
+            found = queue.look()
+            if found is None or found.queue_id != queue_id:
+                break
+            queue.remove_head()
+        except (Conflict, Unavailable) as error:
+            backoff.pause(error)
+        else:
+            break
+    return 1 + remove_remains(queue)
+
+
+def remove_remains(queue: Queue) -> int:
+    """Delete the blobs of former queues by this name; returns how many. The blobs of the present queue are not
+    touched.
+    """
+    base = names.queue_folder(queue.namespace, queue.name)
+    # Listed before the head is read: a queue created in between has an id that is not in the list.
+    folders = [base + kind + part for kind in ("_segments/", "_log/") for part in queue.store.list_folders(base + kind)]
+    document = queue.store.load(queue.head_name)
+    present = None
+    if document is not None and not isinstance(document, Unchanged):
+        present = codec.decode_head(document.body, queue.head_name).queue_id
+    removed = 0
+    for folder in folders:
+        if folder.rsplit("/", 1)[-1] == present:
+            continue
+        for item in list(queue.store.list(folder + "/")):
+            removed += queue.store.delete(item.name)
+    return removed
+
+
+def list_queues(store: ObjectStore, namespace: str) -> Iterator[Queue]:
+    """The queues of a namespace, by name, each with its head read."""
+    namespace = names.checked_name("namespace", namespace)
+    for name in store.list_folders(f"{namespace}/"):
+        queue = Queue(store, namespace, name)
+        if queue.look() is not None:
+            yield queue
+
+
+def create_group(queue: Queue, group: str, start: Sequence[int]) -> Group:
+    """Create a consumer group that begins at `start`, one offset per partition; an existing group is returned as it is.
+
+    The starting offsets are resolved here once, so that two flows can never resolve `latest` differently.
+    """
+    name = names.checked_name("group", group)
+    if name.startswith("_"):
+        raise Invalid(f"group name {group!r} is not allowed: it begins with '_'")
+
+    def decide(head: Head) -> Head:
+        if name in head.groups:
+            return head
+        if len(start) != len(head.next):
+            raise Invalid(
+                f"group {name!r} was given {len(start)} starting offsets, {queue} has {len(head.next)} partitions"
+            )
+        made = Group(since_sequence=head.sequence + 1, start=tuple(start))
+        return replace(head, groups={**head.groups, name: made}, sequence=head.sequence + 1)
+
+    return queue.change(decide).groups[name]

@@ -1,0 +1,166 @@
+"""Trimming messages away and collecting what nothing refers to any more. Functions and one command; nothing runs by
+itself yet.
+
+Trimming moves earliest offsets in the head. Collection deletes blobs, and must never take one that a sleeping
+publisher or a reader with an old plan still needs: (1) a floor in the head refuses publishes staged too long ago, so a
+blob below it that the head does not name can never be named again; (2) what is found unnamed is only marked, and
+deleted one grace later, for the readers' sake.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from partq_spark.errors import Conflict, Corrupt, Invalid
+from partq_spark.log import names, tree
+from partq_spark.log.model import Head, StageFloor, at
+from partq_spark.log.queue import Queue
+from partq_spark.objects.api import Unchanged
+
+GRACE_S = 24 * 3600.0
+MOST_MARKED = 10_000  # per round: bounds the document and the time of one collection
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collected:
+    """What one round of collection did. `marked` blobs are deleted by a round at least one grace later."""
+
+    deleted: int
+    deleted_bytes: int
+    marked: int
+    floor_sequence: int
+
+
+def held_back_at(head: Head) -> tuple[int, ...]:
+    """Per partition, the offset that the slowest group still needs; the end where there is no group.
+
+    Until checkpoints exist a group needs everything from its start on.
+    """
+    held = head.next
+    for group in head.groups.values():
+        held = tuple(min(offset, at(group.start, partition)) for partition, offset in enumerate(held))
+    return held
+
+
+def trim(queue: Queue, before: Sequence[int]) -> Head:
+    """Make messages below `before` (one offset per partition) unreadable; never beyond the end or what a group needs.
+
+    Returns the new head. Offsets that are below the present earliest ones change nothing.
+    """
+
+    def decide(head: Head) -> Head:
+        if len(before) != len(head.next):
+            raise Invalid(f"trim was given {len(before)} offsets, {queue} has {len(head.next)} partitions")
+        wanted = zip(head.earliest, before, held_back_at(head), strict=True)
+        earliest = tuple(max(now, min(asked, held)) for now, asked, held in wanted)
+        if earliest == head.earliest:
+            return head
+        return tree.pruned(replace(head, earliest=earliest, sequence=head.sequence + 1))
+
+    return queue.change(decide)
+
+
+def trim_to_time(queue: Queue, time_us: int) -> Head:
+    """Trim everything published before `time_us` (Unix, microseconds)."""
+    queue.refresh()
+    return trim(queue, queue.offsets_at(time_us))
+
+
+def collect(queue: Queue, *, grace_s: float = GRACE_S) -> Collected:
+    """One round: raise the floor, delete what an earlier round marked, mark anew. Any number may run at once.
+
+    Deletes nothing before the second round, and nothing that was marked less than `grace_s` ago by this machine's
+    clock.
+    """
+    now_us = queue.effects.time_us()
+    grace_us = int(grace_s * 1_000_000)
+    head = raise_floor(queue, now_us, grace_us)
+    # Of this head or a later one, no publish can name a blob staged below this head's floor unless this head names it.
+    named = reachable(queue, head)
+    unnamed = {
+        item.name: item.size_bytes
+        for folder in (queue.segment_folder, queue.log_folder)
+        for item in queue.store.list(folder)
+        if below_floor(item.name, head) and item.name not in named
+    }
+    marks, marked_us, etag = _load_marks(queue)
+    if etag is not None and marked_us + grace_us > now_us:
+        return Collected(deleted=0, deleted_bytes=0, marked=len(marks), floor_sequence=head.floor.sequence)
+    due = marks_due(marks, unnamed)
+    deleted = [name for name in due if queue.store.delete(name)]
+    left = sorted(name for name in unnamed if name not in due)[:MOST_MARKED]
+    _save_marks(queue, left, now_us, etag)
+    return Collected(
+        deleted=len(deleted),
+        deleted_bytes=sum(unnamed[name] for name in deleted),
+        marked=len(left),
+        floor_sequence=head.floor.sequence,
+    )
+
+
+def raise_floor(queue: Queue, now_us: int, grace_us: int) -> Head:
+    """Guard: the floor becomes a sequence number that was already in force one grace ago, never a younger one."""
+
+    def decide(head: Head) -> Head:
+        floor = head.floor
+        if floor.next_time_us + grace_us > now_us:
+            return head
+        sequence = head.sequence + 1
+        raised = StageFloor(sequence=floor.next_sequence, next_sequence=sequence, next_time_us=now_us)
+        return replace(head, sequence=sequence, floor=raised)
+
+    return queue.change(decide)
+
+
+def below_floor(name: str, head: Head) -> bool:
+    """Guard: only what was staged below the floor may be taken for abandoned."""
+    staged = names.staged_at(name)
+    return staged is not None and staged < head.floor.sequence
+
+
+def marks_due(marks: Sequence[str], unnamed: Mapping[str, int]) -> frozenset[str]:
+    """Guard: what was marked and is still not named. A mark alone is not enough, and being unnamed alone is not
+    either.
+    """
+    return frozenset(name for name in marks if name in unnamed)
+
+
+def reachable(queue: Queue, head: Head) -> set[str]:
+    """The names of all objects that `head` leads to: chunks, writer pages, segments with a message that can be read."""
+    wanted = {p: (head.earliest[p], head.next[p]) for p in range(len(head.next))}
+    chunks: set[str] = set()
+    result: set[str] = set()
+    for entry in tree.walk(tree.view(head, wanted), queue.load_chunk, chunks.add):
+        result |= {queue.segment_folder + entry.segments[piece.segment] for piece in entry.slices}
+    result |= {queue.log_folder + name for name in chunks}
+    result |= {queue.log_folder + page.name for page in head.writer_pages}
+    # The references that the head itself holds stay whatever their offsets: unknown outcomes are settled through them.
+    result |= {queue.log_folder + ref.name for ref in head.tree}
+    return result
+
+
+def _load_marks(queue: Queue) -> tuple[list[str], int, str | None]:
+    document = queue.store.load(_marks_name(queue))
+    if document is None or isinstance(document, Unchanged):
+        return [], 0, None
+    try:
+        raw = json.loads(document.body)
+        return list(raw["marked"]), int(raw["time_us"]), document.etag
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{_marks_name(queue)} is damaged ({error!r}): delete it, the next rounds make it anew"
+        ) from error
+
+
+def _save_marks(queue: Queue, marks: Sequence[str], now_us: int, etag: str | None) -> None:
+    body = json.dumps({"time_us": now_us, "marked": list(marks)}).encode()
+    try:
+        queue.store.swap(_marks_name(queue), body, expected=etag)
+    except Conflict:
+        return  # another collector's round is as good as this one
+
+
+def _marks_name(queue: Queue) -> str:
+    return names.collection_name(queue.namespace, queue.name, queue.head.queue_id)

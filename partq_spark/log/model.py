@@ -1,0 +1,186 @@
+"""The values that make up a queue's log: frozen, without behaviour beyond their own arithmetic, without I/O.
+
+How they are written down is `codec`'s business; how they change is `publish`'s, `tree`'s and `housekeeping`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+FORMAT = 1
+MAX_PARTITIONS = 1000
+MAX_KEY_BYTES = 255  # conformance DIS-04
+DEFAULT_MAX_MESSAGE_BYTES = 10_000_000
+
+
+class Slice(NamedTuple):
+    """The messages of one partition in one run of a segment. A tuple, not a dataclass: a plan holds hundreds of
+    thousands.
+    """
+
+    partition: int
+    segment: int  # index into Entry.segments
+    start: int  # first byte of the slice's record batches in the segment
+    length: int  # bytes
+    offset: int  # of its first message
+    rows: int
+    xxh3: str  # 16 hex digits over the bytes
+
+    @property
+    def end(self) -> int:
+        """The offset after its last message."""
+        return self.offset + self.rows
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One publish: visible as a whole, in all partitions at once (DIS-08)."""
+
+    sequence: int  # of the head that it came with
+    token: str  # tells this publish from every other, also from its own repetition by another process
+    writer: str | None  # None: published without an identity
+    batch: int
+    time_us: int  # Unix time of publishing, strictly growing from entry to entry
+    generation: int  # of the layout that placed its messages
+    headers: bool  # whether its segments have the headers column
+    segments: tuple[str, ...]
+    slices: tuple[Slice, ...]  # in publish order for each partition
+
+    @property
+    def rows(self) -> int:
+        return sum(piece.rows for piece in self.slices)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkRef:
+    """A reference to an immutable chunk: at level 0 it holds entries, at level n references of level n - 1."""
+
+    name: str
+    xxh3: str  # 16 hex digits over the chunk's bytes
+    level: int
+    first_sequence: int
+    last_sequence: int
+    first_time_us: int
+    last_time_us: int
+    rows: tuple[int, ...]  # messages per partition; shorter than the partition count if later partitions have none
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """One partition count in a queue's life. `begin` is the first offset of each of its partitions under it."""
+
+    generation: int
+    partitions: int
+    since_sequence: int
+    begin: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """A consumer group: where each partition begins for it, resolved once, before its first flow."""
+
+    since_sequence: int
+    start: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WriterRecord:
+    """The last batch of a writer, for idempotence. `owner` is the query that writes under a user's writer name, if
+    any.
+    """
+
+    batch: int
+    owner: str | None
+    token: str
+    sequence: int
+    time_us: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WriterPage:
+    """A reference to an immutable page of writer records that were moved out of the head, oldest first."""
+
+    name: str
+    xxh3: str
+    level: int
+    writers: int
+    last_time_us: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueConfig:
+    """A queue's settings, as `partq queue create` and `alter` take them."""
+
+    rebalance_delay_s: float = 5.0
+    max_handoff_time_s: float = 3.0
+    access_type: str = "non-exclusive"
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageFloor:
+    """What collection needs to tell an abandoned blob from one that is about to be published.
+
+    A publish that was staged at a sequence number below `sequence` is refused. `next_sequence` becomes the floor once
+    it is one grace old, counted from `next_time_us`.
+    """
+
+    sequence: int = 0
+    next_sequence: int = 0
+    next_time_us: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Head:
+    """Everything that a queue is, in one document that is only changed by compare-and-swap.
+
+    `next` and `earliest` have one offset per partition number ever used. `tree` is oldest first, its levels falling;
+    the entries in `entries` follow it. `tree_begin` is the offset, per partition, of the first message that `tree`
+    counts.
+    """
+
+    namespace: str
+    queue: str
+    queue_id: str
+    created_us: int
+    sequence: int
+    time_us: int
+    config: QueueConfig
+    layouts: tuple[Layout, ...]
+    next: tuple[int, ...]
+    earliest: tuple[int, ...]
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    writers: Mapping[str, WriterRecord] = field(default_factory=dict)
+    writer_pages: tuple[WriterPage, ...] = ()
+    floor: StageFloor = field(default_factory=StageFloor)
+    tree_begin: tuple[int, ...] = ()
+    tree: tuple[ChunkRef, ...] = ()
+    entries: tuple[Entry, ...] = ()
+
+    @property
+    def layout(self) -> Layout:
+        return self.layouts[-1]
+
+    @property
+    def partitions(self) -> int:
+        """The present partition count."""
+        return self.layout.partitions
+
+    @property
+    def messages(self) -> int:
+        """Messages that can be read now."""
+        return sum(self.next) - sum(self.earliest)
+
+
+def add(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    """The sum of two vectors per partition; the shorter one counts as zero beyond its end."""
+    if len(left) < len(right):
+        left, right = right, left
+    return tuple([a + b for a, b in zip(left, right, strict=False)]) + left[len(right) :]
+
+
+def at(vector: tuple[int, ...], partition: int) -> int:
+    """A vector's value for one partition; 0 beyond its end."""
+    return vector[partition] if partition < len(vector) else 0

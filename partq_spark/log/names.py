@@ -1,0 +1,77 @@
+"""Where a queue's objects lie in the store, and which names people may give. Strings only.
+
+The queue's id is part of every blob's name, so that nothing of a deleted queue can be taken for its successor's
+(RES-05).
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+from partq_spark.errors import Invalid
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_STAGED = re.compile(r"(?:chunk-\d+-|page-)?(\d{12})-[0-9a-f]{16}(?:\.arrow|\.json)")
+
+
+def checked_name(kind: str, name: str) -> str:
+    """`name` in lower case (CHK-01: lower-cased once, at the edge), or `Invalid` naming what is allowed."""
+    lowered = name.lower()
+    if not _NAME.fullmatch(lowered):
+        raise Invalid(
+            f"{kind} name {name!r} is not allowed: use 1 to 63 of a-z, 0-9, '.', '_', '-', beginning with a letter or "
+            f"digit"
+        )
+    return lowered
+
+
+def new_id() -> str:
+    """A random identity: 16 hex digits (64 bits), enough for one queue's objects and tokens."""
+    return secrets.token_hex(8)
+
+
+def queue_folder(namespace: str, queue: str) -> str:
+    """Everything of a queue, ending in '/'."""
+    return f"{namespace}/{queue}/"
+
+
+def head_name(namespace: str, queue: str) -> str:
+    """The queue's head."""
+    return f"{namespace}/{queue}/_head.json"
+
+
+def segment_folder(namespace: str, queue: str, queue_id: str) -> str:
+    """Segments, ending in '/'."""
+    return f"{namespace}/{queue}/_segments/{queue_id}/"
+
+
+def log_folder(namespace: str, queue: str, queue_id: str) -> str:
+    """Chunks and writer pages, ending in '/'."""
+    return f"{namespace}/{queue}/_log/{queue_id}/"
+
+
+def collection_name(namespace: str, queue: str, queue_id: str) -> str:
+    """The document in which collection remembers what it has marked, and when."""
+    return f"{namespace}/{queue}/_log/{queue_id}/collection.json"
+
+
+def new_segment(stage_sequence: int) -> str:
+    """A new segment's name within its folder."""
+    return f"{stage_sequence:012d}-{new_id()}.arrow"
+
+
+def new_chunk(level: int, stage_sequence: int) -> str:
+    """A new chunk's name within its folder."""
+    return f"chunk-{level}-{stage_sequence:012d}-{new_id()}.json"
+
+
+def new_page(stage_sequence: int) -> str:
+    """A new writer page's name within its folder."""
+    return f"page-{stage_sequence:012d}-{new_id()}.json"
+
+
+def staged_at(name: str) -> int | None:
+    """The sequence number under which a blob was staged, read from its name's last part; None for any other object."""
+    match = _STAGED.fullmatch(name.rsplit("/", 1)[-1])
+    return int(match[1]) if match else None

@@ -1,0 +1,253 @@
+"""The publish protocol: staged segments become one entry of the head, once, whatever is lost or repeated on the way.
+
+Read the head, place the entry behind it, swap. After a conflict: read and place again. After an unknown outcome: read, and look for the
+publish's own token before trying again with the same token; nothing is ever deleted here (design, "The message log").
+Each guard is a function of its own, so that the interleaving check can switch it off and must then find the damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from partq_spark.errors import Conflict, Invalid, Unavailable
+from partq_spark.log import names, tree, writers
+from partq_spark.log.model import Entry, Head, Slice, WriterRecord
+from partq_spark.log.queue import Backoff, Queue
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """What a task must know to stage messages for a queue: taken from the head once, on the driver."""
+
+    namespace: str
+    queue: str
+    queue_id: str
+    sequence: int
+    generation: int
+    partitions: int
+    max_message_bytes: int
+
+
+class StagedSlice(NamedTuple):
+    """One run of one partition in a staged segment, without offsets: those come with the publish."""
+
+    partition: int
+    start: int  # first byte in the segment
+    length: int  # bytes
+    rows: int
+    xxh3: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagedSegment:
+    """One task's messages, durable but not yet published."""
+
+    name: str
+    headers: bool
+    slices: tuple[StagedSlice, ...]
+    bytes: int
+
+    @property
+    def rows(self) -> int:
+        return sum(piece.rows for piece in self.slices)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Who publishes which batch: batches of a `writer` only grow, and each is published once (DIS-09).
+
+    `owner` is the Spark query behind a writer name that a user chose; another query under the same name is refused.
+    """
+
+    writer: str
+    batch: int
+    owner: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """How a publish ended. `duplicate`: this writer had published this batch before, so nothing was added."""
+
+    sequence: int
+    time_us: int
+    rows: int
+    duplicate: bool
+    conflicts: int
+
+
+def stage_for(queue: Queue) -> Stage:
+    """What tasks need to stage for `queue` as it is now; one read of the head."""
+    head = queue.refresh()
+    return Stage(
+        namespace=head.namespace,
+        queue=head.queue,
+        queue_id=head.queue_id,
+        sequence=head.sequence,
+        generation=head.layout.generation,
+        partitions=head.partitions,
+        max_message_bytes=head.config.max_message_bytes,
+    )
+
+
+def publish(
+    queue: Queue, stage: Stage, segments: Sequence[StagedSegment], identity: Identity | None = None
+) -> Published:
+    """Make staged segments visible, in the given order of segments, all at once.
+
+    Raises `Invalid` (another queue by this name, a writer name in use), `Conflict` (staged too long ago, or for another
+    partition count: stage again), `Unavailable` when the store does not answer within the queue's `retry_timeout_s`.
+    """
+    token = names.new_id()
+    backoff = Backoff(queue.effects)
+    began: int | None = None
+    conflicts = 0
+    unknown = False
+    while True:
+        try:
+            head = queue.require(stage.queue_id) if began is not None else _first_look(queue, stage)
+            began = head.sequence if began is None else began
+            earlier = writers.last_batch(queue, identity.writer) if identity else None
+            done = _already(earlier, identity, token, conflicts)
+            if identity is None and unknown:
+                done = _landed(queue, token, began, conflicts)
+            if done is not None:
+                return done
+            check_stage(stage, head)
+            entry = place(head, stage, segments, identity, token, queue.effects.time_us())
+            queue.swap(extended(queue, head, entry, identity))
+        except Conflict as error:
+            if isinstance(error, Outdated):
+                raise
+            conflicts += 1
+            backoff.pause(error)
+        except Unavailable as error:
+            unknown = True
+            backoff.pause(error)
+        else:
+            return Published(
+                sequence=entry.sequence, time_us=entry.time_us, rows=entry.rows, duplicate=False, conflicts=conflicts
+            )
+
+
+class Outdated(Conflict):
+    """What was staged can no longer be published: stage it again from the messages. Nothing of it was published."""
+
+
+def _first_look(queue: Queue, stage: Stage) -> Head:
+    """The head this handle knows, unread: if it is stale the swap fails, so a single writer needs one request a
+    publish.
+    """
+    if queue.etag is None or queue.head.queue_id != stage.queue_id:
+        return queue.require(stage.queue_id)
+    return queue.head
+
+
+def _already(earlier: WriterRecord | None, identity: Identity | None, token: str, conflicts: int) -> Published | None:
+    """Guard: this writer's batch is in the log already, by this call (a lost answer) or by an earlier one."""
+    if earlier is None or identity is None:
+        return None
+    if identity.owner is not None and earlier.owner is not None and identity.owner != earlier.owner:
+        raise Invalid(
+            f"writer {identity.writer!r} belongs to query {earlier.owner} (its last batch is {earlier.batch}); this "
+            f"is query "
+            f"{identity.owner}, whose batches would be taken for repetitions and dropped: choose another txnAppId"
+        )
+    if earlier.batch < identity.batch:
+        return None
+    return Published(
+        sequence=earlier.sequence,
+        time_us=earlier.time_us,
+        rows=0,
+        duplicate=earlier.token != token,
+        conflicts=conflicts,
+    )
+
+
+def _landed(queue: Queue, token: str, began: int, conflicts: int) -> Published | None:
+    """Guard: settle an unknown outcome by looking for the token in all that was published since this call began."""
+    entry = tree.find_token(queue.head, token, began, queue.load_chunk)
+    if entry is None:
+        return None
+    return Published(
+        sequence=entry.sequence, time_us=entry.time_us, rows=entry.rows, duplicate=False, conflicts=conflicts
+    )
+
+
+def check_stage(stage: Stage, head: Head) -> None:
+    """Guard: blobs staged below the floor may be gone already; messages placed for an older layout lie wrong."""
+    if stage.sequence < head.floor.sequence:
+        raise Outdated(
+            f"messages for queue {head.queue!r} were staged at sequence {stage.sequence}, collection has passed "
+            f"{head.floor.sequence}: publish them again"
+        )
+    if stage.generation != head.layout.generation:
+        raise Outdated(
+            f"messages for queue {head.queue!r} were placed for {stage.partitions} partitions, it has "
+            f"{head.partitions} now: "
+            "publish them again"
+        )
+
+
+def place(
+    head: Head,
+    stage: Stage,
+    segments: Sequence[StagedSegment],
+    identity: Identity | None,
+    token: str,
+    now_us: int,
+) -> Entry:
+    """The entry behind `head`: dense offsets for every partition, a time later than the last entry's."""
+    following: dict[int, int] = {}
+    slices: list[Slice] = []
+    for index, segment in enumerate(segments):
+        for partition, start, length, rows, xxh3 in segment.slices:
+            offset = following.get(partition, head.next[partition])
+            slices.append(Slice(partition, index, start, length, offset, rows, xxh3))
+            following[partition] = offset + rows
+    return Entry(
+        sequence=head.sequence + 1,
+        token=token,
+        writer=identity.writer if identity else None,
+        batch=identity.batch if identity else 0,
+        time_us=max(head.time_us + 1, now_us),
+        generation=stage.generation,
+        headers=any(segment.headers for segment in segments),
+        segments=tuple(segment.name for segment in segments),
+        slices=tuple(slices),
+    )
+
+
+def extended(queue: Queue, head: Head, entry: Entry, identity: Identity | None) -> Head:
+    """`head` with `entry` as its newest, rolled if it grew too large (which creates chunks in the store)."""
+    following = list(head.next)
+    for piece in entry.slices:
+        following[piece.partition] = piece.end
+    grown = replace(
+        head,
+        sequence=entry.sequence,
+        time_us=entry.time_us,
+        next=tuple(following),
+        entries=(*head.entries, entry),
+        writers=_remembered(head.writers, entry, identity),
+    )
+    return writers.rolled(
+        tree.rolled(grown, head.sequence, queue.create_blob), head.sequence, queue.create_blob, queue.load_page
+    )
+
+
+def _remembered(
+    known: Mapping[str, WriterRecord], entry: Entry, identity: Identity | None
+) -> Mapping[str, WriterRecord]:
+    if identity is None:
+        return known
+    record = WriterRecord(
+        batch=identity.batch,
+        owner=identity.owner,
+        token=entry.token,
+        sequence=entry.sequence,
+        time_us=entry.time_us,
+    )
+    # Taken out and put back, so that the map's own order is oldest first.
+    return {**{name: old for name, old in known.items() if name != identity.writer}, identity.writer: record}

@@ -1,0 +1,184 @@
+"""A handle on one queue in one store: its head as last seen, its objects by name, and the loop that changes the head.
+
+The handle holds no policy: what a change is comes as a function from head to head.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing, Unavailable
+from partq_spark.log import codec, names, tree
+from partq_spark.log.model import ChunkRef, Head, WriterPage
+from partq_spark.objects.api import ObjectStore, Unchanged
+
+
+def wall_time_us() -> int:
+    """Unix time in microseconds."""
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effects:
+    """What the log takes from the outside world; simulations give their own."""
+
+    time_us: Callable[[], int] = wall_time_us
+    monotonic_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    uniform: Callable[[float, float], float] = field(default_factory=lambda: random.Random().uniform)
+    retry_timeout_s: float = 120.0
+
+
+class Backoff:
+    """Jittered, growing pauses with an end: conflicts are short and many, an absent store is long."""
+
+    def __init__(self, effects: Effects, *, first_s: float = 0.002, most_s: float = 2.0) -> None:
+        self._effects = effects
+        self._pause_s = first_s
+        self._most_s = most_s
+        self._begun_s = effects.monotonic_s()
+
+    def pause(self, cause: Exception) -> None:
+        """Sleep, or raise `cause` when `retry_timeout_s` is over."""
+        if self._effects.monotonic_s() - self._begun_s >= self._effects.retry_timeout_s:
+            raise cause
+        self._effects.sleep(self._effects.uniform(0.0, self._pause_s))
+        self._pause_s = min(self._pause_s * 2, self._most_s)
+
+
+class Queue:
+    """One queue, by name. Cheap to make; nothing is read before `refresh`. Not for use by several threads."""
+
+    def __init__(self, store: ObjectStore, namespace: str, queue: str, effects: Effects | None = None) -> None:
+        self.store = store
+        self.namespace = names.checked_name("namespace", namespace)
+        self.name = names.checked_name("queue", queue)
+        self.effects = effects or Effects()
+        self.head_name = names.head_name(self.namespace, self.name)
+        self._head: Head | None = None
+        self._etag: str | None = None
+
+    def __str__(self) -> str:
+        return f"queue {self.name!r} (namespace {self.namespace!r}, store {self.store.url})"
+
+    # --- the head -----------------------------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> Head:
+        """The head as last read or written by this handle; read now if it never was."""
+        return self._head if self._head is not None else self.refresh()
+
+    @property
+    def etag(self) -> str | None:
+        """The ETag of `head`; None before the first read."""
+        return self._etag
+
+    def look(self) -> Head | None:
+        """Read the head if it has changed (one conditional request); None if there is no such queue."""
+        document = self.store.load(self.head_name, known=self._etag)
+        if isinstance(document, Unchanged):
+            return self._head
+        if document is None:
+            self._head = self._etag = None
+            return None
+        head = codec.decode_head(document.body, self.head_name)
+        self.remember(head, document.etag)
+        return head
+
+    def refresh(self) -> Head:
+        """`look`, for callers to whom an absent queue is an error. Raises `Invalid`, `Corrupt`, `Unavailable`."""
+        known_id = self._head.queue_id if self._head is not None else None
+        head = self.look()
+        if head is None:
+            gone = "has been deleted" if known_id else "does not exist"
+            raise Invalid(f"{self} {gone}: create it with `partq queue create {self.name} --partitions N`")
+        return head
+
+    def remember(self, head: Head, etag: str) -> None:
+        """Take `head` as the present one: it was just read, or just swapped in by this handle."""
+        self._head, self._etag = head, etag
+
+    def require(self, queue_id: str) -> Head:
+        """The present head, which must still be that of the queue with this id (RES-05). Raises `Invalid` otherwise."""
+        head = self.refresh()
+        if head.queue_id != queue_id:
+            raise Invalid(
+                f"{self} was deleted and created again: its id is {head.queue_id}, this work began with {queue_id}; "
+                "start it anew (a query: with a new checkpoint location)"
+            )
+        return head
+
+    def change(self, decide: Callable[[Head], Head]) -> Head:
+        """Swap `decide(head)` in, again from a fresh head after a conflict; `decide` must be harmless when repeated.
+
+        A change that `decide` answers with the same head writes nothing. Raises what `decide` raises, and `Conflict` or
+        `Unavailable` when `retry_timeout_s` is over.
+        """
+        backoff = Backoff(self.effects)
+        while True:
+            head = self.refresh()
+            wanted = decide(head)
+            if wanted is head:
+                return head
+            try:
+                self.swap(wanted)
+            except (Conflict, Unavailable) as error:
+                backoff.pause(error)
+                continue
+            return wanted
+
+    def swap(self, head: Head) -> None:
+        """One attempt to put `head` in place of the one last read. Raises `Conflict`, `Unavailable` (outcome
+        unknown).
+        """
+        etag = self.store.swap(self.head_name, codec.encode_head(head), expected=self._etag)
+        self.remember(head, etag)
+
+    def remove_head(self) -> None:
+        """Delete the head last read, and with it the queue. Raises as `swap` does."""
+        if self._etag is not None:
+            self.store.remove(self.head_name, expected=self._etag)
+
+    # --- blobs --------------------------------------------------------------------------------------------------------
+
+    def load_chunk(self, ref: ChunkRef) -> memoryview:
+        """The bytes of a chunk, unchecked: `codec` compares them with the reference. Raises `ObjectMissing`."""
+        name = self.log_folder + ref.name
+        try:
+            return self.store.read(name)
+        except ObjectMissing as error:
+            raise ObjectMissing(f"log chunk {name} of {self} is gone: restore it from a backup") from error
+
+    def load_page(self, page: WriterPage) -> memoryview:
+        """The bytes of a page of writer records, unchecked. Raises `ObjectMissing`."""
+        return self.store.read(self.log_folder + page.name)
+
+    def create_blob(self, name: str, data: bytes) -> None:
+        """Create an immutable object in the queue's log folder."""
+        self.store.create(self.log_folder + name, data)
+
+    @property
+    def log_folder(self) -> str:
+        return names.log_folder(self.namespace, self.name, self.head.queue_id)
+
+    @property
+    def segment_folder(self) -> str:
+        return names.segment_folder(self.namespace, self.name, self.head.queue_id)
+
+    # --- positions ----------------------------------------------------------------------------------------------------
+
+    def offsets_at(self, time_us: int) -> tuple[int, ...]:
+        """Per partition, the first offset published at or after `time_us` (Unix, microseconds); the end if there is
+        none.
+        """
+        try:
+            return tree.offsets_at_time(self.head, time_us, self.load_chunk)
+        except Corrupt:
+            # A chunk may have been trimmed and collected since this head was read: a fresh head does not name it.
+            before = self._etag
+            if self.refresh() is None or self._etag == before:
+                raise
+            return tree.offsets_at_time(self.head, time_us, self.load_chunk)

@@ -1,0 +1,132 @@
+"""Reading ranges of offsets: every message once, in order per partition, or an error that says which are missing.
+
+What was planned may have been trimmed, compacted or collected since. So a reader that finds an object gone asks the
+head once more, by offset, before it calls that a loss (design, "Trimming").
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from partq_spark.errors import Corrupt, ObjectMissing
+from partq_spark.log import tree
+from partq_spark.log.model import Entry, Head, Slice
+from partq_spark.log.queue import Queue
+from partq_spark.log.segment import read_slice
+
+logger = logging.getLogger(__name__)
+
+
+class Piece(NamedTuple):
+    """Consecutive messages of one partition; `batch` has the columns of a segment, `offset` is that of its first
+    row.
+    """
+
+    partition: int
+    offset: int
+    time_us: int
+    batch: pa.RecordBatch
+
+
+class RangeReader:
+    """Yields the messages of a view's ranges. One use, one thread; memory is that of one slice at a time.
+
+    `segment_folder` and `log_folder` are those of the queue when the view was made; `queue` is asked only when an
+    object is gone. With `fail_on_data_loss=False` messages that are gone are skipped with a warning; otherwise
+    `ObjectMissing` is raised.
+    """
+
+    def __init__(self, queue: Queue, queue_id: str, log: tree.LogView, *, fail_on_data_loss: bool = True) -> None:
+        self._queue = queue
+        self._queue_id = queue_id
+        self._log = log
+        self._fail = fail_on_data_loss
+        self._next = {partition: start for partition, (start, _) in log.wanted.items()}
+        self._segment_folder = tree.names.segment_folder(queue.namespace, queue.name, queue_id)
+        self._log_folder = tree.names.log_folder(queue.namespace, queue.name, queue_id)
+
+    def pieces(self) -> Iterator[Piece]:
+        """All messages wanted, in publish order; several partitions interleave, each in its own order.
+
+        Raises `ObjectMissing` (gone and not accepted), `Corrupt` (damaged, or the log has a gap), `Unavailable`.
+        """
+        asked_again: str | None = None
+        while True:
+            try:
+                yield from self._walk()
+            except ObjectMissing as error:
+                head = self._queue.require(self._queue_id)
+                if asked_again == self._queue.etag:
+                    raise  # the present head still names what is gone
+                asked_again = self._queue.etag
+                self._resume(head, error)
+                continue
+            break
+        for partition, (_, to) in self._log.wanted.items():
+            if self._next[partition] < to:
+                raise Corrupt(
+                    f"the log of {self._queue} ends partition {partition} at offset {self._next[partition]}, {to} was "
+                    f"planned"
+                )
+
+    def _walk(self) -> Iterator[Piece]:
+        for entry in tree.walk(self._log, self._load_chunk):
+            for piece in entry.slices:
+                rows = self._rows(entry, piece)
+                if rows is not None:
+                    yield rows
+
+    def _rows(self, entry: Entry, piece: Slice) -> Piece | None:
+        expected = self._next[piece.partition]
+        to = min(piece.end, self._log.wanted[piece.partition][1])
+        if to <= expected:
+            return None  # read before an object was found gone
+        if piece.offset > expected:
+            raise Corrupt(
+                f"the log of {self._queue} has no entry for offsets {expected} to {piece.offset} of partition "
+                f"{piece.partition}"
+            )
+        name = self._segment_folder + entry.segments[piece.segment]
+        try:
+            batch = read_slice(self._queue.store, name, piece, entry.headers)
+        except ObjectMissing:
+            raise
+        except Corrupt as error:
+            if self._fail:
+                raise
+            self._lost(piece.partition, expected, to, str(error))
+            return None
+        self._next[piece.partition] = to
+        skipped = expected - piece.offset
+        return Piece(piece.partition, expected, entry.time_us, batch.slice(skipped, to - expected))
+
+    def _resume(self, head: Head, error: ObjectMissing) -> None:
+        """Plan the rest again from `head`; what it has trimmed meanwhile is a loss."""
+        rest: dict[int, tuple[int, int]] = {}
+        for partition, (_, to) in self._log.wanted.items():
+            start = self._next[partition]
+            earliest = min(head.earliest[partition], to)
+            if earliest > start:
+                reason = f"trimmed from {self._queue}: its earliest offset is {head.earliest[partition]}"
+                if self._fail:
+                    raise ObjectMissing(
+                        f"offsets {start} to {earliest} of partition {partition} were {reason}; start again from "
+                        f"`earliest`, or "
+                        "set failOnDataLoss=false to skip them"
+                    ) from error
+                self._lost(partition, start, earliest, reason)
+            rest[partition] = (self._next[partition], to)
+        done = {p: (to, to) for p, (start, to) in rest.items() if start >= to}
+        fresh = tree.view(head, rest)
+        self._log = tree.LogView(wanted={**fresh.wanted, **done}, chunks=fresh.chunks, entries=fresh.entries)
+
+    def _lost(self, partition: int, start: int, to: int, why: str) -> None:
+        logger.warning("skipped offsets %d to %d of partition %d (failOnDataLoss=false): %s", start, to, partition, why)
+        self._next[partition] = to
+
+    def _load_chunk(self, ref: tree.ChunkRef) -> memoryview:
+        return self._queue.store.read(self._log_folder + ref.name)

@@ -1,0 +1,250 @@
+"""Segments: one Arrow IPC file per task, its rows clustered by partition in publish order, one record batch per slice.
+
+A slice is the bytes of exactly one record batch message, so a reader gets it with one ranged read and needs nothing
+else of the file; the whole file opens in any Arrow tool. The file format, not the stream format: a stream that is cut
+at a message boundary reads as a shorter stream without an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from partq_spark.errors import Corrupt, Invalid
+from partq_spark.log import names
+from partq_spark.log.model import MAX_KEY_BYTES, Slice
+from partq_spark.log.partitioner import partitions_of
+from partq_spark.log.publish import Stage, StagedSegment, StagedSlice
+from partq_spark.objects.api import ObjectStore, ObjectWriter
+
+RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory
+
+HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+PLAIN = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.binary(), nullable=False)])
+WITH_HEADERS = PLAIN.append(pa.field("headers", HEADERS))
+
+COMPRESSIONS = ("none", "lz4", "zstd")
+
+
+def segment_schema(headers: bool) -> pa.Schema:
+    """The columns of a segment: `key` (string, nullable), `value` (binary), and `headers` where it has them."""
+    return WITH_HEADERS if headers else PLAIN
+
+
+# --- staging ----------------------------------------------------------------------------------------------------------
+
+
+class Stager:
+    """Takes one task's messages and stages them as one segment, in memory of about two runs however many they are.
+
+    `seed` names writer, batch and task: it decides where messages without a key go (DIS-03). Use as a context manager;
+    leaving it by an exception leaves no object.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        stage: Stage,
+        *,
+        seed: str,
+        headers: bool = False,
+        compression: str = "lz4",
+        run_bytes: int = RUN_BYTES,
+    ) -> None:
+        self._store = store
+        self._stage = stage
+        self._seed = seed
+        self._schema = segment_schema(headers)
+        self._options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+        self._run_bytes = run_bytes
+        self._rows = 0
+        self._held: list[pa.RecordBatch] = []
+        self._held_partitions: list[int] = []
+        self._held_bytes = 0
+        self._name = names.new_segment(stage.sequence)
+        self._slices: list[StagedSlice] = []
+        self._exit = ExitStack()
+        self._file: _HashingFile | None = None
+        self._writer: pa.RecordBatchFileWriter | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exit.__exit__(kind, error, trace)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take messages in publish order. `batch` has exactly the columns of `segment_schema`.
+
+        Raises `Invalid` for a message that cannot be published, naming its row (counted from 0 in this task) and the
+        limit.
+        """
+        if batch.num_rows == 0:
+            return
+        self._check(batch)
+        keys: list[bytes | None] = batch.column("key").cast(pa.binary()).to_pylist()
+        self._held_partitions += partitions_of(keys, self._stage.partitions, self._seed, self._rows)
+        self._held.append(batch)
+        self._held_bytes += batch.nbytes
+        self._rows += batch.num_rows
+        if self._held_bytes >= self._run_bytes:
+            self._flush()
+
+    def finish(self) -> StagedSegment | None:
+        """Make the segment durable; None if there was no message. Raises `Unavailable` if the store does not take
+        it.
+        """
+        self._flush()
+        if self._writer is None or self._file is None:
+            return None
+        self._writer.close()
+        self._exit.close()
+        return StagedSegment(
+            name=self._name,
+            headers=self._schema is WITH_HEADERS,
+            slices=tuple(self._slices),
+            bytes=self._file.position,
+        )
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        if batch.column("value").null_count:
+            row = self._rows + pc.index(pc.is_null(batch.column("value")), True).as_py()
+            raise Invalid(f"row {row} has no value: every message needs one (an empty value is allowed, null is not)")
+        key_bytes = pc.binary_length(batch.column("key"))
+        longest = pc.max(key_bytes).as_py() or 0
+        if longest > MAX_KEY_BYTES:
+            index = pc.index(key_bytes, longest).as_py()
+            key = batch.column("key")[index].as_py()
+            raise Invalid(
+                f"the key of row {self._rows + index} has {longest} bytes in UTF-8, at most {MAX_KEY_BYTES} are "
+                f"allowed: "
+                f"{key[:40]!r}…; shorten it or hash it before publishing"
+            )
+        limit = self._stage.max_message_bytes
+        if batch.nbytes > limit:  # else no single message can be larger
+            self._check_sizes(batch, pc.fill_null(key_bytes, 0), limit)
+
+    def _check_sizes(self, batch: pa.RecordBatch, key_bytes: pa.Array, limit: int) -> None:
+        sizes = pc.add(pc.cast(key_bytes, pa.int64()), pc.cast(pc.binary_length(batch.column("value")), pa.int64()))
+        if self._schema is WITH_HEADERS:
+            sizes = pc.add(sizes, _header_bytes(batch.column("headers")))
+        largest = pc.max(sizes).as_py()
+        if largest > limit:
+            row = self._rows + pc.index(sizes, largest).as_py()
+            raise Invalid(
+                f"the message of row {row} has {largest} bytes (key, value and headers), queue {self._stage.queue!r} "
+                f"takes "
+                f"{limit}: store large payloads elsewhere and publish their address, or raise the limit with "
+                f"`partq queue alter {self._stage.queue} --max-message-bytes N`"
+            )
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        if self._file is None or self._writer is None:
+            folder = names.segment_folder(self._stage.namespace, self._stage.queue, self._stage.queue_id)
+            self._file = _HashingFile(self._exit.enter_context(self._store.writer(folder + self._name)), self._schema)
+            self._writer = pa.ipc.new_file(pa.PythonFile(self._file, mode="w"), self._schema, options=self._options)
+        batch = pa.concat_batches(self._held) if len(self._held) > 1 else self._held[0]
+        for partition, rows in clustered(batch, self._held_partitions):
+            start = self._file.begin_slice()
+            self._writer.write_batch(rows)
+            length = self._file.position - start
+            self._slices.append(StagedSlice(partition, start, length, rows.num_rows, self._file.slice_checksum()))
+        self._held, self._held_partitions, self._held_bytes = [], [], 0
+
+
+def clustered(batch: pa.RecordBatch, partitions: Sequence[int]) -> list[tuple[int, pa.RecordBatch]]:
+    """`batch` cut into one batch per partition, partitions rising, the order of rows kept within each."""
+    first = partitions[0]
+    if all(partition == first for partition in partitions):
+        return [(first, batch)]
+    numbers = pa.array(partitions, type=pa.uint16())
+    ordered = batch.take(pc.array_sort_indices(numbers))  # stable
+    counts = {item["values"]: item["counts"] for item in pc.value_counts(numbers).to_pylist()}
+    result: list[tuple[int, pa.RecordBatch]] = []
+    start = 0
+    for partition in sorted(counts):
+        result.append((partition, ordered.slice(start, counts[partition])))
+        start += counts[partition]
+    return result
+
+
+def _header_bytes(headers: pa.Array) -> pa.Array:
+    """Bytes of the headers of each row."""
+    entries = headers.to_pylist()  # only reached for batches larger than one message may be
+    return pa.array(
+        [sum(len((h["key"] or "").encode()) + len(h["value"] or b"") for h in row or ()) for row in entries],
+        type=pa.int64(),
+    )
+
+
+class _HashingFile:
+    """What Arrow writes into: passes on to the store, and knows position and checksum of the slice being written.
+
+    Arrow writes the file's beginning (magic, padding to 8 bytes, schema) together with the first batch; it belongs to
+    no slice.
+    """
+
+    def __init__(self, target: ObjectWriter, schema: pa.Schema) -> None:
+        self._target = target
+        self._first_batch = 8 + schema.serialize().size
+        self._hash = xxhash.xxh3_64()
+        self.position = 0
+        self.closed = False
+
+    def write(self, data: pa.Buffer | bytes) -> int:
+        view = memoryview(data)
+        self._target.write(view)
+        if self.position >= self._first_batch:
+            self._hash.update(view)
+        self.position += view.nbytes
+        return view.nbytes
+
+    def begin_slice(self) -> int:
+        self._hash.reset()
+        return max(self.position, self._first_batch)
+
+    def slice_checksum(self) -> str:
+        return self._hash.hexdigest()
+
+    def tell(self) -> int:
+        return self.position
+
+    def flush(self) -> None:
+        """Arrow calls it; durability comes when the store's writer ends."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_slice(store: ObjectStore, name: str, piece: Slice, headers: bool) -> pa.RecordBatch:
+    """The messages of one slice of the segment object `name`; on a local disk an uncompressed one is not copied.
+
+    Raises `ObjectMissing` if the segment is gone, `Corrupt` if the bytes are not those that were published.
+    """
+    data = store.read(name, start=piece.start, length=piece.length)
+    found = xxhash.xxh3_64_hexdigest(data)
+    if found != piece.xxh3:
+        raise Corrupt(
+            f"segment {name} is damaged in bytes {piece.start} to {piece.start + piece.length} (partition "
+            f"{piece.partition}, "
+            f"offsets {piece.offset} to {piece.end}): checksum {found}, published with {piece.xxh3}; restore the "
+            f"object from "
+            "a backup"
+        )
+    batch = pa.ipc.read_record_batch(pa.py_buffer(data), segment_schema(headers))
+    if batch.num_rows != piece.rows:
+        raise Corrupt(f"segment {name} has {batch.num_rows} messages at byte {piece.start}, the log says {piece.rows}")
+    return batch
