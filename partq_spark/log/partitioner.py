@@ -10,8 +10,8 @@ _SEED = 42  # Spark SQL's own seed for xxhash64, so that pmod(xxhash64(key), par
 _SIGN = 1 << 63
 
 
-def partition_of(key: str | bytes, partitions: int) -> int:
-    """`pmod(xxh64(utf8(key), seed 42) as signed 64-bit, partitions)` (conformance DIS-01)."""
+def partition_of(key: bytes, partitions: int) -> int:
+    """`pmod(xxh64(utf8(key), seed 42) as signed 64-bit, partitions)` (conformance DIS-01); `key` is UTF-8."""
     digest = xxhash.xxh64_intdigest(key, _SEED)
     return (digest - ((digest & _SIGN) << 1)) % partitions
 
@@ -28,5 +28,5 @@ def partitions_of(keys: Sequence[bytes | None], partitions: int, seed: str, firs
     if -1 in result:
         for index, partition in enumerate(result):
             if partition < 0:
-                result[index] = intdigest(f"{seed}/{first_row + index}") % partitions
+                result[index] = intdigest(f"{seed}/{first_row + index}".encode()) % partitions
     return result

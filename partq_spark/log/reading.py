@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from partq_spark.errors import Corrupt, ObjectMissing
-from partq_spark.log import tree
-from partq_spark.log.model import Entry, Head, Slice
+from partq_spark.log import names, tree
+from partq_spark.log.model import ChunkRef, Entry, Head, Slice
 from partq_spark.log.queue import Queue
 from partq_spark.log.segment import read_slice
 
@@ -46,8 +46,8 @@ class RangeReader:
         self._log = log
         self._fail = fail_on_data_loss
         self._next = {partition: start for partition, (start, _) in log.wanted.items()}
-        self._segment_folder = tree.names.segment_folder(queue.namespace, queue.name, queue_id)
-        self._log_folder = tree.names.log_folder(queue.namespace, queue.name, queue_id)
+        self._segment_folder = names.segment_folder(queue.namespace, queue.name, queue_id)
+        self._log_folder = names.log_folder(queue.namespace, queue.name, queue_id)
 
     def pieces(self) -> Iterator[Piece]:
         """All messages wanted, in publish order; several partitions interleave, each in its own order.
@@ -128,5 +128,5 @@ class RangeReader:
         logger.warning("skipped offsets %d to %d of partition %d (failOnDataLoss=false): %s", start, to, partition, why)
         self._next[partition] = to
 
-    def _load_chunk(self, ref: tree.ChunkRef) -> memoryview:
+    def _load_chunk(self, ref: ChunkRef) -> memoryview:
         return self._queue.store.read(self._log_folder + ref.name)

@@ -202,12 +202,12 @@ class _HashingFile:
         self.closed = False
 
     def write(self, data: pa.Buffer | bytes) -> int:
-        view = memoryview(data)
+        view = memoryview(data).cast("B")
         self._target.write(view)
         if self.position >= self._first_batch:
             self._hash.update(view)
-        self.position += view.nbytes
-        return view.nbytes
+        self.position += len(view)
+        return len(view)
 
     def begin_slice(self) -> int:
         self._hash.reset()

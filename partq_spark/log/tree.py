@@ -198,11 +198,10 @@ def _overlaps(piece: Slice, wanted: Wanted) -> bool:
 def offsets_at_time(head: Head, time_us: int, load: Load) -> tuple[int, ...]:
     """Per partition, the offset of the first message published at or after `time_us`; the end where there is none."""
     offsets = head.tree_begin
-    refs = head.tree
+    refs, entries = head.tree, head.entries
     while True:
         offsets, found = _skip_refs(refs, offsets, time_us)
         if found is None:
-            entries = head.entries
             break
         data = load(found)
         if found.level == 0:
