@@ -1,8 +1,9 @@
 """The publish protocol: staged segments become one entry of the head, once, whatever is lost or repeated on the way.
 
 Read the head, place the entry behind it, swap. After a conflict: read and place again. After an unknown outcome: read,
-and look for the publish's own token before trying again with the same token. Nothing is ever deleted here (design, "The message
-log"). Each guard is a function of its own, so that the interleaving check can switch it off and must then find the damage.
+and look for the publish's own token before trying again with the same token. Nothing is ever deleted here (design, "The
+message log"). Each guard is a function of its own, so that the interleaving check can switch it off and must then find
+the damage.
 """
 
 from __future__ import annotations

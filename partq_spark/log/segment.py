@@ -202,7 +202,7 @@ class _HashingFile:
         self.closed = False
 
     def write(self, data: pa.Buffer | bytes) -> int:
-        view = memoryview(data).cast("B")
+        view: memoryview = memoryview(data).cast("B")
         self._target.write(view)
         if self.position >= self._first_batch:
             self._hash.update(view)
