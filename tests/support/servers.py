@@ -1,0 +1,228 @@
+"""Real servers for tests: Azurite (Azure Blob's emulator) and redis-server, on free ports of 127.0.0.1.
+
+Only starting, stopping, freezing and addressing lives here, and the session fixtures `azurite` and `redis_server`,
+which `tests/conftest.py` offers to every suite. Whatever is started here dies with the process that started it, even
+by SIGKILL.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Self, TypeVar
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_START_WAIT_S: Final = 30.0
+_STOP_WAIT_S: Final = 10.0
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on at the moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def die_with_parent() -> None:
+    """For `preexec_fn`: the kernel kills this child when the thread that started it ends, however that ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Server(ABC):
+    """One server process with a folder of its own. It can be killed and started again on the same port and data."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="partq-test-server-"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """What is run."""
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether it serves requests; may raise `OSError` while it does not."""
+
+    def environment(self) -> dict[str, str]:
+        """The server's whole environment."""
+        return dict(os.environ)
+
+    @property
+    def pid(self) -> int:
+        """The running server's process id."""
+        if self._process is None:
+            raise RuntimeError(f"{type(self).__name__} is not running: call start()")
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Start and wait until it answers, 30 s at most."""
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(),
+                cwd=self.folder,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - only a system call, from a test's main thread
+            )
+        deadline_s = time.monotonic() + _START_WAIT_S
+        while self._process.poll() is None and time.monotonic() < deadline_s:
+            with contextlib.suppress(OSError):
+                if self.answers():
+                    return self
+            time.sleep(0.02)
+        log_text = (self.folder / "server.log").read_text(errors="replace")[-2000:]
+        self.kill()
+        raise RuntimeError(f"{self.command()[0]} did not answer on port {self.port}: {log_text}")
+
+    def freeze(self) -> None:
+        """Keep connections open and answer nothing, until `thaw`."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Go on after `freeze`."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End at once, as a crash would; the data stays as it is."""
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.kill()
+            process.wait(_STOP_WAIT_S)
+
+    def stop(self) -> None:
+        """End in good order and remove the data."""
+        if self._process is not None:
+            self.thaw()
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_WAIT_S)
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+S = TypeVar("S", bound=Server)
+
+
+class Azurite(Server):
+    """Azure Blob's emulator with an account and key of its own, so that a wrong key is really wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.account = "partq" + secrets.token_hex(4)
+        self.key = base64.b64encode(secrets.token_bytes(48)).decode()
+
+    @property
+    def endpoint(self) -> str:
+        """The account's blob endpoint."""
+        return f"http://127.0.0.1:{self.port}/{self.account}"
+
+    @property
+    def connection_string(self) -> str:
+        """For AZURE_STORAGE_CONNECTION_STRING."""
+        return self.connection_string_with(self.key)
+
+    def connection_string_with(self, key: str, endpoint: str | None = None) -> str:
+        """The same with another key or endpoint, for tests of what goes wrong."""
+        return (
+            f"DefaultEndpointsProtocol=http;AccountName={self.account};AccountKey={key};"
+            f"BlobEndpoint={endpoint or self.endpoint};"
+        )
+
+    @staticmethod
+    def fresh_container() -> str:
+        """A container name that nobody used; the store makes the container at its first write."""
+        return "test-" + secrets.token_hex(8)
+
+    def fresh_url(self) -> str:
+        """A store URL in a fresh container."""
+        return f"azure://{self.fresh_container()}/store"
+
+    def command(self) -> list[str]:
+        """Azurite's blob service only; the versions' check is off because the SDK is newer than the emulator."""
+        binary = ROOT / ".venv/node/node_modules/.bin/azurite-blob"
+        if not binary.exists():
+            raise RuntimeError(f"{binary} is not there: run scripts/test, which installs it")
+        return [
+            *(str(binary), "--blobHost", "127.0.0.1", "--blobPort", str(self.port), "--location", str(self.folder)),
+            # A connection that the server closes while it is idle looks to a client like a lost answer.
+            *("--blobKeepAliveTimeout", "3600"),
+            *("--skipApiVersionCheck", "--disableTelemetry", "--disableProductStyleUrl", "--silent", "--loose"),
+        ]
+
+    def environment(self) -> dict[str, str]:
+        """The account goes in by the environment, so that no other user of the machine sees it in the process list."""
+        return {**os.environ, "AZURITE_ACCOUNTS": f"{self.account}:{self.key}"}
+
+    def answers(self) -> bool:
+        """Any HTTP answer will do, also a refusal."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+            connection.sendall(f"GET /{self.account}?comp=list HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+            return connection.recv(5) == b"HTTP/"
+
+
+class RedisServer(Server):
+    """A redis-server that keeps nothing on disk: `kill` and `start` give an empty one."""
+
+    @property
+    def url(self) -> str:
+        """For the option `ownership`, database 0."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def command(self) -> list[str]:
+        """No snapshots, no append-only file."""
+        binary = shutil.which("redis-server")
+        if binary is None:
+            raise RuntimeError("redis-server is not on PATH: run scripts/test, which installs it")
+        return [
+            *(binary, "--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder)),
+            *("--save", "", "--appendonly", "no"),
+        ]
+
+    def answers(self) -> bool:
+        """PING, PONG."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(5) == b"+PONG"
+
+
+@contextlib.contextmanager
+def running(server: S) -> Iterator[S]:
+    """A server for the length of a `with` block: `with running(Azurite()) as azurite:`."""
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    """An Azurite for the whole session. Tests that kill or freeze a server start their own."""
+    with running(Azurite()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A redis-server for the whole session; use keys of your own, or start your own server to flush or kill it."""
+    with running(RedisServer()) as server:
+        yield server
