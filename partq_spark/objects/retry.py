@@ -31,15 +31,15 @@ class Patience:
         url: str,
         timeout_s: float,
         *,
-        sleep: Callable[[float], None],
-        clock: Callable[[], float],
-        rng: random.Random,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
     ) -> None:
         self._url = url
         self._timeout_s = timeout_s
         self._sleep = sleep
         self._clock = clock
-        self._rng = rng
+        self._rng = rng if rng is not None else random.Random()
         self._failing_since_s: float | None = None
         self._pause_s = _FIRST_PAUSE_S
 
