@@ -1,0 +1,24 @@
+"""partq: partitioned queues for Apache Spark Structured Streaming.
+
+Importing this package imports no pyspark. `spark.readStream.format("partq")` finds the source by itself once partq is
+installed for the Python that Spark's workers run; `register` is for the cases in which it does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__version__ = "0.1.0"
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `partq` known to this session, for `--py-files`, `addPyFile` and sources that were not found.
+
+    Raises `Invalid` if the Python that Spark's workers run cannot import partq, naming the variable to set.
+    """
+    from partq_spark.source import register as register_source
+
+    register_source(spark)

@@ -1,0 +1,30 @@
+"""How a process of Spark's gets at the store: one store per URL and process, opened when first needed. No pyspark.
+
+Readers and writers are pickled into tasks with a URL alone; credentials come from each process's own environment.
+"""
+
+from __future__ import annotations
+
+import os
+
+from partq_spark.log.queue import Effects, Queue
+from partq_spark.objects import open_store
+from partq_spark.objects.api import ObjectStore
+from partq_spark.options import Target
+
+_open: dict[tuple[int, str, float], ObjectStore] = {}
+
+
+def shared_store(url: str, retry_timeout_s: float) -> ObjectStore:
+    """The process's own store for `url`; a forked process opens its own. Raises as `open_store` does."""
+    key = (os.getpid(), url, retry_timeout_s)
+    store = _open.get(key)
+    if store is None:
+        store = _open[key] = open_store(url, retry_timeout_s=retry_timeout_s)
+    return store
+
+
+def open_queue(target: Target) -> Queue:
+    """The queue at `target`, unread. Raises `Invalid` for a URL or credentials that cannot work."""
+    store = shared_store(target.store, target.retry_timeout_s)
+    return Queue(store, target.namespace, target.queue, Effects(retry_timeout_s=target.retry_timeout_s))

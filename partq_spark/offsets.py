@@ -1,0 +1,88 @@
+"""Offsets as Spark keeps them in a query's Spark checkpoint: one meaning, one encoding. No pyspark.
+
+`{"v":1,"queue":id,"group":…,"flow":…,"p":{"0":[epoch, from, to, redelivered_below], …}}`: the end of a batch says by
+itself what the batch reads, so a replay needs no other knowledge. Spark compares offsets as raw JSON text (spark-traps
+6): the order of keys below is part of the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from partq_spark.errors import Corrupt, Invalid
+
+VERSION = 1
+
+# What a query has before its first batch. A constant, because Spark asks for it at any time and any number of times
+# (5).
+INITIAL: Mapping[str, int] = {"v": VERSION}
+
+
+class Span(NamedTuple):
+    """What a batch reads of one partition: offsets `[start, to)`, owned at `epoch`, repeats below
+    `redelivered_below`.
+    """
+
+    epoch: int
+    start: int
+    to: int
+    redelivered_below: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchEnd:
+    """The end offset of a batch. `group` and `flow` are None for a query that stands alone; its epochs are 0."""
+
+    queue_id: str
+    spans: Mapping[int, Span]
+    group: str | None = None
+    flow: str | None = None
+
+
+def encode(end: BatchEnd) -> dict[str, Any]:
+    """The offset as Spark writes it down; equal ends have equal JSON text."""
+    return {
+        "v": VERSION,
+        "queue": end.queue_id,
+        "group": end.group,
+        "flow": end.flow,
+        "p": {str(partition): list(end.spans[partition]) for partition in sorted(end.spans)},
+    }
+
+
+def decode(raw: Mapping[str, Any]) -> BatchEnd | None:
+    """The meaning of an offset from the Spark checkpoint; None for `INITIAL`.
+
+    Raises `Invalid` for an offset of a newer version or another source, `Corrupt` for one that is malformed.
+    """
+    if raw.get("v") != VERSION:
+        raise Invalid(
+            f"the Spark checkpoint holds an offset that this partq cannot read (version {raw.get('v')!r}, expected "
+            f"{VERSION}): "
+            "use the partq that wrote it, or a new checkpoint location"
+        )
+    if "p" not in raw:
+        return None
+    try:
+        return BatchEnd(
+            queue_id=raw["queue"],
+            group=raw["group"],
+            flow=raw["flow"],
+            spans={int(partition): Span(*span) for partition, span in raw["p"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Corrupt(
+            f"the Spark checkpoint holds a malformed offset ({error!r}): use a new checkpoint location"
+        ) from error
+
+
+def require_same_queue(end: BatchEnd, queue_id: str, queue: str) -> None:
+    """Raises `Invalid` if the offset belongs to another queue (RES-05)."""
+    if end.queue_id != queue_id:
+        raise Invalid(
+            f"the Spark checkpoint belongs to a queue with id {end.queue_id}, {queue} has id {queue_id}: it is "
+            f"another queue, or "
+            "it was deleted and created again; use a new checkpoint location"
+        )

@@ -1,0 +1,297 @@
+"""The options of the Spark source and sink: what is allowed where, and their values as typed, frozen settings. No
+pyspark.
+
+Names are case-insensitive. Whatever is unknown, malformed or contradicts itself is refused here, with the option, the
+value and what is allowed; so is every option that belongs to a later version, by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from partq_spark.errors import Invalid
+from partq_spark.log.names import checked_name
+from partq_spark.objects.urls import canonical_url
+from partq_spark.settings import default_store
+from partq_spark.timestamps import parse_rfc3339
+
+COMMON = ("queue", "path", "store", "namespace", "retryTimeout", "includeHeaders")
+SOURCE = (
+    *COMMON,
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "failOnDataLoss",
+    "pollInterval",
+)
+BATCH_SOURCE_ONLY = ("endingOffsets", "endingTimestamp")
+STREAM_SOURCE_ONLY = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "pollInterval")
+SINK = (*COMMON, "compression")
+BATCH_SINK_ONLY = ("txnAppId", "txnVersion")
+# Spark puts these among a streaming sink's options itself (spark-traps 8).
+FROM_SPARK = ("checkpointLocation", "queryName")
+LATER = (
+    "group",
+    "ownership",
+    "checkpoints",
+    "flow",
+    "ackMode",
+    "checkpointInterval",
+    "sessionTimeout",
+    "maxPollInterval",
+    "maxDeliveredUnackedMsgsPerFlow",
+    "topic",
+)
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
+_UNIT_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+Edge = Literal["earliest", "latest"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where to begin or end: exactly one of the fields is set."""
+
+    edge: Edge | None = None
+    offsets: Mapping[int, int] | None = None  # one per partition
+    time_us: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """Which queue, and how patiently: what every role needs. Free of secrets, so it may travel to tasks."""
+
+    store: str  # canonical URL
+    namespace: str
+    queue: str
+    retry_timeout_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceOptions:
+    """The options of a batch or stream source."""
+
+    target: Target
+    start: Place | None  # None: the role's default
+    end: Place
+    max_messages: int | None
+    max_bytes: int | None
+    fail_on_data_loss: bool
+    include_headers: bool
+    poll_interval_s: float | None  # None: the store's default
+    given: frozenset[str] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SinkOptions:
+    """The options of a batch or stream sink. `transaction` is (txnAppId, txnVersion)."""
+
+    target: Target
+    compression: str
+    include_headers: bool
+    transaction: tuple[str, int] | None
+
+
+class _Given:
+    """The options as the user wrote them, found by lower-cased name."""
+
+    def __init__(self, options: Mapping[str, str], allowed: tuple[str, ...], role: str) -> None:
+        spelled = {name.lower(): name for name in (*allowed, *LATER)}
+        later = {name.lower() for name in LATER}
+        self.names: dict[str, str] = {}
+        for name, value in options.items():
+            if name.lower() not in spelled:
+                raise Invalid(
+                    f"option {name!r} (value {value!r}) is unknown to the partq {role}: allowed are "
+                    f"{', '.join(allowed)}"
+                )
+            if name.lower() in later:
+                raise Invalid(
+                    f"option {spelled[name.lower()]!r} (value {value!r}) comes with a later version of partq; this "
+                    "one has no "
+                    "consumer groups, ownership, checkpoints or topics yet: leave it out"
+                )
+            self.names[spelled[name.lower()]] = str(value)
+
+    def text(self, name: str) -> str | None:
+        value = self.names.get(name)
+        return None if value is None else value.strip()
+
+    def refuse(self, names: tuple[str, ...], why: str) -> None:
+        for name in names:
+            if name in self.names:
+                raise Invalid(f"option {name!r} (value {self.names[name]!r}) {why}: leave it out")
+
+    def bool(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise Invalid(f"option {name}={value!r} is not allowed: give true or false")
+        return value.lower() == "true"
+
+    def count(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not value.isascii() or not value.isdigit() or int(value) < 1:
+            raise Invalid(f"option {name}={value!r} is not allowed: give a whole number from 1")
+        return int(value)
+
+    def size(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        match = _SIZE.fullmatch(value)
+        if not match or int(match[1]) < 1:
+            raise Invalid(f"option {name}={value!r} is not allowed: give bytes from 1, such as 1048576 or 64m")
+        return int(match[1]) * _UNIT_BYTES[match[2].lower()]
+
+    def duration_s(self, name: str, *, least_s: float, most_s: float) -> float | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        match = _DURATION.fullmatch(value)
+        seconds = float(match[1]) * _UNIT_S[match[2]] if match else -1.0
+        if not least_s <= seconds <= most_s:
+            raise Invalid(
+                f"option {name}={value!r} is not allowed: give a time with its unit (ms, s, m, h), "
+                f"from {least_s:g}s to {most_s:g}s, such as 500ms or 2m"
+            )
+        return seconds
+
+
+def source_options(options: Mapping[str, str]) -> SourceOptions:
+    """The options of `spark.read` or `spark.readStream`, which Spark does not tell apart at `.load()`. Raises
+    `Invalid`.
+    """
+    given = _Given(options, SOURCE, "source")
+    return SourceOptions(
+        target=_target(given),
+        start=_place(given, "startingOffsets", "startingTimestamp"),
+        end=_place(given, "endingOffsets", "endingTimestamp") or Place(edge="latest"),
+        max_messages=given.count("maxMessagesPerTrigger"),
+        max_bytes=given.size("maxBytesPerTrigger"),
+        fail_on_data_loss=given.bool("failOnDataLoss", True),
+        include_headers=given.bool("includeHeaders", False),
+        poll_interval_s=given.duration_s("pollInterval", least_s=0.0, most_s=60.0),
+        given=frozenset(given.names),
+    )
+
+
+def batch_source_options(options: Mapping[str, str]) -> SourceOptions:
+    """`source_options`, refusing what only a stream has. Raises `Invalid`."""
+    why = "is for streams (spark.readStream), this is a batch read"
+    _Given(options, SOURCE, "source").refuse(STREAM_SOURCE_ONLY, why)
+    return source_options(options)
+
+
+def stream_source_options(options: Mapping[str, str]) -> SourceOptions:
+    """`source_options`, refusing what only a batch read has. Raises `Invalid`."""
+    _Given(options, SOURCE, "source").refuse(BATCH_SOURCE_ONLY, "is for batch reads (spark.read), a stream has no end")
+    return source_options(options)
+
+
+def batch_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """The options of `df.write`. Raises `Invalid`."""
+    given = _Given(options, (*SINK, *BATCH_SINK_ONLY), "batch sink")
+    app, version = given.text("txnAppId"), given.text("txnVersion")
+    if (app is None) != (version is None):
+        missing = "txnVersion" if version is None else "txnAppId"
+        raise Invalid(
+            f"option {missing!r} is missing: txnAppId and txnVersion make a write idempotent together, give both"
+        )
+    transaction = None
+    if app is not None and version is not None:
+        if not app or len(app.encode()) > 255:
+            raise Invalid(f"option txnAppId={app!r} is not allowed: give 1 to 255 bytes")
+        if not version.isascii() or not version.isdigit() or int(version) >= 1 << 63:
+            raise Invalid(
+                f"option txnVersion={version!r} is not allowed: give a whole number from 0, larger for each new write"
+            )
+        transaction = (app, int(version))
+    return _sink(given, transaction)
+
+
+def stream_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """The options of `df.writeStream`. Raises `Invalid`."""
+    given = _Given(options, (*SINK, *BATCH_SINK_ONLY, *FROM_SPARK), "stream sink")
+    given.refuse(BATCH_SINK_ONLY, "is for batch writes; a stream is idempotent by its own query id and batch")
+    return _sink(given, None)
+
+
+def _sink(given: _Given, transaction: tuple[str, int] | None) -> SinkOptions:
+    compression = (given.text("compression") or "lz4").lower()
+    if compression not in ("none", "lz4", "zstd"):
+        raise Invalid(f"option compression={compression!r} is not allowed: give none, lz4 or zstd")
+    return SinkOptions(
+        target=_target(given),
+        compression=compression,
+        include_headers=given.bool("includeHeaders", False),
+        transaction=transaction,
+    )
+
+
+def _target(given: _Given) -> Target:
+    queue, path = given.text("queue"), given.text("path")
+    if queue is not None and path is not None and queue.lower() != path.lower():
+        raise Invalid(f"option queue={queue!r} and the path {path!r} name two queues: give one of them")
+    name = queue or path
+    if not name:
+        raise Invalid('no queue was named: give .option("queue", "orders") or .load("orders")')
+    timeout_s = given.duration_s("retryTimeout", least_s=0.0, most_s=24 * 3600.0)
+    return Target(
+        store=canonical_url(given.text("store") or default_store(os.environ)),
+        namespace=checked_name("namespace", given.text("namespace") or "default"),
+        queue=checked_name("queue", name),
+        retry_timeout_s=120.0 if timeout_s is None else timeout_s,
+    )
+
+
+def _place(given: _Given, offsets: str, timestamp: str) -> Place | None:
+    by_offset, by_time = given.text(offsets), given.text(timestamp)
+    if by_offset is not None and by_time is not None:
+        raise Invalid(
+            f"options {offsets}={by_offset!r} and {timestamp}={by_time!r} contradict each other: give one of them"
+        )
+    if by_time is not None:
+        try:
+            return Place(time_us=parse_rfc3339(by_time))
+        except Invalid as error:
+            raise Invalid(f"option {timestamp}={by_time!r} is not allowed: {error}") from None
+    if by_offset is None:
+        return None
+    if by_offset.lower() == "earliest":
+        return Place(edge="earliest")
+    if by_offset.lower() == "latest":
+        return Place(edge="latest")
+    return Place(offsets=_offsets(offsets, by_offset))
+
+
+def _offsets(name: str, text: str) -> dict[int, int]:
+    refused = Invalid(
+        f"option {name}={text!r} is not allowed: give earliest, latest, or JSON naming every partition, such as "
+        '{"0": 12, "1": 7}'
+    )
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        raise refused from None
+    if not isinstance(raw, dict) or not raw:
+        raise refused
+    for partition, offset in raw.items():
+        # type() and not isinstance: true is an int to Python, and 1.0 none
+        if not partition.isascii() or not partition.isdigit() or type(offset) is not int or offset < 0:
+            raise refused
+    return {int(partition): offset for partition, offset in raw.items()}

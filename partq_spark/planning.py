@@ -1,0 +1,169 @@
+"""What a batch reads and which task reads it: pure decisions over a head and the query's position. No I/O, no
+pyspark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from partq_spark.errors import Invalid, ObjectMissing
+from partq_spark.log.model import Entry, Head
+from partq_spark.options import Place
+
+# A task costs 5 to 10 ms, a small message next to nothing: so partitions with few messages share tasks. Few, because a
+# user's own work per message may be slow and should run side by side.
+TASK_ROWS = 100
+
+Positions = Mapping[int, int]
+Spans = Mapping[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How much a micro-batch may take; None: no limit. Both hold together."""
+
+    messages: int | None = None
+    bytes: int | None = None
+
+
+def resolve(head: Head, place: Place, option: str, offsets_at: Callable[[int], Sequence[int]]) -> dict[int, int]:
+    """The offset of every partition at `place`. `offsets_at` finds a time in the log.
+
+    Raises `Invalid` if the user's offsets do not name exactly the queue's partitions, or lie beyond an end.
+    """
+    if place.edge == "earliest":
+        return dict(enumerate(head.earliest))
+    if place.edge == "latest":
+        return dict(enumerate(head.next))
+    if place.time_us is not None:
+        return dict(enumerate(offsets_at(place.time_us)))
+    given = place.offsets or {}
+    expected = set(range(len(head.next)))
+    if set(given) != expected:
+        missing, unknown = sorted(expected - set(given)), sorted(set(given) - expected)
+        raise Invalid(
+            f"option {option} must name every partition of queue {head.queue!r} (0 to {len(head.next) - 1}): "
+            f"missing {missing or 'none'}, unknown {unknown or 'none'}"
+        )
+    for partition, offset in given.items():
+        if offset > head.next[partition]:
+            raise Invalid(
+                f"option {option} names offset {offset} of partition {partition}, which ends at "
+                f"{head.next[partition]}: "
+                "give an offset up to the end"
+            )
+    return {partition: given[partition] for partition in sorted(given)}
+
+
+def without_trimmed(
+    head: Head, spans: Spans, *, fail_on_data_loss: bool, warn: Callable[[str], None]
+) -> dict[int, tuple[int, int]]:
+    """`spans` with what has been trimmed taken out, or `ObjectMissing` if that may not be (failOnDataLoss)."""
+    result: dict[int, tuple[int, int]] = {}
+    for partition, (start, to) in spans.items():
+        if partition >= len(head.next) or to > head.next[partition]:
+            end = head.next[partition] if partition < len(head.next) else 0
+            lost = f"offsets up to {to} of partition {partition} of queue {head.queue!r} are expected, it ends at {end}"
+            hint = (
+                "was the store restored from an older copy? use a new checkpoint location, or set failOnDataLoss=false"
+            )
+        elif start < head.earliest[partition]:
+            lost = (
+                f"offsets {start} to {min(to, head.earliest[partition])} of partition {partition} of queue "
+                f"{head.queue!r} have "
+                "been trimmed"
+            )
+            hint = "start again from `earliest`, or set failOnDataLoss=false to skip them"
+        else:
+            result[partition] = (start, to)
+            continue
+        if fail_on_data_loss:
+            raise ObjectMissing(f"{lost}: {hint}")
+        warn(f"{lost}: skipped (failOnDataLoss=false)")
+        if partition < len(head.next):
+            end = min(to, head.next[partition])
+            result[partition] = (min(max(start, head.earliest[partition]), end), end)
+    return result
+
+
+def split(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
+    """`budget` messages shared over partitions in proportion to their backlog, whole messages, none beyond its backlog.
+
+    The shares add up to min(budget, total backlog); what rounding leaves goes to the largest fractions, then backlogs.
+    """
+    total = sum(backlog.values())
+    if total <= budget:
+        return dict(backlog)
+    shares = {partition: budget * size // total for partition, size in backlog.items()}
+    left = budget - sum(shares.values())
+    order = sorted(backlog, key=lambda p: (-(budget * backlog[p] % total), -backlog[p], p))
+    for partition in order[:left]:
+        shares[partition] += 1
+    return shares
+
+
+def limited_by_bytes(starts: Positions, ends: Positions, budget: int, entries: Iterable[Entry]) -> dict[int, int]:
+    """How far each partition may be read so that about `budget` stored bytes are read; always at least one message.
+
+    `entries` are those of the log from `starts` on; they are consumed only as far as the budget reaches. The budget is
+    shared in proportion to the backlog in messages; a slice that is cut counts as many bytes as its share of rows.
+    """
+    backlog = {partition: ends[partition] - start for partition, start in starts.items() if ends[partition] > start}
+    left = {partition: float(share) for partition, share in split_bytes(backlog, budget).items()}
+    reached = dict(starts)
+    open_partitions = set(backlog)
+    for entry in entries:
+        for piece in entry.slices:
+            partition = piece.partition
+            if partition not in open_partitions:
+                continue
+            first, to = max(piece.offset, reached[partition]), min(piece.end, ends[partition])
+            row_bytes = piece.length / piece.rows
+            taken = min(to - first, int(left[partition] / row_bytes))
+            reached[partition] = first + taken
+            left[partition] -= taken * row_bytes
+            if taken < to - first or reached[partition] >= ends[partition]:
+                open_partitions.discard(partition)
+        if not open_partitions:
+            break
+    if backlog and all(reached[partition] == starts[partition] for partition in backlog):
+        largest = max(backlog, key=lambda partition: (backlog[partition], -partition))
+        reached[largest] += 1
+    return reached
+
+
+def split_bytes(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
+    """`budget` bytes shared in proportion to the backlog in messages."""
+    total = sum(backlog.values())
+    return {partition: budget * size // total for partition, size in backlog.items()}
+
+
+def batch_ends(
+    starts: Positions, ends: Positions, limits: Limits, entries: Callable[[Spans], Iterable[Entry]]
+) -> dict[int, int]:
+    """Where the next micro-batch ends in every partition. `entries` gives the log's entries for spans, lazily."""
+    reached = dict(ends)
+    if limits.messages is not None:
+        backlog = {partition: ends[partition] - start for partition, start in starts.items()}
+        reached = {partition: starts[partition] + share for partition, share in split(backlog, limits.messages).items()}
+    if limits.bytes is not None:
+        spans = {partition: (start, reached[partition]) for partition, start in starts.items()}
+        reached = limited_by_bytes(starts, reached, limits.bytes, entries(spans))
+    return reached
+
+
+def tasks(spans: Spans) -> list[list[int]]:
+    """The partitions that have messages, grouped into tasks: each alone, unless several together have few messages."""
+    grouped: list[list[int]] = []
+    rows = TASK_ROWS
+    for partition in sorted(spans):
+        start, to = spans[partition]
+        if start >= to:
+            continue
+        if rows + (to - start) > TASK_ROWS:
+            grouped.append([])
+            rows = 0
+        grouped[-1].append(partition)
+        rows += to - start
+    return grouped

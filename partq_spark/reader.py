@@ -1,0 +1,285 @@
+"""The Spark source: batch reads, and streams without a group. Thin: decisions are in `planning`, data in `log.reading`.
+
+No client, thread or file is opened when a reader is made, because Spark makes readers in several processes; `read`
+depends on its partition alone (spark-traps 3).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from partq_spark import offsets, planning
+from partq_spark.connect import open_queue
+from partq_spark.errors import Invalid
+from partq_spark.log import tree
+from partq_spark.log.model import Entry, Head
+from partq_spark.log.queue import Queue
+from partq_spark.offsets import BatchEnd, Span
+from partq_spark.options import Place, SourceOptions, Target, stream_source_options
+from partq_spark.schema import check_source_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+
+class LogPartition(InputPartition):
+    """What one task reads: spans of some partitions, and the part of the log that leads to them. Holds no secret."""
+
+    def __init__(
+        self,
+        *,
+        target: Target,
+        queue_id: str,
+        log: tree.LogView,
+        redelivered_below: Mapping[int, int],
+        include_headers: bool,
+        fail_on_data_loss: bool,
+    ) -> None:
+        super().__init__(tuple(log.wanted))
+        self.target = target
+        self.queue_id = queue_id
+        self.log = log
+        self.redelivered_below = redelivered_below
+        self.include_headers = include_headers
+        self.fail_on_data_loss = fail_on_data_loss
+
+    def __repr__(self) -> str:
+        return f"LogPartition({self.target.queue!r}, {dict(self.log.wanted)!r})"
+
+
+def plan_tasks(queue: Queue, head: Head, spans: Mapping[int, Span], options: SourceOptions) -> Sequence[InputPartition]:
+    """The tasks of a batch that reads `spans`. Raises `ObjectMissing` for what is gone (failOnDataLoss)."""
+    ranges = planning.without_trimmed(
+        head,
+        {partition: (span.start, span.to) for partition, span in spans.items() if span.start < span.to},
+        fail_on_data_loss=options.fail_on_data_loss,
+        warn=logger.warning,
+    )
+    log = tree.view(head, ranges)
+    return [
+        LogPartition(
+            target=options.target,
+            queue_id=head.queue_id,
+            log=log.only(partitions),
+            redelivered_below={partition: spans[partition].redelivered_below for partition in partitions},
+            include_headers=options.include_headers,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        for partitions in planning.tasks(ranges)
+    ]
+
+
+def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, as Arrow batches of the source's schema."""
+    if not isinstance(partition, LogPartition):
+        return  # a batch read of nothing: Spark asks with InputPartition(None) (spark-traps 29)
+    from partq_spark.columns import batches
+    from partq_spark.log.reading import RangeReader
+
+    reader = RangeReader(
+        open_queue(partition.target), partition.queue_id, partition.log, fail_on_data_loss=partition.fail_on_data_loss
+    )
+    yield from batches(
+        reader.pieces(),
+        queue=partition.target.queue,
+        include_headers=partition.include_headers,
+        redelivered_below=partition.redelivered_below,
+    )
+
+
+class PartqBatchReader(DataSourceReader):
+    """`spark.read.format("partq")`: a fixed range of every partition, decided once."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        queue = open_queue(self._options.target)
+        head = queue.refresh()
+        start = planning.resolve(
+            head, self._options.start or Place(edge="earliest"), "startingOffsets", queue.offsets_at
+        )
+        end = planning.resolve(head, self._options.end, "endingOffsets", queue.offsets_at)
+        for partition, offset in start.items():
+            if offset > end[partition]:
+                raise Invalid(
+                    f"partition {partition} would be read from offset {offset} to {end[partition]}: its end lies "
+                    f"before its "
+                    "start; correct startingOffsets, startingTimestamp, endingOffsets or endingTimestamp"
+                )
+        spans = {partition: Span(0, offset, end[partition], 0) for partition, offset in start.items()}
+        return plan_tasks(queue, head, spans, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(partition)
+
+
+class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream.format("partq")` without a group: all partitions, progress in the Spark checkpoint alone
+    (CHK-07).
+    """
+
+    def __init__(self, options: Mapping[str, str], columns: Mapping[str, str]) -> None:
+        self._given = dict(options)
+        self._columns = columns
+        self._options: SourceOptions | None = None
+        self._queue: Queue | None = None
+        self._target: Mapping[int, int] | None = None  # of Trigger.AvailableNow
+        self._reached: Mapping[int, int] = {}
+
+    # --- what is made on first use, in the process that uses it
+    # ---------------------------------------------------------
+
+    @property
+    def options(self) -> SourceOptions:
+        if self._options is None:
+            parsed = stream_source_options(self._given)
+            check_source_columns(self._columns, parsed.include_headers)
+            self._options = parsed
+        return self._options
+
+    @property
+    def queue(self) -> Queue:
+        if self._queue is None:
+            self._queue = open_queue(self.options.target)
+        return self._queue
+
+    # --- Spark's calls
+    # --------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        return dict(offsets.INITIAL)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        # Spark hands back what is returned here, or ReadAllAvailable to override it; a reader with both limits names
+        # one.
+        if self.options.max_messages is not None:
+            return ReadMaxRows(self.options.max_messages)
+        if self.options.max_bytes is not None:
+            return ReadMaxBytes(self.options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = dict(enumerate(self.queue.refresh().next))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        before = offsets.decode(start)
+        head = self._fresh_head(before)
+        if before is None:
+            at = planning.resolve(
+                head, self.options.start or Place(edge="latest"), "startingOffsets", self.queue.offsets_at
+            )
+        else:
+            at = self._continued(head, before)
+        ends = self._ends(head, at)
+        if before is not None and not _any_news(at, ends):
+            head = self._wait_for_news(head, at)
+            ends = self._ends(head, at)
+            if not _any_news(at, ends):
+                self._reached = at
+                return start  # itself: a different text would be an empty batch (spark-traps 6)
+        reached = planning.batch_ends(at, ends, self._limits(limit), lambda spans: self._entries(head, spans))
+        self._reached = reached
+        spans = {partition: Span(0, at[partition], reached[partition], 0) for partition in at}
+        return offsets.encode(BatchEnd(queue_id=head.queue_id, spans=spans))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        batch = offsets.decode(end)
+        if batch is None:
+            return []
+        head = self._fresh_head(batch)
+        return plan_tasks(self.queue, head, batch.spans, self.options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(partition)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        if self._queue is None or self._queue.etag is None:
+            return None
+        following = self._queue.head.next
+        return {
+            "flow": None,
+            "partitions": {
+                str(partition): {
+                    "epoch": 0,
+                    "end": following[partition],
+                    "lag": following[partition] - reached,
+                }
+                for partition, reached in self._reached.items()
+                if partition < len(following)
+            },
+        }
+
+    def stop(self) -> None:
+        """Nothing is held that its process's end does not give back."""
+
+    # --- steps
+    # ----------------------------------------------------------------------------------------------------------
+
+    def _fresh_head(self, batch: BatchEnd | None) -> Head:
+        head = self.queue.refresh()
+        if batch is not None:
+            if batch.group is not None or batch.flow is not None:
+                raise Invalid(
+                    f"the Spark checkpoint belongs to group {batch.group!r}, this query has no group: give the option "
+                    f"`group`, or "
+                    "use a new checkpoint location"
+                )
+            offsets.require_same_queue(batch, head.queue_id, str(self.queue))
+        return head
+
+    def _continued(self, head: Head, before: BatchEnd) -> dict[int, int]:
+        """Where the query stands, in every partition that the queue has."""
+        spans = {partition: (span.to, span.to) for partition, span in before.spans.items()}
+        kept = planning.without_trimmed(
+            head, spans, fail_on_data_loss=self.options.fail_on_data_loss, warn=logger.warning
+        )
+        return {
+            partition: kept[partition][0] if partition in kept else earliest
+            for partition, earliest in enumerate(head.earliest)
+        }
+
+    def _ends(self, head: Head, at: Mapping[int, int]) -> dict[int, int]:
+        if self._target is None:
+            return {partition: head.next[partition] for partition in at}
+        return {partition: max(offset, self._target.get(partition, offset)) for partition, offset in at.items()}
+
+    def _wait_for_news(self, head: Head, at: Mapping[int, int]) -> Head:
+        """An idle look: waits up to `pollInterval` for news, and returns at once when there is some."""
+        if self._target is not None:
+            return head
+        look_s = self.queue.store.look_interval_s
+        poll_s = self.options.poll_interval_s
+        deadline_s = time.monotonic() + (10 * look_s if poll_s is None else poll_s)
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            time.sleep(min(look_s, left_s))
+            head = self.queue.refresh()
+            if _any_news(at, dict(enumerate(head.next))):
+                break
+        return head
+
+    def _limits(self, limit: ReadLimit) -> planning.Limits:
+        if isinstance(limit, ReadAllAvailable):
+            return planning.Limits()  # overrides whatever was configured (spark-traps 13)
+        return planning.Limits(messages=self.options.max_messages, bytes=self.options.max_bytes)
+
+    def _entries(self, head: Head, spans: planning.Spans) -> Iterator[Entry]:
+        return tree.walk(tree.view(head, spans), self.queue.load_chunk)
+
+
+def _any_news(at: Mapping[int, int], ends: Mapping[int, int]) -> bool:
+    return any(ends[partition] > offset for partition, offset in at.items())

@@ -1,0 +1,96 @@
+"""What Spark finds under the name `partq`. Thin: options, schema, and which reader or writer is made.
+
+Readers and writers are imported when asked for, since Spark imports this module afresh in many short-lived processes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from partq_spark import options
+from partq_spark.connect import open_queue
+from partq_spark.errors import Invalid
+from partq_spark.schema import check_sink_columns, check_source_columns, source_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from partq_spark.reader import PartqBatchReader, PartqStreamReader
+    from partq_spark.writer import PartqBatchWriter, PartqStreamWriter
+
+
+class PartqDataSource(DataSource):
+    """Partitioned queues: `format("partq")` for `read`, `readStream`, `write` and `writeStream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "partq"
+
+    def schema(self) -> str:
+        """The source's columns. Runs at `.load()`: unknown options and an unknown queue are refused here."""
+        parsed = options.source_options(self.options)
+        open_queue(parsed.target).refresh()
+        return source_ddl(parsed.include_headers)
+
+    def reader(self, schema: StructType) -> PartqBatchReader:
+        from partq_spark.reader import PartqBatchReader
+
+        parsed = options.batch_source_options(self.options)
+        check_source_columns(column_types(schema), parsed.include_headers)
+        return PartqBatchReader(parsed)
+
+    def streamReader(self, schema: StructType) -> PartqStreamReader:
+        from partq_spark.reader import PartqStreamReader
+
+        # What is wrong is said by the reader's first call: raised here, Spark would bury the message.
+        return PartqStreamReader(dict(self.options), column_types(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> PartqBatchWriter:
+        from partq_spark.writer import PartqBatchWriter
+
+        if overwrite:
+            raise Invalid('a queue is only ever appended to, mode("overwrite") is refused: write with .mode("append")')
+        check_sink_columns(column_types(schema))
+        return PartqBatchWriter(options.batch_sink_options(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> PartqStreamWriter:
+        from partq_spark.writer import PartqStreamWriter
+
+        if overwrite:
+            raise Invalid('a queue is only ever appended to, output mode "complete" is refused: use "append"')
+        check_sink_columns(column_types(schema))
+        return PartqStreamWriter(options.stream_sink_options(self.options), schema)
+
+
+def column_types(schema: StructType) -> dict[str, str]:
+    """The columns in order, name to Spark's simple type string."""
+    return {column.name: column.dataType.simpleString() for column in schema.fields}
+
+
+def register(spark: SparkSession) -> None:
+    """Register the source with a session, after a look at whether its workers can import partq."""
+    _require_importable()
+    spark.dataSource.register(PartqDataSource)
+
+
+def _require_importable() -> None:
+    """Raises `Invalid` if the workers' Python, as far as it is known here, has no partq (spark-traps 27)."""
+    python = os.environ.get("PYSPARK_PYTHON") or os.environ.get("PYSPARK_DRIVER_PYTHON") or "python3"
+    probe = [python, "-c", "import partq_spark.source"]
+    try:
+        result = subprocess.run(probe, check=False, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Invalid(f"Spark's workers run {python!r}, which does not start ({error}): set PYSPARK_PYTHON") from error
+    if result.returncode != 0:
+        cause = result.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise Invalid(
+            f"Spark's workers run {python!r}, which cannot import partq ({cause[0]}): set "
+            f"PYSPARK_PYTHON={sys.executable} before "
+            "the session starts"
+        )
