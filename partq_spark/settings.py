@@ -1,20 +1,30 @@
-"""Where partq looks when it is not told: the default store. Pure; the environment is an argument."""
+"""What partq takes from the environment of the process that makes a source or runs a command. Pure: the caller hands in
+the environment; tasks never call this (the interface: a store is resolved once, on the driver).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from partq_spark.errors import Invalid
+from partq_spark.objects.urls import LocalUrl, canonical_url
 
 
 def default_store(environ: Mapping[str, str]) -> str:
-    """`PARTQ_STORE`, else `file://$HOME/.partq`. Raises `Invalid` if neither variable is set."""
-    store = environ.get("PARTQ_STORE", "").strip()
-    if store:
-        return store
-    home = environ.get("HOME", "").strip()
-    if not home:
+    """The store's URL where neither an option nor `--store` names one, in canonical form.
+
+    `PARTQ_STORE` if it is set and not empty, else `file://$HOME/.partq`. Raises `Invalid`, naming the variable.
+    """
+    given = environ.get("PARTQ_STORE", "").strip()
+    if given:
+        try:
+            return canonical_url(given)
+        except Invalid as error:
+            raise Invalid(f"the environment variable PARTQ_STORE is not usable: {error}") from None
+    home = environ.get("HOME", "").rstrip("/")
+    if not home.startswith("/"):
         raise Invalid(
-            "no store was named, and neither PARTQ_STORE nor HOME is set: give a store such as file:///var/lib/partq"
+            f"no store was named, and HOME={environ.get('HOME', '')!r} is no directory to keep one in: give the store "
+            "(file:///absolute/dir or azure://container/prefix), or set PARTQ_STORE"
         )
-    return f"file://{home.rstrip('/')}/.partq"
+    return canonical_url(str(LocalUrl(folder=f"{home}/.partq")))
