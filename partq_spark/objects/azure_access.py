@@ -72,7 +72,8 @@ def explain(*, what: str, account: str, status: int | None, code: str, text: str
     if refused or status in (401, 403):
         return Invalid(
             f"{what}: account {account!r} refused this process's credentials ({answer}): check {CONNECTION_STRING}"
-            f" in its environment, or the roles of the identity that is used instead, and this machine's clock; {tell(text)}"
+            " in its environment, or the roles of the identity that is used instead, and this machine's clock;"
+            f" {tell(text)}"
         )
     if code in _CONFLICTS or (status == 412 and not code):
         return Conflict(f"{what}: it is there already, or was changed ({answer}): load it before changing it")

@@ -33,16 +33,20 @@ def check_name(name: str) -> str:
     """The name itself, if it may name an object; raises `Invalid` otherwise."""
     if len(name) > MAX_NAME_CHARS or _NAME.fullmatch(name) is None:
         raise Invalid(f"object name {_shorten(name)} is not allowed: use {_RULE}, at most {MAX_NAME_CHARS} characters")
-    if len(name) > MAX_PART_CHARS and max(map(len, name.split("/"))) > MAX_PART_CHARS:
-        raise Invalid(f"object name {_shorten(name)} has a part of more than {MAX_PART_CHARS} characters: shorten it")
-    return name
+    return _check_parts(name)
 
 
 def check_prefix(prefix: str) -> str:
     """The prefix itself, if some object's name may begin with it; raises `Invalid` otherwise."""
     if len(prefix) > MAX_NAME_CHARS or _PREFIX.fullmatch(prefix) is None:
         raise Invalid(f"prefix {_shorten(prefix)} is not allowed: use the beginning of a name, that is {_RULE}")
-    return prefix
+    return _check_parts(prefix)
+
+
+def _check_parts(text: str) -> str:
+    if len(text) > MAX_PART_CHARS and max(map(len, text.split("/"))) > MAX_PART_CHARS:
+        raise Invalid(f"object name {_shorten(text)} has a part of more than {MAX_PART_CHARS} characters: shorten it")
+    return text
 
 
 def check_folder_prefix(prefix: str) -> str:

@@ -1,0 +1,84 @@
+"""The stores under test: one fixture that is every store in turn, and one for those that several processes share."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from partq_spark.objects import ObjectStore, open_store
+from partq_spark.objects.azure_access import CONNECTION_STRING
+from partq_spark.objects.local import LocalStore
+from partq_spark.objects.memory import MemoryStore
+from partq_spark.objects.retry import Retrying
+from partq_spark.objects.urls import AzureUrl, parse_url
+from tests.support.servers import Azurite
+
+PAGE_SIZE = 7
+"""Small, so that listings have pages."""
+
+_EVERY_STORE = ["memory", "retrying", "local", pytest.param("azure", marks=pytest.mark.azurite)]
+_SHARED_STORES = ["local", pytest.param("azure", marks=pytest.mark.azurite)]
+
+
+def write(store: ObjectStore, name: str, *pieces: bytes | memoryview) -> None:
+    """Create an object piece by piece."""
+    with store.writer(name) as writer:
+        for piece in pieces:
+            assert writer.write(piece) == len(piece)
+
+
+def memory_store() -> MemoryStore:
+    """An empty store in memory."""
+    return MemoryStore(clock=time.time, rng=random.Random(1), page_size=PAGE_SIZE)
+
+
+@pytest.fixture(params=_EVERY_STORE)
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    """Every store, empty, not even its folder or container there."""
+    made: ObjectStore
+    match request.param:
+        case "memory":
+            made = memory_store()
+        case "retrying":
+            made = Retrying(memory_store(), 0)
+        case "local":
+            made = LocalStore(str(tmp_path / "not yet" / "store"))
+        case _:
+            made = azure_store(request.getfixturevalue("azurite"), monkeypatch)
+    yield made
+    made.close()
+
+
+def azure_store(azurite: Azurite, monkeypatch: pytest.MonkeyPatch, *, port: int | None = None) -> ObjectStore:
+    """A store in a fresh container, with small pages, that tries nothing again; `port` goes by a proxy."""
+    from partq_spark.objects.azure import AzureStore
+    from partq_spark.objects.azure_access import find_access
+
+    endpoint = f"http://127.0.0.1:{port or azurite.port}/{azurite.account}"
+    connection_string = azurite.connection_string_with(azurite.key, endpoint)
+    monkeypatch.setenv(CONNECTION_STRING, connection_string)
+    url = parse_url(azurite.fresh_url())
+    assert isinstance(url, AzureUrl)
+    return AzureStore(url, find_access(str(url), {CONNECTION_STRING: connection_string}), page_size=PAGE_SIZE)
+
+
+@pytest.fixture(params=_SHARED_STORES)
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a store that several processes can open, empty; credentials are in the environment."""
+    if request.param == "local":
+        return f"file://{tmp_path}/store"
+    azurite: Azurite = request.getfixturevalue("azurite")
+    monkeypatch.setenv(CONNECTION_STRING, azurite.connection_string)
+    return azurite.fresh_url()
+
+
+@pytest.fixture
+def shared_store(shared_url: str) -> Iterator[ObjectStore]:
+    """The same store, opened here."""
+    opened = open_store(shared_url, retry_timeout_s=10)
+    yield opened
+    opened.close()

@@ -1,0 +1,376 @@
+"""What only the Azure store promises: requests counted, lost answers told as such, refusals explained, no secrets."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+import traceback
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from partq_spark.errors import Conflict, Invalid, ObjectMissing, PartqError, Unavailable
+from partq_spark.objects import UNCHANGED, Document, ObjectStore, azure, open_store
+from partq_spark.objects.azure_access import ACCOUNT, ACCOUNT_URL, CONNECTION_STRING
+from tests.objects.conftest import PAGE_SIZE, azure_store, write
+from tests.support.proxy import Fault, Proxy
+from tests.support.servers import Azurite, free_port, running
+
+pytestmark = pytest.mark.azurite
+
+FOUR_CALLS: list[Callable[[ObjectStore], object]] = [
+    lambda store: store.load("q/_head.json"),
+    lambda store: store.create("q/object", b"x"),
+    lambda store: store.swap("q/doc", b"{}", expected=None),
+    lambda store: list(store.list("")),
+]
+
+
+@pytest.fixture
+def proxy(azurite: Azurite) -> Iterator[Proxy]:
+    with Proxy(azurite.port).running() as running_proxy:
+        yield running_proxy
+
+
+@pytest.fixture
+def url(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A fresh store's URL, with credentials in the environment."""
+    monkeypatch.setenv(CONNECTION_STRING, azurite.connection_string)
+    return azurite.fresh_url()
+
+
+@pytest.fixture
+def store(azurite: Azurite, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    """A store behind the proxy, its container made, nothing tried again."""
+    endpoint = f"http://127.0.0.1:{proxy.port}/{azurite.account}"
+    monkeypatch.setenv(CONNECTION_STRING, azurite.connection_string_with(azurite.key, endpoint))
+    opened = open_store(azurite.fresh_url(), retry_timeout_s=0)
+    opened.create("made", b"")
+    proxy.seen.clear()
+    yield opened
+    opened.close()
+
+
+def whole_text(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)) + str(error) + repr(error)
+
+
+# ---- one call, one request
+
+
+def test_each_call_is_one_request(store: ObjectStore, proxy: Proxy) -> None:
+    def requests(call: Callable[[], object]) -> list[str]:
+        proxy.seen.clear()
+        call()
+        return [seen.method for seen in proxy.seen]
+
+    body = store.swap("q/doc", b'{"n":1}', expected=None)
+    empty = store.swap("q/meta", {"n": "1"}, expected=None)
+    store.create("q/object", b"x" * 100_000)
+    assert requests(lambda: store.load("q/doc")) == ["GET"]
+    assert requests(lambda: store.load("q/doc", known=body)) == ["GET"]
+    assert requests(lambda: store.load("q/meta")) == ["GET"]
+    assert requests(lambda: store.load("q/meta", known=empty)) == ["GET"]
+    assert requests(lambda: store.load("q/nothing")) == ["GET"]
+    assert requests(lambda: store.read("q/object")) == ["GET"]
+    assert requests(lambda: store.read("q/object", start=7, length=90_000)) == ["GET"]
+    assert requests(lambda: store.swap("q/doc", b'{"n":2}', expected=body)) == ["PUT"]
+    assert requests(lambda: store.swap("q/meta", {"n": "2"}, expected=empty)) == ["PUT"]
+    assert requests(lambda: store.create("q/next", b"x")) == ["PUT"]
+    assert requests(lambda: store.delete("q/next")) == ["DELETE"]
+    assert requests(lambda: list(store.list("q/"))) == ["GET"]
+
+    assert requests(lambda: write(store, "q/small", *[b"x" * 1000] * 100)) == ["PUT"]
+
+
+# ---- answers that do not come
+
+
+def test_a_swap_whose_answer_was_lost_is_unavailable_and_not_repeated(store: ObjectStore, proxy: Proxy) -> None:
+    first = store.swap("d", b'{"n":1}', expected=None)
+    proxy.seen.clear()
+    proxy.lose(Fault.LOSE_ANSWER, method="PUT")
+    with pytest.raises(Unavailable, match=r"replacing azure://.*/d: account .* could not be reached"):
+        store.swap("d", b'{"n":2}', expected=first)
+    assert len(proxy.seen) == 1
+    found = store.load("d")
+    assert isinstance(found, Document)
+    assert found.body == b'{"n":2}'
+    proxy.lose(Fault.LOSE_ANSWER, method="DELETE")
+    with pytest.raises(Unavailable):
+        store.remove("d", expected=found.etag)
+    assert store.load("d") is None
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.BUSY])
+def test_a_swap_that_never_arrived_is_unavailable_and_not_repeated(
+    store: ObjectStore, proxy: Proxy, fault: Fault
+) -> None:
+    first = store.swap("d", b'{"n":1}', expected=None)
+    proxy.seen.clear()
+    proxy.lose(fault, method="PUT")
+    with pytest.raises(Unavailable):
+        store.swap("d", b'{"n":2}', expected=first)
+    assert len(proxy.seen) == 1
+    assert store.load("d", known=first) is UNCHANGED
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_ANSWER, Fault.BUSY])
+def test_what_may_be_repeated_outlives_a_bad_network(
+    azurite: Azurite, proxy: Proxy, store: ObjectStore, fault: Fault
+) -> None:
+    patient = open_store(store.url, retry_timeout_s=20)
+    proxy.lose(fault, method="PUT", times=2)
+    patient.create("q/created", b"c" * 1000)
+    proxy.lose(fault, method="PUT", times=2)
+    write(patient, "q/small", b"s" * 1000)
+    proxy.lose(fault, method="GET", times=2)
+    assert bytes(patient.read("q/created")) == b"c" * 1000
+    proxy.lose(fault, method="GET", times=2)
+    assert [info.name for info in patient.list("q/")] == ["q/created", "q/small"]
+    proxy.lose(fault, method="DELETE", times=2)
+    patient.delete("q/created")
+    assert [info.name for info in store.list("q/")] == ["q/small"]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_ANSWER, Fault.BUSY])
+@pytest.mark.parametrize("lost", ["comp=block&", "comp=blocklist"])
+def test_a_large_object_outlives_a_bad_network(store: ObjectStore, proxy: Proxy, fault: Fault, lost: str) -> None:
+    patient = open_store(store.url, retry_timeout_s=20)
+    hits: list[str] = []
+
+    def decide(request: object) -> Fault | None:
+        path = getattr(request, "path", "")
+        if lost in path and len(hits) < 2:
+            hits.append(path)
+            return fault
+        return None
+
+    proxy.next_fault = decide
+    piece = secrets.token_bytes(1 << 20)
+    write(patient, "q/large", *[piece] * 18)
+    assert len(hits) == 2
+    assert patient.read("q/large") == piece * 18
+
+
+def test_a_writer_that_cannot_stage_fails_and_publishes_nothing(store: ObjectStore, proxy: Proxy) -> None:
+    proxy.lose(Fault.BUSY, method="PUT", times=1000)
+    with pytest.raises(Unavailable):
+        write(store, "q/large", *[b"x" * (1 << 20)] * 50)
+    proxy.lose(Fault.BUSY, method="PUT", times=0)
+    assert store.load("q/large") is None
+
+
+def test_two_writers_of_one_name_never_mix(url: str) -> None:
+    store = open_store(url, retry_timeout_s=0)
+
+    def write_both() -> None:
+        with store.writer("q/x") as first, store.writer("q/x") as second:
+            for _ in range(18):
+                first.write(b"1" * (1 << 20))
+                second.write(b"2" * (1 << 20))
+
+    with pytest.raises(Conflict):  # of the first, which ends second
+        write_both()
+    assert store.read("q/x") == b"2" * (18 << 20)
+
+
+def test_an_answer_cut_short_is_never_taken_for_the_whole(store: ObjectStore, proxy: Proxy) -> None:
+    store.create("q/object", b"x" * 100_000)
+    store.swap("q/doc", b'{"n":"' + b"x" * 10_000 + b'"}', expected=None)
+    proxy.lose(Fault.CUT_ANSWER, method="GET", times=1000)
+    with pytest.raises(Unavailable):
+        store.read("q/object", start=1, length=90_000)
+    with pytest.raises(Unavailable):
+        store.load("q/doc")
+
+
+def test_a_server_that_does_not_answer_is_given_up_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(azure, "_READ_TIMEOUT_S", 0.5)
+    with running(Azurite()) as own:
+        store = azure_store(own, monkeypatch)
+        store.create("made", b"")
+        own.freeze()
+        begin_s = time.monotonic()
+        for call in FOUR_CALLS:
+            with pytest.raises(Unavailable):
+                call(store)
+        assert time.monotonic() - begin_s < 10
+        own.thaw()
+        with pytest.raises(Conflict):
+            store.create("made", b"")
+
+
+def test_an_unreachable_endpoint_is_unavailable_within_the_time(
+    azurite: Azurite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = f"http://127.0.0.1:{free_port()}/{azurite.account}"
+    monkeypatch.setenv(CONNECTION_STRING, azurite.connection_string_with(azurite.key, endpoint))
+    store = open_store("azure://queues/x", retry_timeout_s=1)
+    begin_s = time.monotonic()
+    with pytest.raises(Unavailable, match=r"azure://queues/x was tried for .* s \(option retryTimeout, 1 s\)"):
+        store.load("q/_head.json")
+    assert 0.9 < time.monotonic() - begin_s < 5
+    with pytest.raises(Unavailable, match="could not be reached"):
+        store.swap("q/_head.json", b"{}", expected=None)
+
+
+def test_an_unknown_host_is_unavailable(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = "http://no-such-account.invalid/x"
+    monkeypatch.setenv(CONNECTION_STRING, azurite.connection_string_with(azurite.key, endpoint))
+    with pytest.raises(Unavailable, match=r"no-such-account\.invalid"):
+        open_store("azure://queues/x", retry_timeout_s=0).load("d")
+
+
+# ---- credentials
+
+
+def test_a_wrong_key_is_invalid_and_shown_nowhere(
+    azurite: Azurite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = b64encode(secrets.token_bytes(48)).decode()
+    monkeypatch.setenv(CONNECTION_STRING, azurite.connection_string_with(wrong))
+    url = azurite.fresh_url()
+    store = open_store(url, retry_timeout_s=60)
+    begin_s = time.monotonic()
+    with caplog.at_level(logging.DEBUG):
+        for call in FOUR_CALLS:
+            with pytest.raises(Invalid, match=f"{url}.*{azurite.account}.*{CONNECTION_STRING}") as caught:
+                call(store)
+            assert wrong not in whole_text(caught.value)
+    assert wrong not in caplog.text
+    assert wrong not in repr(store)
+    assert time.monotonic() - begin_s < 5, "a wrong key does not become right by trying again"
+
+
+def test_a_malformed_key_or_connection_string_is_invalid_and_shown_nowhere(
+    azurite: Azurite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for secret, connection_string in (
+        ("not+base64!", azurite.connection_string_with("not+base64!")),
+        ("garbage+garbage", "garbage+garbage"),
+        ("c2VjcmV0", "AccountKey=c2VjcmV0"),
+    ):
+        monkeypatch.setenv(CONNECTION_STRING, connection_string)
+        with pytest.raises(Invalid, match=CONNECTION_STRING) as caught:
+            open_store("azure://queues", retry_timeout_s=60).load("d")
+        assert secret not in whole_text(caught.value)
+
+
+def test_no_credentials_say_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in (CONNECTION_STRING, ACCOUNT, ACCOUNT_URL):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(Invalid, match=f"azure://queues.*{CONNECTION_STRING}"):
+        open_store("azure://queues")
+
+
+def signature(azurite: Azurite, container: str, permission: str) -> str:
+    from azure.storage.blob import generate_container_sas
+
+    return generate_container_sas(
+        account_name=azurite.account,
+        container_name=container,
+        account_key=azurite.key,
+        permission=permission,
+        expiry=datetime.now(UTC) + timedelta(hours=1),
+    )
+
+
+def test_a_shared_access_signature_works_and_is_shown_nowhere(
+    azurite: Azurite, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_store(url, retry_timeout_s=0).create("made", b"x")
+    sas = signature(azurite, url.split("/")[2], "rl")
+    secret = dict(part.split("=", 1) for part in sas.split("&"))["sig"]
+
+    def shown(endpoint: str, call: Callable[[ObjectStore], object]) -> str:
+        monkeypatch.setenv(CONNECTION_STRING, f"BlobEndpoint={endpoint};SharedAccessSignature={sas}")
+        with pytest.raises(PartqError) as caught:
+            call(open_store(url, retry_timeout_s=0))
+        return whole_text(caught.value)
+
+    with caplog.at_level(logging.DEBUG):
+        monkeypatch.setenv(CONNECTION_STRING, f"BlobEndpoint={azurite.endpoint};SharedAccessSignature={sas}")
+        assert bytes(open_store(url, retry_timeout_s=0).read("made")) == b"x"
+        unreachable = f"http://127.0.0.1:{free_port()}/{azurite.account}"
+        for text in (
+            shown(azurite.endpoint, lambda store: store.create("other", b"x")),  # the signature allows no writing
+            shown(unreachable, lambda store: store.read("made")),
+        ):
+            assert "sig=" not in text
+            assert secret not in text
+    assert "sig=" not in caplog.text
+    assert secret not in caplog.text
+
+
+def test_the_sdk_is_quiet_at_info(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        open_store(url, retry_timeout_s=0).create("a", b"x")
+    assert caplog.messages == []
+
+
+# ---- the container
+
+
+def test_a_missing_container_is_made_by_the_first_write_only(azurite: Azurite, url: str) -> None:
+    from azure.storage.blob import ContainerClient
+
+    container = ContainerClient.from_connection_string(azurite.connection_string, url.split("/")[2])
+    store = open_store(url, retry_timeout_s=0)
+    assert store.load("d") is None
+    assert not store.delete("d")
+    with pytest.raises(ObjectMissing, match="ContainerNotFound"):
+        store.read("d")
+    with pytest.raises(Conflict):
+        store.swap("d", b"{}", expected='"0x1"')
+    assert not container.exists()
+    store.swap("d", b"{}", expected=None)
+    assert container.exists()
+
+
+def test_the_store_keeps_to_its_prefix_and_writes_what_others_can_read(azurite: Azurite, url: str) -> None:
+    from azure.storage.blob import ContainerClient
+
+    container = ContainerClient.from_connection_string(azurite.connection_string, url.split("/")[2])
+    store = open_store(url, retry_timeout_s=0)
+    store.swap("q/_head.json", b'{"n":1}', expected=None)
+    store.swap("q/g/checkpoint/0", {"offset": "12"}, expected=None)
+    store.create("q/_segments/0", b"x")
+    container.upload_blob("storefront/a", b"x")
+    container.upload_blob("outside", b"x")
+    container.upload_blob("store/q/folder", b"", metadata={"hdi_isfolder": "true"})
+    assert [info.name for info in store.list("")] == ["q/_head.json", "q/_segments/0", "q/g/checkpoint/0"]
+    assert list(store.list_folders("")) == ["q"]
+    head = container.get_blob_client("store/q/_head.json").get_blob_properties()
+    assert (head.content_settings.content_type, head.size) == ("application/json", 7)
+    checkpoint = container.get_blob_client("store/q/g/checkpoint/0").get_blob_properties()
+    assert (checkpoint.metadata, checkpoint.size) == ({"offset": "12"}, 0)
+    whole = open_store(f"azure://{url.split('/')[2]}", retry_timeout_s=0)
+    assert list(whole.list_folders("")) == ["store", "storefront"]
+
+
+def test_a_leased_document_is_not_taken_for_a_conflict(azurite: Azurite, url: str) -> None:
+    from azure.storage.blob import BlobClient
+
+    store = open_store(url, retry_timeout_s=0)
+    etag = store.swap("d", b"{}", expected=None)
+    blob = BlobClient.from_connection_string(azurite.connection_string, url.split("/")[2], "store/d")
+    lease = blob.acquire_lease()
+    with pytest.raises(Invalid, match="LeaseIdMissing"):
+        store.swap("d", b'{"n":1}', expected=etag)
+    lease.release()
+
+
+def test_a_listing_is_one_request_a_page(azurite: Azurite, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = azure_store(azurite, monkeypatch, port=proxy.port)
+    for i in range(PAGE_SIZE * 3):
+        store.create(f"q/{i:02}", b"x")
+    proxy.seen.clear()
+    listing = store.list("q/")
+    next(listing)
+    assert len(proxy.seen) == 1
+    assert len(list(listing)) == PAGE_SIZE * 3 - 1
+    assert len(proxy.seen) == 3

@@ -1,0 +1,143 @@
+"""Which store URLs are taken, how they are written, and that no message repeats what could be a secret."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from partq_spark.errors import Invalid
+from partq_spark.objects import canonical_url, open_store
+from partq_spark.objects.azure_access import ACCOUNT, ACCOUNT_URL, CONNECTION_STRING, Access, find_access
+from partq_spark.objects.local import LocalStore
+
+
+@pytest.mark.parametrize(
+    ("url", "canonical"),
+    [
+        ("file:///data/partq", "file:///data/partq"),
+        ("file:/data/partq/", "file:///data/partq"),
+        ("FILE://localhost/data//partq/./x/..", "file:///data/partq"),
+        ("  file:///data/partq ", "file:///data/partq"),
+        ("file:///my data/größe", "file:///my%20data/gr%C3%B6%C3%9Fe"),
+        ("file:///my%20data/100%25", "file:///my%20data/100%25"),
+        ("file:///what%3F", "file:///what%3F"),
+        ("file:////double", "file:///double"),
+        ("azure://queues", "azure://queues"),
+        ("azure://queues/", "azure://queues"),
+        ("azure://my-queues-1/team/a_b=c/", "azure://my-queues-1/team/a_b=c"),
+        ("azure://a-b", "azure://a-b"),
+    ],
+)
+def test_a_store_has_one_url(url: str, canonical: str) -> None:
+    assert canonical_url(url) == canonical
+    assert canonical_url(canonical) == canonical
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("", "file:///absolute/dir"),
+        ("s3://bucket/x", "azure://container/prefix"),
+        ("https://account.blob.core.windows.net/c", "azure://container/prefix"),
+        ("memory:", "file:///absolute/dir"),
+        ("file:relative/dir", f"file://{Path.cwd()}/relative/dir"),
+        ("file:./x", f"file://{Path.cwd()}/x"),
+        ("file:", f"file://{Path.cwd()}"),
+        ("/data/partq", "file:///data/partq"),
+        ("some/dir", f"file://{Path.cwd()}/some/dir"),
+        ("file://data/partq", "file:///data/partq"),
+        ("file:///", "file:///absolute/dir"),
+        ("file:///a%00b", "zero"),
+        ("azure:queues", "azure://container/prefix"),
+        ("azure://", "azure://container/prefix"),
+        ("azure://ab", "3 to 63"),
+        ("azure://Upper", "lower-case"),
+        ("azure://double--hyphen", "single hyphens"),
+        ("azure://account.blob.core.windows.net/c", "account comes from the environment"),
+        ("azure://queues/a//b", "single slashes"),
+        ("azure://queues/.hidden", "dot"),
+        ("azure://queues/" + "x" * 201, "200"),
+    ],
+)
+def test_another_url_is_refused_with_what_is_allowed(url: str, shown: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        open_store(url)
+    assert shown in str(caught.value)
+
+
+SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"azure://user:{SECRET}@queues/x",
+        f"azure://{SECRET}@queues",
+        f"azure://queues/x?sv=2024&sig={SECRET}",
+        f"azure://queues/x#{SECRET}",
+        f"file://user:{SECRET}@host/x",
+        f"file:///x?key={SECRET}",
+        f"https://a.blob.core.windows.net/c?sig={SECRET}",
+        f"DefaultEndpointsProtocol=https;AccountName=a;AccountKey={SECRET}==;EndpointSuffix=core.windows.net",
+        f"AccountKey={SECRET}",
+        f"azure://{SECRET}+{SECRET}==/x",
+        f"azure://queues/{SECRET}+{SECRET}==",
+    ],
+)
+def test_what_could_be_a_secret_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        open_store(url)
+    assert SECRET not in str(caught.value)
+    assert "file:///" in str(caught.value) or "azure://" in str(caught.value)
+
+
+def test_azure_without_credentials_says_what_to_set() -> None:
+    with pytest.raises(Invalid, match=f"azure://queues.*{CONNECTION_STRING}.*{ACCOUNT}.*{ACCOUNT_URL}"):
+        find_access("azure://queues", {})
+
+
+def test_where_credentials_come_from() -> None:
+    text = f"DefaultEndpointsProtocol=https;AccountName=acc;AccountKey={SECRET}=="
+    assert find_access("u", {CONNECTION_STRING: text, ACCOUNT: "other"}).account == "acc"
+    assert SECRET not in repr(find_access("u", {CONNECTION_STRING: text}))
+    by_name = Access(account="acc", account_url="https://acc.blob.core.windows.net")
+    assert find_access("u", {ACCOUNT: "acc"}) == by_name
+    by_url = Access(account="acc.blob.core.windows.net", account_url="https://acc.blob.core.windows.net")
+    assert find_access("u", {ACCOUNT_URL: "https://acc.blob.core.windows.net/", ACCOUNT: "x"}) == by_url
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        (ACCOUNT_URL, f"https://acc.blob.core.windows.net/?sig={SECRET}"),
+        (ACCOUNT_URL, f"https://user:{SECRET}@acc.blob.core.windows.net"),
+        (ACCOUNT_URL, "http://acc.blob.core.windows.net"),
+        (ACCOUNT_URL, SECRET),
+        (ACCOUNT, SECRET),
+        (ACCOUNT, "https://acc"),
+    ],
+)
+def test_nonsense_in_the_environment_is_refused_and_not_repeated(variable: str, value: str) -> None:
+    with pytest.raises(Invalid, match=variable) as caught:
+        find_access("azure://queues", {variable: value})
+    assert SECRET not in str(caught.value)
+
+
+def test_opening_a_local_store_imports_no_sdk(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from partq_spark.objects import open_store\n"
+        f"open_store('file://{tmp_path}').create('a', b'x')\n"
+        "heavy = {'azure', 'pyspark', 'redis', 'click', 'rich', 'asyncio', 'urllib3', 'pyarrow', 'multiprocessing'}\n"
+        "sys.exit(' '.join(sorted(heavy & set(sys.modules))) or None)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2], timeout=60)
+
+
+@pytest.mark.parametrize("folder", ["relative", "/a/../b", "/a/", "/", ""])
+def test_a_local_store_takes_a_plain_absolute_path(folder: str) -> None:
+    with pytest.raises(Invalid, match="absolute"):
+        LocalStore(folder)
