@@ -62,10 +62,14 @@ def _joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
 def _cut(piece: Piece) -> Iterator[Piece]:
     """`piece` in parts within the limits; every part has at least one row."""
     rows = piece.batch.num_rows
-    row_bytes = max(1, piece.batch.nbytes // max(1, rows))
-    step = max(1, min(MOST_ROWS, MOST_BYTES // row_bytes))
+    if rows <= MOST_ROWS and (rows == 1 or piece.batch.nbytes <= MOST_BYTES):
+        if rows:
+            yield piece
+        return
+    # Halves, and not steps of the average size: a few large messages may lie together.
+    step = MOST_ROWS if rows > MOST_ROWS else (rows + 1) // 2
     for start in range(0, rows, step):
-        yield piece._replace(offset=piece.offset + start, batch=piece.batch.slice(start, step))
+        yield from _cut(piece._replace(offset=piece.offset + start, batch=piece.batch.slice(start, step)))
 
 
 class _Maker:

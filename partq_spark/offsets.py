@@ -52,16 +52,16 @@ def encode(end: BatchEnd) -> dict[str, Any]:
     }
 
 
-def decode(raw: Mapping[str, Any]) -> BatchEnd | None:
+def decode(raw: object) -> BatchEnd | None:
     """The meaning of an offset from the Spark checkpoint; None for `INITIAL`.
 
     Raises `Invalid` for an offset of a newer version or another source, `Corrupt` for one that is malformed.
     """
-    if raw.get("v") != VERSION:
+    version = raw.get("v") if isinstance(raw, dict) else None
+    if not isinstance(raw, dict) or version != VERSION:
         raise Invalid(
-            f"the Spark checkpoint holds an offset that this partq cannot read (version {raw.get('v')!r}, expected "
-            f"{VERSION}): "
-            "use the partq that wrote it, or a new checkpoint location"
+            f"the Spark checkpoint holds an offset that this partq cannot read (version {version!r}, expected "
+            f"{VERSION}): use the partq or the source that wrote it, or a new checkpoint location"
         )
     if "p" not in raw:
         return None
@@ -70,7 +70,7 @@ def decode(raw: Mapping[str, Any]) -> BatchEnd | None:
             queue_id=raw["queue"],
             group=raw["group"],
             flow=raw["flow"],
-            spans={int(partition): Span(*span) for partition, span in raw["p"].items()},
+            spans={int(partition): Span(*map(int, span)) for partition, span in raw["p"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from partq_spark.errors import Invalid
@@ -51,10 +51,17 @@ LATER = (
     "topic",
 )
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+MOST = (1 << 63) - 1  # what Spark and the log can count
+
+_WHOLE = re.compile(r"[0-9]{1,19}")
+_DURATION = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,19})\s*([kmgt]?)b?", re.IGNORECASE)
 _UNIT_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+# What may be a credential: of an option that does not exist, or does not exist yet, nobody knows what it would hold.
+_SECRET_NAME = re.compile(r"key|secret|passw|token|credential|connection|account|sas|sig|auth", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"@|[?&;]|key=|secret|passw|token|signature", re.IGNORECASE)
 
 Edge = Literal["earliest", "latest"]
 
@@ -90,7 +97,6 @@ class SourceOptions:
     fail_on_data_loss: bool
     include_headers: bool
     poll_interval_s: float | None  # None: the store's default
-    given: frozenset[str] = field(default_factory=frozenset)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,20 +119,21 @@ class _Given:
         for name, value in options.items():
             if name.lower() not in spelled:
                 raise Invalid(
-                    f"option {name!r} (value {value!r}) is unknown to the partq {role}: allowed are "
+                    f"option {name!r} (value {_shown(name, value)}) is unknown to the partq {role}: allowed are "
                     f"{', '.join(allowed)}"
                 )
             if name.lower() in later:
                 raise Invalid(
-                    f"option {spelled[name.lower()]!r} (value {value!r}) comes with a later version of partq; this "
-                    "one has no "
-                    "consumer groups, ownership, checkpoints or topics yet: leave it out"
+                    f"option {spelled[name.lower()]!r} (value {_shown(name, value)}) comes with a later version of "
+                    "partq; this one has no consumer groups, ownership, checkpoints or topics yet: leave it out"
                 )
-            self.names[spelled[name.lower()]] = str(value)
+            # An empty value is mostly a variable that is not set; a default in its place might be another store.
+            if not str(value).strip():
+                raise Invalid(f"option {spelled[name.lower()]!r} is empty: give a value, or leave it out")
+            self.names[spelled[name.lower()]] = str(value).strip()
 
     def text(self, name: str) -> str | None:
-        value = self.names.get(name)
-        return None if value is None else value.strip()
+        return self.names.get(name)
 
     def refuse(self, names: tuple[str, ...], why: str) -> None:
         for name in names:
@@ -145,8 +152,8 @@ class _Given:
         value = self.text(name)
         if value is None:
             return None
-        if not value.isascii() or not value.isdigit() or int(value) < 1:
-            raise Invalid(f"option {name}={value!r} is not allowed: give a whole number from 1")
+        if not _WHOLE.fullmatch(value) or not 1 <= int(value) <= MOST:
+            raise Invalid(f"option {name}={value!r} is not allowed: give a whole number from 1 to {MOST}")
         return int(value)
 
     def size(self, name: str) -> int | None:
@@ -154,9 +161,12 @@ class _Given:
         if value is None:
             return None
         match = _SIZE.fullmatch(value)
-        if not match or int(match[1]) < 1:
-            raise Invalid(f"option {name}={value!r} is not allowed: give bytes from 1, such as 1048576 or 64m")
-        return int(match[1]) * _UNIT_BYTES[match[2].lower()]
+        size = int(match[1]) * _UNIT_BYTES[match[2].lower()] if match else 0
+        if not 1 <= size <= MOST:
+            raise Invalid(
+                f"option {name}={value!r} is not allowed: give bytes from 1 to {MOST}, such as 1048576 or 64m"
+            )
+        return size
 
     def duration_s(self, name: str, *, least_s: float, most_s: float) -> float | None:
         value = self.text(name)
@@ -186,7 +196,6 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=given.bool("failOnDataLoss", True),
         include_headers=given.bool("includeHeaders", False),
         poll_interval_s=given.duration_s("pollInterval", least_s=0.0, most_s=60.0),
-        given=frozenset(given.names),
     )
 
 
@@ -216,7 +225,7 @@ def batch_sink_options(options: Mapping[str, str]) -> SinkOptions:
     if app is not None and version is not None:
         if not app or len(app.encode()) > 255:
             raise Invalid(f"option txnAppId={app!r} is not allowed: give 1 to 255 bytes")
-        if not version.isascii() or not version.isdigit() or int(version) >= 1 << 63:
+        if not _WHOLE.fullmatch(version) or int(version) > MOST:
             raise Invalid(
                 f"option txnVersion={version!r} is not allowed: give a whole number from 0, larger for each new write"
             )
@@ -280,18 +289,31 @@ def _place(given: _Given, offsets: str, timestamp: str) -> Place | None:
 
 
 def _offsets(name: str, text: str) -> dict[int, int]:
-    refused = Invalid(
-        f"option {name}={text!r} is not allowed: give earliest, latest, or JSON naming every partition, such as "
-        '{"0": 12, "1": 7}'
-    )
     try:
-        raw = json.loads(text)
-    except ValueError:
-        raise refused from None
-    if not isinstance(raw, dict) or not raw:
-        raise refused
-    for partition, offset in raw.items():
+        pairs = json.loads(text, object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError):
+        pairs = None
+    found: dict[int, int] = {}
+    for partition, offset in pairs if isinstance(pairs, _Pairs) else ():
         # type() and not isinstance: true is an int to Python, and 1.0 none
-        if not partition.isascii() or not partition.isdigit() or type(offset) is not int or offset < 0:
-            raise refused
-    return {int(partition): offset for partition, offset in raw.items()}
+        if not _WHOLE.fullmatch(partition) or int(partition) in found or type(offset) is not int or offset < 0:
+            found = {}
+            break
+        found[int(partition)] = offset
+    if not found:
+        raise Invalid(
+            f"option {name}={text!r} is not allowed: give earliest, latest, or JSON naming every partition once, such "
+            'as {"0": 12, "1": 7}'
+        )
+    return found
+
+
+class _Pairs(list[tuple[str, object]]):
+    """A JSON object as it was written, with its repeated keys."""
+
+
+def _shown(name: str, value: str) -> str:
+    """The value for a message, unless it may be a secret."""
+    if _SECRET_NAME.search(name) or _SECRET_VALUE.search(str(value)):
+        return "not shown, it may hold a secret"
+    return repr(value)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from partq_spark.errors import Invalid, ObjectMissing
-from partq_spark.log.model import Entry, Head
+from partq_spark.log.model import Entry, Head, at
 from partq_spark.options import Place
 
 # A task costs 5 to 10 ms, a small message next to nothing: so partitions with few messages share tasks. Few, because a
@@ -62,57 +62,95 @@ def without_trimmed(
     """`spans` with what has been trimmed taken out, or `ObjectMissing` if that may not be (failOnDataLoss)."""
     result: dict[int, tuple[int, int]] = {}
     for partition, (start, to) in spans.items():
-        if partition >= len(head.next) or to > head.next[partition]:
-            end = head.next[partition] if partition < len(head.next) else 0
-            lost = f"offsets up to {to} of partition {partition} of queue {head.queue!r} are expected, it ends at {end}"
-            hint = (
-                "was the store restored from an older copy? use a new checkpoint location, or set failOnDataLoss=false"
-            )
-        elif start < head.earliest[partition]:
-            lost = (
-                f"offsets {start} to {min(to, head.earliest[partition])} of partition {partition} of queue "
-                f"{head.queue!r} have "
-                "been trimmed"
-            )
-            hint = "start again from `earliest`, or set failOnDataLoss=false to skip them"
-        else:
-            result[partition] = (start, to)
-            continue
-        if fail_on_data_loss:
-            raise ObjectMissing(f"{lost}: {hint}")
-        warn(f"{lost}: skipped (failOnDataLoss=false)")
+        earliest, end = at(head.earliest, partition), at(head.next, partition)
+        if to > end:
+            _lose(_beyond_the_end(head, partition, to), fail_on_data_loss, warn)
+        elif start < min(to, earliest):
+            _lose(_trimmed(head, partition, start, min(to, earliest)), fail_on_data_loss, warn)
         if partition < len(head.next):
-            end = min(to, head.next[partition])
-            result[partition] = (min(max(start, head.earliest[partition]), end), end)
+            kept = min(to, end)
+            result[partition] = (min(max(start, earliest), kept), kept)
     return result
+
+
+def continued(
+    head: Head, reached: Positions, *, fail_on_data_loss: bool, warn: Callable[[str], None]
+) -> dict[int, int]:
+    """Where a query goes on, in every partition that the queue has; one that came later begins at its beginning.
+
+    A position whose next message has been trimmed moves to the earliest one, and one beyond the end (the store was
+    restored from an older copy) to the end; either is a loss, `ObjectMissing` if that may not be (failOnDataLoss).
+    """
+    result = dict(enumerate(head.earliest))
+    for partition, offset in reached.items():
+        earliest, end = at(head.earliest, partition), at(head.next, partition)
+        if offset > end:
+            _lose(_beyond_the_end(head, partition, offset), fail_on_data_loss, warn)
+        elif offset < earliest:
+            _lose(_trimmed(head, partition, offset, earliest), fail_on_data_loss, warn)
+        if partition in result:
+            result[partition] = min(max(offset, earliest), end)
+    return result
+
+
+def _trimmed(head: Head, partition: int, start: int, to: int) -> tuple[str, str]:
+    return (
+        f"offsets {start} to {to} of partition {partition} of queue {head.queue!r} have been trimmed",
+        "start again from `earliest`, or set failOnDataLoss=false to skip them",
+    )
+
+
+def _beyond_the_end(head: Head, partition: int, to: int) -> tuple[str, str]:
+    end = at(head.next, partition)
+    return (
+        f"offsets up to {to} of partition {partition} of queue {head.queue!r} are expected, it ends at {end}",
+        "was the store restored from an older copy? use a new checkpoint location, or set failOnDataLoss=false",
+    )
+
+
+def _lose(loss: tuple[str, str], fail_on_data_loss: bool, warn: Callable[[str], None]) -> None:
+    what, hint = loss
+    if fail_on_data_loss:
+        raise ObjectMissing(f"{what}: {hint}")
+    warn(f"{what}: skipped (failOnDataLoss=false)")
 
 
 def split(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
     """`budget` messages shared over partitions in proportion to their backlog, whole messages, none beyond its backlog.
 
-    The shares add up to min(budget, total backlog); what rounding leaves goes to the largest fractions, then backlogs.
+    The shares add up to min(budget, total backlog). Every partition with a backlog gets at least one message if the
+    budget has that many, so that a busy partition never starves a quiet one; what rounding leaves goes to the largest
+    fractions, then backlogs.
     """
     total = sum(backlog.values())
     if total <= budget:
         return dict(backlog)
-    shares = {partition: budget * size // total for partition, size in backlog.items()}
+    waiting = [partition for partition, size in backlog.items() if size]
+    first = 1 if budget >= len(waiting) else 0
+    total -= first * len(waiting)
+    budget -= first * len(waiting)
+    rest = {partition: backlog[partition] - first for partition in waiting}
+    shares = {partition: budget * size // total for partition, size in rest.items()}
     left = budget - sum(shares.values())
-    order = sorted(backlog, key=lambda p: (-(budget * backlog[p] % total), -backlog[p], p))
+    order = sorted(rest, key=lambda p: (-(budget * rest[p] % total), -rest[p], p))
     for partition in order[:left]:
         shares[partition] += 1
-    return shares
+    return {partition: shares[partition] + first if size else 0 for partition, size in backlog.items()}
 
 
 def limited_by_bytes(starts: Positions, ends: Positions, budget: int, entries: Iterable[Entry]) -> dict[int, int]:
     """How far each partition may be read so that about `budget` stored bytes are read; always at least one message.
 
     `entries` are those of the log from `starts` on; they are consumed only as far as the budget reaches. The budget is
-    shared in proportion to the backlog in messages; a slice that is cut counts as many bytes as its share of rows.
+    shared in proportion to the backlog in messages; a slice that is cut counts as many bytes as its share of rows. The
+    message published first of all that wait is always read, whatever its size and its partition's share, so that
+    none waits for ever.
     """
     backlog = {partition: ends[partition] - start for partition, start in starts.items() if ends[partition] > start}
     left = {partition: float(share) for partition, share in split_bytes(backlog, budget).items()}
     reached = dict(starts)
     open_partitions = set(backlog)
+    oldest = 1
     for entry in entries:
         for piece in entry.slices:
             partition = piece.partition
@@ -120,16 +158,14 @@ def limited_by_bytes(starts: Positions, ends: Positions, budget: int, entries: I
                 continue
             first, to = max(piece.offset, reached[partition]), min(piece.end, ends[partition])
             row_bytes = piece.length / piece.rows
-            taken = min(to - first, int(left[partition] / row_bytes))
+            taken = min(to - first, max(oldest, int(left[partition] / row_bytes)))
+            oldest = 0
             reached[partition] = first + taken
             left[partition] -= taken * row_bytes
             if taken < to - first or reached[partition] >= ends[partition]:
                 open_partitions.discard(partition)
         if not open_partitions:
             break
-    if backlog and all(reached[partition] == starts[partition] for partition in backlog):
-        largest = max(backlog, key=lambda partition: (backlog[partition], -partition))
-        reached[largest] += 1
     return reached
 
 

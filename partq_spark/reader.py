@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_POLL_S = 0.1  # the default of pollInterval, unless the store may not be looked at so often
+
 
 class LogPartition(InputPartition):
     """What one task reads: spans of some partitions, and the part of the log that leads to them. Holds no secret."""
@@ -133,7 +135,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     (CHK-07).
     """
 
-    def __init__(self, options: Mapping[str, str], columns: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], columns: Sequence[tuple[str, str]]) -> None:
         self._given = dict(options)
         self._columns = columns
         self._options: SourceOptions | None = None
@@ -180,21 +182,23 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = offsets.decode(start)
         head = self._fresh_head(before)
         if before is None:
-            at = planning.resolve(
-                head, self.options.start or Place(edge="latest"), "startingOffsets", self.queue.offsets_at
-            )
+            place = self.options.start or Place(edge="latest")
+            reached = planning.resolve(head, place, "startingOffsets", self.queue.offsets_at)
         else:
-            at = self._continued(head, before)
-        ends = self._ends(head, at)
-        if before is not None and not _any_news(at, ends):
-            head = self._wait_for_news(head, at)
-            ends = self._ends(head, at)
-            if not _any_news(at, ends):
+            reached = {partition: span.to for partition, span in before.spans.items()}
+        at = planning.continued(head, reached, fail_on_data_loss=self.options.fail_on_data_loss, warn=logger.warning)
+        # A new position is written down even if nothing can be read, so that a loss is met once and what is published
+        # next is not taken for it.
+        moved = before is None or any(at[partition] != offset for partition, offset in reached.items())
+        if not moved and not _any_news(at, self._ends(head, at)):
+            head = self._wait_for_news(head, before, at)
+            if not _any_news(at, self._ends(head, at)):
                 self._reached = at
                 return start  # itself: a different text would be an empty batch (spark-traps 6)
-        reached = planning.batch_ends(at, ends, self._limits(limit), lambda spans: self._entries(head, spans))
-        self._reached = reached
-        spans = {partition: Span(0, at[partition], reached[partition], 0) for partition in at}
+        self._reached = planning.batch_ends(
+            at, self._ends(head, at), self._limits(limit), lambda spans: self._entries(head, spans)
+        )
+        spans = {partition: Span(0, at[partition], self._reached[partition], 0) for partition in at}
         return offsets.encode(BatchEnd(queue_id=head.queue_id, spans=spans))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -242,32 +246,22 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             offsets.require_same_queue(batch, head.queue_id, str(self.queue))
         return head
 
-    def _continued(self, head: Head, before: BatchEnd) -> dict[int, int]:
-        """Where the query stands, in every partition that the queue has."""
-        spans = {partition: (span.to, span.to) for partition, span in before.spans.items()}
-        kept = planning.without_trimmed(
-            head, spans, fail_on_data_loss=self.options.fail_on_data_loss, warn=logger.warning
-        )
-        return {
-            partition: kept[partition][0] if partition in kept else earliest
-            for partition, earliest in enumerate(head.earliest)
-        }
-
     def _ends(self, head: Head, at: Mapping[int, int]) -> dict[int, int]:
         if self._target is None:
             return {partition: head.next[partition] for partition in at}
-        return {partition: max(offset, self._target.get(partition, offset)) for partition, offset in at.items()}
+        # Never beyond what there is: the queue may have been restored from an older copy since the target was set.
+        return {p: max(offset, min(head.next[p], self._target.get(p, offset))) for p, offset in at.items()}
 
-    def _wait_for_news(self, head: Head, at: Mapping[int, int]) -> Head:
+    def _wait_for_news(self, head: Head, before: BatchEnd | None, at: Mapping[int, int]) -> Head:
         """An idle look: waits up to `pollInterval` for news, and returns at once when there is some."""
         if self._target is not None:
             return head
         look_s = self.queue.store.look_interval_s
         poll_s = self.options.poll_interval_s
-        deadline_s = time.monotonic() + (10 * look_s if poll_s is None else poll_s)
+        deadline_s = time.monotonic() + (max(_POLL_S, look_s) if poll_s is None else poll_s)
         while (left_s := deadline_s - time.monotonic()) > 0:
             time.sleep(min(look_s, left_s))
-            head = self.queue.refresh()
+            head = self._fresh_head(before)  # which may be another queue's by now
             if _any_news(at, dict(enumerate(head.next))):
                 break
         return head

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from partq_spark.errors import Invalid
 
@@ -36,22 +36,24 @@ def source_ddl(include_headers: bool) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in source_types(include_headers).items())
 
 
-def check_source_columns(columns: Mapping[str, str], include_headers: bool) -> None:
+def check_source_columns(columns: Sequence[tuple[str, str]], include_headers: bool) -> None:
     """Raises `Invalid` for a schema that the user gave and that is not the source's (spark-traps 16)."""
-    expected = source_types(include_headers)
-    if list(columns.items()) != list(expected.items()):
-        found = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    if list(columns) != list(source_types(include_headers).items()):
+        found = ", ".join(f"{name} {kind}" for name, kind in columns)
         raise Invalid(
             f"schema ({found}) is not that of a partq source ({source_ddl(include_headers)}): leave .schema() out"
         )
 
 
-def check_sink_columns(columns: Mapping[str, str]) -> None:
-    """`columns` maps name to Spark's simple type string. Raises `Invalid` naming the first column that a sink cannot
-    take.
+def check_sink_columns(columns: Sequence[tuple[str, str]]) -> None:
+    """`columns` are name and Spark's simple type string, in order. Raises `Invalid` naming the first column that a sink
+    cannot take.
     """
     allowed = f"value (string or binary), key (string or binary), headers ({HEADERS_TYPE})"
-    for name, kind in columns.items():
+    names = [name for name, _ in columns]
+    for name, kind in columns:
+        if names.count(name) > 1:
+            raise Invalid(f"column {name!r} is there {names.count(name)} times: select it once")
         if name == "topic":
             raise Invalid("column 'topic' comes with a later version of partq: drop it")
         if name in IGNORED:
@@ -66,7 +68,5 @@ def check_sink_columns(columns: Mapping[str, str]) -> None:
             raise Invalid(
                 f"column {name!r} has type {kind}, a partq sink takes {' or '.join(SINK_TYPES[name])}: cast it"
             )
-    if "value" not in columns:
-        raise Invalid(
-            f"column 'value' is missing (found: {', '.join(columns) or 'none'}): a partq sink takes {allowed}"
-        )
+    if "value" not in names:
+        raise Invalid(f"column 'value' is missing (found: {', '.join(names) or 'none'}): a partq sink takes {allowed}")

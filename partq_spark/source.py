@@ -68,9 +68,9 @@ class PartqDataSource(DataSource):
         return PartqStreamWriter(options.stream_sink_options(self.options), schema)
 
 
-def column_types(schema: StructType) -> dict[str, str]:
-    """The columns in order, name to Spark's simple type string."""
-    return {column.name: column.dataType.simpleString() for column in schema.fields}
+def column_types(schema: StructType) -> list[tuple[str, str]]:
+    """The columns in order, name and Spark's simple type string."""
+    return [(column.name, column.dataType.simpleString()) for column in schema.fields]
 
 
 def register(spark: SparkSession) -> None:
