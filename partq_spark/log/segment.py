@@ -196,9 +196,9 @@ class _HashingFile:
 
     def __init__(self, target: ObjectWriter, schema: pa.Schema) -> None:
         self._target = target
-        self._first_batch = 8 + schema.serialize().size
+        self._first_batch: int = 8 + schema.serialize().size
         self._hash = xxhash.xxh3_64()
-        self.position = 0
+        self.position: int = 0
         self.closed = False
 
     def write(self, data: pa.Buffer | bytes) -> int:

@@ -11,13 +11,17 @@ FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
+def _read(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+
+
 def test_there_are_notebooks() -> None:
     assert NOTEBOOKS
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_stored_without_outputs(path: Path) -> None:
-    notebook = nbformat.read(path, as_version=4)
+    notebook = _read(path)
     for cell in notebook.cells:
         assert not cell.get("outputs"), f"{path.name} has outputs: clear them before committing"
         assert cell.get("execution_count") is None
@@ -29,7 +33,7 @@ def test_notebook_is_stored_without_outputs(path: Path) -> None:
 def test_notebook_runs(path: Path, tmp_path: Path) -> None:
     from nbclient import NotebookClient
 
-    notebook = nbformat.read(path, as_version=4)
+    notebook = _read(path)
     NotebookClient(notebook, timeout=180, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
     printed = "".join(
         output.get("text", "") + "".join(output.get("data", {}).get("text/plain", ""))
