@@ -1,5 +1,14 @@
-"""The servers that every suite may ask for by name. Nothing else lives here."""
+"""The servers and the Spark session that every suite may ask for by name, and how property tests run. Nothing else."""
+
+from hypothesis import settings
 
 from tests.support.servers import azurite, redis_server
+from tests.support.spark import lab, spark
 
-__all__ = ["azurite", "redis_server"]
+__all__ = ["azurite", "lab", "redis_server", "spark"]
+
+# The same examples in every run, and no deadline: a busy machine is no failure. `--hypothesis-profile=explore` looks
+# further, with other examples every time.
+settings.register_profile("partq", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=5000)
+settings.load_profile("partq")

@@ -1,0 +1,279 @@
+"""One Spark session for all tests that need one, and short words for what they do with queues.
+
+The session is made once per pytest run, on first use. `Lab` is a store of a test's own: it creates queues and publishes
+to them through the log's own code, without Spark, so that a test spends Spark's time only on what it is about. Nothing
+here knows what a test wants to show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pytest
+
+from partq_spark.log import admin
+from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.publish import Identity, Published, publish, stage_for
+from partq_spark.log.queue import Effects, Queue
+from partq_spark.log.segment import Stager, segment_schema
+from partq_spark.objects import open_store
+from tests.support.messages import Message, browse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+QUERY_WAIT_S: Final = 90
+"""For a query to end or to get somewhere; seconds on an idle machine, much longer on a busy one."""
+
+Header = tuple[str, bytes | None]
+Given = tuple[str | None, bytes] | tuple[str | None, bytes, list[Header] | None]
+
+
+# --- the session ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Classic Spark in this process, two cores, four attempts per task. It finds partq by itself: nothing registers it.
+
+    Sessions are cheap beside it: a test that changes settings takes `spark.newSession()`.
+    """
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    session = (
+        SparkSession.builder.master("local[2,4]")
+        .appName("partq tests")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder} -XX:-UsePerfData -XX:+UseSerialGC")
+        .config("spark.local.dir", str(folder))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "OFF")  # what fails on purpose would fill the output; tests read the exceptions
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "America/New_York")  # never the machine's: what depends on it shows
+        .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        .getOrCreate()
+    )
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+# --- a store of a test's own ------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class Lab:
+    """A store with queues, a folder for checkpoints, and Spark's readers and writers pointed at it."""
+
+    spark: SparkSession
+    folder: Path
+    url: str
+    retry_timeout_s: float = 10.0
+
+    @property
+    def store_folder(self) -> Path:
+        return Path(self.url.removeprefix("file://"))
+
+    def queue(self, name: str) -> Queue:
+        store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)
+        return Queue(store, "default", name, Effects(retry_timeout_s=self.retry_timeout_s))
+
+    def create(self, name: str, partitions: int = 1, config: QueueConfig | None = None) -> Queue:
+        store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)
+        return admin.create_queue(store, "default", name, partitions, config)
+
+    def head(self, name: str) -> Head:
+        return self.queue(name).refresh()
+
+    def publish(
+        self,
+        name: str,
+        messages: Sequence[Given],
+        *,
+        identity: Identity | None = None,
+        headers: bool = False,
+        compression: str = "lz4",
+        segments: int = 1,
+    ) -> Published:
+        """One publish, without Spark; `segments` as many tasks would have staged."""
+        queue = self.queue(name)
+        stage = stage_for(queue)
+        staged = []
+        for number in range(segments):
+            rows = [message if len(message) == 3 else (*message, None) for message in messages[number::segments]]
+            columns = list(zip(*rows, strict=True))[: 3 if headers else 2]
+            batch = pa.RecordBatch.from_arrays(
+                [pa.array(column, kind.type) for column, kind in zip(columns, segment_schema(headers), strict=True)],
+                schema=segment_schema(headers),
+            )
+            seed = f"{name}/{stage.sequence}/{number}"
+            with Stager(queue.store, stage, seed=seed, headers=headers, compression=compression) as stager:
+                stager.add(batch)
+                segment = stager.finish()
+            if segment is not None:
+                staged.append(segment)
+        return publish(queue, stage, staged, identity)
+
+    def browse(self, name: str) -> list[Message]:
+        """All messages of a queue, partition by partition, read without Spark."""
+        return browse(self.url, name)
+
+    def segments(self, name: str) -> list[Path]:
+        """The segment files of a queue on `file:`, oldest first."""
+        return sorted((self.store_folder / "default" / name / "_segments").rglob("*.arrow"))
+
+    def chunks(self, name: str) -> list[Path]:
+        """The chunks of a queue's log on `file:`, oldest first."""
+        return sorted((self.store_folder / "default" / name / "_log").rglob("chunk-*.json"))
+
+    def objects(self, name: str) -> list[str]:
+        """Everything stored under a queue's folder on `file:`, relative to it."""
+        base = self.store_folder / "default" / name
+        return sorted(str(path.relative_to(base)) for path in base.rglob("*") if path.is_file())
+
+    # --- Spark's side -------------------------------------------------------------------------------------------------
+
+    def read(self, name: str, **options: str) -> DataFrame:
+        """A batch read of a queue."""
+        return self.spark.read.format("partq").options(store=self.url, **options).load(name)
+
+    def stream(self, name: str, **options: str) -> DataFrame:
+        """A stream from a queue."""
+        return self.spark.readStream.format("partq").options(store=self.url, **options).load(name)
+
+    def append(self, rows: DataFrame, name: str, **options: str) -> None:
+        """A batch write to a queue."""
+        rows.write.format("partq").options(store=self.url, queue=name, **options).mode("append").save()
+
+    def publisher(self, rows: DataFrame, name: str, checkpoint: str, **options: str) -> StreamingQuery:
+        """A query that publishes a stream to a queue and ends when everything there is has been published."""
+        return (
+            rows.writeStream.format("partq")
+            .options(store=self.url, queue=name, **options)
+            .option("checkpointLocation", str(self.folder / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    def consumer(self, checkpoint: str = "consumer") -> Consumer:
+        return Consumer(checkpoint=self.folder / checkpoint)
+
+
+@pytest.fixture
+def lab(spark: SparkSession, tmp_path: Path) -> Iterator[Lab]:
+    """A store on this machine, empty, not even made yet. Queries that the test leaves running are stopped."""
+    yield Lab(spark=spark, folder=tmp_path, url=f"file://{tmp_path}/store")
+    for query in spark.streams.active:
+        query.stop()
+
+
+# --- queries ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class Consumer:
+    """Collects what a query delivers, micro-batch by micro-batch; restarted on its Spark checkpoint as often as wanted.
+
+    `batches` holds every delivery in order, also repeated ones: (batch id, rows).
+    """
+
+    checkpoint: Path
+    batches: list[tuple[int, list[Row]]] = field(default_factory=list)
+    failing: Callable[[int], bool] = lambda _batch: False
+
+    def start(self, rows: DataFrame, *, available_now: bool = False, once: bool = False) -> StreamingQuery:
+        def take(batch: DataFrame, batch_id: int) -> None:
+            if self.failing(batch_id):
+                raise RuntimeError(f"batch {batch_id} fails on purpose")
+            self.batches.append((batch_id, batch.collect()))
+
+        writer = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(self.checkpoint))
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        elif once:
+            writer = writer.trigger(once=True)
+        return writer.start()
+
+    def run(self, rows: DataFrame) -> list[Row]:
+        """Everything there is now, with AvailableNow; returns the rows that this run delivered."""
+        before = len(self.batches)
+        ended(self.start(rows, available_now=True))
+        return [row for _, delivered in self.batches[before:] for row in delivered]
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for _, delivered in self.batches for row in delivered]
+
+    @property
+    def values(self) -> list[bytes]:
+        return [bytes(row.value) for row in self.rows]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Rows of each delivery that had any."""
+        return [len(delivered) for _, delivered in self.batches if delivered]
+
+    def log_files(self, kind: str) -> list[int]:
+        """The batch ids in `offsets` or `commits` of the Spark checkpoint."""
+        return sorted(int(path.name) for path in (self.checkpoint / kind).iterdir() if path.name.isdigit())
+
+    def forget_commit(self) -> int:
+        """Undo the newest entry of the commit log, as if the driver had died just before it; returns its batch id."""
+        batch_id = self.log_files("commits")[-1]
+        for path in (self.checkpoint / "commits").iterdir():
+            if path.name in (str(batch_id), f".{batch_id}.crc"):
+                path.unlink()
+        return batch_id
+
+
+def ended(query: StreamingQuery, wait_s: int = QUERY_WAIT_S) -> StreamingQuery:
+    """The query, which has ended by itself and well. Raises what ended it otherwise."""
+    try:
+        assert query.awaitTermination(wait_s), f"query {query.name or query.id} did not end in {wait_s} s"
+    finally:
+        query.stop()
+    return query
+
+
+def failure(query: StreamingQuery, wait_s: int = QUERY_WAIT_S) -> str:
+    """The message of the exception that ended the query."""
+    with contextlib.suppress(Exception):  # awaitTermination raises it too, without a way to wait for it alone
+        assert query.awaitTermination(wait_s), f"query {query.name or query.id} did not fail in {wait_s} s"
+    found = query.exception()
+    query.stop()
+    assert found is not None, f"query {query.name or query.id} did not fail"
+    return str(found)
+
+
+def wait_until(look: Callable[[], bool], what: str, wait_s: float = QUERY_WAIT_S) -> None:
+    """Returns when `look` says so; fails after `wait_s`."""
+    deadline_s = time.monotonic() + wait_s
+    while not look():
+        assert time.monotonic() < deadline_s, f"no {what} in {wait_s} s"
+        time.sleep(0.02)
+
+
+def counts(rows: Sequence[Row]) -> Mapping[int, int]:
+    """Rows per partition."""
+    found: dict[int, int] = {}
+    for row in rows:
+        found[row.partition] = found.get(row.partition, 0) + 1
+    return found
