@@ -1,0 +1,170 @@
+"""`python -m benchmarks`: the command line of scripts/bench. Each part runs in a process of its own, within a bound."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from benchmarks.document import DOCUMENT, write_document
+from benchmarks.environment import ROOT, observe
+from benchmarks.parts import PARTS, Part
+from benchmarks.report import Measure, Outcome, load, save, text_table
+from benchmarks.settings import DEFAULT_ROUNDS, DEFAULT_ROWS, OUTCOMES, Settings
+
+_BY_NAME: Final = {part.name: part for part in PARTS}
+_END_WAIT_S: Final = 10
+logger = logging.getLogger("benchmarks")
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """The arguments, checked; exits with 2 where they are wrong."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Compares partq with Spark's own sources and sinks, a bare Python source, and Kafka.",
+        epilog="parts and what they take on two cores:\n"
+        + "\n".join(f"  {part.name:<11}{part.about}: {part.takes}" for part in PARTS),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("part", nargs="*", help="what to run, several may be named; all: everything (the parts below)")
+    parser.add_argument("--peer", choices=("kafka",), help="in read and publish: compare with this, too")
+    parser.add_argument("--rows", type=int, default=DEFAULT_ROWS, help="messages in read, publish and memory: 8000000")
+    parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="medians are of so many rounds: 5")
+    parser.add_argument("--quick", action="store_true", help="a tenth or less of everything: a trial, no result")
+    parser.add_argument(
+        "--work-dir", type=Path, help="an empty or new folder on the disk to be used (kept); default: a temporary one"
+    )
+    parser.add_argument(
+        "--write-docs",
+        action="store_true",
+        help=f"write {DOCUMENT.relative_to(ROOT)} from what was measured, now or before",
+    )
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)  # this process runs the part itself
+    found = parser.parse_args(arguments)
+    if found.part == ["all"]:
+        found.part = list(_BY_NAME)
+    unknown = [name for name in found.part if name not in _BY_NAME]
+    if unknown:
+        parser.error(f"unknown part {unknown[0]!r}: give all, or any of {', '.join(_BY_NAME)}")
+    if not found.part and not found.write_docs:
+        parser.error("no part was named: give all, or any of " + ", ".join(_BY_NAME))
+    if found.rows < 1 or found.rounds < 1:
+        parser.error("--rows and --rounds are whole numbers from 1")
+    if found.quick:
+        found.rows, found.rounds = min(found.rows, 800_000), min(found.rounds, 2)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what was asked for; 1 if a part failed (a missed goal is a result, not a failure)."""
+    found = parsed(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    with work_folder(found.work_dir) as work:
+        if found.inside:
+            run_part(_BY_NAME[found.part[0]], settings_of(found, work))
+            return 0
+        failed = [name for name in found.part if not run_child(_BY_NAME[name], found, work)]
+    if failed:
+        logger.error("failed: %s", ", ".join(failed))
+        return 1
+    if found.write_docs:
+        write_document(load(path) for path in sorted(OUTCOMES.glob("*.json")))
+        logger.info("wrote %s", DOCUMENT)
+    return 0
+
+
+def settings_of(found: argparse.Namespace, work: Path) -> Settings:
+    """The arguments as a part takes them."""
+    return Settings(work=work, rows=found.rows, rounds=found.rounds, quick=found.quick, peer=found.peer)
+
+
+@contextmanager
+def work_folder(named: Path | None) -> Iterator[Path]:
+    """The folder to work in, on the disk that is measured; temporary files of every process below go there too."""
+    if named is None:
+        folder = Path(tempfile.mkdtemp(prefix="partq-bench-"))
+    else:
+        folder = named.resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    try:
+        yield folder
+    finally:
+        if named is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- one part, from outside and from inside -------------------------------------------------------------------------
+
+
+def run_child(part: Part, found: argparse.Namespace, work: Path) -> bool:
+    """Run the part in a process of its own, so that no part finds what another left in memory; True if it came to an
+    end.
+    """
+    folder = work / part.name
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [sys.executable, "-m", "benchmarks", part.name, "--inside", "--work-dir", str(folder)]
+    command += ["--rows", str(found.rows), "--rounds", str(found.rounds)]
+    command += ["--quick"] * found.quick + (["--peer", found.peer] if found.peer else [])
+    logger.info("%s: %s; takes %s", part.name, part.about, part.takes)
+    child = subprocess.Popen(command, cwd=ROOT)
+    try:
+        code = child.wait(part.limit_s)
+    except subprocess.TimeoutExpired:
+        logger.exception("%s did not end within %d s", part.name, part.limit_s)
+        code = 1
+    finally:
+        end_with_children(child)
+        shutil.rmtree(folder, ignore_errors=True)
+    return code == 0
+
+
+def end_with_children(child: subprocess.Popen[bytes]) -> None:
+    """End the child and all that it started and left, by their ids."""
+    if child.poll() is not None:
+        return
+    family = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]
+    for process in family:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(family, timeout=_END_WAIT_S)
+    child.wait(_END_WAIT_S)
+
+
+def run_part(part: Part, settings: Settings) -> None:
+    """Measure, show the table, keep the outcome."""
+    module, _, function = part.call.partition(":")
+    measure: Callable[[Settings], tuple[list[Measure], list[str]]] = getattr(import_module(module), function)
+    environment = observe(settings.work)
+    begun_s = time.monotonic()
+    measures, notes = measure(settings)
+    outcome = Outcome(
+        part=part.name,
+        environment=environment,
+        rows=settings.rows,
+        rounds=settings.rounds,
+        took_s=round(time.monotonic() - begun_s),
+        measures=tuple(measures),
+        notes=tuple(notes),
+    )
+    path = save(outcome, OUTCOMES if part.is_full(settings) else OUTCOMES / "trials")
+    sys.stdout.write("\n".join((f"\n{part.name}:", text_table(measures), *notes, f"({path})", "")) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,81 @@
+"""Part `head`: how large a queue's head becomes, and what a publish costs, over 100,000 publishes to 64 partitions.
+
+Every publish has messages for all 64 partitions and an identity (one of 50 writers), which is what makes a head large.
+All publishes are of one staged segment: what is measured is the log, not the staging.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from typing import Final
+
+from benchmarks.bed import NAMESPACE
+from benchmarks.report import Goal, Measure, Series
+from benchmarks.rows import make_rows
+from benchmarks.settings import Settings
+from partq_spark.log import codec
+from partq_spark.log.admin import create_queue
+from partq_spark.log.publish import Identity, StagedSegment, publish, stage_for
+from partq_spark.log.queue import Queue
+from partq_spark.log.segment import Stager
+from partq_spark.objects import open_store
+
+PUBLISHES: Final = 100_000
+PARTITIONS: Final = 64
+WRITERS: Final = 50
+_ROWS: Final = 640
+logger = logging.getLogger(__name__)
+
+
+def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
+    """The largest and the last size, and how fast the first and the last tenth were published."""
+    publishes = PUBLISHES // 50 if settings.quick else PUBLISHES
+    queue = create_queue(open_store(f"file://{settings.work}/store"), NAMESPACE, "head", PARTITIONS)
+    segment = staged(queue, _ROWS)
+    reached = {piece.partition for piece in segment.slices}
+    if len(reached) != PARTITIONS:
+        raise RuntimeError(f"the segment reaches {len(reached)} of {PARTITIONS} partitions: take more rows")
+    stage = stage_for(queue)
+    sizes: list[int] = []
+    times_s: list[float] = []
+    for number in range(publishes):
+        begun_s = time.perf_counter()
+        publish(queue, stage, [segment], Identity(writer=f"writer-{number % WRITERS}", batch=number))
+        times_s.append(time.perf_counter() - begun_s)
+        # The size as a reader finds it. Encoding once more costs less than looking at the file would.
+        sizes.append(len(codec.encode_head(queue.head)))
+        if (number + 1) % (publishes // 5) == 0:
+            logger.info("%d publishes, head %d bytes", number + 1, sizes[-1])
+    queue.refresh()
+    if queue.head.messages != publishes * _ROWS:
+        raise RuntimeError(f"{queue} has {queue.head.messages} messages, {publishes * _ROWS} were published")
+    tenth = publishes // 10
+    goal = Goal(sign="<=", limit=128, unit="kB")
+    return [
+        Measure(what=f"head, largest over {publishes:,} publishes", subject=_sizes((max(sizes),)), goal=goal),
+        Measure(what="head, after the last", subject=_sizes((sizes[-1],))),
+        Measure(what="a publish, first tenth", subject=_milliseconds(times_s[:tenth])),
+        Measure(what="a publish, last tenth", subject=_milliseconds(times_s[-tenth:])),
+    ], []
+
+
+def staged(queue: Queue, rows: int) -> StagedSegment:
+    """One segment with `rows` messages, staged for the queue as it is."""
+    with Stager(queue.store, stage_for(queue), seed="bench") as stager:
+        for batch in make_rows(rows).to_batches():
+            stager.add(batch)
+        segment = stager.finish()
+    if segment is None:
+        raise RuntimeError(f"no message was staged for {queue}")
+    return segment
+
+
+def _sizes(sizes: tuple[int, ...]) -> Series:
+    return Series(name="head", unit="kB", samples=tuple(size / 1000 for size in sizes))
+
+
+def _milliseconds(times_s: list[float]) -> Series:
+    """The median, since a table of ten thousand samples says no more."""
+    return Series(name="publish", unit="ms", samples=(statistics.median(times_s) * 1000,))

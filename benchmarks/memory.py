@@ -1,0 +1,165 @@
+"""Part `memory`: peak memory of reading a queue, against reading one with eight times as many messages.
+
+Each read has a driver of its own, in a new process. What is counted is resident memory of the driver's JVM and of every
+process below it (Spark's Python daemon, the reader's process, the workers), added up, looked at 50 times a second; the
+largest sum counts. Memory that processes share is counted in each of them, mapped files count as far as they are
+resident. The Python program that starts the query is not counted: it does nothing but wait.
+
+The larger queue has the same segments published eight times: its log and its ranges are eight times as long, which is
+what a reader has to do with.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from benchmarks.bed import NAMESPACE
+from benchmarks.environment import ROOT
+from benchmarks.report import Goal, Measure, Series
+from benchmarks.rows import FILES, make_rows
+from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.spark import checked, driver_jvm, run_to_end, session
+from partq_spark.log.admin import create_queue
+from partq_spark.log.publish import StagedSegment, publish, stage_for
+from partq_spark.log.queue import Queue
+from partq_spark.log.segment import Stager
+from partq_spark.objects import open_store
+
+TIMES: Final = 8
+_INTERVAL_S: Final = 0.02
+_CHILD_LIMIT_S: Final = 900
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peak:
+    """In MiB. `jvm` and `python` are of the moment at which their sum, `total`, was largest."""
+
+    jvm: float
+    python: float
+
+    @property
+    def total(self) -> float:
+        return self.jvm + self.python
+
+
+def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
+    """Rounds of one small and one large read, each in a process of its own."""
+    url = f"file://{settings.work}/store"
+    store = open_store(url)
+    small, large = (create_queue(store, NAMESPACE, name, PARTITIONS) for name in ("small", "large"))
+    for queue, times in ((small, 1), (large, TIMES)):
+        segments, stage = _staged(queue, settings.rows), stage_for(queue)
+        for _ in range(times):
+            publish(queue, stage, segments)
+    peaks: dict[str, list[Peak]] = {"small": [], "large": []}
+    for number in range(settings.rounds):
+        for name, rows in (("small", settings.rows), ("large", settings.rows * TIMES)):
+            peaks[name].append(_in_new_process(settings.work / f"{name}-{number}", url, name, rows))
+            logger.info("round %d, %s: %s", number + 1, name, peaks[name][-1])
+    whole = _series(f"{settings.rows * TIMES:,} messages", [peak.total for peak in peaks["large"]])
+    base = _series(f"{settings.rows:,} messages", [peak.total for peak in peaks["small"]])
+    measures = [
+        Measure(
+            what=f"peak memory of reading {settings.rows * TIMES:,} messages",
+            subject=whole,
+            reference=base,
+            goal=Goal(sign="<=", limit=1.1),
+        ),
+        Measure(
+            what="of which the JVM",
+            subject=_series("large", [peak.jvm for peak in peaks["large"]]),
+            reference=_series("the same", [peak.jvm for peak in peaks["small"]]),
+        ),
+        Measure(
+            what="of which Python",
+            subject=_series("large", [peak.python for peak in peaks["large"]]),
+            reference=_series("the same", [peak.python for peak in peaks["small"]]),
+        ),
+    ]
+    return measures, []
+
+
+def _series(name: str, samples: list[float]) -> Series:
+    return Series(name=name, unit="MiB", samples=tuple(samples))
+
+
+def _staged(queue: Queue, rows: int) -> list[StagedSegment]:
+    """The rows as eight segments, as eight tasks would stage them, in Spark's batches of 10,000 rows."""
+    segments: list[StagedSegment] = []
+    for part in range(FILES):
+        table = make_rows(rows // FILES + (part < rows % FILES), part)
+        with Stager(queue.store, stage_for(queue), seed=f"bench/{part}") as stager:
+            for batch in table.to_batches(max_chunksize=10_000):
+                stager.add(batch)
+            segment = stager.finish()
+        segments += [segment] if segment is not None else []
+    return segments
+
+
+# --- in the process of its own ----------------------------------------------------------------------------------------
+
+
+def _in_new_process(work: Path, url: str, queue: str, rows: int) -> Peak:
+    command = (sys.executable, "-m", "benchmarks.memory", str(work), url, queue, str(rows))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_CHILD_LIMIT_S, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"reading {queue} failed: {done.stderr[-2000:]}")
+    return Peak(**json.loads(done.stdout.splitlines()[-1]))
+
+
+class Sampler(threading.Thread):
+    """Looks at a process and everything below it until it is stopped, and keeps the largest sum."""
+
+    def __init__(self, root: psutil.Process) -> None:
+        super().__init__(daemon=True)
+        self._root = root
+        self._done = threading.Event()
+        self.peak = Peak(jvm=0, python=0)
+
+    def run(self) -> None:
+        while not self._done.wait(_INTERVAL_S):
+            found = Peak(
+                jvm=_resident_mib(self._root),
+                python=sum(_resident_mib(child) for child in self._root.children(recursive=True)),
+            )
+            if found.total > self.peak.total:
+                self.peak = found
+
+    def stop(self) -> Peak:
+        """The largest sum so far."""
+        self._done.set()
+        self.join(10)
+        return self.peak
+
+
+def _resident_mib(process: psutil.Process) -> float:
+    try:
+        return float(process.memory_info().rss) / 2**20
+    except psutil.NoSuchProcess:
+        return 0.0  # it ended between two looks
+
+
+def main(work: Path, url: str, queue: str, rows: int) -> None:
+    """Read the queue once with AvailableNow into noop and print the peak as JSON."""
+    with session(work) as spark:
+        sampler = Sampler(driver_jvm())
+        sampler.start()
+        source = spark.readStream.format("partq").options(store=url, namespace=NAMESPACE, queue=queue)
+        stream = source.option("startingOffsets", "earliest").load()
+        checked(run_to_end(stream.writeStream.format("noop"), work / "checkpoint"), rows, "reading")
+        peak = sampler.stop()
+    sys.stdout.write(json.dumps({"jvm": peak.jvm, "python": peak.python}) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]))

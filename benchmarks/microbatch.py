@@ -1,0 +1,140 @@
+"""Part `microbatch`: what a small micro-batch costs, partq to partq, against the bare Python source and sink (`floor`).
+
+Both sides run in the same JVM, one after the other, in turns. What is compared is `triggerExecution` of Spark's query
+progress: planning, reading, writing and committing one micro-batch, the logs of the Spark checkpoint included. The
+first micro-batches of a query start Python processes and fill caches, and do not count.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from benchmarks.bed import NAMESPACE
+from benchmarks.floor import BATCH_ROWS, FloorSource
+from benchmarks.report import Goal, Measure, Series
+from benchmarks.rows import make_rows
+from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.spark import session
+from partq_spark.log.admin import create_queue, delete_queue
+from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.queue import Queue
+from partq_spark.log.segment import Stager
+from partq_spark.objects import open_store
+
+WARM_UP_BATCHES: Final = 100
+BATCHES: Final = 100
+FIRST_BATCHES: Final = 10  # of every query, not counted: worker start, imports, an empty batch that fixes positions
+_LIMIT_S: Final = 300.0
+logger = logging.getLogger(__name__)
+
+
+def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
+    """One warm-up of 100 micro-batches a side, then rounds of 100 a side."""
+    batches = 20 if settings.quick else BATCHES
+    with session(settings.work) as spark:
+        spark.dataSource.register(FloorSource)
+        sides: tuple[Callable[[int], list[float]], ...] = (
+            lambda wanted: _partq(spark, settings.work, wanted),
+            lambda wanted: _floor(spark, settings.work, wanted),
+        )
+        for side in sides:
+            side(20 if settings.quick else WARM_UP_BATCHES)
+        medians: list[list[float]] = [[], []]
+        for number in range(settings.rounds):
+            for side, found in zip(sides, medians, strict=True):
+                found.append(statistics.median(side(batches)))
+            logger.info("round %d: partq %.0f ms, floor %.0f ms", number + 1, medians[0][-1], medians[1][-1])
+    partq, floor = (
+        Series(name=name, unit="ms", samples=tuple(found))
+        for name, found in zip(("partq", "bare Python source and sink"), medians, strict=True)
+    )
+    what = f"a micro-batch of {BATCH_ROWS} rows, median of {batches}"
+    return [Measure(what=what, subject=partq, reference=floor, goal=Goal(sign="<=", limit=1.15))], []
+
+
+def _floor(spark: SparkSession, work: Path, batches: int) -> list[float]:
+    stream = spark.readStream.format("bench_floor").option("batches", FIRST_BATCHES + batches).load()
+    return _durations(stream.writeStream.format("bench_floor"), work / "floor-checkpoint", batches)
+
+
+def _partq(spark: SparkSession, work: Path, batches: int) -> list[float]:
+    """From a queue in which everything has been published, 5 messages a publish, to an empty queue."""
+    store = open_store(f"file://{work}/store")
+    source, sink = (create_queue(store, NAMESPACE, name, PARTITIONS) for name in ("from", "to"))
+    _publish_ahead(source, FIRST_BATCHES + batches)
+    try:
+        return _durations(
+            _stream(spark, source).writeStream.format("partq").options(**_options(sink)),
+            work / "partq-checkpoint",
+            batches,
+        )
+    finally:
+        delete_queue(source)
+        delete_queue(sink)
+
+
+def _options(queue: Queue) -> dict[str, str]:
+    return {"store": queue.store.url, "namespace": queue.namespace, "queue": queue.name}
+
+
+def _stream(spark: SparkSession, queue: Queue) -> DataFrame:
+    source = spark.readStream.format("partq").options(**_options(queue), startingOffsets="earliest")
+    return source.option("maxMessagesPerTrigger", BATCH_ROWS).load()
+
+
+def _publish_ahead(queue: Queue, publishes: int) -> None:
+    """As a small producer would: each publish has a segment of its own with five messages."""
+    messages = make_rows(publishes * BATCH_ROWS).combine_chunks()
+    for number in range(publishes):
+        stage = stage_for(queue)
+        with Stager(queue.store, stage, seed=str(number)) as stager:
+            for batch in messages.slice(number * BATCH_ROWS, BATCH_ROWS).to_batches():
+                stager.add(batch)
+            segment = stager.finish()
+        if segment is not None:
+            publish(queue, stage, [segment])
+
+
+def _durations(writer: DataStreamWriter, checkpoint: Path, batches: int) -> list[float]:
+    """`triggerExecution` in ms of `batches` micro-batches with five rows each, the first ones left out."""
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
+    try:
+        _wait(query, FIRST_BATCHES + batches - 1)
+        progress = [json.loads(each.json) for each in query.recentProgress]
+    finally:
+        query.stop()
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    found = [
+        (each["durationMs"]["triggerExecution"], each["sources"][0]["numInputRows"])
+        for each in progress
+        if each["batchId"] >= FIRST_BATCHES
+    ][:batches]
+    rows = {rows for _, rows in found}
+    if len(found) < batches or rows != {BATCH_ROWS}:
+        raise RuntimeError(f"{len(found)} micro-batches of {rows} rows ran, {batches} of {BATCH_ROWS} were expected")
+    return [float(duration) for duration, _ in found]
+
+
+def _wait(query: StreamingQuery, last_batch: int) -> None:
+    """Until the micro-batch of this number is complete; looks rarely, since a look takes the driver's time."""
+    deadline_s = time.monotonic() + _LIMIT_S
+    while time.monotonic() < deadline_s:
+        error = query.exception()
+        if error is not None:
+            raise error
+        last = query.lastProgress
+        if last is not None and last.batchId >= last_batch:
+            return
+        time.sleep(1.0)
+    raise TimeoutError(f"micro-batch {last_batch} was not complete within {_LIMIT_S:.0f} s: {query.status}")

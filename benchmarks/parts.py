@@ -1,0 +1,84 @@
+"""The parts of the benchmark: what each is called, where its code is, how long it takes and may take at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.settings import DEFAULT_ROUNDS, DEFAULT_ROWS, Settings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """`call` is `module:function`, imported only in the process that runs the part.
+
+    `takes` is told to people: minutes with default arguments on two cores. `limit_s` ends the part.
+    """
+
+    name: str
+    call: str
+    about: str
+    takes: str
+    limit_s: int
+    has_peers: bool = False
+
+    def is_full(self, settings: Settings) -> bool:
+        """Whether the outcome may go into the document: everything less is a trial."""
+        if settings.quick or settings.rows != DEFAULT_ROWS or settings.rounds < DEFAULT_ROUNDS:
+            return False
+        return settings.peer is not None or not self.has_peers
+
+
+PARTS: Final = (
+    Part(
+        name="read",
+        call="benchmarks.throughput:read",
+        about="messages into noop, against Spark's Parquet source (and Kafka)",
+        takes="4 min, with Kafka 9",
+        limit_s=3600,
+        has_peers=True,
+    ),
+    Part(
+        name="publish",
+        call="benchmarks.throughput:publish",
+        about="a Parquet stream into a queue, against Spark's Parquet sink (and Kafka)",
+        takes="4 min, with Kafka 14",
+        limit_s=5400,
+        has_peers=True,
+    ),
+    Part(
+        name="microbatch",
+        call="benchmarks.microbatch:measure",
+        about="micro-batches of 5 rows, partq to partq, against a bare Python source and sink",
+        takes="8 min",
+        limit_s=3600,
+    ),
+    Part(
+        name="memory",
+        call="benchmarks.memory:measure",
+        about="peak memory of reading, against reading eight times as much",
+        takes="6 min",
+        limit_s=5400,
+    ),
+    Part(
+        name="planning",
+        call="benchmarks.planning:measure",
+        about="planning a batch for a query that is 10,000 publishes behind",
+        takes="1 min",
+        limit_s=1800,
+    ),
+    Part(
+        name="head",
+        call="benchmarks.head:measure",
+        about="size of a queue's head over 100,000 publishes to 64 partitions",
+        takes="4 min",
+        limit_s=1800,
+    ),
+    Part(
+        name="publishers",
+        call="benchmarks.publishers:measure",
+        about="eight processes publish to one queue, on file: and on Azurite",
+        takes="2 min",
+        limit_s=1200,
+    ),
+)

@@ -1,0 +1,104 @@
+"""Part `planning`: what it takes to plan a micro-batch for a query that is 10,000 publishes behind.
+
+The calls are those that Spark makes in the reader's process: `latestOffset`, then `partitions`, without a limit, and
+the pickling of the tasks. Cold: in a new process with the source imported, as Spark has it, whose first call this is.
+Warm: a new reader in the same process, the slowest of five.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any, Final
+
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from benchmarks.bed import NAMESPACE
+from benchmarks.environment import ROOT
+from benchmarks.head import staged
+from benchmarks.report import Goal, Measure, Series
+from benchmarks.settings import PARTITIONS, Settings
+from partq_spark.log.admin import create_queue
+from partq_spark.log.publish import publish, stage_for
+from partq_spark.objects import open_store
+from partq_spark.source import PartqDataSource
+
+PUBLISHES: Final = 10_000
+WIDE: Final = 64
+_ROWS: Final = 640
+_CHILD_LIMIT_S: Final = 120
+
+
+def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
+    """For a queue of 8 partitions, and as a harder case one of 64, every publish with messages for all of them."""
+    publishes = PUBLISHES // 10 if settings.quick else PUBLISHES
+    measures: list[Measure] = []
+    for partitions in (PARTITIONS, WIDE):
+        url, name = f"file://{settings.work}/store", f"behind-{partitions}"
+        queue = create_queue(open_store(url), NAMESPACE, name, partitions)
+        segment, stage = staged(queue, _ROWS), stage_for(queue)
+        for _ in range(publishes):
+            publish(queue, stage, [segment])
+        samples = [_in_new_process(url, name) for _ in range(settings.rounds)]
+        measures += [
+            Measure(
+                what=f"{publishes:,} publishes behind, {partitions} partitions, {what}",
+                subject=Series(name="partq", unit="s", samples=tuple(sample[index] for sample in samples)),
+                goal=Goal(sign="<=", limit=0.3, unit="s"),
+            )
+            for index, what in enumerate(("cold", "warm"))
+        ]
+    return measures, []
+
+
+def _in_new_process(url: str, queue: str) -> tuple[float, float]:
+    command = (sys.executable, "-m", "benchmarks.planning", url, queue)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_CHILD_LIMIT_S, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"planning failed: {done.stderr[-2000:]}")
+    cold_s, warm_s = json.loads(done.stdout)
+    return cold_s, warm_s
+
+
+def _plan_s(url: str, queue: str) -> float:
+    """Seconds from the first call of a new reader, which knows nothing, to the plan of its first micro-batch."""
+    options = {"store": url, "namespace": NAMESPACE, "queue": queue, "startingOffsets": "earliest"}
+    source = PartqDataSource(CaseInsensitiveDict(options))
+    columns = {
+        "key": StringType(),
+        "value": BinaryType(),
+        "queue": StringType(),
+        "partition": IntegerType(),
+        "offset": LongType(),
+        "timestamp": TimestampType(),
+        "redelivered": BooleanType(),
+    }
+    reader = source.streamReader(StructType([StructField(name, kind) for name, kind in columns.items()]))
+    serializer: Any = CPickleSerializer()
+    begun_s = time.perf_counter()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    tasks = [serializer.dumps(task) for task in reader.partitions(start, end)]
+    took_s = time.perf_counter() - begun_s
+    if not tasks:
+        raise RuntimeError("nothing was planned")
+    return took_s
+
+
+if __name__ == "__main__":
+    first_s = _plan_s(*sys.argv[1:3])
+    sys.stdout.write(json.dumps([first_s, max(_plan_s(*sys.argv[1:3]) for _ in range(5))]))

@@ -1,0 +1,100 @@
+"""One Spark driver with the same settings for every side of a comparison, and streaming queries run to their end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from benchmarks.rows import DDL
+
+MASTER: Final = "local[2]"
+DRIVER_MEMORY: Final = "2g"
+QUERY_LIMIT_S: Final = 1800
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One streaming query from `start()` to its end."""
+
+    wall_s: float  # from before start() until the query has ended
+    batches_s: float  # the sum of Spark's triggerExecution over all micro-batches
+    rows: int
+
+
+@contextmanager
+def session(work: Path, jars: tuple[Path, ...] = ()) -> Iterator[SparkSession]:
+    """A driver of its own in this process; `jars` go on its class path."""
+    builder: Any = SparkSession.builder
+    builder = (
+        builder.master(MASTER)
+        .appName("partq bench")
+        .config("spark.driver.memory", DRIVER_MEMORY)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.local.dir", str(work / "spark-local"))
+        .config("spark.sql.warehouse.dir", str(work / "spark-warehouse"))
+        .config("spark.sql.streaming.numRecentProgressUpdates", "10000")
+    )
+    if jars:
+        builder = builder.config("spark.driver.extraClassPath", os.pathsep.join(map(str, jars)))
+    spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def run_to_end(writer: DataStreamWriter, checkpoint: Path) -> Run:
+    """Start with trigger AvailableNow and a new Spark checkpoint, wait for the end; raises what the query raised.
+
+    What earlier runs left to be written to the disk is written before the clock starts, or they would be paid for here.
+    """
+    os.sync()
+    writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    begun_s = time.perf_counter()
+    query = writer.start()
+    try:
+        if not query.awaitTermination(QUERY_LIMIT_S):
+            raise TimeoutError(f"a query of the benchmark did not end within {QUERY_LIMIT_S} s: {query.status}")
+        wall_s = time.perf_counter() - begun_s
+    finally:
+        query.stop()
+    progress = [json.loads(each.json) for each in query.recentProgress]
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    return Run(
+        wall_s=wall_s,
+        batches_s=sum(each["durationMs"]["triggerExecution"] for each in progress) / 1000,
+        rows=sum(source["numInputRows"] for each in progress for source in each["sources"]),
+    )
+
+
+def checked(run: Run, rows: int, what: str) -> Run:
+    """`run` itself, if it handled exactly `rows` rows: a fast wrong answer is no result."""
+    if run.rows != rows:
+        raise RuntimeError(f"{what} handled {run.rows} rows, {rows} were expected: the measurement is void")
+    return run
+
+
+def parquet_stream(spark: SparkSession, folder: Path, ddl: str = DDL) -> DataFrame:
+    """Spark's own streaming source over a folder of Parquet files."""
+    return spark.readStream.schema(ddl).parquet(str(folder))
+
+
+def driver_jvm() -> psutil.Process:
+    """The JVM that this process started for its driver."""
+    found = [child for child in psutil.Process().children(recursive=True) if child.name() == "java"]
+    if len(found) != 1:
+        raise RuntimeError(f"{len(found)} JVMs run below this process, one was expected")
+    return found[0]
