@@ -52,13 +52,12 @@ def create_queue(
 ) -> Queue:
     """Create a queue. Raises `Invalid` for a bad name, count or setting, and when the queue exists already."""
     queue = Queue(store, namespace, name, effects)
-    checked_partitions(partitions)
+    zeros = (0,) * checked_partitions(partitions)
     now_us = queue.effects.time_us()
-    zeros = (0,) * partitions
     head = Head(
         namespace=queue.namespace,
         queue=queue.name,
-        queue_id=names.new_id(),
+        queue_id="",
         created_us=now_us,
         sequence=1,
         time_us=now_us,
@@ -68,16 +67,20 @@ def create_queue(
         earliest=zeros,
     )
     backoff = Backoff(queue.effects)
+    tried: set[str] = set()
     while True:
         try:
             found = queue.look()
-            if found is not None and found.queue_id == head.queue_id:
+            if found is not None and found.queue_id in tried:
                 return queue  # an answer was lost, the creation was not
             if found is not None:
                 raise Invalid(
                     f"{queue} exists already with {found.partitions} partitions: choose another name, change it with "
                     f"`partq queue alter {queue.name}`, or delete it with `partq queue delete {queue.name} --yes`"
                 )
+            # An id for each attempt: one that lands late, after the queue was deleted, must not bring its id back.
+            head = replace(head, queue_id=names.new_id())
+            tried.add(head.queue_id)
             queue.swap(head)
         except (Conflict, Unavailable) as error:
             backoff.pause(error)

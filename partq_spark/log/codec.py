@@ -1,7 +1,8 @@
 """How heads, chunks and writer pages are written down: JSON that a person can read, under a checksum that a machine
 checks.
 
-A flipped bit in a number would still be JSON, so every document carries (head) or is named with (chunk, page) its xxh3.
+A flipped bit in a number would still be JSON, so what is changed carries its xxh3 (head, collection's marks), and what
+is immutable is referred to with it (chunk, page).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from partq_spark.log.model import (
     Group,
     Head,
     Layout,
+    Marks,
     QueueConfig,
     Slice,
     StageFloor,
@@ -28,9 +30,7 @@ from partq_spark.log.model import (
 )
 
 _PREFIX = b'{"xxh3":"'
-_MIDDLE = b'","head":'
 _HASH_END = len(_PREFIX) + 16
-_BODY = _HASH_END + len(_MIDDLE)
 
 
 def checksum(data: bytes | memoryview) -> str:
@@ -157,11 +157,46 @@ def _writer_in(raw: list[Any]) -> WriterRecord:
     return WriterRecord(batch=raw[0], owner=raw[1], token=raw[2], sequence=raw[3], time_us=raw[4])
 
 
+# --- documents under their own checksum -------------------------------------------------------------------------------
+
+
+def _sealed(kind: str, body: bytes) -> bytes:
+    """The checksum first, at a fixed place, so that the body need not be parsed to be checked."""
+    return _PREFIX + checksum(body).encode() + f'","{kind}":'.encode() + body + b"}"
+
+
+def _opened(kind: str, document: bytes, name: str, repair: str) -> Any:
+    """The body's value. Raises `Corrupt`, which says how to repair, and `Invalid` for another format."""
+    middle = f'","{kind}":'.encode()
+    begin = _HASH_END + len(middle)
+    # The checksum covers the body alone, so what stands around it is compared.
+    if not document.startswith(_PREFIX) or document[_HASH_END:begin] != middle or document[-1:] != b"}":
+        raise Corrupt(f"{name} is damaged: it does not begin or end as a {kind} document does; {repair}")
+    body = document[begin:-1]
+    found, said = checksum(body), document[len(_PREFIX) : _HASH_END].decode(errors="replace")
+    if found != said:
+        raise Corrupt(f"{name} is damaged: its checksum is {found}, it says {said}; {repair}")
+    raw = json.loads(body)
+    _check_format(raw, name)
+    return raw
+
+
+def encode_marks(marks: Marks) -> bytes:
+    """Collection's memory."""
+    return _sealed("marks", _dump({"format": FORMAT, "time_us": marks.time_us, "names": marks.names}))
+
+
+def decode_marks(document: bytes, name: str) -> Marks:
+    """Raises `Corrupt` if the document at `name` is damaged."""
+    raw = _opened("marks", document, name, "delete it, the next rounds make it anew")
+    return Marks(time_us=raw["time_us"], names=tuple(raw["names"]))
+
+
 # --- the head ---------------------------------------------------------------------------------------------------------
 
 
 def encode_head(head: Head) -> bytes:
-    """The head's document: its checksum first, at a fixed place, then the head as JSON."""
+    """The head's document."""
     body = _dump(
         {
             "format": FORMAT,
@@ -184,35 +219,22 @@ def encode_head(head: Head) -> bytes:
             "writers": {name: _writer_out(record) for name, record in head.writers.items()},
             "writer_pages": [[x.name, x.xxh3, x.level, x.writers, x.last_time_us] for x in head.writer_pages],
             "floor": [head.floor.sequence, head.floor.next_sequence, head.floor.next_time_us],
+            "trimmed_sequence": head.trimmed_sequence,
             "tree_begin": head.tree_begin,
             "tree": [_ref_out(ref) for ref in head.tree],
             "entries": [_entry_out(entry) for entry in head.entries],
         }
     )
-    return _PREFIX + checksum(body).encode() + _MIDDLE + body + b"}"
+    return _sealed("head", body)
 
 
 def decode_head(document: bytes, name: str) -> Head:
     """Raises `Corrupt` if the document at `name` is damaged, `Invalid` if a newer partq wrote it."""
-    body = document[_BODY:-1]
-    if not document.startswith(_PREFIX) or document[_HASH_END:_BODY] != _MIDDLE:
-        raise Corrupt(
-            f"queue head {name} is damaged: it does not begin as a head does; restore the object from a backup"
-        )
-    found = checksum(body)
-    if found.encode() != document[len(_PREFIX) : _HASH_END]:
-        raise Corrupt(
-            f"queue head {name} is damaged: its checksum is {found}, it says "
-            f"{document[len(_PREFIX) : _HASH_END].decode(errors='replace')}; restore the object from a backup"
-        )
-    raw = json.loads(body)
-    _check_format(raw, name)
+    raw = _opened("head", document, name, "restore the object from a backup")
     try:
         return _head_in(raw)
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise Corrupt(
-            f"queue head {name} has the right checksum but not the fields of format {FORMAT}: {error!r}"
-        ) from error
+        raise Corrupt(f"{name} has the right checksum but not the fields of format {FORMAT}: {error!r}") from error
 
 
 def _head_in(raw: dict[str, Any]) -> Head:
@@ -241,6 +263,7 @@ def _head_in(raw: dict[str, Any]) -> Head:
             WriterPage(name=x[0], xxh3=x[1], level=x[2], writers=x[3], last_time_us=x[4]) for x in raw["writer_pages"]
         ),
         floor=StageFloor(sequence=raw["floor"][0], next_sequence=raw["floor"][1], next_time_us=raw["floor"][2]),
+        trimmed_sequence=raw["trimmed_sequence"],
         tree_begin=tuple(raw["tree_begin"]),
         tree=tuple(_ref_in(ref) for ref in raw["tree"]),
         entries=tuple(_entry_in(entry) for entry in raw["entries"]),

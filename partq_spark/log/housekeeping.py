@@ -9,13 +9,12 @@ deleted one grace later, for the readers' sake.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from partq_spark.errors import Conflict, Corrupt, Invalid
-from partq_spark.log import names, tree
-from partq_spark.log.model import Head, StageFloor, at
+from partq_spark.errors import Conflict, Invalid
+from partq_spark.log import codec, names, tree
+from partq_spark.log.model import Head, Marks, StageFloor, at
 from partq_spark.log.queue import Queue
 from partq_spark.objects.api import Unchanged
 
@@ -57,7 +56,8 @@ def trim(queue: Queue, before: Sequence[int]) -> Head:
         earliest = tuple(max(now, min(asked, held)) for now, asked, held in wanted)
         if earliest == head.earliest:
             return head
-        return tree.pruned(replace(head, earliest=earliest, sequence=head.sequence + 1))
+        sequence = head.sequence + 1
+        return tree.pruned(replace(head, earliest=earliest, sequence=sequence, trimmed_sequence=sequence))
 
     return queue.change(decide)
 
@@ -74,24 +74,23 @@ def collect(queue: Queue, *, grace_s: float = GRACE_S) -> Collected:
     Deletes nothing before the second round, and nothing that was marked less than `grace_s` ago by this machine's
     clock.
     """
-    now_us = queue.effects.time_us()
     grace_us = int(grace_s * 1_000_000)
-    head = raise_floor(queue, now_us, grace_us)
+    raise_floor(queue, grace_us)
     # Of this head or a later one, no publish can name a blob staged below this head's floor unless this head names it.
-    named = reachable(queue, head)
+    head, now_us, named = queue.settled(lambda head: (head, queue.effects.time_us(), reachable(queue, head)))
     unnamed = {
         item.name: item.size_bytes
         for folder in (queue.segment_folder, queue.log_folder)
         for item in queue.store.list(folder)
         if below_floor(item.name, head) and item.name not in named
     }
-    marks, marked_us, etag = _load_marks(queue)
-    if etag is not None and marked_us + grace_us > now_us:
-        return Collected(deleted=0, deleted_bytes=0, marked=len(marks), floor_sequence=head.floor.sequence)
-    due = marks_due(marks, unnamed)
-    deleted = [name for name in due if queue.store.delete(name)]
+    marks, etag = _load_marks(queue)
+    if marks is not None and not ripe(marks.time_us, now_us, grace_us):
+        return Collected(deleted=0, deleted_bytes=0, marked=len(marks.names), floor_sequence=head.floor.sequence)
+    due = marks_due(marks.names if marks is not None else (), unnamed)
+    deleted = [name for name in sorted(due) if queue.store.delete(name)]
     left = sorted(name for name in unnamed if name not in due)[:MOST_MARKED]
-    _save_marks(queue, left, now_us, etag)
+    _save_marks(queue, Marks(time_us=now_us, names=tuple(left)), etag)
     return Collected(
         deleted=len(deleted),
         deleted_bytes=sum(unnamed[name] for name in deleted),
@@ -100,18 +99,23 @@ def collect(queue: Queue, *, grace_s: float = GRACE_S) -> Collected:
     )
 
 
-def raise_floor(queue: Queue, now_us: int, grace_us: int) -> Head:
+def raise_floor(queue: Queue, grace_us: int) -> Head:
     """Guard: the floor becomes a sequence number that was already in force one grace ago, never a younger one."""
 
     def decide(head: Head) -> Head:
-        floor = head.floor
-        if floor.next_time_us + grace_us > now_us:
+        # The time is taken after the head was read: its sequence number was in force by then, however long either took.
+        floor, now_us = head.floor, queue.effects.time_us()
+        if not ripe(floor.next_time_us, now_us, grace_us):
             return head
-        sequence = head.sequence + 1
-        raised = StageFloor(sequence=floor.next_sequence, next_sequence=sequence, next_time_us=now_us)
-        return replace(head, sequence=sequence, floor=raised)
+        raised = StageFloor(sequence=floor.next_sequence, next_sequence=head.sequence, next_time_us=now_us)
+        return replace(head, sequence=head.sequence + 1, floor=raised)
 
     return queue.change(decide)
+
+
+def ripe(since_us: int, now_us: int, grace_us: int) -> bool:
+    """Guard: one grace has passed since `since_us`."""
+    return since_us + grace_us <= now_us
 
 
 def below_floor(name: str, head: Head) -> bool:
@@ -141,23 +145,17 @@ def reachable(queue: Queue, head: Head) -> set[str]:
     return result
 
 
-def _load_marks(queue: Queue) -> tuple[list[str], int, str | None]:
-    document = queue.store.load(_marks_name(queue))
+def _load_marks(queue: Queue) -> tuple[Marks | None, str | None]:
+    name = _marks_name(queue)
+    document = queue.store.load(name)
     if document is None or isinstance(document, Unchanged):
-        return [], 0, None
-    try:
-        raw = json.loads(document.body)
-        return list(raw["marked"]), int(raw["time_us"]), document.etag
-    except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(
-            f"{_marks_name(queue)} is damaged ({error!r}): delete it, the next rounds make it anew"
-        ) from error
+        return None, None
+    return codec.decode_marks(document.body, name), document.etag
 
 
-def _save_marks(queue: Queue, marks: Sequence[str], now_us: int, etag: str | None) -> None:
-    body = json.dumps({"time_us": now_us, "marked": list(marks)}).encode()
+def _save_marks(queue: Queue, marks: Marks, etag: str | None) -> None:
     try:
-        queue.store.swap(_marks_name(queue), body, expected=etag)
+        queue.store.swap(_marks_name(queue), codec.encode_marks(marks), expected=etag)
     except Conflict:
         return  # another collector's round is as good as this one
 

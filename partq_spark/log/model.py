@@ -133,12 +133,21 @@ class StageFloor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Marks:
+    """What a round of collection found that nothing refers to; a later round may delete what still is so."""
+
+    time_us: int  # Unix time at which all of `names` were without a reference
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Head:
     """Everything that a queue is, in one document that is only changed by compare-and-swap.
 
     `next` and `earliest` have one offset per partition number ever used. `tree` is oldest first, its levels falling;
     the entries in `entries` follow it. `tree_begin` is the offset, per partition, of the first message that `tree`
-    counts.
+    counts. `trimmed_sequence` is that of the last head that made messages unreadable: an entry older than it may be
+    gone from tree and entries.
     """
 
     namespace: str
@@ -155,6 +164,7 @@ class Head:
     writers: Mapping[str, WriterRecord] = field(default_factory=dict)
     writer_pages: tuple[WriterPage, ...] = ()
     floor: StageFloor = field(default_factory=StageFloor)
+    trimmed_sequence: int = 0
     tree_begin: tuple[int, ...] = ()
     tree: tuple[ChunkRef, ...] = ()
     entries: tuple[Entry, ...] = ()

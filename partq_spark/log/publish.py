@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from partq_spark.errors import Conflict, Invalid, Unavailable
+from partq_spark.errors import Conflict, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import names, tree, writers
 from partq_spark.log.model import Entry, Head, Slice, WriterRecord
 from partq_spark.log.queue import Backoff, Queue
@@ -97,22 +97,25 @@ def publish(
 ) -> Published:
     """Make staged segments visible, in the given order of segments, all at once.
 
-    Raises `Invalid` (another queue by this name, a writer name in use), `Conflict` (staged too long ago, or for another
-    partition count: stage again), `Unavailable` when the store does not answer within the queue's `retry_timeout_s`.
+    Raises `Invalid` (another queue by this name, a writer name in use), `Outdated` (staged too long ago, or for another
+    partition count: stage again), `Unavailable` when the store does not answer within the queue's `retry_timeout_s`,
+    `Unsettled` when it did not and can no longer tell.
     """
     token = names.new_id()
+    rows = sum(segment.rows for segment in segments)
     backoff = Backoff(queue.effects)
     began: int | None = None
     conflicts = 0
     unknown = False
+    gone_at: str | None = None
     while True:
         try:
             head = queue.require(stage.queue_id) if began is not None else _first_look(queue, stage)
             began = head.sequence if began is None else began
             earlier = writers.last_batch(queue, identity.writer) if identity else None
-            done = _already(earlier, identity, token, conflicts)
-            if identity is None and unknown:
-                done = _landed(queue, token, began, conflicts)
+            done = _already(earlier, identity, token, rows, conflicts)
+            if done is None and unknown:
+                done = _landed(queue, token, began, identity, conflicts)
             if done is not None:
                 return done
             check_stage(stage, head)
@@ -124,11 +127,17 @@ def publish(
             conflicts += 1
             backoff.pause(error)
         except Unavailable as error:
+            if isinstance(error, Unsettled):
+                raise
             unknown = True
             backoff.pause(error)
+        except ObjectMissing:
+            if gone_at == queue.etag:
+                raise  # a head that was just read names what is gone
+            gone_at = queue.etag  # else the head grew old here while collection went on: no pause, read it again
         else:
             return Published(
-                sequence=entry.sequence, time_us=entry.time_us, rows=entry.rows, duplicate=False, conflicts=conflicts
+                sequence=entry.sequence, time_us=entry.time_us, rows=rows, duplicate=False, conflicts=conflicts
             )
 
 
@@ -136,16 +145,22 @@ class Outdated(Conflict):
     """What was staged can no longer be published: stage it again from the messages. Nothing of it was published."""
 
 
+class Unsettled(Unavailable):
+    """It can no longer be told whether the messages were published: look for them before publishing them again."""
+
+
 def _first_look(queue: Queue, stage: Stage) -> Head:
     """The head this handle knows, unread: if it is stale the swap fails, so a single writer needs one request a
-    publish.
+    publish. One that is older than the stage says nothing about it.
     """
-    if queue.etag is None or queue.head.queue_id != stage.queue_id:
+    if queue.etag is None or queue.head.queue_id != stage.queue_id or queue.head.sequence < stage.sequence:
         return queue.require(stage.queue_id)
     return queue.head
 
 
-def _already(earlier: WriterRecord | None, identity: Identity | None, token: str, conflicts: int) -> Published | None:
+def _already(
+    earlier: WriterRecord | None, identity: Identity | None, token: str, rows: int, conflicts: int
+) -> Published | None:
     """Guard: this writer's batch is in the log already, by this call (a lost answer) or by an earlier one."""
     if earlier is None or identity is None:
         return None
@@ -157,18 +172,28 @@ def _already(earlier: WriterRecord | None, identity: Identity | None, token: str
         )
     if earlier.batch < identity.batch:
         return None
+    duplicate = earlier.token != token
     return Published(
         sequence=earlier.sequence,
         time_us=earlier.time_us,
-        rows=0,
-        duplicate=earlier.token != token,
+        rows=0 if duplicate else rows,
+        duplicate=duplicate,
         conflicts=conflicts,
     )
 
 
-def _landed(queue: Queue, token: str, began: int, conflicts: int) -> Published | None:
-    """Guard: settle an unknown outcome by looking for the token in all that was published since this call began."""
+def _landed(queue: Queue, token: str, began: int, identity: Identity | None, conflicts: int) -> Published | None:
+    """Guard: settle an unknown outcome by looking for the token in all that was published since this call began.
+
+    With an identity the writer's record has the last word; the token still counts if that record has been dropped.
+    """
     entry = tree.find_token(queue.head, token, began, queue.load_chunk)
+    if entry is None and identity is None and queue.head.trimmed_sequence > began:
+        raise Unsettled(
+            f"the answer to a publish to {queue} was lost, and messages of that time have been trimmed since, so it "
+            f"cannot be told whether these were among them: publish them again if a second copy does no harm, and give "
+            f"a publish id next time"
+        )
     if entry is None:
         return None
     return Published(

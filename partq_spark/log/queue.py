@@ -9,11 +9,14 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing, Unavailable
+from partq_spark.errors import Conflict, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import codec, names, tree
 from partq_spark.log.model import ChunkRef, Head, WriterPage
 from partq_spark.objects.api import ObjectStore, Unchanged
+
+T = TypeVar("T")
 
 
 def wall_time_us() -> int:
@@ -114,12 +117,14 @@ class Queue:
     def change(self, decide: Callable[[Head], Head]) -> Head:
         """Swap `decide(head)` in, again from a fresh head after a conflict; `decide` must be harmless when repeated.
 
-        A change that `decide` answers with the same head writes nothing. Raises what `decide` raises, and `Conflict` or
-        `Unavailable` when `retry_timeout_s` is over.
+        A change that `decide` answers with the same head writes nothing. What this handle knew of the queue went into
+        the change, so a queue that was deleted and created again since is refused (RES-05). Raises what `decide`
+        raises, `Invalid` as `require` does, and `Conflict` or `Unavailable` when `retry_timeout_s` is over.
         """
         backoff = Backoff(self.effects)
+        queue_id = self.head.queue_id
         while True:
-            head = self.refresh()
+            head = self.require(queue_id)
             wanted = decide(head)
             if wanted is head:
                 return head
@@ -170,15 +175,24 @@ class Queue:
 
     # --- positions ----------------------------------------------------------------------------------------------------
 
+    def settled(self, look: Callable[[Head], T]) -> T:
+        """`look(head)`, again from a fresh head if an object was gone that only an older head named.
+
+        Between the reading of a head and the use of what it names anything may have been trimmed and collected. A next
+        try takes a changed head, whose objects live for a grace at least. Raises what `look` raises, and as `require`
+        does.
+        """
+        while True:
+            head, before = self.head, self._etag
+            try:
+                return look(head)
+            except ObjectMissing:
+                self.require(head.queue_id)
+                if self._etag == before:
+                    raise
+
     def offsets_at(self, time_us: int) -> tuple[int, ...]:
         """Per partition, the first offset published at or after `time_us` (Unix, microseconds); the end if there is
         none.
         """
-        try:
-            return tree.offsets_at_time(self.head, time_us, self.load_chunk)
-        except Corrupt:
-            # A chunk may have been trimmed and collected since this head was read: a fresh head does not name it.
-            before = self._etag
-            if self.refresh() is None or self._etag == before:
-                raise
-            return tree.offsets_at_time(self.head, time_us, self.load_chunk)
+        return self.settled(lambda head: tree.offsets_at_time(head, time_us, self.load_chunk))

@@ -48,22 +48,21 @@ class RangeReader:
         self._next = {partition: start for partition, (start, _) in log.wanted.items()}
         self._segment_folder = names.segment_folder(queue.namespace, queue.name, queue_id)
         self._log_folder = names.log_folder(queue.namespace, queue.name, queue_id)
+        self._planned_at: str | None = None  # ETag of the head that the rest was planned from, after a first loss
 
     def pieces(self) -> Iterator[Piece]:
         """All messages wanted, in publish order; several partitions interleave, each in its own order.
 
         Raises `ObjectMissing` (gone and not accepted), `Corrupt` (damaged, or the log has a gap), `Unavailable`.
         """
-        asked_again: str | None = None
         while True:
             try:
                 yield from self._walk()
             except ObjectMissing as error:
-                head = self._queue.require(self._queue_id)
-                if asked_again == self._queue.etag:
+                if self._is_present():
                     raise  # the present head still names what is gone
-                asked_again = self._queue.etag
-                self._resume(head, error)
+                self._planned_at = self._queue.etag
+                self._resume(self._queue.head, error)
                 continue
             break
         for partition, (_, to) in self._log.wanted.items():
@@ -93,16 +92,19 @@ class RangeReader:
         name = self._segment_folder + entry.segments[piece.segment]
         try:
             batch = read_slice(self._queue.store, name, piece, entry.headers)
-        except ObjectMissing:
-            raise
         except Corrupt as error:
-            if self._fail:
+            if self._fail or (isinstance(error, ObjectMissing) and not self._is_present()):
                 raise
             self._lost(piece.partition, expected, to, str(error))
             return None
         self._next[piece.partition] = to
         skipped = expected - piece.offset
         return Piece(piece.partition, expected, entry.time_us, batch.slice(skipped, to - expected))
+
+    def _is_present(self) -> bool:
+        """Whether what is being read was planned from the present head, so that asking it again can change nothing."""
+        self._queue.require(self._queue_id)
+        return self._planned_at == self._queue.etag
 
     def _resume(self, head: Head, error: ObjectMissing) -> None:
         """Plan the rest again from `head`; what it has trimmed meanwhile is a loss."""

@@ -200,7 +200,7 @@ def offsets_at_time(head: Head, time_us: int, load: Load) -> tuple[int, ...]:
     offsets = head.tree_begin
     refs, entries = head.tree, head.entries
     while True:
-        offsets, found = _skip_refs(refs, offsets, time_us)
+        offsets, found = _skip_refs(refs, offsets, time_us, head.earliest)
         if found is None:
             break
         data = load(found)
@@ -213,31 +213,48 @@ def offsets_at_time(head: Head, time_us: int, load: Load) -> tuple[int, ...]:
 
 
 def _skip_refs(
-    refs: Sequence[ChunkRef], offsets: tuple[int, ...], time_us: int
+    refs: Sequence[ChunkRef], offsets: tuple[int, ...], time_us: int, earliest: tuple[int, ...]
 ) -> tuple[tuple[int, ...], ChunkRef | None]:
     for ref in refs:
-        if ref.last_time_us >= time_us:
+        after = add(offsets, ref.rows)
+        # A chunk below the earliest offsets answers nothing, and may have been collected.
+        if ref.last_time_us >= time_us and not _below(after, offsets, earliest):
             return offsets, ref
-        offsets = add(offsets, ref.rows)
+        offsets = after
     return offsets, None
 
 
 def find_token(head: Head, token: str, after_sequence: int, load: Load) -> Entry | None:
-    """The entry with this token among those newer than `after_sequence`: how an unknown outcome is settled."""
+    """The entry with this token among those newer than `after_sequence`: how an unknown outcome is settled.
+
+    What has been trimmed is not found; the head's `trimmed_sequence` tells whether that can matter.
+    """
     for entry in reversed(head.entries):
         if entry.token == token:
             return entry
-    pending = [ref for ref in head.tree if ref.last_sequence > after_sequence]
+    pending = _newer(head.tree, head.tree_begin, after_sequence, head.earliest)
     while pending:
-        ref = pending.pop()
+        ref, begin = pending.pop()
         data = load(ref)
         if ref.level > 0:
-            pending += [child for child in codec.decode_refs(data, ref) if child.last_sequence > after_sequence]
+            pending += _newer(codec.decode_refs(data, ref), begin, after_sequence, head.earliest)
             continue
         for entry in codec.decode_entries(data, ref):
             if entry.token == token:
                 return entry
     return None
+
+
+def _newer(
+    refs: Sequence[ChunkRef], begin: tuple[int, ...], after_sequence: int, earliest: tuple[int, ...]
+) -> list[tuple[ChunkRef, tuple[int, ...]]]:
+    found: list[tuple[ChunkRef, tuple[int, ...]]] = []
+    for ref in refs:
+        after = add(begin, ref.rows)
+        if ref.last_sequence > after_sequence and not _below(after, begin, earliest):
+            found.append((ref, begin))
+        begin = after
+    return found
 
 
 # --- shrinking --------------------------------------------------------------------------------------------------------
@@ -257,4 +274,5 @@ def pruned(head: Head) -> Head:
 
 
 def _below(after: tuple[int, ...], begin: tuple[int, ...], earliest: tuple[int, ...]) -> bool:
+    """Whether all messages between `begin` and `after` have been trimmed."""
     return all(end <= earliest[p] or end == at(begin, p) for p, end in enumerate(after))
