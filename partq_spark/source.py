@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 class PartqDataSource(DataSource):
     """Partitioned queues: `format("partq")` for `read`, `readStream`, `write` and `writeStream`."""
 
+    _sent = False
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        # Spark makes a source anew where it plans a write, and sends one along to where it commits or aborts.
+        self.__dict__.update(state)
+        self._sent = True
+
     @classmethod
     def name(cls) -> str:
         return "partq"
@@ -65,7 +72,7 @@ class PartqDataSource(DataSource):
         if overwrite:
             raise Invalid('a queue is only ever appended to, output mode "complete" is refused: use "append"')
         check_sink_columns(column_types(schema))
-        return PartqStreamWriter(options.stream_sink_options(self.options), schema)
+        return PartqStreamWriter(options.stream_sink_options(self.options), schema, plans=not self._sent)
 
 
 def column_types(schema: StructType) -> list[tuple[str, str]]:

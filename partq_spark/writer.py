@@ -40,15 +40,16 @@ class StagedTask(WriterCommitMessage):
 
 
 class _Sink:
-    """What both sinks share. Made on the driver, where it reads the head once; pickled into tasks without
-    connections.
+    """What both sinks share. Made on the driver, where it reads the head once if it `plans` tasks; pickled into them
+    without connections.
     """
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, *, plans: bool = True) -> None:
         self._options = options
         self._columns = schema.fieldNames()
         self._queue = open_queue(options.target)
-        self._stage = stage_for(self._queue)
+        # Not where a batch is ended: an abort that failed, for want of the store, would bury why the batch failed.
+        self._stage = stage_for(self._queue) if plans else None
         # Without a query the choice for messages without a key still has to be the same in a task's second attempt.
         self._seed = secrets.token_hex(8)
 
@@ -65,6 +66,7 @@ class _Sink:
         from partq_spark.log.segment import Stager
         from partq_spark.rows import normalised
 
+        stage = self._stage or stage_for(self._queue)
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId") if context else None
         batch = context.getLocalProperty("streaming.sql.batchId") if context else None
@@ -73,7 +75,7 @@ class _Sink:
         seed = f"{query}/{batch}/{task}" if query else f"{self._transaction_seed()}/{task}"
         with Stager(
             self._queue.store,
-            self._stage,
+            stage,
             seed=seed,
             headers=headers,
             compression=self._options.compression,
@@ -84,7 +86,7 @@ class _Sink:
                 first_row += batch_rows.num_rows
             segment = stager.finish()
         return StagedTask(
-            stage=self._stage,
+            stage=stage,
             segment=segment,
             task=task,
             query=query,
@@ -150,8 +152,8 @@ class PartqBatchWriter(_Sink, DataSourceArrowWriter):
 class PartqStreamWriter(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("partq")`: one publish per micro-batch, exactly once per query."""
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        _Sink.__init__(self, options, schema)
+    def __init__(self, options: SinkOptions, schema: StructType, *, plans: bool) -> None:
+        _Sink.__init__(self, options, schema, plans=plans)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self.stage(iterator)
