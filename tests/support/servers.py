@@ -109,14 +109,18 @@ class Server(ABC):
             process.kill()
             process.wait(_STOP_WAIT_S)
 
-    def stop(self) -> None:
-        """End in good order and remove the data."""
+    def shut_down(self) -> None:
+        """End in good order, the data as it is; Azurite writes down what it has acknowledged only every 5 s, or now."""
         if self._process is not None:
             self.thaw()
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_WAIT_S)
             self.kill()
+
+    def stop(self) -> None:
+        """End in good order and remove the data."""
+        self.shut_down()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
