@@ -60,6 +60,10 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unknown part {unknown[0]!r}: give all, or any of {', '.join(_BY_NAME)}")
     if not found.part and not found.write_docs:
         parser.error("no part was named: give all, or any of " + ", ".join(_BY_NAME))
+    if found.work_dir and found.work_dir.exists() and any(found.work_dir.iterdir()):
+        parser.error(
+            f"--work-dir {found.work_dir} is not empty: name a new folder, what is made in it is removed again"
+        )
     if found.rows < 1 or found.rounds < 1:
         parser.error("--rows and --rounds are whole numbers from 1")
     if found.quick:

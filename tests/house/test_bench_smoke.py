@@ -132,16 +132,25 @@ def test_every_part_has_its_function() -> None:
         assert function in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}, part.name
 
 
-def test_the_command_line_takes_what_the_help_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_takes_what_the_help_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").touch()
     every = [part.name for part in PARTS]
     assert parsed(["all", "--peer", "kafka"]).part == every
     assert parsed(["head", "read"]).part == ["head", "read"]
     assert parsed(["read", "--quick"]).rows < DEFAULT_ROWS
-    for wrong in (["nothing"], [], ["read", "--rows", "0"], ["read", "--peer", "pulsar"]):
+    for wrong in (
+        ["nothing"],
+        [],
+        ["read", "--rows", "0"],
+        ["read", "--peer", "pulsar"],
+        ["read", "--work-dir", str(tmp_path)],
+    ):
         with pytest.raises(SystemExit) as ended:
             parsed(wrong)
         assert ended.value.code == 2
-    assert "unknown part 'nothing'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "unknown part 'nothing'" in said
+    assert "is not empty" in said
 
 
 def test_only_a_full_run_goes_into_the_document(tmp_path: Path) -> None:
