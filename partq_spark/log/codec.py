@@ -29,6 +29,8 @@ from partq_spark.log.model import (
     WriterRecord,
 )
 
+Wanted = Mapping[int, tuple[int, int]]  # partition -> half-open range of offsets
+
 _PREFIX = b'{"xxh3":"'
 _HASH_END = len(_PREFIX) + 16
 
@@ -126,10 +128,25 @@ def _checked(data: bytes | memoryview, xxh3: str, name: str, what: str) -> dict[
     return raw  # type: ignore[no-any-return]
 
 
-def decode_entries(data: bytes | memoryview, ref: ChunkRef) -> tuple[Entry, ...]:
-    """Raises `Corrupt` if the bytes are not those that the reference names."""
-    raw = _checked(data, ref.xxh3, ref.name, "log chunk")
-    return tuple(_entry_in(entry) for entry in raw["entries"])
+def decode_entries(data: bytes | memoryview, ref: ChunkRef, wanted: Wanted | None = None) -> tuple[Entry, ...]:
+    """The entries of a chunk; with `wanted` only their slices that overlap it, and only entries that have one.
+
+    Raises `Corrupt` if the bytes are not those that the reference names.
+    """
+    raw = _checked(data, ref.xxh3, ref.name, "log chunk")["entries"]
+    if wanted is None:
+        return tuple(map(_entry_in, raw))
+    # Sorted out before they become values: a task wants few of the partitions, and there may be millions of slices.
+    spans = dict(wanted)
+    nothing = (0, 0)
+    for entry in raw:
+        kept = []
+        for piece in entry["slices"]:
+            start, to = spans.get(piece[0], nothing)
+            if piece[4] < to and piece[4] + piece[5] > start:
+                kept.append(piece)
+        entry["slices"] = kept
+    return tuple(_entry_in(entry) for entry in raw if entry["slices"])
 
 
 def decode_refs(data: bytes | memoryview, ref: ChunkRef) -> tuple[ChunkRef, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from partq_spark.log import codec, names
+from partq_spark.log.codec import Wanted
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
 
 INLINE_BYTES = 24 * 1024  # with INLINE_ENTRIES: a head of ~50 kB still swaps 700 times a second on a local disk
@@ -20,7 +21,6 @@ FAN_OUT = 16
 
 Load = Callable[[ChunkRef], bytes | memoryview]
 Create = Callable[[str, bytes], None]
-Wanted = Mapping[int, tuple[int, int]]  # partition -> half-open range of offsets
 
 
 # --- growing ----------------------------------------------------------------------------------------------------------
@@ -164,10 +164,7 @@ def _walk_chunk(
         for child, here in _touched(codec.decode_refs(data, ref), begin, wanted):
             yield from _walk_chunk(child, here, wanted, load, seen)
         return
-    for entry in codec.decode_entries(data, ref):
-        overlap = _only(entry, wanted)
-        if overlap.slices:
-            yield overlap
+    yield from codec.decode_entries(data, ref, wanted)
 
 
 def _touched(
