@@ -34,7 +34,9 @@ def test_notebook_runs(path: Path, tmp_path: Path) -> None:
     from nbclient import NotebookClient
 
     notebook = _read(path)
-    NotebookClient(notebook, timeout=180, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(
+        notebook, timeout=180, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     printed = "".join(
         output.get("text", "") + "".join(output.get("data", {}).get("text/plain", ""))
         for cell in notebook.cells
