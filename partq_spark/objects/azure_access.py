@@ -71,9 +71,9 @@ def explain(*, what: str, account: str, status: int | None, code: str, text: str
     answer = f"{status or 'no answer'} {code}".strip()
     if refused or status in (401, 403):
         return Invalid(
-            f"{what}: account {account!r} refused this process's credentials ({answer}): check {CONNECTION_STRING}"
-            " in its environment, or the roles of the identity that is used instead, and this machine's clock;"
-            f" {tell(text)}"
+            f"{what}: this process has no credentials that account {account!r} accepts ({answer}): set or correct"
+            f" {CONNECTION_STRING} in its environment, or sign in (`az login`) with an identity that may use the"
+            f" container, and check this machine's clock; {tell(text)}"
         )
     if code in _CONFLICTS or (status == 412 and not code):
         return Conflict(f"{what}: it is there already, or was changed ({answer}): load it before changing it")

@@ -126,6 +126,13 @@ def test_nonsense_in_the_environment_is_refused_and_not_repeated(variable: str, 
     assert SECRET not in str(caught.value)
 
 
+def test_azure_without_its_packages_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "azure.core", None)
+    monkeypatch.delitem(sys.modules, "partq_spark.objects.azure", raising=False)
+    with pytest.raises(Invalid, match=r"azure://queues.*pip install partq\[azure\]"):
+        open_store("azure://queues")
+
+
 def test_opening_a_local_store_imports_no_sdk(tmp_path: Path) -> None:
     program = (
         "import sys\n"
