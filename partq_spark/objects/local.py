@@ -9,7 +9,7 @@ Folders are never removed: a process that waits for the lock of a removed folder
 """
 
 # Descriptors and plain strings: a look at a document takes 3 µs, a Path alone takes longer.
-# ruff: noqa: PTH108, PTH116, PTH117
+# ruff: noqa: PTH116, PTH117
 from __future__ import annotations
 
 import mmap
@@ -24,7 +24,6 @@ from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqE
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
 from partq_spark.objects.local_files import (
     LOOK_BYTES,
-    TEMPORARY_PREFIX,
     FolderLock,
     TemporaryFile,
     decode_document,
@@ -37,6 +36,7 @@ from partq_spark.objects.local_files import (
     make_durable_folder,
     new_etag,
     read_all,
+    sweep,
 )
 from partq_spark.objects.names import (
     MAX_METADATA_BYTES,
@@ -294,22 +294,7 @@ class LocalStore:
         `older_than_s` must be longer than any writer pauses between two writes: a file that is swept from under its
         writer makes that writer fail (nothing is published), and it must try again.
         """
-        removed = 0
-        folders = [self._root]
-        while folders:
-            path = folders.pop()
-            try:
-                with os.scandir(path) as entries:
-                    for entry in entries:
-                        if entry.is_dir(follow_symlinks=False):
-                            folders.append(entry.path)
-                        elif entry.name.startswith(TEMPORARY_PREFIX):
-                            removed += _sweep(entry, older_than_s)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise explain(error, "sweeping", path) from error
-        return removed
+        return sweep(self._root, older_than_s)
 
     # ---- folders
 
@@ -392,16 +377,6 @@ class LocalWriter:
         if self._folder >= 0:
             folder, self._folder = self._folder, -1
             os.close(folder)
-
-
-def _sweep(entry: os.DirEntry[str], older_than_s: float) -> int:
-    try:
-        if time.time() - entry.stat(follow_symlinks=False).st_mtime < older_than_s:
-            return 0
-        os.unlink(entry.path)
-    except FileNotFoundError:
-        return 0  # its writer finished, or another sweeper was here
-    return 1
 
 
 def _changed(path: str, expected: str | None, found: str | None) -> Conflict:

@@ -14,7 +14,7 @@ document.
 """
 
 # Most calls are relative to an open folder, which pathlib cannot express.
-# ruff: noqa: PTH103, PTH112
+# ruff: noqa: PTH103, PTH108, PTH112
 from __future__ import annotations
 
 import errno
@@ -210,6 +210,36 @@ class TemporaryFile:
     def _raise_sync_error(self) -> None:
         if self._sync_error is not None:
             raise self._sync_error
+
+
+def sweep(root: str, older_than_s: float) -> int:
+    """Remove hidden files anywhere below `root` that were last written so long ago; returns how many."""
+    removed = 0
+    folders = [root]
+    while folders:
+        path = folders.pop()
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    elif entry.name.startswith(TEMPORARY_PREFIX):
+                        removed += _sweep_one(entry, older_than_s)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise explain(error, "sweeping", path) from error
+    return removed
+
+
+def _sweep_one(entry: os.DirEntry[str], older_than_s: float) -> int:
+    try:
+        if time.time() - entry.stat(follow_symlinks=False).st_mtime < older_than_s:
+            return 0
+        os.unlink(entry.path)
+    except FileNotFoundError:
+        return 0  # its writer finished, or another sweeper was here
+    return 1
 
 
 # ---- folders
