@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,30 +68,47 @@ def numbered_rows(file: int, rows: int) -> list[tuple[str | None, bytes]]:
 
 
 def write_files(folder: Path, files: int, rows: int) -> list[tuple[str | None, bytes]]:
-    """Parquet files of numbered rows for Spark's file source, which takes the oldest first; returns all rows."""
+    """Parquet files of numbered rows for Spark's file source, which takes the oldest first; returns all rows.
+
+    Files that are there already stay as they are, so that there can be more of them while a query runs.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written: list[tuple[str | None, bytes]] = []
+    schema = pa.schema([("key", pa.string()), ("value", pa.binary())])
     for file in range(files):
         content = numbered_rows(file, rows)
-        path = folder / f"{file:04}.parquet"
-        schema = pa.schema([("key", pa.string()), ("value", pa.binary())])
-        pq.write_table(pa.table([list(column) for column in zip(*content, strict=True)], schema=schema), path)
-        os.utime(path, (1_700_000_000 + file, 1_700_000_000 + file))
         written += content
+        path = folder / f"{file:04}.parquet"
+        if path.exists():
+            continue
+        draft = folder / f".{file:04}.draft"  # hidden from Spark, which takes a file only when it is whole
+        pq.write_table(pa.table([list(column) for column in zip(*content, strict=True)], schema=schema), draft)
+        os.utime(draft, (1_700_000_000 + file, 1_700_000_000 + file))
+        draft.rename(path)
     return written
 
 
-def assert_published(url: str, queue: str, rows: Sequence[tuple[str | None, bytes]]) -> list[Message]:
-    """The queue holds exactly these rows, each once, those of a key and those of a partition in this order."""
+def assert_published(
+    url: str, queue: str, rows: Sequence[tuple[str | None, bytes]], *, order: Literal["partition", "key"] = "partition"
+) -> list[Message]:
+    """The queue holds exactly these rows, each once, each key in one partition; returns its messages.
+
+    The rows of each key are in the order given, or those of each whole partition.
+    """
     messages = browse(url, queue)
-    assert sorted((each.value, each.key) for each in messages) == sorted((value, key) for key, value in rows)
+    assert sorted((each.value, each.key or "") for each in messages) == sorted(
+        (value, key or "") for key, value in rows
+    )
     place = {value: index for index, (_, value) in enumerate(rows)}
+    ordered: dict[tuple[int, str | None], list[int]] = {}
     homes: dict[str, set[int]] = {}
-    for partition in {each.partition for each in messages}:
-        places = [place[each.value] for each in messages if each.partition == partition]
-        assert places == sorted(places), f"partition {partition} of {queue} is not in publish order"
     for each in messages:
         if each.key is not None:
             homes.setdefault(each.key, set()).add(each.partition)
+        if each.key is not None or order == "partition":
+            part = (each.partition, each.key if order == "key" else None)
+            ordered.setdefault(part, []).append(place[each.value])
+    for part, places in ordered.items():
+        assert places == sorted(places), f"{part} of {queue} is not in publish order"
     assert all(len(partitions) == 1 for partitions in homes.values()), homes
     return messages

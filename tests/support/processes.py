@@ -27,7 +27,7 @@ DRIVER_WAIT_S: Final = 150.0
 """For a Spark driver to get somewhere: 12 s on an idle machine with 2 cores, several times that on a busy one."""
 
 _END_WAIT_S: Final = 30.0
-_LOOK_S: Final = 0.03
+_LOOK_S: Final = 0.05
 _LOG_TAIL: Final = 6000
 _PASSED_ON: Final = ("PATH", "JAVA_HOME", "LANG", "LC_ALL")
 
