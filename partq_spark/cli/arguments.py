@@ -1,0 +1,192 @@
+"""What several commands take: the store and its namespace, names, numbers and times, checked before anything is done.
+
+A value that no queue could take is wrong use (exit code 2), so checks that raise `Invalid` become click's errors here.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+import click
+
+from partq_spark.errors import Invalid
+
+if TYPE_CHECKING:
+    from partq_spark.log.queue import Queue
+    from partq_spark.objects import ObjectStore
+
+T = TypeVar("T")
+RETRY_TIMEOUT_S = 120.0
+LONGEST_S = 366 * 24 * 3600.0
+
+
+class Checked(click.ParamType[T], Generic[T]):
+    """A click type made of a function that raises `Invalid`; `name` stands in the help for the value."""
+
+    def __init__(self, name: str, check: Callable[[str], T]) -> None:
+        self.name = name
+        self._check = check
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        try:
+            return self._check(str(value))
+        except Invalid as error:
+            self.fail(str(error), param, ctx)
+
+
+def _name(kind: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        from partq_spark.log.names import checked_name
+
+        return checked_name(kind, text)
+
+    return check
+
+
+def _store(text: str) -> str:
+    from partq_spark.objects import canonical_url
+
+    return canonical_url(text)
+
+
+def _time(text: str) -> int:
+    from partq_spark.timestamps import parse_rfc3339
+
+    return parse_rfc3339(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= LONGEST_S:  # refuses nan too
+        raise Invalid(f"{text!r} is not allowed: give seconds from 0 to {LONGEST_S:.0f}")
+    return value
+
+
+def _ownership(text: str) -> str:
+    if text.strip().lower() == "none":
+        return "none"
+    # A Redis address may hold a password: only a plain word is repeated whole.
+    word, colon, _ = text.partition(":")
+    shown = (word if re.fullmatch(r"[a-z]{1,20}", word) else "…") + (":…" if colon else "")
+    raise Invalid(f"ownership={shown} comes with a later version of partq; this one knows only none")
+
+
+NAME = Checked("name", _name("queue"))
+NAMESPACE = Checked("name", _name("namespace"))
+STORE = Checked("url", _store)
+TIME = Checked("rfc3339", _time)
+OWNERSHIP = Checked("where", _ownership)
+SECONDS = Checked("seconds", _seconds)
+
+queue_argument = click.argument("name", type=NAME)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """Where a command works: a store by its canonical URL, a namespace in it, and patience with it."""
+
+    url: str
+    namespace: str
+    retry_timeout_s: float
+
+    @contextmanager
+    def store(self) -> Iterator[ObjectStore]:
+        """The store, open for as long as the `with` block lasts. Raises as `open_store` does."""
+        from partq_spark.objects import open_store
+
+        _show_warnings()
+        store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)
+        try:
+            yield store
+        finally:
+            store.close()
+
+    @contextmanager
+    def queue(self, name: str) -> Iterator[Queue]:
+        """A handle on a queue in the open store; nothing is read yet."""
+        from partq_spark.log.queue import Effects, Queue
+
+        with self.store() as store:
+            yield Queue(store, self.namespace, name, Effects(retry_timeout_s=self.retry_timeout_s))
+
+
+def target_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--store`, `--namespace`, `--ownership` and `--retry-timeout`, as one `Target` in front of its
+    own arguments.
+    """
+
+    @functools.wraps(command)
+    def run(*, store: str | None, namespace: str, ownership: str | None, retry_timeout: float, **own: Any) -> None:
+        target = Target(url=store or _default_store(), namespace=namespace, retry_timeout_s=retry_timeout)
+        command(target, **own)
+
+    for option in (
+        click.option(
+            "--retry-timeout",
+            type=SECONDS,
+            metavar="S",
+            default=RETRY_TIMEOUT_S,
+            help=f"Seconds for which a store that does not answer is tried again.  [default: {RETRY_TIMEOUT_S:g}]",
+        ),
+        click.option(
+            "--ownership", type=OWNERSHIP, metavar="none", help="Only none: the rest comes with a later version."
+        ),
+        click.option(
+            "--namespace", type=NAMESPACE, metavar="NAME", default="default", show_default=True, help="The namespace."
+        ),
+        click.option(
+            "--store",
+            type=STORE,
+            metavar="URL",
+            help="file:///absolute/dir or azure://container/prefix.  [default: $PARTQ_STORE, else file://$HOME/.partq]",
+        ),
+    ):
+        run = option(run)
+    return run
+
+
+class Refused(click.ClickException):
+    """Wrong use that needs no usage text beside its message."""
+
+    exit_code = 2
+
+
+def wrong_use(message: str) -> NoReturn:
+    """End with exit code 2: what was asked for cannot be, whatever the store says."""
+    raise click.UsageError(message, click.get_current_context(silent=True))
+
+
+def checked(check: Callable[[], T]) -> T:
+    """The result of `check`; if it raises `Invalid`, that is wrong use. For arguments that are checked together."""
+    try:
+        return check()
+    except Invalid as error:
+        wrong_use(str(error))
+
+
+def _default_store() -> str:
+    from partq_spark.settings import default_store
+
+    return checked(lambda: default_store(os.environ))
+
+
+def _show_warnings() -> None:
+    """Show the log's warnings ("trying again for up to 120 s") to people, not to scripts, which expect one line."""
+    package = logging.getLogger("partq")
+    if not package.handlers:
+        for name in ("partq", "partq_spark"):
+            logger = logging.getLogger(name)
+            logger.addHandler(logging.StreamHandler() if sys.stderr.isatty() else logging.NullHandler())
+            logger.propagate = False

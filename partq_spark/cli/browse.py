@@ -1,0 +1,157 @@
+"""`partq browse`: looks at messages where they lie. Nothing is taken, marked or held back by it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from partq_spark.cli import output
+from partq_spark.cli.arguments import Target, json_option, queue_argument, target_options
+from partq_spark.errors import Invalid
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from partq_spark.log.queue import Queue
+
+
+class Message(NamedTuple):
+    """One message as it is browsed. `headers` is None where it was published without."""
+
+    partition: int
+    offset: int
+    time_us: int
+    key: str | None
+    value: bytes
+    headers: list[dict[str, Any]] | None
+
+
+@click.command("browse")
+@queue_argument
+@click.option("--partition", type=click.IntRange(min=0), metavar="P", help="Only this one.  [default: all, by time]")
+@click.option(
+    "--from",
+    "from_offset",
+    type=click.IntRange(min=0),
+    metavar="OFFSET",
+    help="Begin at this offset of the partition, or of each.  [default: the earliest]",
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="At most so many messages."
+)
+@json_option
+@target_options
+def browse(
+    target: Target, name: str, partition: int | None, from_offset: int | None, limit: int, as_json: bool
+) -> None:
+    """Look at messages without taking them, oldest first.
+
+    A key or value that is not UTF-8 is shown in hexadecimal, and long ones are cut. --json prints one message per line,
+    whole, in the form that `partq publish` reads; a value that is not UTF-8 is in base64 there, and value_encoding says
+    so.
+    """
+    with target.queue(name) as queue:
+        messages = _messages(queue, partition, from_offset or 0, limit)
+        if as_json:
+            _print_json(messages)
+        else:
+            _print_table(list(messages), queue, partition)
+
+
+def _messages(queue: Queue, partition: int | None, from_offset: int, limit: int) -> Iterator[Message]:
+    """At most `limit` messages, in publish order; one slice of the log is in memory at a time."""
+    from partq_spark.log import tree
+    from partq_spark.log.reading import RangeReader
+
+    head = queue.refresh()
+    if partition is not None and partition >= len(head.next):
+        raise Invalid(f"{queue} has partitions 0 to {len(head.next) - 1}, there is no {partition}: name one of them")
+    wanted: dict[int, tuple[int, int]] = {}
+    for number in range(len(head.next)) if partition is None else [partition]:
+        start = max(from_offset, head.earliest[number])
+        wanted[number] = (start, min(start + limit, head.next[number]))
+    left = limit
+    for piece in RangeReader(queue, head.queue_id, tree.view(head, wanted)).pieces():
+        batch = piece.batch.slice(0, left)
+        left -= batch.num_rows
+        headers = batch.column("headers").to_pylist() if "headers" in batch.schema.names else [None] * batch.num_rows
+        rows = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), headers, strict=True)
+        for index, (key, value, row_headers) in enumerate(rows):
+            yield Message(piece.partition, piece.offset + index, piece.time_us, key, value, row_headers)
+        if left == 0:
+            return
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+
+def _print_json(messages: Iterator[Message]) -> None:
+    from partq_spark.timestamps import format_rfc3339
+
+    held: list[output.Json] = []
+    for message in messages:
+        held.append(
+            {
+                "partition": message.partition,
+                "offset": message.offset,
+                "timestamp": format_rfc3339(message.time_us),
+                "key": message.key,
+                **_encoded(message.value),
+                "headers": None if message.headers is None else [_header(each) for each in message.headers],
+            }
+        )
+        if len(held) == 500:
+            output.print_json(*held)
+            held = []
+    if held:
+        output.print_json(*held)
+
+
+def _header(header: dict[str, Any] | None) -> output.Json:
+    return None if header is None else {"key": header["key"], **_encoded(header["value"])}
+
+
+def _encoded(value: bytes | None) -> dict[str, output.Json]:
+    if value is None:
+        return {"value": None}
+    try:
+        return {"value": value.decode()}
+    except UnicodeDecodeError:
+        return {"value": base64.b64encode(value).decode(), "value_encoding": "base64"}
+
+
+def _print_table(messages: list[Message], queue: Queue, partition: int | None) -> None:
+    if not messages:
+        where = "" if partition is None else f" in partition {partition}"
+        head = queue.head
+        held = head.messages if partition is None else head.next[partition] - head.earliest[partition]
+        click.echo(
+            f"No messages{where} of {queue} from there on; {held:,} before."
+            if held
+            else f"No messages{where} of {queue}."
+        )
+        return
+    from rich.text import Text
+
+    with_headers = any(message.headers for message in messages)
+    columns = [("partition", ">"), ("offset", ">"), ("published (UTC)", "<"), ("key", "*"), ("value", "*")]
+    rows: list[list[Text]] = []
+    for message in messages:
+        cells = [Text(str(message.partition)), Text(str(message.offset)), Text(output.when(message.time_us))]
+        cells += [_text(None if message.key is None else message.key.encode()), _text(message.value)]
+        if with_headers:
+            shown = [f"{output.printable(h['key'] or '')}={_text(h['value'])}" for h in message.headers or () if h]
+            cells.append(Text(", ".join(shown)))
+        rows.append(cells)
+    output.print_table([*columns, ("headers", "*")] if with_headers else columns, rows)
+
+
+def _text(data: bytes | None) -> Text:
+    from rich.text import Text
+
+    if data is None:
+        return Text("null", style="dim")
+    return Text(output.readable(data)) if data else Text('""', style="dim")

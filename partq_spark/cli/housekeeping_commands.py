@@ -1,0 +1,143 @@
+"""`partq queue trim` and `collect`: the log's housekeeping by hand. Nothing runs by itself yet."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from partq_spark.cli import output
+from partq_spark.cli.arguments import (
+    SECONDS,
+    TIME,
+    Checked,
+    Target,
+    json_option,
+    queue_argument,
+    target_options,
+    wrong_use,
+)
+from partq_spark.errors import Invalid
+
+
+def _offsets(text: str) -> dict[int, int]:
+    refused = Invalid(
+        f'{text!r} is not allowed: give JSON that names partitions and offsets, such as {{"0": 12, "1": 7}}'
+    )
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        raise refused from None
+    if not isinstance(raw, dict) or not raw:
+        raise refused
+    for partition, offset in raw.items():
+        # type() and not isinstance: true is an int to Python
+        if not partition.isascii() or not partition.isdigit() or type(offset) is not int or offset < 0:
+            raise refused
+    return {int(partition): offset for partition, offset in raw.items()}
+
+
+@click.command("trim")
+@queue_argument
+@click.option("--before", "before_us", type=TIME, metavar="RFC3339", help="Everything published before this time.")
+@click.option(
+    "--before-offsets",
+    type=Checked("json", _offsets),
+    metavar="JSON",
+    help='Everything below these offsets; partitions that are not named keep all.  Example: {"0": 12}',
+)
+@json_option
+@target_options
+def trim(
+    target: Target, name: str, before_us: int | None, before_offsets: dict[int, int] | None, as_json: bool
+) -> None:
+    """Make old messages unreadable, for every reader and for good.
+
+    What a group still needs stays. The stored bytes are given back later, by `partq queue collect`.
+    """
+    from partq_spark.log import housekeeping
+
+    if (before_us is None) == (before_offsets is None):
+        wrong_use("give either --before or --before-offsets.")
+    with target.queue(name) as found:
+        before = found.refresh()
+        if before_us is not None:
+            asked = found.offsets_at(before_us)
+        else:
+            asked = _complete(before_offsets or {}, len(before.next), str(found))
+        after = housekeeping.trim(found, asked)
+    gone = sum(after.earliest) - sum(before.earliest)
+    held = [p for p, offset in enumerate(asked) if min(offset, after.next[p]) > after.earliest[p]]
+    if as_json:
+        output.print_json(
+            {
+                "queue": name,
+                "trimmed": gone,
+                "messages": after.messages,
+                "held_back": [*held],
+                "partitions": [
+                    {"partition": p, "earliest": earliest, "next": after.next[p]}
+                    for p, earliest in enumerate(after.earliest)
+                ],
+            }
+        )
+        return
+    click.echo(f"Trimmed {output.plural(gone, 'message')} of {found}; {after.messages:,} can still be read.")
+    if held:
+        groups = ", ".join(sorted(after.groups))
+        click.echo(f"Held back in {output.plural(len(held), 'partition')}: a group ({groups}) still needs the rest.")
+    if gone:
+        click.echo(f"The space is given back by: partq queue collect {name}")
+
+
+def _complete(given: dict[int, int], partitions: int, queue: str) -> tuple[int, ...]:
+    unknown = [partition for partition in sorted(given) if partition >= partitions]
+    if unknown:
+        raise Invalid(f"--before-offsets names partition {unknown[0]}, {queue} has partitions 0 to {partitions - 1}")
+    return tuple(given.get(partition, 0) for partition in range(partitions))
+
+
+@click.command("collect")
+@queue_argument
+@click.option(
+    "--grace",
+    "grace_s",
+    type=SECONDS,
+    metavar="S",
+    help="Seconds for which a slow publish or reader may still need an object.  [default: 86400, a day]",
+)
+@json_option
+@target_options
+def collect(target: Target, name: str, grace_s: float | None, as_json: bool) -> None:
+    """Delete stored objects that nothing needs: what was trimmed, and what publishes that never ended left behind.
+
+    Works in rounds, so run it from time to time: an object is marked by one round and deleted by a later one, at least
+    one grace after. A publish that takes longer than the grace is refused at its end, and must be repeated.
+    """
+    from partq_spark.log import housekeeping
+
+    grace_s = housekeeping.GRACE_S if grace_s is None else grace_s
+    with target.queue(name) as found:
+        found.refresh()
+        done = housekeeping.collect(found, grace_s=grace_s)
+        # Of all queues in the store, so never younger than a day, whatever this queue's grace: a file that is swept
+        # from under its writer makes that writer fail.
+        temporary = found.store.sweep_temporary(max(grace_s, housekeeping.GRACE_S))
+    if as_json:
+        output.print_json(
+            {
+                "queue": name,
+                "deleted": done.deleted,
+                "deleted_bytes": done.deleted_bytes,
+                "marked": done.marked,
+                "floor_sequence": done.floor_sequence,
+                "temporary": temporary,
+            }
+        )
+        return
+    click.echo(f"Deleted {output.plural(done.deleted, 'object')} ({output.size(done.deleted_bytes)}) of {found}.")
+    if temporary:
+        click.echo(f"Removed {output.plural(temporary, 'temporary file')} of writers that died, in the whole store.")
+    if done.marked:
+        wait = f"{grace_s / 3600:g} h" if grace_s >= 3600 else output.seconds(grace_s)
+        click.echo(f"Marked {output.plural(done.marked, 'object')}: a round at least {wait} from now deletes them.")

@@ -1,0 +1,91 @@
+"""The entry point `partq`: the table of commands, and what becomes of errors.
+
+Exit codes: 0 done; 2 wrong use (click's usage errors, and arguments that no queue could take); 1 anything else, with
+one line on standard error that says what to do. Nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import sys
+from typing import Any
+
+import click
+
+from partq_spark import __version__
+from partq_spark.cli.lazy import Lazy, LazyGroup
+from partq_spark.errors import PartqError
+
+COMMANDS = {
+    "queue": Lazy("partq_spark.cli.queue_commands:queue", "Create, show, change and clean up queues."),
+    "publish": Lazy("partq_spark.cli.publish:publish", "Publish messages from a file or standard input."),
+    "browse": Lazy("partq_spark.cli.browse:browse", "Look at messages without taking them."),
+    "demo": Lazy("partq_spark.cli.demo:demo", "Send real flights through a queue with Spark."),
+}
+LATER = {
+    "status": "who has which partition",
+    "checkpoints": "how far each group is",
+    "coordinator": "who gets which partition",
+}
+EPILOG = """\b
+Examples:
+  partq queue create orders --partitions 8
+  partq publish orders --file orders.csv --key-column customer
+  partq browse orders --limit 5
+"""
+
+
+class Root(LazyGroup):
+    """The topmost group: turns errors into one line each, whichever command they come from."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PartqError as error:
+            raise _failure(str(error), error) from error
+        except KeyboardInterrupt as error:
+            # Before click sees it, which would print an empty line too.
+            raise _failure("interrupted", error) from error
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:  # whatever it is, a person gets one line and the way to more
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise  # whoever read our output has read enough; click ends quietly
+            raise _failure(f"{type(error).__name__}: {error} (PARTQ_DEBUG=1 shows where)", error) from error
+
+
+@click.group(
+    cls=Root,
+    lazy=COMMANDS,
+    later=LATER,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, message="partq %(version)s")
+def cli() -> None:
+    """Partitioned message queues for Spark, kept in a directory or in Azure Blob Storage."""
+
+
+def main() -> None:
+    """What the command `partq` runs."""
+    # A command that is told to end tidies up as after Ctrl-C: nothing half-staged stays behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what a terminal's encoding lacks is no reason to fail
+    cli(prog_name="partq")
+
+
+def _failure(message: str, error: BaseException) -> click.ClickException:
+    if os.environ.get("PARTQ_DEBUG", "") not in ("", "0"):
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    return click.ClickException(" ".join(message.splitlines()))
+
+
+if __name__ == "__main__":
+    main()

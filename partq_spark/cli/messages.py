@@ -1,0 +1,129 @@
+"""What a source of messages is to `partq publish`, and what holds for all of them: how columns become messages, and
+the checks that name the line or row of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from partq_spark.errors import Invalid
+from partq_spark.log.model import MAX_KEY_BYTES
+from partq_spark.schema import IGNORED
+
+CHUNK_ROWS = 8192  # with CHUNK_BYTES: what a source holds in memory at a time
+CHUNK_BYTES = 4 * 1024 * 1024
+
+
+class Chunk(NamedTuple):
+    """Some messages in order: `batch` has the columns of a segment, `places` the line or row of each, from 1."""
+
+    batch: pa.RecordBatch
+    places: Sequence[int]
+
+
+class Source(Protocol):
+    """Messages to publish. Made by `open_source`, read once, in bounded memory.
+
+    `name` is the file as the user wrote it; `unit` what `places` count, "line" or "row"; `headers` whether the batches
+    have that column; `meaning` says how rows become messages, or is empty where there is nothing to say.
+    """
+
+    name: str
+    unit: str
+    headers: bool
+    meaning: str
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The messages. Raises `Invalid` naming file and line or row for what cannot be published."""
+
+    def progress(self) -> tuple[int, int | None]:
+        """How much has been read, and of how much (None: nobody knows), in one unit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """How the columns of a table become messages. `key` is the column of the key, if there is one.
+
+    `whole`: the whole row becomes the value, as a JSON object; else there is a column `value`.
+    """
+
+    key: str | None
+    whole: bool
+
+    @property
+    def meaning(self) -> str:
+        """For the summary; empty for a plain table of messages."""
+        if not self.whole:
+            return "" if self.key in (None, "key") else f"key from {self.key!r}"
+        return "each row as a JSON object, " + ("without keys" if self.key is None else f"key from {self.key!r}")
+
+
+def shape_of(
+    name: str, columns: Sequence[str], *, key_column: str | None, whole_rows: bool, also: Sequence[str] = ()
+) -> Shape:
+    """How to publish a table with these columns. Raises `Invalid` where it could be meant in two ways.
+
+    A table with a column `value` holds messages (key, value, headers). In any other each whole row becomes a value.
+    `also` are further columns that a table of messages may have.
+    """
+    if key_column is not None and key_column not in columns:
+        raise Invalid(
+            f"{name} has no column {key_column!r} (--key-column), it has {', '.join(columns)}: name one of them"
+        )
+    key = key_column if key_column is not None else ("key" if "key" in columns else None)
+    if whole_rows or "value" not in columns:
+        return Shape(key=key, whole=True)
+    known = {key, "value", "headers", *IGNORED, *also}
+    unknown = [column for column in columns if column not in known]
+    if unknown:
+        raise Invalid(
+            f"{name} has a column 'value', so its rows are taken for messages, but {unknown[0]!r} is no part of a "
+            "message: give --whole-rows to publish each row as a JSON object, or leave that column out"
+        )
+    return Shape(key=key, whole=False)
+
+
+def check(chunk: Chunk, source: Source, max_message_bytes: int) -> None:
+    """Raises `Invalid` for the first kind of message that no queue takes, naming its line or row.
+
+    The log checks all of this again; but it does not know the file.
+    """
+    batch = chunk.batch
+    value = batch.column("value")
+    if value.null_count:
+        raise Invalid(
+            f"{_place(chunk, source, pc.is_null(value))} has no value: every message needs one (null is not allowed, "
+            "an empty text is; CSV cannot tell them apart, use JSON lines or Parquet)"
+        )
+    key_bytes = pc.fill_null(pc.binary_length(batch.column("key")), 0)
+    longest = pc.max(key_bytes).as_py() or 0
+    if longest > MAX_KEY_BYTES:
+        raise Invalid(
+            f"the key of {_place(chunk, source, pc.equal(key_bytes, longest))} has {longest} bytes in UTF-8, at most "
+            f"{MAX_KEY_BYTES} are allowed: shorten it or hash it"
+        )
+    if batch.nbytes <= max_message_bytes:  # then no single message can be larger
+        return
+    sizes = pc.add(key_bytes.cast(pa.int64()), pc.binary_length(value).cast(pa.int64()))
+    if source.headers:
+        sizes = pc.add(sizes, pa.array([_header_bytes(row) for row in batch.column("headers").to_pylist()], pa.int64()))
+    largest = pc.max(sizes).as_py()
+    if largest > max_message_bytes:
+        raise Invalid(
+            f"the message of {_place(chunk, source, pc.equal(sizes, largest))} has {largest} bytes, the queue takes "
+            f"{max_message_bytes}: keep large payloads elsewhere and publish their address, or raise the limit with "
+            "`partq queue alter NAME --max-message-bytes N`"
+        )
+
+
+def _header_bytes(headers: list[dict[str, Any]] | None) -> int:
+    return sum(len((header["key"] or "").encode()) + len(header["value"] or b"") for header in headers or () if header)
+
+
+def _place(chunk: Chunk, source: Source, bad: pa.Array) -> str:
+    return f"{source.name} {source.unit} {chunk.places[pc.index(bad, True).as_py()]}"

@@ -1,0 +1,250 @@
+"""`partq queue …`: create, list, describe, alter and delete. Trimming and collection are in `housekeeping_commands`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from partq_spark.cli import output
+from partq_spark.cli.arguments import (
+    SECONDS,
+    Checked,
+    Refused,
+    Target,
+    checked,
+    json_option,
+    queue_argument,
+    target_options,
+    wrong_use,
+)
+from partq_spark.cli.lazy import Lazy, LazyGroup
+
+if TYPE_CHECKING:
+    from partq_spark.log.model import Head, QueueConfig
+
+COMMANDS = {
+    "create": Lazy("partq_spark.cli.queue_commands:create", "Create a queue."),
+    "list": Lazy("partq_spark.cli.queue_commands:list_all", "List the queues of a namespace."),
+    "describe": Lazy("partq_spark.cli.queue_commands:describe", "Show what a queue is and what it holds."),
+    "alter": Lazy("partq_spark.cli.queue_commands:alter", "Change a queue's settings."),
+    "delete": Lazy("partq_spark.cli.queue_commands:delete", "Delete a queue and its messages for good."),
+    "trim": Lazy("partq_spark.cli.housekeeping_commands:trim", "Make old messages unreadable."),
+    "collect": Lazy("partq_spark.cli.housekeeping_commands:collect", "Delete stored objects that nothing needs."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+def queue() -> None:
+    """Create, show, change and clean up queues."""
+
+
+def _partitions(text: str) -> int:
+    from partq_spark.log.admin import checked_partitions
+
+    return checked_partitions(text)
+
+
+PARTITIONS = Checked("partitions", _partitions)
+
+
+def settings_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the settings of a queue, as one dictionary of those that were given, by their names in
+    `QueueConfig`.
+    """
+
+    @functools.wraps(command)
+    def run(*args: Any, **own: Any) -> None:
+        names = ("rebalance_delay_s", "max_handoff_time_s", "access_type", "max_message_bytes")
+        given = {name: value for name in names if (value := own.pop(name)) is not None}
+        command(*args, given=given, **own)
+
+    for option in (
+        click.option("--schema", metavar="DDL", help="Comes with a later version."),
+        click.option(
+            "--max-message-bytes",
+            type=int,
+            metavar="N",
+            help="Largest message: key, value and headers.  [default: 10000000]",
+        ),
+        click.option(
+            "--access-type",
+            type=click.Choice(["exclusive", "non-exclusive"], case_sensitive=False),
+            help="Whether one flow has all partitions, or flows share them.  [default: non-exclusive]",
+        ),
+        click.option(
+            "--max-handoff-time",
+            "max_handoff_time_s",
+            type=SECONDS,
+            metavar="S",
+            help="Seconds that a handoff may wait for acknowledgements; 0 allowed.  [default: 3]",
+        ),
+        click.option(
+            "--rebalance-delay",
+            "rebalance_delay_s",
+            type=SECONDS,
+            metavar="S",
+            help="Seconds that changes may settle before rebalancing; 0 allowed.  [default: 5]",
+        ),
+    ):
+        run = option(run)
+    return run
+
+
+def _configured(config: QueueConfig, given: dict[str, Any], schema: str | None) -> QueueConfig:
+    """`config` with the given settings. What is out of range or not there yet is wrong use."""
+    from partq_spark.log.admin import checked_config
+
+    if schema is not None:
+        wrong_use("--schema (typed payload columns) comes with a later version of partq: leave it out.")
+    return checked(lambda: checked_config(replace(config, **given)))
+
+
+@click.command("create")
+@queue_argument
+@click.option("--partitions", type=PARTITIONS, metavar="N", required=True, help="How many partitions: 1 to 1000.")
+@settings_options
+@json_option
+@target_options
+def create(
+    target: Target, name: str, partitions: int, given: dict[str, Any], schema: str | None, as_json: bool
+) -> None:
+    """Create a queue.
+
+    NAME is 1 to 63 of a-z, 0-9, '.', '_' and '-'. A message's key decides its partition; the order within a partition
+    is kept, and at most that many consumers of one group work at the same time.
+    """
+    from partq_spark.log.admin import create_queue
+    from partq_spark.log.model import QueueConfig
+    from partq_spark.log.queue import Effects
+
+    config = _configured(QueueConfig(), given, schema)
+    with target.store() as store:
+        made = create_queue(
+            store, target.namespace, name, partitions, config, Effects(retry_timeout_s=target.retry_timeout_s)
+        )
+        if as_json:
+            _print_description(made.head)
+        else:
+            click.echo(f"Created {made} with {output.plural(partitions, 'partition')}.")
+
+
+@click.command("list")
+@json_option
+@target_options
+def list_all(target: Target, as_json: bool) -> None:
+    """List the queues of a namespace."""
+    from partq_spark.cli import queue_view
+    from partq_spark.log.admin import list_queues
+
+    with target.store() as store:
+        heads = [found.head for found in list_queues(store, target.namespace)]
+        where = f"namespace {target.namespace!r} of {store.url}"
+    if as_json:
+        output.print_json([queue_view.summary(head) for head in heads])
+    elif heads:
+        queue_view.print_list(heads)
+    else:
+        click.echo(f"No queues in {where}. Create one: partq queue create NAME --partitions N")
+
+
+@click.command("describe")
+@queue_argument
+@click.option("--bytes", "count_bytes", is_flag=True, help="Count stored bytes also where that takes many requests.")
+@json_option
+@target_options
+def describe(target: Target, name: str, count_bytes: bool, as_json: bool) -> None:
+    """Show what a queue is and what it holds.
+
+    Stored bytes are counted by reading the whole log, but not the messages: without --bytes only if it is short.
+    """
+    from partq_spark.cli import queue_view
+
+    with target.queue(name) as found:
+        found.refresh()
+        stored = found.settled(lambda head: queue_view.stored_bytes(found, head, at_any_cost=count_bytes))
+        head = found.head
+        url = found.store.url
+    if as_json:
+        output.print_json(queue_view.description(head, stored))
+    else:
+        queue_view.print_description(head, stored, url)
+
+
+@click.command("alter")
+@queue_argument
+@click.option("--partitions", metavar="N", help="Comes with a later version.")
+@settings_options
+@json_option
+@target_options
+def alter(
+    target: Target, name: str, partitions: str | None, given: dict[str, Any], schema: str | None, as_json: bool
+) -> None:
+    """Change a queue's settings: those that are given, and no others."""
+    if partitions is not None:
+        wrong_use(
+            "--partitions: changing the number of partitions comes with a later version of partq. Create another queue "
+            "with as many as you need, and copy the messages."
+        )
+    if not given and schema is None:
+        wrong_use("nothing to alter: give at least one setting.")
+    from partq_spark.log.model import QueueConfig
+
+    _configured(QueueConfig(), given, schema)  # each setting has a range of its own, so this needs no queue
+
+    def decide(head: Head) -> Head:
+        # On the head's own settings, so that two who alter different ones both succeed.
+        config = replace(head.config, **given)
+        return head if config == head.config else replace(head, config=config, sequence=head.sequence + 1)
+
+    with target.queue(name) as found:
+        before = found.refresh().config
+        head = found.change(decide)
+    if as_json:
+        _print_description(head)
+        return
+    for setting in given:
+        old, new = getattr(before, setting), getattr(head.config, setting)
+        label = setting.removesuffix("_s").replace("_", "-")
+        click.echo(f"{label}: {old} → {new}" if old != new else f"{label}: {new}, as it was")
+
+
+@click.command("delete")
+@queue_argument
+@click.option("--yes", is_flag=True, help="Really delete it.")
+@json_option
+@target_options
+def delete(target: Target, name: str, yes: bool, as_json: bool) -> None:
+    """Delete a queue and its messages for good.
+
+    Without --yes it only says what would be deleted. If a deletion was cut off, the same command finishes it.
+    """
+    from partq_spark.cli import queue_view
+    from partq_spark.log.admin import delete_queue, remove_remains
+
+    with target.queue(name) as found:
+        head = found.look()
+        if head is None:
+            # The head goes first, so what a deletion that was cut off left behind has none.
+            objects = remove_remains(found) if yes else 0
+            if not objects:
+                found.refresh()  # says that there is no such queue
+        elif not yes:
+            raise Refused(f"this would delete {found} for good, with {queue_view.contents(head)}. Add --yes to do so.")
+        else:
+            objects = delete_queue(found)
+    if as_json:
+        output.print_json({"queue": name, "deleted": head is not None, "objects": objects})
+    elif head is None:
+        click.echo(f"Removed what was left of {found}: {output.plural(objects, 'object')}.")
+    else:
+        click.echo(f"Deleted {found}: {queue_view.contents(head)}, {output.plural(objects, 'object')}.")
+
+
+def _print_description(head: Head) -> None:
+    from partq_spark.cli import queue_view
+
+    output.print_json(queue_view.description(head, None))

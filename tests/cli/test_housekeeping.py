@@ -1,0 +1,133 @@
+"""`partq queue trim` and `collect`."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from partq_spark.log.admin import create_group
+from partq_spark.log.queue import Queue
+from partq_spark.objects import open_store
+from tests.cli.conftest import Partq, json_lines
+
+
+@pytest.fixture
+def filled(orders: Partq) -> Partq:
+    """Three publishes of ten messages."""
+    for first in (0, 10, 20):
+        orders("publish", "orders", stdin=json_lines({"value": str(i)} for i in range(first, first + 10)))
+    return orders
+
+
+def segments(partq: Partq) -> list[Path]:
+    return sorted(partq.store.rglob("*.arrow"))
+
+
+# --- trim -------------------------------------------------------------------------------------------------------------
+
+
+def test_trim_by_offset(filled: Partq) -> None:
+    done = filled.json("queue", "trim", "orders", "--before-offsets", '{"0": 12}')
+    assert done == {
+        "queue": "orders",
+        "trimmed": 12,
+        "messages": 18,
+        "held_back": [],
+        "partitions": [{"partition": 0, "earliest": 12, "next": 30}],
+    }
+    assert [value for _, value in filled.messages("orders")] == [str(i) for i in range(12, 30)]
+    assert filled.json("queue", "trim", "orders", "--before-offsets", '{"0": 3}')["trimmed"] == 0
+
+
+def test_trim_by_time(filled: Partq) -> None:
+    second = filled.browse("orders", "--from", 10, "--limit", 1)[0]["timestamp"]
+    text = filled("queue", "trim", "orders", "--before", second).stdout
+    assert text.startswith(f"Trimmed 10 messages of queue 'orders' (namespace 'default', store {filled.url}); 20 can")
+    assert "partq queue collect orders" in text
+    assert filled.browse("orders")[0]["timestamp"] == second
+
+
+def test_partitions_that_are_not_named_keep_all(partq: Partq) -> None:
+    partq("queue", "create", "orders", "--partitions", 3)
+    partq("publish", "orders", stdin=json_lines({"value": str(i)} for i in range(100)))
+    done = partq.json("queue", "trim", "orders", "--before-offsets", '{"1": 1000000}')
+    assert [p["earliest"] for p in done["partitions"]] == [0, done["partitions"][1]["next"], 0]
+
+
+def test_what_a_group_needs_is_kept_and_said(filled: Partq) -> None:
+    create_group(Queue(open_store(filled.url), "default", "orders"), "billing", [5])
+    text = filled("queue", "trim", "orders", "--before-offsets", '{"0": 12}').stdout
+    assert text.startswith("Trimmed 5 messages")
+    assert "Held back in 1 partition: a group (billing) still needs the rest." in text
+    assert filled.json("queue", "trim", "orders", "--before-offsets", '{"0": 12}')["held_back"] == [0]
+    assert "1 group (billing)" in filled.misuse("queue", "delete", "orders")
+    assert filled.json("queue", "describe", "orders")["groups"] == [{"group": "billing", "start": [5]}]
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    ["12", "[12]", "{}", "nonsense", '{"a": 1}', '{"0": -1}', '{"0": 1.0}', '{"0": true}', '{"0": "1"}', '{"٣": 1}'],
+)
+def test_bad_offsets_are_wrong_use(filled: Partq, offsets: str) -> None:
+    message = filled.misuse("queue", "trim", "orders", "--before-offsets", offsets)
+    assert 'such as {"0": 12, "1": 7}' in message
+
+
+def test_a_bad_time_is_wrong_use_with_an_example(filled: Partq) -> None:
+    assert "such as 2026-11-20T08:30:00Z" in filled.misuse("queue", "trim", "orders", "--before", "yesterday")
+
+
+def test_trim_wants_to_know_until_where(filled: Partq) -> None:
+    assert "give either --before or --before-offsets" in filled.misuse("queue", "trim", "orders")
+    both = ["--before", "2026-01-01T00:00:00Z", "--before-offsets", '{"0": 1}']
+    assert "give either --before or --before-offsets" in filled.misuse("queue", "trim", "orders", *both)
+    assert "has partitions 0 to 0" in filled.error("queue", "trim", "orders", "--before-offsets", '{"7": 1}')
+
+
+# --- collect ----------------------------------------------------------------------------------------------------------
+
+
+def test_collect_deletes_what_was_trimmed_in_later_rounds(filled: Partq) -> None:
+    filled("queue", "trim", "orders", "--before-offsets", '{"0": 20}')
+    assert len(segments(filled)) == 3
+    rounds = [filled.json("queue", "collect", "orders", "--grace", 0) for _ in range(4)]
+    assert sum(each["deleted"] for each in rounds) == 2
+    assert sum(each["deleted_bytes"] for each in rounds) > 0
+    assert [each["marked"] for each in rounds][-1] == 0
+    assert len(segments(filled)) == 1
+    assert [value for _, value in filled.messages("orders")] == [str(i) for i in range(20, 30)]
+
+
+def test_collect_deletes_nothing_within_the_grace(filled: Partq) -> None:
+    filled("queue", "trim", "orders", "--before-offsets", '{"0": 30}')
+    for _ in range(3):
+        assert filled.json("queue", "collect", "orders")["deleted"] == 0
+    assert len(segments(filled)) == 3
+
+
+def test_collect_tells_people_what_comes_next(filled: Partq) -> None:
+    filled("queue", "trim", "orders", "--before-offsets", '{"0": 20}')
+    texts = [filled("queue", "collect", "orders", "--grace", 0).stdout for _ in range(4)]
+    assert any("Marked 2 objects: a round at least 0 s from now deletes them." in text for text in texts)
+    assert any(text.startswith("Deleted 2 objects (") for text in texts)
+
+
+def test_collect_removes_temporary_files_only_when_they_are_a_day_old(filled: Partq) -> None:
+    """Also with a grace of 0: the sweep concerns every writer of the store."""
+    folder = segments(filled)[0].parent
+    young, old = folder / ".tmp-young", folder / ".tmp-old"
+    filled("queue", "collect", "orders")
+    for path in (young, old):
+        path.write_bytes(b"x")
+    os.utime(old, (time.time() - 25 * 3600,) * 2)
+    text = filled("queue", "collect", "orders", "--grace", 0).stdout
+    assert "Removed 1 temporary file of writers that died" in text
+    assert young.exists()
+    assert not old.exists()
+
+
+def test_a_bad_grace_is_wrong_use(filled: Partq) -> None:
+    assert "give seconds from 0" in filled.misuse("queue", "collect", "orders", "--grace", "-1")

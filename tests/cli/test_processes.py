@@ -1,0 +1,193 @@
+"""The command line as processes: exit codes, one line on standard error, pipes, terminals, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import json_lines
+from tests.cli.processes import WAIT_S, run, start
+from tests.support.servers import Azurite, free_port
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with the queue `orders` of one partition."""
+    folder = tmp_path / "store"
+    assert run(folder, "queue", "create", "orders", "--partitions", 1).returncode == 0
+    return folder
+
+
+def test_the_exit_codes(store: Path) -> None:
+    done = run(store, "publish", "orders", stdin='{"key":"a","value":"b"}\n')
+    assert (done.returncode, done.stderr) == (0, "")
+    wrong = run(store, "queue", "create", "orders")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "Missing option '--partitions'" in wrong.stderr
+    failed = run(store, "browse", "none")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.startswith("Error: queue 'none'")
+    assert failed.stderr.count("\n") == 1
+
+
+def test_the_installed_script_is_there(store: Path) -> None:
+    script = Path(sys.executable).parent / "partq"
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == 0
+    assert done.stdout.startswith("partq ")
+
+
+def test_a_terminal_that_knows_only_ascii_gets_escapes(store: Path) -> None:
+    run(store, "publish", "orders", stdin=json_lines([{"key": "é", "value": "航"}]))
+    done = run(store, "browse", "orders", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert r"\xe9" in done.stdout
+    assert r"\u822a" in done.stdout
+    altered = run(store, "queue", "alter", "orders", "--rebalance-delay", 1, PYTHONIOENCODING="ascii")
+    assert altered.returncode == 0
+    machine = run(store, "browse", "orders", "--json", PYTHONIOENCODING="ascii")
+    assert '"key": "é", "value": "航"' in machine.stdout
+
+
+def test_a_reader_that_stops_reading_is_no_error_worth_a_line(store: Path) -> None:
+    run(store, "publish", "orders", stdin=json_lines({"value": "x" * 100} for _ in range(5000)))
+    with start(store, "browse", "orders", "--json", "--limit", 5000, stdin=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(WAIT_S) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["queue", "list"], ["queue", "create", "a", "--partitions", "1"], ["publish", "a"], ["browse", "a"]],
+    ids=" ".join,
+)
+def test_an_unreachable_store_is_waited_for_within_a_bound_and_told_in_one_line(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    secret = "c2VjcmV0"
+    connection = f"DefaultEndpointsProtocol=http;AccountName=a;AccountKey={secret};BlobEndpoint=http://127.0.0.1:{free_port()}/a;"
+    begun_s = time.monotonic()
+    done = run(
+        tmp_path,
+        *arguments,
+        *("--store", "azure://box/queues", "--retry-timeout", "0.2"),
+        stdin='{"value":"a"}\n',
+        AZURE_STORAGE_CONNECTION_STRING=connection,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "azure://box/queues" in done.stderr
+    assert secret not in done.stderr
+    assert time.monotonic() - begun_s < 30
+
+
+@pytest.mark.azurite
+def test_the_same_commands_work_on_azure_blob_storage(tmp_path: Path, azurite: Azurite) -> None:
+    url = azurite.fresh_url()
+
+    def partq(*arguments: object, stdin: str = "", key: str = azurite.key) -> subprocess.CompletedProcess[str]:
+        connection = azurite.connection_string_with(key)
+        more = {"AZURE_STORAGE_CONNECTION_STRING": connection}
+        return run(tmp_path, *arguments, "--store", url, "--retry-timeout", "1", stdin=stdin, **more)
+
+    rows = [{"key": f"k{i}", "value": str(i)} for i in range(100)]
+    assert partq("queue", "create", "orders", "--partitions", 2).returncode == 0
+    for _ in range(2):
+        assert partq("publish", "orders", "--publish-id", "p", stdin=json_lines(rows)).returncode == 0
+    found = [json.loads(line) for line in partq("browse", "orders", "--json", "--limit", 1000).stdout.splitlines()]
+    assert sorted((each["key"], each["value"]) for each in found) == sorted((row["key"], row["value"]) for row in rows)
+    assert json.loads(partq("queue", "describe", "orders", "--json").stdout)["messages"] == 100
+    refused = partq("queue", "list", key="c2VjcmV0")
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+    assert "AZURE_STORAGE_CONNECTION_STRING" in refused.stderr
+    assert partq("queue", "delete", "orders", "--yes").returncode == 0
+    assert json.loads(partq("queue", "list", "--json").stdout) == []
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_publish_that_is_interrupted_publishes_nothing_and_says_so(store: Path, number: signal.Signals) -> None:
+    process = start(store, "publish", "orders")
+    assert process.stdin is not None
+    # More than pipe and file buffers hold: when all is written, the process has been reading.
+    process.stdin.write(json_lines({"value": "x" * 1000} for _ in range(2000)).encode())
+    process.stdin.flush()
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1
+    assert stderr == b"Error: interrupted: nothing was published\n"
+    assert run(store, "browse", "orders", "--json").stdout == ""
+
+
+def test_any_other_command_that_is_interrupted_ends_with_one_line_too(tmp_path: Path) -> None:
+    """Interrupted while it waits for a store that takes the request and does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        connection = (
+            "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=c2VjcmV0;"
+            f"BlobEndpoint=http://127.0.0.1:{silent.getsockname()[1]}/a;"
+        )
+        more = {"AZURE_STORAGE_CONNECTION_STRING": connection}
+        with start(tmp_path / "store", "queue", "list", "--store", "azure://box", **more) as process:
+            silent.settimeout(WAIT_S)
+            request, _ = silent.accept()
+            with request:
+                process.send_signal(signal.SIGINT)
+                _, stderr = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1
+    assert stderr == b"Error: interrupted\n"
+
+
+# --- terminals --------------------------------------------------------------------------------------------------------
+
+
+def published_slowly(store: Path, stderr: int) -> None:
+    """One publish that takes longer than a bar waits before it shows."""
+    chunk = json_lines({"key": "k", "value": "x" * 10} for _ in range(9000)).encode()
+    with start(store, "publish", "orders", stderr=stderr) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(chunk)
+        process.stdin.flush()
+        time.sleep(0.8)
+        process.stdin.write(chunk)
+        process.stdin.close()
+        assert b"Published 18,000 messages" in process.stdout.read()
+        assert process.wait(WAIT_S) == 0
+
+
+def test_long_work_shows_a_bar_on_a_terminal(store: Path) -> None:
+    ours, theirs = pty.openpty()
+    published_slowly(store, theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 65536):
+            shown += part
+    except OSError:
+        pass  # how a terminal whose other side is closed ends
+    finally:
+        os.close(ours)
+    assert b"publishing standard input" in shown
+    assert b"messages" in shown
+
+
+def test_long_work_shows_nothing_elsewhere(store: Path, tmp_path: Path) -> None:
+    with (tmp_path / "errors").open("wb") as errors:
+        published_slowly(store, errors.fileno())
+    assert (tmp_path / "errors").read_bytes() == b""
