@@ -138,6 +138,8 @@ def collect(target: Target, name: str, grace_s: float | None, as_json: bool) -> 
     click.echo(f"Deleted {output.plural(done.deleted, 'object')} ({output.size(done.deleted_bytes)}) of {found}.")
     if temporary:
         click.echo(f"Removed {output.plural(temporary, 'temporary file')} of writers that died, in the whole store.")
+    if not done.deleted and not done.marked:
+        click.echo("Nothing was due: with regular rounds an object goes two graces after it was needed last.")
     if done.marked:
         wait = f"{grace_s / 3600:g} h" if grace_s >= 3600 else output.seconds(grace_s)
         click.echo(f"Marked {output.plural(done.marked, 'object')}: a round at least {wait} from now deletes them.")

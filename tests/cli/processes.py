@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -42,12 +43,12 @@ def start(
     stdin: int | IO[bytes] = subprocess.PIPE,
     stdout: int = subprocess.PIPE,
     stderr: int = subprocess.PIPE,
-    **more: str,
+    more: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start `partq`; it dies with the test."""
     return subprocess.Popen(
         command(*arguments),
-        env=environment(store, **more),
+        env=environment(store, **(more or {})),
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,

@@ -143,7 +143,7 @@ def test_any_other_command_that_is_interrupted_ends_with_one_line_too(tmp_path: 
             f"BlobEndpoint=http://127.0.0.1:{silent.getsockname()[1]}/a;"
         )
         more = {"AZURE_STORAGE_CONNECTION_STRING": connection}
-        with start(tmp_path / "store", "queue", "list", "--store", "azure://box", **more) as process:
+        with start(tmp_path / "store", "queue", "list", "--store", "azure://box", more=more) as process:
             silent.settimeout(WAIT_S)
             request, _ = silent.accept()
             with request:

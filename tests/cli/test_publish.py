@@ -254,6 +254,13 @@ def test_a_publish_id_makes_a_repetition_do_nothing_and_say_so(orders: Partq) ->
     assert [value for _, value in orders.messages("orders")] == ["a", "b", "a", "b"]
 
 
+def test_a_repetition_does_not_even_look_at_the_file(orders: Partq, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "key,value\na,b\n")
+    orders("publish", "orders", "--publish-id", "p", "--file", path)
+    written(path, "nothing, that\nis a, csv, file\n")
+    assert orders.json("publish", "orders", "--publish-id", "p", "--file", path)["already_published"] is True
+
+
 def test_a_repetition_reads_its_input_to_the_end(orders: Partq) -> None:
     """Or whoever writes it would die of a broken pipe, and the whole pipeline fail."""
     orders("publish", "orders", "--publish-id", "p", stdin='{"value":"a"}\n')
