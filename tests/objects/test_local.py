@@ -434,8 +434,8 @@ def test_a_store_one_may_not_write_to_says_so(root: Path, store: LocalStore) -> 
             root.chmod(0o500)
             stack.callback(root.chmod, 0o700)
         fresh = LocalStore(str(root))
-        with pytest.raises(Unavailable, match=rf"{root}/other/b.*user id {os.geteuid()}"):
+        with pytest.raises(Invalid, match=rf"{root}/other/b.*user id {os.geteuid()}"):
             fresh.create("other/b", b"y")
-        with pytest.raises(Unavailable, match=f"{root}/other/c"):
+        with pytest.raises(Invalid, match=f"{root}/other/c"):
             fresh.swap("other/c", b"{}", expected=None)
         assert fresh.load("other/c") is None
