@@ -28,6 +28,7 @@ DRIVER_WAIT_S: Final = 150.0
 
 _END_WAIT_S: Final = 30.0
 _LOOK_S: Final = 0.05
+_COUNT_S: Final = 1.0  # between two counts of a family, which look at every process of the machine
 _LOG_TAIL: Final = 6000
 _PASSED_ON: Final = ("PATH", "JAVA_HOME", "LANG", "LC_ALL")
 
@@ -166,11 +167,14 @@ class Program:
         """The first true answer of `look`; fails with the log when the program ends before, or the time is over."""
         assert self._process is not None, f"{self.name} was not started"
         deadline_s = time.monotonic() + wait_s
+        counted_s = 0.0
         while True:
             ended = self._process.poll()
             if answer := look():  # asked once more after the program's end
                 return answer
-            self.family()
+            if time.monotonic() - counted_s > _COUNT_S:
+                counted_s = time.monotonic()
+                self.family()
             assert ended is None, f"{self.name} ended with {ended} before {what}\n{self.tail()}"
             assert time.monotonic() < deadline_s, f"{self.name}: no sign of {what} in {wait_s:g} s\n{self.tail()}"
             time.sleep(_LOOK_S)

@@ -178,7 +178,7 @@ def test_no_secret_in_plans_logs_and_closures(run: Run) -> None:
     assert sum(place.endswith("stderr") for place in places) == EXECUTORS
     for place, content in places.items():
         for whose, key in run.keys.items():
-            assert key.encode() not in content, f"the {whose}' key is in {place}"
+            assert key.encode() not in content, f"the key of the {whose} is in {place}"
             assert b"AccountKey=" not in content, place
 
 
