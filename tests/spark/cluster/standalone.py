@@ -22,7 +22,6 @@ _SPARK_HOME: Final = Path(pyspark.__file__).parent
 _SMALL: Final = {
     "SPARK_HOME": str(_SPARK_HOME),
     "SPARK_DAEMON_MEMORY": "256m",
-    "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
 }
 
 
@@ -34,13 +33,18 @@ class Cluster:
     work: Path
 
 
+def java_options(environment: Mapping[str, str]) -> str:
+    """For a JVM that lives shortly and leaves nothing outside its own folder for temporary files."""
+    return f"-Djava.io.tmpdir={environment['TMPDIR']} -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
 @contextlib.contextmanager
 def cluster(folder: Path, environment: Mapping[str, str]) -> Iterator[Cluster]:
     """A running cluster, whose worker and executors start in `folder` with `environment`."""
     folder.mkdir(parents=True, exist_ok=True)
     port, work = free_port(), folder / "work"
     url = f"spark://127.0.0.1:{port}"
-    settings = {**environment, **_SMALL}
+    settings = {**environment, **_SMALL, "SPARK_DAEMON_JAVA_OPTS": java_options(environment)}
 
     def daemon(name: str, *arguments: str) -> Program:
         program = f"org.apache.spark.deploy.{name}.{name.capitalize()}"

@@ -15,7 +15,7 @@ import pytest
 
 from partq_spark.log.admin import create_queue
 from partq_spark.objects import open_store
-from tests.spark.cluster.standalone import EXECUTORS, cluster
+from tests.spark.cluster.standalone import EXECUTORS, cluster, java_options
 from tests.support.messages import assert_published, numbered_rows
 from tests.support.processes import Program, spark_environment
 from tests.support.servers import Azurite, running
@@ -91,7 +91,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.executor.memory": "1g",
                 "spark.executor.cores": "1",
-                "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
+                "spark.executor.extraJavaOptions": java_options(theirs),
                 # A task that looked for its store in its environment would look there.
                 "spark.executorEnv.PARTQ_STORE": f"file://{executors}/trap",
                 "spark.executorEnv.PARTQ_TEST_USER": "an executor",
