@@ -49,7 +49,7 @@ def browse(
 ) -> None:
     """Look at messages without taking them, oldest first.
 
-    A key or value that is not UTF-8 is shown in hexadecimal, and long ones are cut. --json prints one message per line,
+    A value that is not UTF-8 is shown in hexadecimal; long keys and values are cut. --json prints one message per line,
     whole, in the form that `partq publish` reads; a value that is not UTF-8 is in base64 there, and value_encoding says
     so.
     """
@@ -69,10 +69,8 @@ def _messages(queue: Queue, partition: int | None, from_offset: int, limit: int)
     head = queue.refresh()
     if partition is not None and partition >= len(head.next):
         raise Invalid(f"{queue} has partitions 0 to {len(head.next) - 1}, there is no {partition}: name one of them")
-    wanted: dict[int, tuple[int, int]] = {}
-    for number in range(len(head.next)) if partition is None else [partition]:
-        start = max(from_offset, head.earliest[number])
-        wanted[number] = (start, min(start + limit, head.next[number]))
+    numbers = range(len(head.next)) if partition is None else [partition]
+    wanted = {number: (max(from_offset, head.earliest[number]), head.next[number]) for number in numbers}
     left = limit
     for piece in RangeReader(queue, head.queue_id, tree.view(head, wanted)).pieces():
         batch = piece.batch.slice(0, left)

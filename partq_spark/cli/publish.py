@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -147,7 +148,7 @@ def _stage(
         open_source(
             path, key_column=key_column, whole_rows=whole_rows, max_message_bytes=stage.max_message_bytes
         ) as source,
-        Bar(f"publishing {source.name}") as bar,
+        Bar(f"publishing {Path(source.name).name}") as bar,
         Stager(queue.store, stage, seed=f"{seed or new_id()}/0/0", headers=source.headers) as stager,
     ):
         for chunk in source.chunks():

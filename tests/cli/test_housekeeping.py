@@ -129,5 +129,6 @@ def test_collect_removes_temporary_files_only_when_they_are_a_day_old(filled: Pa
     assert not old.exists()
 
 
-def test_a_bad_grace_is_wrong_use(filled: Partq) -> None:
-    assert "give seconds from 0" in filled.misuse("queue", "collect", "orders", "--grace", "-1")
+@pytest.mark.parametrize("grace", ["-1", "nan", "inf", "1e9", "a day", ""])
+def test_a_bad_grace_is_wrong_use(filled: Partq, grace: str) -> None:
+    assert "give seconds from 0 to 31622400" in filled.misuse("queue", "collect", "orders", f"--grace={grace}")

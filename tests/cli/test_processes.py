@@ -18,6 +18,8 @@ from tests.cli.conftest import json_lines
 from tests.cli.processes import WAIT_S, run, start
 from tests.support.servers import Azurite, free_port
 
+pytestmark = pytest.mark.slow  # every process imports Arrow: half a second each
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:

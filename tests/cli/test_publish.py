@@ -153,6 +153,16 @@ def test_a_bad_line_is_named_and_nothing_is_published(orders: Partq, line: str, 
     assert nothing_is_published(orders)
 
 
+@pytest.mark.parametrize("line", ['{"key": "a"}', '{"key": "a", "valu": "b"}', "{}"])
+def test_a_slip_of_the_pen_on_standard_input_is_not_taken_for_a_row(orders: Partq, line: str) -> None:
+    """In a file, lines without a value are rows; here that must be asked for."""
+    message = orders.error("publish", "orders", stdin=line + "\n")
+    assert message.startswith("standard input line 1 has no value")
+    assert nothing_is_published(orders)
+    orders("publish", "orders", "--whole-rows", stdin=line + "\n")
+    assert [value for _, value in orders.messages("orders")] == [line]
+
+
 def test_bytes_that_are_not_utf8_are_named_by_their_line(orders: Partq) -> None:
     message = orders.error("publish", "orders", stdin=b'{"value":"a"}\n{"value":"\xff"}\n')
     assert message.startswith("standard input line 2 is not UTF-8 (byte 0xff at 10)")
