@@ -3,9 +3,9 @@
 from hypothesis import settings
 
 from tests.support.servers import azurite, redis_server
-from tests.support.spark import lab, spark
+from tests.support.spark import lab, spark, spark_azurite
 
-__all__ = ["azurite", "lab", "redis_server", "spark"]
+__all__ = ["azurite", "lab", "redis_server", "spark", "spark_azurite"]
 
 # The same examples in every run, and no deadline: a busy machine is no failure. `--hypothesis-profile=explore` looks
 # further, with other examples every time.

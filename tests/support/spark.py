@@ -8,7 +8,6 @@ here knows what a test wants to show.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from partq_spark.log.queue import Effects, Queue
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.objects import open_store
 from tests.support.messages import Message, browse
+from tests.support.servers import Azurite
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -42,18 +42,44 @@ Given = tuple[str | None, bytes] | tuple[str | None, bytes, list[Header] | None]
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark_azurite() -> Iterator[Azurite]:
+    """The Azurite that Spark's processes have credentials for. Tests start and stop it, so it is not running yet.
+
+    Workers have the environment of the JVM's start (spark-traps 26), so its address has to be known by then.
+    """
+    server = Azurite()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_azurite: Azurite) -> Iterator[SparkSession]:
     """Classic Spark in this process, two cores, four attempts per task. It finds partq by itself: nothing registers it.
 
     Sessions are cheap beside it: a test that changes settings takes `spark.newSession()`.
     """
+    folder = tmp_path_factory.mktemp("spark")
+    environment = {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PARTQ_STORE": f"file://{folder}/default-store",
+        "AZURE_STORAGE_CONNECTION_STRING": spark_azurite.connection_string,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        session = _session(folder)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _session(folder: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    folder = tmp_path_factory.mktemp("spark")
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    session = (
+    return (
         SparkSession.builder.master("local[2,4]")
         .appName("partq tests")
         .config("spark.driver.memory", "1g")
@@ -70,10 +96,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
         .getOrCreate()
     )
-    try:
-        yield session
-    finally:
-        session.stop()
 
 
 # --- a store of a test's own ------------------------------------------------------------------------------------------
