@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import repeat
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 _SEED = 42  # Spark SQL's own seed for xxhash64, so that pmod(xxhash64(key), partitions) says the same
@@ -16,17 +18,23 @@ def partition_of(key: bytes, partitions: int) -> int:
     return (digest - ((digest & _SIGN) << 1)) % partitions
 
 
-def partitions_of(keys: Sequence[bytes | None], partitions: int, seed: str, first_row: int) -> list[int]:
-    """The partition of each of `keys`; a null key gets a random one.
+def partitions_of(keys: pa.Array, partitions: int, seed: str, first_row: int) -> pa.Array:
+    """The partition (uint16) of each of `keys` (binary, UTF-8); a null key gets a random one.
 
-    The choice for a null key depends on `seed` (writer, batch and task) and the row's number in its task alone, so
-    that a retried task chooses as the first attempt did (DIS-03). `first_row` is the number of the first of `keys`.
+    The choice for a null key depends on `seed` (writer, batch and task) and the row's number in its task alone, so that
+    a retried task chooses as the first attempt did (DIS-03). `first_row` is the number of the first of `keys`.
     """
+    values = keys.to_pylist()
     intdigest = xxhash.xxh64_intdigest
-    # One subtraction makes the unsigned digest signed: (u XOR sign) - sign, and Python's % is pmod.
-    result = [-1 if key is None else ((intdigest(key, _SEED) ^ _SIGN) - _SIGN) % partitions for key in keys]
-    if -1 in result:
-        for index, partition in enumerate(result):
-            if partition < 0:
-                result[index] = intdigest(f"{seed}/{first_row + index}".encode()) % partitions
-    return result
+    if keys.null_count:
+        digests = [
+            intdigest(f"{seed}/{first_row + row}".encode()) if key is None else intdigest(key, _SEED)
+            for row, key in enumerate(values)
+        ]
+    else:
+        digests = list(map(intdigest, values, repeat(_SEED)))
+    # pmod for a column: Arrow divides towards zero, so a negative remainder moves up by one divisor.
+    signed = pa.array(digests, pa.uint64()).view(pa.int64())
+    count = pa.scalar(partitions, pa.int64())
+    rest = pc.subtract(signed, pc.multiply(pc.divide(signed, count), count))
+    return pc.if_else(pc.less(rest, 0), pc.add(rest, count), rest).cast(pa.uint16())
