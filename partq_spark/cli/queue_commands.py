@@ -191,18 +191,14 @@ def alter(
         )
     if not given and schema is None:
         wrong_use("nothing to alter: give at least one setting.")
+    from partq_spark.log.admin import alter_queue
     from partq_spark.log.model import QueueConfig
 
     _configured(QueueConfig(), given, schema)  # each setting has a range of its own, so this needs no queue
 
-    def decide(head: Head) -> Head:
-        # On the head's own settings, so that two who alter different ones both succeed.
-        config = replace(head.config, **given)
-        return head if config == head.config else replace(head, config=config, sequence=head.sequence + 1)
-
     with target.queue(name) as found:
         before = found.refresh().config
-        head = found.change(decide)
+        head = alter_queue(found, **given)
     if as_json:
         _print_description(head)
         return

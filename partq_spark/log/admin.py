@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from partq_spark.errors import Conflict, Invalid, Unavailable
 from partq_spark.log import codec, names
@@ -88,19 +89,26 @@ def create_queue(
             return queue
 
 
-def alter_queue(queue: Queue, config: QueueConfig) -> Head:
-    """Put `config` in place of the queue's settings. Raises `Invalid` if one of them is not allowed."""
-    checked_config(config)
-    return queue.change(
-        lambda head: head if head.config == config else replace(head, config=config, sequence=head.sequence + 1)
-    )
+def alter_queue(queue: Queue, **settings: Any) -> Head:
+    """Change some of the queue's settings, named as the fields of `QueueConfig`; the others stay as they are then.
+
+    Raises `Invalid` if one of them is not allowed.
+    """
+    checked_config(replace(QueueConfig(), **settings))  # each has a range of its own, so this needs no queue
+
+    def decide(head: Head) -> Head:
+        # On the head's own settings, so that two who alter different ones both succeed.
+        config = replace(head.config, **settings)
+        return head if head.config == config else replace(head, config=config, sequence=head.sequence + 1)
+
+    return queue.change(decide)
 
 
 def delete_queue(queue: Queue) -> int:
     """Delete a queue for good and everything stored for it; returns the number of objects removed.
 
-    The head goes first: from then on the queue does not exist, and whatever is cut off after that is removed by
-    deleting again.
+    The head goes first: from then on the queue does not exist, and what a deletion that is cut off after that leaves
+    behind is for `remove_remains`.
     """
     backoff = Backoff(queue.effects)
     queue_id = queue.refresh().queue_id
