@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, json_option
 from partq_spark.demo.check import Outcome, check
 from partq_spark.demo.flights import Prepared, prepare
 from partq_spark.errors import PartqError, Unavailable
@@ -35,8 +36,13 @@ BAR_WIDTH = 32
 
 @click.command("demo")
 @click.option("--partitions", type=click.IntRange(1, 64), default=8, show_default=True, help="Partitions of the queue.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, for machines.")
-def demo(partitions: int, as_json: bool) -> None:
+@click.option("--store", type=STORE, metavar="URL", help="Where the queue is made.  [default: a temporary directory]")
+@click.option(
+    "--namespace", type=NAMESPACE, metavar="NAME", default="default", show_default=True, help="The namespace."
+)
+@click.option("--ownership", type=OWNERSHIP, metavar="none", help="Only none: the rest comes with a later version.")
+@json_option
+def demo(partitions: int, store: str | None, namespace: str, ownership: str | None, as_json: bool) -> None:
     """Publish 336,776 real flights and read them back, every aircraft in order.
 
     The flights that left New York in 2013, keyed by the aircraft's tail number: one Spark query publishes them in the
@@ -49,30 +55,31 @@ def demo(partitions: int, as_json: bool) -> None:
     begun_s = time.monotonic()
     with console.status("reading the flights …"):
         prepared = prepare(folder / "flights")
-        store = f"file://{folder / 'store'}"
-        create_queue(open_store(store), "default", QUEUE, partitions)
+        store = store or f"file://{folder / 'store'}"
+        create_queue(open_store(store), namespace, QUEUE, partitions)
     console.print(
         f"[bold]{prepared.flights:,}[/] flights of [bold]{prepared.aircraft:,}[/] aircraft, "
         f"queue [bold]{QUEUE}[/] with [bold]{partitions}[/] partitions in {store}",
         soft_wrap=True,
     )
-    facts = _run_queries(folder, store, prepared, console)
+    facts = _run_queries(folder, store, namespace, prepared, console)
     with console.status("checking what was delivered …"):
         outcome = check(folder / "delivered", prepared.flights, partitions)
     seconds = time.monotonic() - begun_s
     if as_json:
         click.echo(json.dumps({"ok": outcome.ok, "seconds": seconds, "store": store, **facts, **asdict(outcome)}))
     else:
-        _summary(console, prepared, outcome, facts, seconds, store)
+        where = f"--store {store}" + (f" --namespace {namespace}" if namespace != "default" else "")
+        _summary(console, prepared, outcome, facts, seconds, where)
     if not outcome.ok:
         raise PartqError(f"the check of what was delivered failed: {outcome}; the files are kept in {folder}")
 
 
-def _run_queries(folder: Path, store: str, prepared: Prepared, console: Console) -> dict[str, Any]:
+def _run_queries(folder: Path, store: str, namespace: str, prepared: Prepared, console: Console) -> dict[str, Any]:
     """Run the Spark process to its end, showing what it tells. Returns its closing facts."""
     log = folder / "spark.log"
     command = [sys.executable, "-m", "partq_spark.demo.queries", "--flights", str(folder / "flights")]
-    command += ["--work", str(folder), "--store", store]
+    command += ["--work", str(folder), "--store", store, "--namespace", namespace]
     command += ["--expected", str(prepared.flights), "--timeout", str(TIMEOUT_S)]
     # Spark's workers must be this Python: the first python3 on PATH may have no partq (spark-traps 27).
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -128,7 +135,7 @@ def _follow(events: Iterator[dict[str, Any]], prepared: Prepared, console: Conso
 
 
 def _summary(
-    console: Console, prepared: Prepared, outcome: Outcome, facts: dict[str, Any], seconds: float, store: str
+    console: Console, prepared: Prepared, outcome: Outcome, facts: dict[str, Any], seconds: float, where: str
 ) -> None:
     rates = Table(show_header=False, box=None, padding=(0, 2))
     for name, messages, took_s in (
@@ -155,8 +162,8 @@ def _summary(
         f"{outcome.aircraft_out_of_order:,} aircraft out of order",
     )
     console.print(f"\n  {seconds:.0f} s in all. The queue is still there, look for yourself:\n", style="dim")
-    console.print(f"  partq browse {QUEUE} --store {store} --limit 5", soft_wrap=True)
-    console.print(f"  partq queue describe {QUEUE} --store {store}", soft_wrap=True)
+    console.print(f"  partq browse {QUEUE} {where} --limit 5", soft_wrap=True)
+    console.print(f"  partq queue describe {QUEUE} {where}", soft_wrap=True)
 
 
 def _verdict(console: Console, good: bool, well: str, badly: str) -> None:

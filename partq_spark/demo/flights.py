@@ -66,7 +66,7 @@ def _hundreds(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.multiply(pc.divide(values, 100), 100)
 
 
-def prepare(folder: Path, files: int = 12) -> Prepared:
+def prepare(folder: Path, files: int = 6) -> Prepared:
     """Write the flights to `folder` as Parquet files, `part-00.parquet` the earliest; columns as `load` gives them."""
     table = load()
     folder.mkdir(parents=True, exist_ok=True)

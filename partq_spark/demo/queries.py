@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -18,15 +19,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 LOOK_S = 0.25
 
 
-def publish_flights(spark: SparkSession, flights: Path, store: str, checkpoint: Path) -> StreamingQuery:
+def publish_flights(spark: SparkSession, flights: Path, queue: Mapping[str, str], checkpoint: Path) -> StreamingQuery:
     """Publish every flight as JSON, keyed by the aircraft's tail number, one file per micro-batch."""
     schema = spark.read.parquet(str(flights)).schema
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(flights))
     return (
         stream.selectExpr("tailnum AS key", "to_json(struct(*)) AS value")
         .writeStream.format("partq")
-        .option("store", store)
-        .option("queue", "flights")
+        .options(**queue)
         .option("checkpointLocation", str(checkpoint))
         .queryName("publish")
         .trigger(availableNow=True)
@@ -34,13 +34,13 @@ def publish_flights(spark: SparkSession, flights: Path, store: str, checkpoint: 
     )
 
 
-def read_flights(spark: SparkSession, store: str, output: Path, checkpoint: Path) -> StreamingQuery:
+def read_flights(spark: SparkSession, queue: Mapping[str, str], output: Path, checkpoint: Path) -> StreamingQuery:
     """Read the queue from its beginning and write what was delivered to Parquet files."""
     return (
         spark.readStream.format("partq")
-        .option("store", store)
+        .options(**queue)
         .option("startingOffsets", "earliest")
-        .load("flights")
+        .load()
         .selectExpr("key", "partition", "offset", "redelivered", "from_json(CAST(value AS STRING), 'id INT').id AS id")
         .writeStream.format("parquet")
         .option("checkpointLocation", str(checkpoint))
@@ -74,7 +74,7 @@ def tell(event: str, **facts: object) -> None:
     print(json.dumps({"event": event, **facts}), flush=True)  # noqa: T201 -- stdout is this process's interface
 
 
-def run(flights: Path, work: Path, store: str, expected: int, timeout_s: float) -> None:
+def run(flights: Path, work: Path, queue: Mapping[str, str], expected: int, timeout_s: float) -> None:
     """Both queries until everything published has been read. Raises `TimeoutError` after `timeout_s`."""
     begun_s = time.monotonic()
     spark = (
@@ -87,8 +87,8 @@ def run(flights: Path, work: Path, store: str, expected: int, timeout_s: float) 
     )
     tell("started", spark=spark.version, seconds=time.monotonic() - begun_s)
     begun_s = time.monotonic()
-    publisher = publish_flights(spark, flights, store, work / "publish-checkpoint")
-    reader = read_flights(spark, store, work / "delivered", work / "read-checkpoint")
+    publisher = publish_flights(spark, flights, queue, work / "publish-checkpoint")
+    reader = read_flights(spark, queue, work / "delivered", work / "read-checkpoint")
     published, read = Progress(publisher), Progress(reader)
     published_s: float | None = None
     while True:
@@ -110,16 +110,18 @@ def run(flights: Path, work: Path, store: str, expected: int, timeout_s: float) 
 
 
 def main() -> None:
-    """Command line: `--flights DIR --work DIR --store URL --expected N --timeout S`."""
+    """Command line: `--flights DIR --work DIR --store URL --namespace NAME --expected N --timeout S`."""
     parser = argparse.ArgumentParser(description="the demo's queries; started by `partq demo`")
     parser.add_argument("--flights", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--store", required=True)
+    parser.add_argument("--namespace", required=True)
     parser.add_argument("--expected", type=int, required=True)
     parser.add_argument("--timeout", type=float, required=True)
     arguments = parser.parse_args()
     try:
-        run(arguments.flights, arguments.work, arguments.store, arguments.expected, arguments.timeout)
+        queue = {"store": arguments.store, "namespace": arguments.namespace, "queue": "flights"}
+        run(arguments.flights, arguments.work, queue, arguments.expected, arguments.timeout)
     except Exception as error:  # noqa: BLE001 -- the other process has to learn of whatever it is
         tell("failed", error=str(error))
         sys.exit(1)

@@ -83,8 +83,7 @@ def test_every_command_takes_the_store_and_prints_json(
 ) -> None:
     names = {option for parameter in command.params for option in parameter.opts}
     assert "--json" in names
-    if words != ("demo",):  # which makes a store of its own
-        assert {"--store", "--namespace", "--ownership"} <= names
+    assert {"--store", "--namespace", "--ownership"} <= names
     help_text = partq(*words, "--help").stdout
     assert max(map(len, help_text.splitlines())) <= 80
     for parameter in command.params:

@@ -23,8 +23,8 @@ def test_flights_are_in_order_of_departure(tmp_path: Path) -> None:
     first = table.slice(0, 1).to_pylist()[0]
     assert (first["tailnum"], first["dep_time"], str(first["departure"])) == ("N14228", 517, "2013-01-01 05:17:00")
     prepared = prepare(tmp_path)
-    assert (prepared.flights, prepared.aircraft, prepared.files) == (336_776, 4_043, 12)
-    assert len(list(tmp_path.glob("*.parquet"))) == 12
+    assert (prepared.flights, prepared.aircraft, prepared.files) == (336_776, 4_043, 6)
+    assert len(list(tmp_path.glob("*.parquet"))) == 6
 
 
 @pytest.mark.spark
