@@ -51,11 +51,11 @@ def test_the_tree_holds(tree: Path) -> None:
     ("module", "line", "contract"),
     [
         ("partq_spark/log/names.py", "import coordinator", "The coordinator imports partq_spark"),
-        ("partq_spark/log/names.py", "def f():\n    import pyspark.sql", "Only source, reader, writer and listener"),
+        ("partq_spark/log/names.py", "def f():\n    import pyspark.sql", "Only source, reader, writer, listener"),
         (
             "partq_spark/cli/extra.py",
             "from pyspark.sql import SparkSession",
-            "Only source, reader, writer and listener",
+            "Only source, reader, writer, listener",
         ),
         ("partq_spark/cli/extra.py", "import partq_spark.source", "Command line and source above log"),
         ("partq_spark/objects/api.py", "import partq_spark.log.names", "Command line and source above log"),
