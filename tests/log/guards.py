@@ -1,0 +1,200 @@
+"""The log's guards, each with a way to switch it off: the negative controls of the interleaving check.
+
+A guard is off in here and nowhere else. If the check does not notice, it could not notice a bug there either.
+`python -m tests.log.guards --seeds N` prints the first seed that notices each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from partq_spark.log import codec, housekeeping, names, publish, reading, tree, writers
+from partq_spark.log.model import Entry, Head, Marks, Slice
+from partq_spark.log.publish import Identity, Published, Stage, StagedSegment
+from partq_spark.log.queue import Queue
+from partq_spark.log.segment import segment_schema
+from partq_spark.objects.api import ObjectStore
+from tests.log.interleave import Outcome, run_seed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guard:
+    """One thing that stands between a fault and a wrong log."""
+
+    name: str
+    off: Callable[[], AbstractContextManager[object]]
+    conditional: bool = True  # whether the store compares ETags
+    fatal: bool = False  # without it the process may crash in native code: to be tried in a process of its own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """The first seed that noticed a missing guard, and what it said."""
+
+    seed: int
+    error: str
+
+
+def first_finding(guard: Guard, seeds: Sequence[int]) -> Finding | None:
+    """Run seeds with the guard off until one fails."""
+    for seed in seeds:
+        try:
+            run_without(guard, seed)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong without a guard is the finding
+            return Finding(seed=seed, error=f"{type(error).__name__}: {error}"[:150])
+    return None
+
+
+def run_without(guard: Guard, seed: int) -> Outcome:
+    """One seed with the guard off."""
+    with guard.off():
+        return run_seed(seed, conditional=guard.conditional)
+
+
+# --- what stands in a guard's place -----------------------------------------------------------------------------------
+
+
+def _places_once() -> AbstractContextManager[object]:
+    """The first place is kept after a conflict, instead of going behind what came in between."""
+    real, first = publish.place, dict[str, Entry]()
+
+    def place(
+        head: Head,
+        stage: Stage,
+        segments: Sequence[StagedSegment],
+        identity: Identity | None,
+        token: str,
+        now_us: int,
+    ) -> Entry:
+        now = real(head, stage, segments, identity, token, now_us)
+        return replace(now, slices=first.setdefault(token, now).slices)
+
+    return patch.object(publish, "place", place)
+
+
+def _takes_own_time() -> AbstractContextManager[object]:
+    real = publish.place
+
+    def place(
+        head: Head,
+        stage: Stage,
+        segments: Sequence[StagedSegment],
+        identity: Identity | None,
+        token: str,
+        now_us: int,
+    ) -> Entry:
+        return replace(real(head, stage, segments, identity, token, now_us), time_us=now_us)
+
+    return patch.object(publish, "place", place)
+
+
+def _looks_only_for_the_token() -> AbstractContextManager[object]:
+    def landed(queue: Queue, token: str, began: int, identity: Identity | None, conflicts: int) -> Published | None:
+        entry = tree.find_token(queue.head, token, began, queue.load_chunk)
+        if entry is None:
+            return None
+        return Published(
+            sequence=entry.sequence, time_us=entry.time_us, rows=entry.rows, duplicate=False, conflicts=conflicts
+        )
+
+    return patch.object(publish, "_landed", landed)
+
+
+def _raises_the_floor_at_once() -> AbstractContextManager[object]:
+    real = housekeeping.raise_floor
+    return patch.object(housekeeping, "raise_floor", lambda queue, grace_us: real(queue, 0))
+
+
+def _deletes_without_waiting() -> AbstractContextManager[object]:
+    real = housekeeping._load_marks
+
+    def load_marks(queue: Queue) -> tuple[Marks | None, str | None]:
+        marks, etag = real(queue)
+        return marks and replace(marks, time_us=0), etag
+
+    return patch.object(housekeeping, "_load_marks", load_marks)
+
+
+def _forgets_older_writers() -> AbstractContextManager[object]:
+    return patch.object(writers, "last_batch", lambda queue, writer: queue.head.writers.get(writer))
+
+
+def _checks_no_chunk() -> AbstractContextManager[object]:
+    def unchecked(data: bytes | memoryview, xxh3: str, name: str, what: str) -> object:
+        return json.loads(bytes(data))
+
+    return patch.object(codec, "_checked", unchecked)
+
+
+def _checks_no_slice() -> AbstractContextManager[object]:
+    def unchecked(store: ObjectStore, name: str, piece: Slice, headers: bool) -> pa.RecordBatch:
+        data = store.read(name, start=piece.start, length=piece.length)
+        return pa.ipc.read_record_batch(pa.py_buffer(data), segment_schema(headers))
+
+    return patch.object(reading, "read_slice", unchecked)
+
+
+def _all_of(marks: Sequence[str], unnamed: Mapping[str, int]) -> frozenset[str]:
+    return frozenset(unnamed)
+
+
+def _never(*_: object) -> None:
+    return None
+
+
+GUARDS = (
+    Guard(name="the store's swap condition", off=nullcontext, conditional=False),
+    Guard(name="publish: a writer's batch is there already", off=lambda: patch.object(publish, "_already", _never)),
+    Guard(name="publish: an unknown outcome is settled", off=lambda: patch.object(publish, "_landed", _never)),
+    Guard(name="publish: an outcome that was trimmed is unknown", off=_looks_only_for_the_token),
+    Guard(name="publish: the stage floor", off=lambda: patch.object(publish, "check_stage", _never)),
+    Guard(name="publish: placed anew after a conflict", off=_places_once),
+    Guard(name="publish: time grows strictly", off=_takes_own_time),
+    Guard(
+        name="the queue's id",
+        off=lambda: patch.object(Queue, "require", lambda queue, queue_id: queue.refresh()),
+    ),
+    Guard(name="writers: pages", off=_forgets_older_writers),
+    Guard(name="collection: the floor is one grace old", off=_raises_the_floor_at_once),
+    Guard(
+        name="collection: only below the floor",
+        off=lambda: patch.object(housekeeping, "below_floor", lambda name, head: names.staged_at(name) is not None),
+    ),
+    Guard(name="collection: only what was marked", off=lambda: patch.object(housekeeping, "marks_due", _all_of)),
+    Guard(name="collection: one grace after marking", off=_deletes_without_waiting),
+    Guard(
+        name="trimming: what a group needs stays",
+        off=lambda: patch.object(housekeeping, "held_back_at", lambda head: head.next),
+    ),
+    Guard(name="checksum of chunks and pages", off=_checks_no_chunk),
+    Guard(name="checksum of heads", off=lambda: patch.object(codec, "checksum", lambda data: "0" * 16)),
+    Guard(name="checksum of slices", off=_checks_no_slice, fatal=True),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Which seed notices that a guard is off?")
+    parser.add_argument("--seeds", type=int, default=300, help="how many seeds to try")
+    parser.add_argument("--guard", choices=[guard.name for guard in GUARDS], help="only this one")
+    arguments = parser.parse_args()
+    missed = 0
+    for guard in GUARDS:
+        if arguments.guard in (None, guard.name) and (arguments.guard or not guard.fatal):
+            finding = first_finding(guard, range(arguments.seeds))
+            missed += finding is None
+            said = f"seed {finding.seed}: {finding.error}" if finding else f"not noticed by {arguments.seeds} seeds"
+            sys.stdout.write(f"without {guard.name}: {said}\n")
+            sys.stdout.flush()
+    return min(missed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,289 @@
+"""Queues in memory under a clock that tests move, how tests publish to them and read them, and a store with a hook.
+
+Nothing here judges: what is right stands in the tests.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from types import TracebackType
+from typing import Self, TypeVar
+
+import pyarrow as pa
+
+from partq_spark.log import codec, tree
+from partq_spark.log.admin import create_queue
+from partq_spark.log.model import ChunkRef, Head, Layout, QueueConfig
+from partq_spark.log.publish import Identity, Published, Stage, StagedSegment, StagedSlice, publish, stage_for
+from partq_spark.log.queue import Effects, Queue
+from partq_spark.log.reading import RangeReader
+from partq_spark.log.segment import Stager, segment_schema
+from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
+from partq_spark.objects.memory import MemoryStore
+
+T = TypeVar("T")
+Row = tuple[str | None, bytes]
+
+BEGIN_US = 1_790_000_000_000_000
+HOUR_US = 3_600_000_000
+
+
+class Clock:
+    """Time that only tests and the log's own pauses move."""
+
+    def __init__(self) -> None:
+        self.now_us = BEGIN_US
+        self.pauses = 0
+
+    def effects(self, retry_timeout_s: float = 60.0) -> Effects:
+        return Effects(
+            time_us=lambda: self.now_us,
+            monotonic_s=lambda: self.now_us / 1e6,
+            sleep=self.sleep,
+            uniform=lambda low, high: high,
+            retry_timeout_s=retry_timeout_s,
+        )
+
+    def sleep(self, duration_s: float) -> None:
+        self.pauses += 1
+        self.now_us += int(duration_s * 1e6)
+
+
+class World:
+    """One store in memory, one clock."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.store = MemoryStore(clock=lambda: self.clock.now_us / 1e6, rng=random.Random(7))
+
+    def create(self, partitions: int = 4, name: str = "orders", config: QueueConfig | None = None) -> Queue:
+        return create_queue(self.store, "default", name, partitions, config, self.clock.effects())
+
+    def handle(self, name: str = "orders", store: ObjectStore | None = None) -> Queue:
+        """A handle of another process, which knows nothing yet."""
+        return Queue(store or self.store, "default", name, self.clock.effects())
+
+
+# --- publishing -------------------------------------------------------------------------------------------------------
+
+
+def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
+    """Messages without headers."""
+    columns = [[key for key, _ in rows], [value for _, value in rows]]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, segment_schema(False), strict=True)],
+        schema=segment_schema(False),
+    )
+
+
+def staged(queue: Queue, stage: Stage, rows: Sequence[Row], seed: str = "test") -> list[StagedSegment]:
+    """One task's segment."""
+    with Stager(queue.store, stage, seed=seed) as stager:
+        stager.add(batch_of(rows))
+        segment = stager.finish()
+    return [segment] if segment is not None else []
+
+
+def send(queue: Queue, rows: Sequence[Row], identity: Identity | None = None) -> Published:
+    """Stage and publish."""
+    stage = stage_for(queue)
+    return publish(queue, stage, staged(queue, stage, rows), identity)
+
+
+def values(*numbers: int) -> list[Row]:
+    """Numbered messages of one key."""
+    return [("key", b"%d" % number) for number in numbers]
+
+
+def unread(rows: Mapping[int, int], name: str = "000000000001-0123456789abcdef.arrow") -> StagedSegment:
+    """A segment that nobody will read: partition → messages."""
+    return StagedSegment(
+        name=name,
+        headers=False,
+        slices=tuple(StagedSlice(partition, 64, 100, number, "0" * 16) for partition, number in rows.items()),
+        bytes=1000,
+    )
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def everything(head: Head) -> dict[int, tuple[int, int]]:
+    """All that can be read."""
+    return {partition: (head.earliest[partition], end) for partition, end in enumerate(head.next)}
+
+
+def read(queue: Queue, wanted: Mapping[int, tuple[int, int]] | None = None) -> dict[int, list[bytes]]:
+    """The values of every partition that has any; fails if offsets are not dense."""
+    head = queue.refresh()
+    wanted = everything(head) if wanted is None else wanted
+    found: dict[int, list[bytes]] = {}
+    for piece in RangeReader(queue, head.queue_id, tree.view(head, wanted)).pieces():
+        mine = found.setdefault(piece.partition, [])
+        assert piece.offset == wanted[piece.partition][0] + len(mine)
+        mine += piece.batch.column("value").to_pylist()
+    return found
+
+
+def read_flat(queue: Queue) -> list[bytes]:
+    """All values, partition after partition."""
+    return [value for _, mine in sorted(read(queue).items()) for value in mine]
+
+
+# --- heads without a store --------------------------------------------------------------------------------------------
+
+
+def empty_head(partitions: int) -> Head:
+    """A queue as it is created."""
+    zeros = (0,) * partitions
+    return Head(
+        namespace="default",
+        queue="orders",
+        queue_id="00112233445566ff",
+        created_us=BEGIN_US,
+        sequence=1,
+        time_us=BEGIN_US,
+        config=QueueConfig(),
+        layouts=(Layout(generation=0, partitions=partitions, since_sequence=1, begin=zeros),),
+        next=zeros,
+        earliest=zeros,
+    )
+
+
+def stage_of(head: Head) -> Stage:
+    """What `stage_for` would give."""
+    return Stage(
+        namespace=head.namespace,
+        queue=head.queue,
+        queue_id=head.queue_id,
+        sequence=head.sequence,
+        generation=head.layout.generation,
+        partitions=head.partitions,
+        max_message_bytes=head.config.max_message_bytes,
+    )
+
+
+class Chunks:
+    """Where chunks go when there is no store. `loaded` names those that were asked for."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+        self.loaded: list[str] = []
+
+    def create(self, name: str, data: bytes) -> None:
+        assert name not in self.data
+        self.data[name] = data
+
+    def load(self, ref: ChunkRef) -> bytes:
+        self.loaded.append(ref.name)
+        return self.data[ref.name]
+
+
+# --- a store with a hook ----------------------------------------------------------------------------------------------
+
+Hook = Callable[[str, str], None]
+
+
+class Hooked:
+    """A way to a store on which `before` and `after` are told every call's kind and name, and may raise in it."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self.before: Hook | None = None
+        self.after: Hook | None = None
+        self.calls: list[tuple[str, str]] = []
+
+    def call(self, kind: str, name: str, effect: Callable[[], T]) -> T:
+        self.calls.append((kind, name))
+        if self.before is not None:
+            self.before(kind, name)
+        result = effect()
+        if self.after is not None:
+            self.after(kind, name)
+        return result
+
+    @property
+    def url(self) -> str:
+        return self.store.url
+
+    @property
+    def look_interval_s(self) -> float:
+        return self.store.look_interval_s
+
+    def close(self) -> None:
+        self.store.close()
+
+    def create(self, name: str, data: bytes | memoryview) -> None:
+        self.call("create", name, lambda: self.store.create(name, data))
+
+    def writer(self, name: str) -> ObjectWriter:
+        return _HookedWriter(self, name)
+
+    def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
+        return self.call("read", name, lambda: self.store.read(name, start=start, length=length))
+
+    def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
+        return self.call("load", name, lambda: self.store.load(name, known=known))
+
+    def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:
+        return self.call("swap", name, lambda: self.store.swap(name, content, expected=expected))
+
+    def remove(self, name: str, *, expected: str) -> None:
+        self.call("remove", name, lambda: self.store.remove(name, expected=expected))
+
+    def delete(self, name: str) -> bool:
+        return self.call("delete", name, lambda: self.store.delete(name))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self.call("list", prefix, lambda: self.store.list(prefix))
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        return self.call("list", prefix, lambda: self.store.list_folders(prefix))
+
+    def sweep_temporary(self, older_than_s: float) -> int:
+        return self.store.sweep_temporary(older_than_s)
+
+
+class _HookedWriter:
+    def __init__(self, hooked: Hooked, name: str) -> None:
+        self._hooked = hooked
+        self._name = name
+        self._inner = hooked.store.writer(name)
+
+    def __enter__(self) -> Self:
+        self._inner.__enter__()
+        return self
+
+    def write(self, data: bytes | memoryview) -> int:
+        return self._hooked.call("write", self._name, lambda: self._inner.write(data))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hooked.call("written", self._name, lambda: self._inner.__exit__(kind, error, trace))
+
+
+def once(kind: str, name_end: str, action: Callable[[], None]) -> Hook:
+    """Do `action` at the first such call and never again."""
+    left = count()
+
+    def hook(called: str, name: str) -> None:
+        if called == kind and name.endswith(name_end) and next(left) == 0:
+            action()
+
+    return hook
+
+
+def document_of(store: ObjectStore, name: str) -> bytes:
+    """A document's body."""
+    document = store.load(name)
+    assert isinstance(document, Document)
+    return document.body
+
+
+def head_of(store: ObjectStore, name: str = "orders") -> Head:
+    """A queue's head, read by nobody's handle."""
+    path = f"default/{name}/_head.json"
+    return codec.decode_head(document_of(store, path), path)

@@ -1,0 +1,290 @@
+"""A deterministic scheduler for simulated processes, and a store that fails them: what a seed draws, it draws again.
+
+Processes are greenlets that run the real code; every call to the store is a point where another one may go on, where
+the clock may move by days, and where a fault may strike. Nothing here knows what the processes do or what is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from types import TracebackType
+from typing import Self, TypeVar
+
+import greenlet
+
+from partq_spark.errors import Conflict, ObjectMissing, Unavailable
+from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, Unchanged
+
+T = TypeVar("T")
+SECOND_US = 1_000_000
+PAGE = 3  # of a listing: one call to the store
+HOUR_US = 3600 * SECOND_US
+NAPS_US = (SECOND_US // 20, SECOND_US, 60 * SECOND_US, 600 * SECOND_US, 3 * HOUR_US, 26 * HOUR_US, 60 * HOUR_US)
+
+
+class Crash(BaseException):
+    """The end of a process at a call to the store; not an `Exception`, so that no code under test handles it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FaultRates:
+    """Probability per call. `damage` strikes what is read, `late` what is written.
+
+    Lost and late calls are `swap_factor` times as likely for a swap or removal, whose outcome must be settled.
+    """
+
+    crash: float = 0.0
+    request_lost: float = 0.0
+    answer_lost: float = 0.0
+    late: float = 0.0
+    damage: float = 0.0
+    nap: float = 0.0
+    outage: float = 0.0  # of a nap after a lost answer: whoever lost it could not reach the store for long
+    swap_factor: float = 1.0
+    naps_us: tuple[int, ...] = NAPS_US
+
+
+class Task:
+    """One simulated process, or one thing that happens later by itself."""
+
+    def __init__(self, name: str, run: Callable[[], None], wake_us: int) -> None:
+        self.name = name
+        self.wake_us = wake_us
+        self.strand = greenlet.greenlet(run)
+
+
+class Scheduler:
+    """Runs tasks one at a time in an order drawn from `rng`; `now_us` is the only true time and moves by itself.
+
+    An exception that a task does not handle comes out of `run`, with its traceback.
+    """
+
+    def __init__(self, rng: random.Random, now_us: int) -> None:
+        self.rng = rng
+        self.now_us = now_us
+        self.steps = 0
+        self._tasks: list[Task] = []
+        self._current: Task | None = None
+        self._hub: greenlet.greenlet | None = None
+        self._history = hashlib.blake2b(digest_size=16)
+
+    def spawn(self, name: str, run: Callable[[], None], delay_us: int = 0) -> Task:
+        """Begin `run` as a process of its own after `delay_us`."""
+        task = Task(name, run, self.now_us + delay_us)
+        self._tasks.append(task)
+        return task
+
+    def sleep_us(self, duration_us: int) -> None:
+        """Let the others go on for at least so long; outside of a task only the clock moves."""
+        task = self._current
+        if task is None or self._hub is None:
+            self.now_us += duration_us
+            return
+        task.wake_us = self.now_us + duration_us
+        self._hub.switch()
+
+    def note(self, *what: object) -> None:
+        """Add to the history, which tells one run from another."""
+        self._history.update(repr((self.now_us, self._current.name if self._current else "", *what)).encode())
+
+    @property
+    def history(self) -> str:
+        """A digest of all that was noted: equal for equal runs."""
+        return self._history.hexdigest()
+
+    def run(self, most_steps: int) -> None:
+        """Until every task has ended, or `most_steps`; tasks that are left are ended as by a power cut."""
+        self._hub = greenlet.getcurrent()
+        try:
+            while self._tasks and self.steps < most_steps:
+                ready = [task for task in self._tasks if task.wake_us <= self.now_us]
+                if not ready:
+                    self.now_us = min(task.wake_us for task in self._tasks)
+                    continue
+                task = ready[self.rng.randrange(len(ready))]
+                self.steps += 1
+                self._current = task
+                task.strand.switch()
+                if task.strand.dead:
+                    self._tasks.remove(task)
+        finally:
+            self._current = None
+            self._hub = None
+            for task in self._tasks:
+                if task.strand:
+                    task.strand.throw(greenlet.GreenletExit)
+            self._tasks.clear()
+
+
+class FaultyStore:
+    """One process's way to the store: every call may be delayed, lost, answered late or never, or be the last.
+
+    A write that is `late` takes effect at any later time, if its condition still holds then, although the caller was
+    told `Unavailable`. `napping` is told of every long sleep, so that somebody may take the process for dead.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        scheduler: Scheduler,
+        rates: FaultRates,
+        counts: Counter[str],
+        napping: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._scheduler = scheduler
+        self._rng = scheduler.rng
+        self._rates = rates
+        self._counts = counts
+        self._napping = napping
+        self.damaged = 0  # answers that were given with a flipped bit
+        self._cut_off = False
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    @property
+    def look_interval_s(self) -> float:
+        return self._store.look_interval_s
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def create(self, name: str, data: bytes | memoryview) -> None:
+        body = bytes(data)
+        self._call("create", name, lambda: self._store.create(name, body), late=True)
+
+    def writer(self, name: str) -> FaultyWriter:
+        return FaultyWriter(self, name)
+
+    def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
+        data = self._call("read", name, lambda: self._store.read(name, start=start, length=length))
+        return memoryview(self._perhaps_damaged(bytes(data)))
+
+    def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
+        document = self._call("load", name, lambda: self._store.load(name, known=known))
+        if isinstance(document, Document):
+            return replace(document, body=self._perhaps_damaged(document.body))
+        return document
+
+    def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:
+        return self._call("swap", name, lambda: self._store.swap(name, content, expected=expected), late=True)
+
+    def remove(self, name: str, *, expected: str) -> None:
+        self._call("remove", name, lambda: self._store.remove(name, expected=expected), late=True)
+
+    def delete(self, name: str) -> bool:
+        return self._call("delete", name, lambda: self._store.delete(name))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self._listing(prefix, self._store.list(prefix))
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        return self._listing(prefix, self._store.list_folders(prefix))
+
+    def sweep_temporary(self, older_than_s: float) -> int:
+        return self._call("sweep", "", lambda: self._store.sweep_temporary(older_than_s))
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def _call(self, kind: str, name: str, effect: Callable[[], T], *, late: bool = False) -> T:
+        self._pause()
+        self._perhaps_crash()
+        rates, draw = self._rates, self._rng.random()
+        factor = rates.swap_factor if kind in ("swap", "remove") else 1.0
+        if draw < rates.request_lost * factor:
+            raise self._unavailable("request lost", kind, name)
+        if late and draw < (rates.request_lost + rates.late) * factor:
+            self._later(kind, name, effect)
+            raise self._unavailable("effect late", kind, name)
+        try:
+            result = effect()
+        except (Conflict, ObjectMissing) as error:
+            self._scheduler.note(kind, name, type(error).__name__)
+            raise
+        self._scheduler.note(kind, name)
+        self._perhaps_crash()
+        if draw > 1.0 - rates.answer_lost * factor:
+            raise self._unavailable("answer lost", kind, name)
+        if self._rng.random() < 0.3:
+            self._pause()  # the answer takes its time, and what it says grows old
+        return result
+
+    def _listing(self, prefix: str, items: Iterator[T]) -> Iterator[T]:
+        while page := self._call("list", prefix, lambda: list(islice(items, PAGE))):
+            yield from page
+
+    def _pause(self) -> None:
+        rate, self._cut_off = self._rates.outage if self._cut_off else self._rates.nap, False
+        if self._rng.random() >= rate:
+            self._scheduler.sleep_us(self._rng.randrange(0, 3000))
+            return
+        nap_us = int(self._rng.choice(self._rates.naps_us) * self._rng.uniform(0.5, 1.5))
+        self._counts["nap"] += 1
+        self._napping(nap_us)
+        self._scheduler.sleep_us(nap_us)
+
+    def _perhaps_crash(self) -> None:
+        if self._rng.random() < self._rates.crash:
+            self._counts["crash"] += 1
+            self._scheduler.note("crash")
+            raise Crash
+
+    def _perhaps_damaged(self, data: bytes) -> bytes:
+        if not data or self._rng.random() >= self._rates.damage:
+            return data
+        self._counts["damage"] += 1
+        self.damaged += 1
+        changed = bytearray(data)
+        changed[self._rng.randrange(len(changed))] ^= 1 << self._rng.randrange(8)
+        return bytes(changed)
+
+    def _unavailable(self, fault: str, kind: str, name: str) -> Unavailable:
+        self._counts[fault] += 1
+        self._cut_off = True
+        self._scheduler.note(fault, kind, name)
+        return Unavailable(f"{kind} {name}: {fault} (simulated)")
+
+    def _later(self, kind: str, name: str, effect: Callable[[], object]) -> None:
+        def land() -> None:
+            try:
+                effect()
+            except Conflict:
+                self._scheduler.note("late", kind, name, "Conflict")
+                return
+            self._counts["landed late"] += 1
+            self._scheduler.note("late", kind, name)
+
+        delay_us = int(self._rng.choice(NAPS_US[:5]) * self._rng.uniform(0.0, 1.5))
+        self._scheduler.spawn(f"late {kind}", land, delay_us)
+
+
+class FaultyWriter:
+    """An immutable object in the making: only its end is a call to the store."""
+
+    def __init__(self, store: FaultyStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._data = bytearray()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def write(self, data: bytes | memoryview) -> int:
+        before = len(self._data)
+        self._data += data
+        return len(self._data) - before
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._store.create(self._name, bytes(self._data))
