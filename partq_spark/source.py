@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -81,23 +82,52 @@ def column_types(schema: StructType) -> list[tuple[str, str]]:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the source with a session, after a look at whether its workers can import partq."""
-    _require_importable()
-    spark.dataSource.register(PartqDataSource)
+    """Register the source with a session, after a look at whether its workers can import partq (spark-traps 27).
+
+    Raises `Invalid` if the workers' Python, as far as it is known here, has no partq.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        if "SPARK_LOCAL_REMOTE" in os.environ:  # the server runs on this machine, with this environment
+            python = os.environ.get("PYSPARK_PYTHON") or os.environ.get("PYSPARK_DRIVER_PYTHON") or "python3"
+            _require_importable(python, None)
+        spark.dataSource.register(PartqDataSource)
+        return
+    context = spark.sparkContext
+    shipped = _shipped()
+    _require_importable(context.pythonExec, shipped)
+    before = context.environment
+    if shipped is not None:
+        # Spark 4.3 looks for shipped files in the wrong folder in the one process that plans a stream's batches.
+        path = os.pathsep.join(filter(None, (shipped, before.get("PYTHONPATH"))))
+        context.environment = {**before, "PYTHONPATH": path}
+    try:
+        spark.dataSource.register(PartqDataSource)
+    finally:
+        context.environment = before
 
 
-def _require_importable() -> None:
-    """Raises `Invalid` if the workers' Python, as far as it is known here, has no partq (spark-traps 27)."""
-    python = os.environ.get("PYSPARK_PYTHON") or os.environ.get("PYSPARK_DRIVER_PYTHON") or "python3"
+def _shipped() -> str | None:
+    """The folder or archive that partq was imported from, if it is one that Spark ships (`--py-files`, `addPyFile`)."""
+    from pyspark import SparkFiles
+
+    here = Path(__file__).resolve().parents[1]
+    return str(here) if here.is_relative_to(Path(SparkFiles.getRootDirectory()).resolve()) else None
+
+
+def _require_importable(python: str, shipped: str | None) -> None:
+    path = os.pathsep.join(filter(None, (shipped, os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path} if path else None
     probe = [python, "-c", "import partq_spark.source"]
     try:
-        result = subprocess.run(probe, check=False, capture_output=True, text=True, timeout=60)
+        result = subprocess.run(probe, check=False, capture_output=True, text=True, timeout=60, env=environment)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Invalid(f"Spark's workers run {python!r}, which does not start ({error}): set PYSPARK_PYTHON") from error
+        raise Invalid(
+            f"Spark's workers run {python!r}, which does not start ({error}): set PYSPARK_PYTHON={sys.executable} "
+            "before the session starts"
+        ) from error
     if result.returncode != 0:
         cause = result.stderr.strip().splitlines()[-1:] or ["no message"]
         raise Invalid(
             f"Spark's workers run {python!r}, which cannot import partq ({cause[0]}): set "
-            f"PYSPARK_PYTHON={sys.executable} before "
-            "the session starts"
+            f"PYSPARK_PYTHON={sys.executable} before the session starts"
         )
