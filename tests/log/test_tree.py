@@ -1,0 +1,301 @@
+"""The tree of chunks against a plain list of all entries: any history, any trims, limits small enough to grow deep."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partq_spark.errors import Corrupt
+from partq_spark.log import codec, tree
+from partq_spark.log.model import Entry, Head
+from partq_spark.log.publish import place
+from tests.log.queues import BEGIN_US, Chunks, empty_head, everything, stage_of, unread
+
+Wanted = dict[int, tuple[int, int]]
+
+
+@dataclass(kw_only=True)
+class Grown:
+    """A head that grew publish by publish, and beside it all that was ever published."""
+
+    head: Head
+    chunks: Chunks = field(default_factory=Chunks)
+    entries: list[Entry] = field(default_factory=list)
+
+    def publish(self, rows: dict[int, int], now_us: int = 0) -> None:
+        token = f"{len(self.entries):016x}"
+        entry = place(self.head, stage_of(self.head), [unread(rows)], None, token, now_us)
+        following = list(self.head.next)
+        for piece in entry.slices:
+            following[piece.partition] = piece.end
+        grown = replace(
+            self.head,
+            sequence=entry.sequence,
+            time_us=entry.time_us,
+            next=tuple(following),
+            entries=(*self.head.entries, entry),
+        )
+        self.head = tree.rolled(grown, self.head.sequence, self.chunks.create)
+        self.entries.append(entry)
+
+    def trim(self, before: tuple[int, ...]) -> None:
+        earliest = tuple(map(max, self.head.earliest, before))
+        sequence = self.head.sequence + 1
+        self.head = tree.pruned(replace(self.head, earliest=earliest, sequence=sequence, trimmed_sequence=sequence))
+
+    def walked(self, wanted: Wanted) -> list[Entry]:
+        return list(tree.walk(tree.view(self.head, wanted), self.chunks.load))
+
+    def expected(self, wanted: Wanted) -> list[Entry]:
+        """By looking at everything."""
+        found = []
+        for entry in self.entries:
+            kept = [s for s in entry.slices if s.partition in wanted and _overlap(s.offset, s.end, wanted[s.partition])]
+            if kept:
+                found.append(replace(entry, slices=tuple(kept)))
+        return found
+
+
+def _overlap(start: int, end: int, span: tuple[int, int]) -> bool:
+    return max(start, span[0]) < min(end, span[1])
+
+
+def any_history(rng: random.Random, partitions: int, publishes: int, trims: bool = True) -> Grown:
+    """Publishes of any shape; now and then everything before some offsets goes."""
+    grown = Grown(head=empty_head(partitions))
+    for number in range(publishes):
+        chosen = rng.sample(range(partitions), rng.randint(0, partitions))
+        now_us = BEGIN_US + number * 1000 + rng.choice((0, 0, 0, -5_000, 50_000))
+        grown.publish({partition: rng.randint(1, 9) for partition in sorted(chosen)}, now_us)
+        if trims and rng.random() < 0.05:
+            least, most = grown.head.earliest, grown.head.next
+            grown.trim(tuple(rng.randint(a, b) for a, b in zip(least, most, strict=True)))
+    return grown
+
+
+def any_wanted(rng: random.Random, head: Head) -> Wanted:
+    """Ranges of some partitions, none before what can be read."""
+    wanted = {}
+    for partition, (start, end) in everything(head).items():
+        if rng.random() < 0.7:
+            a, b = sorted((rng.randint(start, end), rng.randint(start, end)))
+            wanted[partition] = (a, b)
+    return wanted
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two levels after fifty publishes."""
+    monkeypatch.setattr(tree, "INLINE_ENTRIES", 6)
+    monkeypatch.setattr(tree, "FAN_OUT", 3)
+
+
+# --- walking ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(25))
+def test_a_walk_finds_what_a_look_at_everything_finds(seed: int) -> None:
+    rng = random.Random(seed)
+    grown = any_history(rng, rng.randint(1, 5), rng.randint(1, 150))
+    for _ in range(12):
+        wanted = any_wanted(rng, grown.head)
+        assert grown.walked(wanted) == grown.expected(wanted)
+    whole = everything(grown.head)
+    assert grown.walked(whole) == grown.expected(whole)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(15))
+def test_a_view_for_some_partitions_finds_theirs_alone(seed: int) -> None:
+    rng = random.Random(f"only {seed}")
+    grown = any_history(rng, 5, rng.randint(1, 120))
+    wanted = any_wanted(rng, grown.head)
+    log = tree.view(grown.head, wanted)
+    for _ in range(5):
+        chosen = [partition for partition in log.wanted if rng.random() < 0.5]
+        part = log.only(chosen)
+        assert dict(part.wanted) == {partition: wanted[partition] for partition in chosen}
+        found = list(tree.walk(part, grown.chunks.load))
+        assert found == grown.expected({partition: wanted[partition] for partition in chosen})
+
+
+@pytest.mark.usefixtures("small")
+def test_a_walk_reads_the_chunks_on_its_way_alone() -> None:
+    grown = Grown(head=empty_head(2))
+    for number in range(400):
+        grown.publish({number % 2: 10})
+    assert max(ref.level for ref in grown.head.tree) >= 3
+    list(tree.walk(tree.view(grown.head, {0: (700, 701)}), grown.chunks.load))
+    assert 1 < len(grown.chunks.loaded) <= 5  # one chunk a level
+    seen: list[str] = []
+    list(tree.walk(tree.view(grown.head, everything(grown.head)), grown.chunks.load, seen.append))
+    assert sorted(seen) == sorted(grown.chunks.loaded[-len(seen) :])
+    assert len(seen) == len(set(seen))
+
+
+def test_an_empty_range_needs_nothing() -> None:
+    grown = any_history(random.Random(1), 3, 200, trims=False)
+    log = tree.view(grown.head, {0: (5, 5), 1: (7, 3)})
+    assert (dict(log.wanted), log.chunks, log.entries) == ({}, (), ())
+
+
+@pytest.mark.usefixtures("small")
+def test_a_damaged_chunk_ends_the_walk() -> None:
+    grown = any_history(random.Random(2), 2, 60, trims=False)
+    name = grown.head.tree[0].name
+    grown.chunks.data[name] = grown.chunks.data[name].replace(b'"format":1', b'"format":2')
+    with pytest.raises(Corrupt, match=name):
+        grown.walked(everything(grown.head))
+
+
+# --- seeking ----------------------------------------------------------------------------------------------------------
+
+
+def offsets_by_looking(grown: Grown, time_us: int) -> tuple[int, ...]:
+    found = list(grown.head.next)
+    for entry in reversed(grown.entries):
+        if entry.time_us >= time_us:
+            for piece in entry.slices:
+                found[piece.partition] = min(found[piece.partition], piece.offset)
+    return tuple(map(max, found, grown.head.earliest))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(20))
+def test_a_time_is_found_where_a_look_at_everything_finds_it(seed: int) -> None:
+    rng = random.Random(f"time {seed}")
+    grown = any_history(rng, rng.randint(1, 4), rng.randint(1, 150))
+    times = [entry.time_us for entry in grown.entries]
+    tried = [0, times[-1] + 1, *(rng.choice(times) + rng.choice((-1, 0, 1)) for _ in range(25))]
+    for time_us in tried:
+        expected = offsets_by_looking(grown, time_us)
+        assert tree.offsets_at_time(grown.head, time_us, grown.chunks.load) == expected
+
+
+@pytest.mark.usefixtures("small")
+def test_seeking_reads_one_chunk_a_level() -> None:
+    grown = any_history(random.Random(3), 2, 400, trims=False)
+    tree.offsets_at_time(grown.head, grown.entries[40].time_us, grown.chunks.load)
+    assert 1 < len(grown.chunks.loaded) <= 1 + max(ref.level for ref in grown.head.tree)
+
+
+def test_an_empty_queue_has_one_place_for_every_time() -> None:
+    assert tree.offsets_at_time(empty_head(3), BEGIN_US, Chunks().load) == (0, 0, 0)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(10))
+def test_every_token_is_found_among_the_newer_entries(seed: int) -> None:
+    rng = random.Random(f"token {seed}")
+    grown = any_history(rng, 2, rng.randint(1, 120), trims=False)
+    for entry in grown.entries:
+        if not entry.slices:
+            continue  # a second publish of nothing does no harm
+        found = tree.find_token(grown.head, entry.token, entry.sequence - 1, grown.chunks.load)
+        assert found == entry
+    assert tree.find_token(grown.head, "f" * 16, 0, grown.chunks.load) is None
+
+
+@pytest.mark.usefixtures("small")
+def test_a_token_is_not_looked_for_in_older_chunks() -> None:
+    grown = any_history(random.Random(4), 2, 300, trims=False)
+    assert tree.find_token(grown.head, "f" * 16, grown.entries[-20].sequence, grown.chunks.load) is None
+    assert 1 <= len(grown.chunks.loaded) < 12
+
+
+# --- shrinking --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small")
+def test_trimming_everything_leaves_a_head_without_history_that_goes_on() -> None:
+    grown = any_history(random.Random(5), 3, 100, trims=False)
+    grown.trim(grown.head.next)
+    assert grown.head.tree == ()
+    assert grown.head.entries == ()
+    assert grown.head.tree_begin == grown.head.next
+    for _ in range(30):
+        grown.publish({0: 1, 2: 2})
+    whole = everything(grown.head)
+    assert grown.walked(whole) == grown.expected(whole)
+    assert sum(entry.rows for entry in grown.walked(whole)) == 90
+
+
+@pytest.mark.usefixtures("small")
+def test_what_one_partition_still_needs_stays() -> None:
+    grown = Grown(head=empty_head(2))
+    for _ in range(60):
+        grown.publish({0: 1, 1: 1})
+    grown.trim((60, 10))
+    assert grown.walked({1: (10, 60)}) == grown.expected({1: (10, 60)})
+    assert grown.walked({1: (10, 11)})[0].sequence == grown.entries[10].sequence
+
+
+# --- a head stays small -----------------------------------------------------------------------------------------------
+
+
+def assert_bounded(head: Head) -> None:
+    levels = [ref.level for ref in head.tree]
+    assert levels == sorted(levels, reverse=True)  # oldest first, levels falling
+    assert all(levels.count(level) <= tree.FAN_OUT for level in levels)
+    assert len(head.entries) <= tree.INLINE_ENTRIES
+    assert sum(map(codec.entry_bytes, head.entries)) <= tree.INLINE_BYTES
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_references_and_entries_are_bounded_at_every_moment(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
+    monkeypatch.setattr(tree, "INLINE_BYTES", 2_000)
+    monkeypatch.setattr(tree, "FAN_OUT", 3)
+    rng = random.Random(f"bounded {seed}")
+    grown = Grown(head=empty_head(8))
+    for _ in range(400):
+        grown.publish(dict.fromkeys(sorted(rng.sample(range(8), rng.randint(1, 8))), 1))
+        assert_bounded(grown.head)
+
+
+def test_a_head_of_64_partitions_stays_small_for_thousands_of_publishes() -> None:
+    grown = Grown(head=empty_head(64))
+    largest = 0
+    for number in range(3_000):
+        grown.publish(dict.fromkeys(range(64), 1000))
+        if number % 250 == 249:
+            assert_bounded(grown.head)
+            largest = max(largest, len(codec.encode_head(grown.head)))
+    assert largest < 128 * 1024
+    assert max(ref.level for ref in grown.head.tree) >= 2
+    # Far back in it, a place is still found with one chunk a level.
+    assert tree.offsets_at_time(grown.head, grown.entries[100].time_us, grown.chunks.load) == (100_000,) * 64
+    assert len(grown.chunks.loaded) <= 3
+
+
+def test_one_publish_larger_than_the_limit_goes_to_a_chunk_of_its_own() -> None:
+    grown = Grown(head=empty_head(1000))
+    grown.publish(dict.fromkeys(range(1000), 1))
+    assert grown.head.entries == ()
+    assert [ref.level for ref in grown.head.tree] == [0]
+    assert grown.walked({999: (0, 1)}) == grown.expected({999: (0, 1)})
+
+
+@settings(max_examples=60)
+@given(sizes=st.lists(st.integers(0, 200), max_size=120))
+def test_overflow_takes_the_oldest_and_no_more_than_needed(sizes: list[int]) -> None:
+    grown = Grown(head=empty_head(200))
+    entries = []
+    for size in sizes:
+        entry = place(grown.head, stage_of(grown.head), [unread(dict.fromkeys(range(size), 1))], None, "0" * 16, 0)
+        entries.append(entry)
+    moved = tree.overflow(entries)
+    total = sum(map(codec.entry_bytes, entries))
+    if total <= tree.INLINE_BYTES and len(entries) <= tree.INLINE_ENTRIES:
+        assert moved == 0
+        return
+    left = entries[moved:]
+    assert sum(map(codec.entry_bytes, left)) <= tree.INLINE_BYTES // 2
+    assert len(left) <= tree.INLINE_ENTRIES // 2
+    one_more = entries[moved - 1 :]
+    assert sum(map(codec.entry_bytes, one_more)) > tree.INLINE_BYTES // 2 or len(one_more) > tree.INLINE_ENTRIES // 2
