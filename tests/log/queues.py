@@ -265,7 +265,7 @@ class _HookedWriter:
         self._hooked.call("written", self._name, lambda: self._inner.__exit__(kind, error, trace))
 
 
-def once(kind: str, name_end: str, action: Callable[[], None]) -> Hook:
+def once(kind: str, name_end: str, action: Callable[[], object]) -> Hook:
     """Do `action` at the first such call and never again."""
     left = count()
 

@@ -1,0 +1,493 @@
+"""The publish protocol, one scenario per edge: conflicts, lost requests and answers, repetitions, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from partq_spark.errors import Conflict, Invalid, ObjectMissing, Unavailable
+from partq_spark.log import admin, housekeeping, tree
+from partq_spark.log.model import Head, Layout, WriterPage
+from partq_spark.log.publish import Identity, Outdated, Unsettled, publish, stage_for
+from partq_spark.log.queue import Queue
+from tests.log.queues import (
+    BEGIN_US,
+    HOUR_US,
+    Hooked,
+    Row,
+    World,
+    everything,
+    head_of,
+    once,
+    read,
+    read_flat,
+    send,
+    staged,
+    unread,
+    values,
+)
+
+HEAD = "_head.json"
+IDENTITIES = [None, Identity(writer="query-1", batch=5)]
+
+
+def unavailable() -> None:
+    raise Unavailable("the answer was lost (test)")
+
+
+def refusing_swaps(hooked: Hooked, times: int, error: Callable[[], object] = unavailable) -> list[int]:
+    """Let that many swaps fail before they take effect; returns the tries that were made, in the end."""
+    tries: list[int] = []
+
+    def before(kind: str, name: str) -> None:
+        if kind == "swap" and name.endswith(HEAD):
+            tries.append(len(tries))
+            if len(tries) <= times:
+                error()
+
+    hooked.before = before
+    return tries
+
+
+def changed(world: World, change: Callable[[Head], Head]) -> None:
+    """As another process would change the head."""
+    world.handle().change(change)
+
+
+# --- conflicts --------------------------------------------------------------------------------------------------------
+
+
+def test_a_publish_becomes_one_entry_with_dense_offsets(world: World) -> None:
+    queue = world.create(1)
+    first = send(queue, values(1, 2, 3))
+    second = send(queue, values(4, 5))
+    head = queue.refresh()
+    assert (first.sequence, second.sequence, head.sequence) == (2, 3, 3)
+    assert (first.rows, first.duplicate, first.conflicts) == (3, False, 0)
+    assert [(entry.sequence, entry.slices[0].offset, entry.rows) for entry in head.entries] == [(2, 0, 3), (3, 3, 2)]
+    assert (head.next, head.time_us) == ((5,), second.time_us)
+    assert read(queue) == {0: [b"1", b"2", b"3", b"4", b"5"]}
+
+
+def test_runs_of_one_partition_follow_one_another_in_the_order_of_the_segments(world: World) -> None:
+    queue = world.create(1)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1, 2)) + staged(queue, stage, values(3)) + staged(queue, stage, values(4, 5))
+    publish(queue, stage, segments)
+    assert [(each.segment, each.offset) for each in queue.head.entries[0].slices] == [(0, 0), (1, 2), (2, 3)]
+    assert read_flat(queue) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_after_a_conflict_the_offsets_follow_the_other_publish(world: World, identity: Identity | None) -> None:
+    world.create(2)
+    hooked = Hooked(world.store)
+    queue, other = world.handle(store=hooked), world.handle()
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(10, 11))
+    hooked.before = once("swap", HEAD, lambda: send(other, values(1, 2, 3)))
+    done = publish(queue, stage, segments, identity)
+    assert (done.conflicts, done.duplicate, done.rows) == (1, False, 2)
+    assert read_flat(queue) == [b"1", b"2", b"3", b"10", b"11"]
+    times = [entry.time_us for entry in queue.head.entries]
+    assert times == sorted(set(times))
+
+
+def test_many_conflicts_in_a_row_end_in_one_entry(world: World) -> None:
+    world.create(1)
+    hooked = Hooked(world.store)
+    queue, other = world.handle(store=hooked), world.handle()
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(99))
+    tries = refusing_swaps(hooked, 5, lambda: send(other, values(7)))
+    assert publish(queue, stage, segments).conflicts == 5
+    assert len(tries) == 6
+    assert read_flat(queue) == [b"7"] * 5 + [b"99"]
+
+
+def test_a_store_full_of_conflicts_ends_within_the_time_out(world: World) -> None:
+    world.create(1)
+    hooked = Hooked(world.store)
+    queue = Queue(hooked, "default", "orders", world.clock.effects(retry_timeout_s=20))
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1))
+
+    def refuse() -> None:
+        raise Conflict("somebody was faster (test)")
+
+    refusing_swaps(hooked, 10**9, refuse)
+    with pytest.raises(Conflict, match="somebody was faster"):
+        publish(queue, stage, segments)
+    assert 20 <= (world.clock.now_us - BEGIN_US) / 1e6 <= 25
+    assert read_flat(world.handle()) == []
+
+
+def test_a_single_writer_publishes_with_one_request(world: World) -> None:
+    world.create(2)
+    hooked = Hooked(world.store)
+    queue = world.handle(store=hooked)
+    stage = stage_for(queue)
+    batches = [staged(queue, stage, values(number)) for number in range(3)]
+    hooked.calls.clear()
+    for number, segments in enumerate(batches):
+        publish(queue, stage, segments, Identity(writer="query", batch=number))
+    assert [kind for kind, _ in hooked.calls] == ["swap"] * 3
+
+
+# --- lost requests and answers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("DIS-09")
+@pytest.mark.parametrize("identity", IDENTITIES)
+@pytest.mark.parametrize("others", [0, 1, 200])
+def test_a_lost_answer_publishes_once(world: World, identity: Identity | None, others: int) -> None:
+    world.create(2)
+    hooked = Hooked(world.store)
+    queue, other = world.handle(store=hooked), world.handle()
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(10, 11))
+
+    def crowd_then_lose() -> None:
+        for number in range(others):  # 200 push our entry out of the head into a chunk
+            at = stage_for(other)
+            publish(other, at, [unread({0: 1}, f"{number}.arrow")])
+        unavailable()
+
+    hooked.after = once("swap", HEAD, crowd_then_lose)
+    done = publish(queue, stage, segments, identity)
+    assert (done.duplicate, done.rows, done.sequence) == (False, 2, 2)
+    head = queue.refresh()
+    entries = list(tree.walk(tree.view(head, everything(head)), queue.load_chunk))
+    assert [entry.sequence for entry in entries if entry.segments == (segments[0].name,)] == [2]
+    assert len(entries) == 1 + others
+    assert (len(head.tree) > 0) == (others == 200)
+    assert done.time_us == entries[0].time_us
+
+
+@pytest.mark.conformance("DIS-09")
+@pytest.mark.parametrize("identity", IDENTITIES)
+@pytest.mark.parametrize("lost", [1, 4])
+def test_a_lost_request_is_published_once(world: World, identity: Identity | None, lost: int) -> None:
+    world.create(2)
+    hooked = Hooked(world.store)
+    queue = world.handle(store=hooked)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(10, 11))
+    tries = refusing_swaps(hooked, lost)
+    done = publish(queue, stage, segments, identity)
+    assert (done.duplicate, done.rows, len(tries)) == (False, 2, lost + 1)
+    assert read_flat(queue) == [b"10", b"11"]
+
+
+@pytest.mark.conformance("DIS-09")
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_an_answer_lost_after_a_conflict_publishes_once(world: World, identity: Identity | None) -> None:
+    world.create(1)
+    hooked = Hooked(world.store)
+    queue, other = world.handle(store=hooked), world.handle()
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(10))
+    hooked.before = once("swap", HEAD, lambda: send(other, values(1)))
+    hooked.after = once("swap", HEAD, unavailable)
+    done = publish(queue, stage, segments, identity)
+    assert (done.conflicts, done.duplicate) == (1, False)
+    assert read_flat(queue) == [b"1", b"10"]
+
+
+def test_a_store_that_stays_away_ends_within_the_time_out(world: World) -> None:
+    world.create(1)
+    hooked = Hooked(world.store)
+    queue = Queue(hooked, "default", "orders", world.clock.effects(retry_timeout_s=20))
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1))
+    refusing_swaps(hooked, 10**9)
+    with pytest.raises(Unavailable, match="lost"):
+        publish(queue, stage, segments)
+    assert 20 <= (world.clock.now_us - BEGIN_US) / 1e6 <= 25
+    assert world.clock.pauses < 40  # they grow
+
+
+def lost_answer_then_trim(world: World, identity: Identity | None) -> tuple[Queue, Callable[[], object]]:
+    """A publish whose answer is lost, and whose messages are trimmed before it can look."""
+    world.create(1)
+    hooked = Hooked(world.store)
+    queue = world.handle(store=hooked)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(10))
+
+    def trim_then_lose() -> None:
+        housekeeping.trim(world.handle(), head_of(world.store).next)
+        unavailable()
+
+    hooked.after = once("swap", HEAD, trim_then_lose)
+    return queue, lambda: publish(queue, stage, segments, identity)
+
+
+def test_an_outcome_that_can_no_longer_be_told_is_said_to_be_so(world: World) -> None:
+    queue, go = lost_answer_then_trim(world, None)
+    with pytest.raises(Unsettled, match="publish id"):
+        go()
+    assert queue.refresh().next == (1,)  # it was published, and is not published again
+
+
+@pytest.mark.conformance("DIS-09")
+def test_with_an_identity_the_outcome_can_still_be_told(world: World) -> None:
+    queue, go = lost_answer_then_trim(world, Identity(writer="query", batch=1))
+    go()
+    assert queue.refresh().next == (1,)
+
+
+# --- repetitions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("DIS-09")
+@pytest.mark.parametrize("same_process", [True, False])
+def test_a_repetition_adds_nothing_and_says_so(world: World, same_process: bool) -> None:
+    queue = world.create(2)
+    identity = Identity(writer="query", batch=5)
+    first = send(queue, values(1, 2), identity)
+    before = head_of(world.store)
+    again = send(queue if same_process else world.handle(), values(1, 2), identity)
+    assert (again.duplicate, again.rows) == (True, 0)
+    assert (again.sequence, again.time_us) == (first.sequence, first.time_us)
+    assert head_of(world.store) == before
+
+
+@pytest.mark.conformance("DIS-09")
+def test_an_older_batch_adds_nothing(world: World) -> None:
+    queue = world.create(2)
+    send(queue, values(1), Identity(writer="query", batch=5))
+    for batch in (4, 0):
+        assert send(queue, values(9), Identity(writer="query", batch=batch)).duplicate
+    assert not send(queue, values(2), Identity(writer="query", batch=9)).duplicate  # batches may leave numbers out
+    assert not send(queue, values(3), Identity(writer="another", batch=5)).duplicate
+    assert sorted(read_flat(queue)) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.conformance("DIS-09")
+def test_a_repetition_that_races_the_first_adds_nothing(world: World) -> None:
+    world.create(1)
+    hooked = Hooked(world.store)
+    queue, twin = world.handle(store=hooked), world.handle()
+    identity = Identity(writer="query", batch=1)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1))
+    hooked.before = once("swap", HEAD, lambda: send(twin, values(1), identity))
+    done = publish(queue, stage, segments, identity)
+    assert (done.duplicate, done.rows, done.conflicts) == (True, 0, 1)
+    assert read_flat(queue) == [b"1"]
+
+
+@pytest.mark.conformance("DIS-09")
+def test_a_repetition_of_what_is_too_old_to_publish_is_still_a_repetition(world: World) -> None:
+    queue = world.create(1)
+    identity = Identity(writer="query", batch=1)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1))
+    publish(queue, stage, segments, identity)
+    changed(world, lambda head: replace(head, floor=replace(head.floor, sequence=99), sequence=head.sequence + 1))
+    assert publish(queue, stage, segments, identity).duplicate
+
+
+def test_a_writers_name_belongs_to_the_query_that_used_it_first(world: World) -> None:
+    queue = world.create(1)
+    send(queue, values(1), Identity(writer="billing", batch=3, owner="query-a"))
+    with pytest.raises(Invalid, match=r"'billing' belongs to query query-a .*query-b.*choose another txnAppId"):
+        send(queue, values(2), Identity(writer="billing", batch=4, owner="query-b"))
+    # Also one that would be taken for a repetition: a reset checkpoint begins again with batch 0.
+    with pytest.raises(Invalid, match="belongs to query query-a"):
+        send(queue, values(2), Identity(writer="billing", batch=0, owner="query-b"))
+    send(queue, values(3), Identity(writer="billing", batch=4, owner="query-a"))
+    assert read_flat(queue) == [b"1", b"3"]
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_timestamps_grow_although_the_clock_goes_back(world: World) -> None:
+    queue = world.create(1)
+    start_us = world.clock.now_us
+    moved = [0, 0, 5_000_000, -3 * HOUR_US, -HOUR_US, 10_000_000]
+    found = []
+    for shift in moved:
+        world.clock.now_us = start_us + shift
+        found.append(send(queue, values(1)).time_us - start_us)
+    assert found == [1, 2, 5_000_000, 5_000_001, 5_000_002, 10_000_000]
+
+
+def test_timestamps_grow_over_publishers_whose_clocks_differ(world: World) -> None:
+    world.create(1)
+    times = []
+
+    def behind(by_us: int) -> int:
+        return world.clock.now_us - by_us
+
+    for number in range(10):
+        world.clock.now_us += 1000
+        late = world.handle()
+        late.effects = replace(late.effects, time_us=partial(behind, number % 3 * 600_000_000))
+        times.append(send(late, values(number)).time_us)
+    assert times == sorted(set(times))
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_what_was_staged_below_the_floor_is_refused(world: World, identity: Identity | None) -> None:
+    queue = world.create(1)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1))
+    raised = stage.sequence + 1
+    changed(world, lambda head: replace(head, floor=replace(head.floor, sequence=raised), sequence=head.sequence + 1))
+    with pytest.raises(Outdated, match=f"staged at sequence {stage.sequence}, collection has passed {raised}"):
+        publish(queue, stage, segments, identity)
+    assert read_flat(queue) == []
+    send(queue, values(2), identity)  # staged anew
+    assert read_flat(queue) == [b"2"]
+
+
+def test_at_the_floor_is_not_below_it(world: World) -> None:
+    queue = world.create(1)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1))
+    changed(world, lambda head: replace(head, floor=replace(head.floor, sequence=stage.sequence), sequence=9))
+    publish(queue, stage, segments)
+    assert read_flat(queue) == [b"1"]
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+@pytest.mark.parametrize("during", [False, True])
+def test_what_was_placed_for_an_older_layout_is_refused(world: World, identity: Identity | None, during: bool) -> None:
+    world.create(2)
+    hooked = Hooked(world.store)
+    queue = world.handle(store=hooked)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1))
+
+    def resize() -> None:
+        def decide(head: Head) -> Head:
+            layout = Layout(generation=1, partitions=3, since_sequence=head.sequence + 1, begin=(0, 0, 0))
+            zeros = (0, 0, 0)
+            return replace(
+                head, layouts=(*head.layouts, layout), next=zeros, earliest=zeros, sequence=head.sequence + 1
+            )
+
+        changed(world, decide)
+
+    if during:
+        hooked.before = once("swap", HEAD, resize)
+    else:
+        resize()
+    with pytest.raises(Outdated, match="placed for 2 partitions, it has 3 now"):
+        publish(queue, stage, segments, identity)
+    assert head_of(world.store).entries == ()
+    send(queue, values(2), identity)
+    assert read_flat(queue) == [b"2"]
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+@pytest.mark.parametrize("known", [False, True])
+def test_a_queue_that_was_created_again_is_another_queue(world: World, identity: Identity | None, known: bool) -> None:
+    queue = world.create(2)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1))
+    admin.delete_queue(world.handle())
+    world.create(2)
+    with pytest.raises(Invalid, match=r"was deleted and created again.*new checkpoint location"):
+        publish(queue if known else world.handle(), stage, segments, identity)
+    assert read_flat(world.handle()) == []
+
+
+def test_a_queue_that_was_deleted_takes_nothing(world: World) -> None:
+    queue = world.create(2)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1))
+    admin.delete_queue(world.handle())
+    with pytest.raises(Invalid, match="has been deleted"):
+        publish(queue, stage, segments)
+    assert list(world.store.list("default/orders/_head")) == []
+
+
+# --- all at once ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("DIS-08")
+@pytest.mark.parametrize("crash_at", [*range(1, 9), None])
+def test_a_reader_sees_all_partitions_of_a_publish_or_none_between_any_two_calls(
+    world: World, crash_at: int | None
+) -> None:
+    world.create(8)
+    send(world.handle(), [(f"key {number}", b"before") for number in range(100)])
+    hooked = Hooked(world.store)
+    queue, reader = world.handle(store=hooked), world.handle()
+    rows: list[Row] = [(f"key {number}", b"new") for number in range(100)]
+    seen: list[int] = []
+
+    def look(kind: str, name: str) -> None:
+        if kind == "write":
+            return  # within an object that is not there yet
+        seen.append(read_flat(reader).count(b"new"))
+        if len(seen) == crash_at:
+            raise KeyboardInterrupt  # the process ends here
+
+    hooked.before = hooked.after = look
+    try:
+        stage = stage_for(queue)
+        segments = staged(queue, stage, rows[:50]) + staged(queue, stage, rows[50:])
+        publish(queue, stage, segments)
+    except KeyboardInterrupt:
+        pass
+    seen.append(read_flat(reader).count(b"new"))
+    assert set(seen) <= {0, 100}
+    assert seen == sorted(seen)
+    if crash_at is None:
+        assert set(seen) == {0, 100}
+        assert len(seen) == 9  # load, two segments, swap, then the end: each was the last one once
+        assert len({piece.partition for piece in queue.head.entries[-1].slices}) == 8
+
+
+@pytest.mark.conformance("DIS-08")
+def test_a_publish_whose_swap_fails_for_good_shows_nothing(world: World) -> None:
+    world.create(8)
+    hooked = Hooked(world.store)
+    queue = world.handle(store=hooked)
+    refusing_swaps(hooked, 10**9)
+    with pytest.raises(Unavailable):
+        send(queue, [(f"key {number}", b"new") for number in range(100)])
+    assert read_flat(world.handle()) == []
+
+
+# --- a head that grew old ---------------------------------------------------------------------------------------------
+
+
+def test_a_page_that_only_an_old_head_names_sends_the_publish_to_the_present_head(world: World) -> None:
+    queue = world.create(1)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1))
+    calls: list[str] = []
+
+    hooked = Hooked(world.store)
+    queue.store = hooked
+    calm = queue.head
+    # What this handle knows names a page that is gone; the present head does not.
+    gone = WriterPage(name="page-000000000001-0123456789abcdef.json", xxh3="0" * 16, level=0, writers=1, last_time_us=1)
+    assert queue.etag is not None
+    queue.remember(replace(calm, writer_pages=(gone,)), "old")
+    hooked.before = lambda kind, name: calls.append(kind)
+    publish(queue, stage, segments, Identity(writer="query", batch=1))
+    assert calls == ["read", "load", "swap"]
+    assert world.clock.pauses == 0
+    assert read_flat(world.handle()) == [b"1"]
+
+
+def test_a_page_that_the_present_head_names_must_be_there(world: World) -> None:
+    queue = world.create(1)
+    gone = WriterPage(name="page-000000000001-0123456789abcdef.json", xxh3="0" * 16, level=0, writers=1, last_time_us=1)
+    changed(world, lambda head: replace(head, writer_pages=(gone,), sequence=head.sequence + 1))
+    with pytest.raises(ObjectMissing, match=gone.name):
+        send(queue, values(1), Identity(writer="query", batch=1))
+    assert send(queue, values(1)).rows == 1  # without an identity it is not needed
