@@ -1,0 +1,210 @@
+"""Who published which batch last: any repetition within the age is noticed, and thousands of writers cost little."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from partq_spark.errors import ObjectMissing
+from partq_spark.log import codec, tree, writers
+from partq_spark.log.model import Head
+from partq_spark.log.publish import Identity, extended, place
+from tests.log.queues import Hooked, World, send, stage_of, unread, values
+
+AGE_US = writers.WRITER_AGE_S * 1_000_000
+MINUTE_US = 60_000_000
+
+
+class Passing:
+    """A queue that many writers publish to, without a swap for each: only the head's growth matters here."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.queue = world.create(4)
+        self.published: dict[str, tuple[int, int]] = {}  # writer -> batch, time
+
+    @property
+    def head(self) -> Head:
+        return self.queue.head
+
+    def publish(self, writer: str, batch: int, now_us: int) -> None:
+        identity = Identity(writer=writer, batch=batch)
+        head = self.head
+        entry = place(head, stage_of(head), [unread({0: 1})], identity, f"{head.sequence:016x}", now_us)
+        assert self.queue.etag is not None
+        self.queue.remember(extended(self.queue, head, entry, identity), self.queue.etag)
+        self.published[writer] = (batch, entry.time_us)
+
+    def known(self, writer: str) -> int | None:
+        record = writers.last_batch(self.queue, writer)
+        return record.batch if record is not None else None
+
+    def records(self) -> int:
+        return len(self.head.writers) + sum(page.writers for page in self.head.writer_pages)
+
+
+@pytest.fixture
+def passing(world: World, monkeypatch: pytest.MonkeyPatch) -> Passing:
+    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)  # entries are not what is measured here
+    return Passing(world)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "HEAD_WRITERS", 8)
+    monkeypatch.setattr(writers, "PAGE_FAN_OUT", 3)
+
+
+# --- bounded, and complete within the age -----------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("DIS-09")
+def test_thousands_of_one_time_writers_leave_a_small_head_that_knows_them_all(passing: Passing) -> None:
+    start_us = passing.world.clock.now_us
+    for number in range(4_000):
+        passing.publish(f"one-time writer {number:08}", 7, start_us + number * MINUTE_US)  # 2.8 days
+        if number % 500 == 499:
+            assert len(passing.head.writers) <= writers.HEAD_WRITERS
+            levels = [page.level for page in passing.head.writer_pages]
+            assert levels == sorted(levels, reverse=True)
+            assert all(levels.count(level) <= writers.PAGE_FAN_OUT for level in levels)
+            assert len(codec.encode_head(passing.head)) < 64 * 1024
+    assert passing.records() == 4_000
+    for number in [*random.Random(3).sample(range(4_000), 40), 0, 3_999]:
+        assert passing.known(f"one-time writer {number:08}") == 7
+    assert passing.known("one-time writer 99999999") is None
+
+
+@pytest.mark.conformance("DIS-09")
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(6))
+def test_the_last_batch_of_any_writer_within_the_age_is_known(passing: Passing, seed: int) -> None:
+    rng = random.Random(seed)
+    now_us = passing.world.clock.now_us
+    regulars = [f"query {number}" for number in range(5)]
+    for number in range(300):
+        now_us += rng.choice((1, MINUTE_US, AGE_US // 100))
+        if rng.random() < 0.4:
+            writer = rng.choice(regulars)
+            passing.publish(writer, passing.published.get(writer, (0, 0))[0] + 1, now_us)
+        else:
+            passing.publish(f"one-time {number}", 1, now_us)
+        if number % 20 == 0:
+            for writer, (batch, time_us) in passing.published.items():
+                if time_us >= passing.head.time_us - AGE_US:
+                    assert passing.known(writer) == batch, writer
+    levels = [page.level for page in passing.head.writer_pages]
+    assert all(levels.count(level) <= writers.PAGE_FAN_OUT for level in levels)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_writer_that_comes_back_from_a_page_is_known_by_its_newest_batch(passing: Passing) -> None:
+    now_us = passing.world.clock.now_us
+    for batch in range(1, 40):
+        passing.publish("query", batch, now_us)
+        for number in range(10):  # enough to push it out of the head before its next batch
+            passing.publish(f"passer {batch} {number}", 1, now_us)
+        assert "query" not in passing.head.writers
+        assert passing.known("query") == batch
+    assert max(page.level for page in passing.head.writer_pages) >= 2
+
+
+@pytest.mark.usefixtures("small")
+def test_merged_pages_are_kept_under_one_reference(passing: Passing) -> None:
+    now_us = passing.world.clock.now_us
+    created: set[str] = set()
+    for number in range(60):
+        passing.publish(f"writer {number}", number, now_us)
+        created |= {page.name for page in passing.head.writer_pages}
+    assert len(created) > len(passing.head.writer_pages)  # some went into others
+    assert all(passing.known(f"writer {number}") == number for number in range(60))
+    assert passing.records() == 60
+
+
+# --- the age ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small")
+def test_what_is_past_its_age_is_dropped(passing: Passing) -> None:
+    start_us = passing.world.clock.now_us
+    for number in range(100):
+        passing.publish(f"early {number}", 1, start_us)
+    assert passing.records() == 100
+    for number in range(40):
+        passing.publish(f"late {number}", 1, start_us + AGE_US + MINUTE_US)
+    assert passing.known("early 0") is None
+    assert passing.known("early 99") is None
+    assert all(passing.known(f"late {number}") == 1 for number in range(40))
+    assert passing.records() <= 40 + writers.HEAD_WRITERS
+
+
+@pytest.mark.usefixtures("small")
+def test_nothing_is_dropped_before_its_age(passing: Passing) -> None:
+    start_us = passing.world.clock.now_us
+    for number in range(50):
+        passing.publish(f"early {number}", 1, start_us)
+    for number in range(50):
+        passing.publish(f"late {number}", 1, start_us + AGE_US - MINUTE_US)
+    assert all(passing.known(f"early {number}") == 1 for number in range(50))
+
+
+def test_a_small_queue_forgets_nobody(passing: Passing) -> None:
+    start_us = passing.world.clock.now_us
+    passing.publish("long ago", 3, start_us)
+    for number in range(writers.HEAD_WRITERS - 1):
+        passing.publish(f"writer {number}", 1, start_us + 50 * AGE_US)
+    assert passing.known("long ago") == 3
+    assert passing.head.writer_pages == ()
+
+
+# --- through real publishes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("DIS-09")
+@pytest.mark.usefixtures("small")
+def test_a_repetition_is_noticed_when_its_record_has_gone_to_a_page(world: World) -> None:
+    queue = world.create(1)
+    for number in range(40):
+        send(queue, values(number), Identity(writer=f"writer {number}", batch=2))
+    assert len(queue.head.writer_pages) > 1
+    for number in range(40):
+        other = world.handle()
+        assert send(other, values(number), Identity(writer=f"writer {number}", batch=2)).duplicate
+        assert send(other, values(number), Identity(writer=f"writer {number}", batch=1)).duplicate
+    assert queue.refresh().next == (40,)
+
+
+@pytest.mark.usefixtures("small")
+def test_pages_are_read_only_for_writers_that_the_head_does_not_know(world: World) -> None:
+    queue = world.create(1)
+    for number in range(20):
+        send(queue, values(number), Identity(writer=f"writer {number}", batch=2))
+    hooked = Hooked(world.store)
+    queue = world.handle(store=hooked)
+    queue.refresh()
+    hooked.calls.clear()
+    assert writers.last_batch(queue, "writer 19") is not None
+    assert hooked.calls == []
+    assert writers.last_batch(queue, "somebody new") is None
+    assert [name for _, name in hooked.calls] == [
+        queue.log_folder + page.name for page in reversed(queue.head.writer_pages)
+    ]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_missing_page_is_not_taken_for_an_unknown_writer(world: World) -> None:
+    queue = world.create(1)
+    for number in range(20):
+        send(queue, values(number), Identity(writer=f"writer {number}", batch=2))
+    world.store.delete(queue.log_folder + queue.head.writer_pages[0].name)
+    with pytest.raises(ObjectMissing, match="page-"):
+        send(world.handle(), values(0), Identity(writer="writer 0", batch=2))
+
+
+def test_the_map_of_the_head_is_oldest_first(world: World) -> None:
+    queue = world.create(1)
+    for writer in ("a", "b", "c", "a"):
+        sequence = queue.head.sequence
+        send(queue, values(1), Identity(writer=writer, batch=sequence))
+    assert list(queue.head.writers) == ["b", "c", "a"]
