@@ -261,9 +261,10 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         deadline_s = time.monotonic() + (max(_POLL_S, look_s) if poll_s is None else poll_s)
         while (left_s := deadline_s - time.monotonic()) > 0:
             time.sleep(min(look_s, left_s))
-            head = self._fresh_head(before)  # which may be another queue's by now
-            if _any_news(at, dict(enumerate(head.next))):
-                break
+            fresh = self._fresh_head(before)  # which may be another queue's by now
+            if fresh is not head and _any_news(at, self._ends(fresh, at)):
+                return fresh
+            head = fresh
         return head
 
     def _limits(self, limit: ReadLimit) -> planning.Limits:
