@@ -20,7 +20,8 @@ _LONGEST_S = 7 * 24 * 3600.0
 def checked_partitions(value: object) -> int:
     """`value` as a partition count. Raises `Invalid` unless it is a whole number from 1 to 1000."""
     text = str(value).strip()
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_PARTITIONS:
+    # Not longer than int() takes: it raises an error of its own beyond some thousand digits.
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= MAX_PARTITIONS:
         raise Invalid(f"partitions={value!r} is not allowed: give a whole number from 1 to {MAX_PARTITIONS}")
     return int(text)
 
