@@ -1,0 +1,381 @@
+"""Trimming and collection: what anybody may still need stays, whatever sleeps or is lost; what nobody needs goes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from partq_spark.errors import Conflict, Corrupt, Invalid, Unavailable
+from partq_spark.log import admin, housekeeping, names, tree, writers
+from partq_spark.log.housekeeping import Collected, collect, trim
+from partq_spark.log.publish import Identity, Outdated, publish, stage_for
+from partq_spark.log.queue import Queue
+from partq_spark.log.reading import RangeReader
+from tests.log.queues import (
+    HOUR_US,
+    Hooked,
+    World,
+    everything,
+    head_of,
+    once,
+    read,
+    read_flat,
+    send,
+    staged,
+    values,
+)
+
+GRACE_US = 24 * HOUR_US
+
+
+def objects(world: World) -> set[str]:
+    """All blobs of the queue."""
+    return {
+        item.name for item in world.store.list("default/orders/_") if not item.name.endswith(("head.json", "n.json"))
+    }
+
+
+def rounds(world: World, number: int, queue: Queue | None = None) -> list[Collected]:
+    """Rounds of collection, one grace and a bit apart."""
+    done = []
+    for _ in range(number):
+        done.append(collect(queue or world.handle()))
+        world.clock.now_us += GRACE_US + 1
+    return done
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
+    monkeypatch.setattr(tree, "FAN_OUT", 3)
+    monkeypatch.setattr(writers, "HEAD_WRITERS", 6)
+    monkeypatch.setattr(writers, "PAGE_FAN_OUT", 2)
+
+
+# --- trimming ---------------------------------------------------------------------------------------------------------
+
+
+def test_trimmed_messages_can_no_longer_be_read(world: World) -> None:
+    queue = world.create(1)
+    for number in range(5):
+        send(queue, values(2 * number, 2 * number + 1))
+    head = trim(queue, (5,))
+    assert (head.earliest, head.next, head.messages) == ((5,), (10,), 5)
+    assert head.trimmed_sequence == head.sequence
+    assert len(head.entries) == 3  # the one that holds offset 5 stays
+    assert read_flat(queue) == [b"5", b"6", b"7", b"8", b"9"]
+
+
+def test_trimming_goes_forward_only_and_not_beyond_the_end(world: World) -> None:
+    queue = world.create(2)
+    send(queue, [(f"key {number}", b"x") for number in range(20)])
+    end = queue.head.next
+    assert trim(queue, (2, 3)).earliest == (2, 3)
+    again = trim(queue, (1, 0))
+    assert (again.earliest, again.sequence) == ((2, 3), queue.head.sequence)
+    assert trim(queue, (10**9, 10**9)).earliest == end
+    assert trim(queue, (-5, -5)).earliest == end
+
+
+def test_trimming_that_changes_nothing_writes_nothing(world: World) -> None:
+    world.create(1)
+    hooked = Hooked(world.store)
+    trim(world.handle(store=hooked), (0,))
+    assert "swap" not in {kind for kind, _ in hooked.calls}
+
+
+def test_trimming_needs_one_offset_for_every_partition(world: World) -> None:
+    with pytest.raises(Invalid, match=r"given 3 offsets, .* has 4 partitions"):
+        trim(world.create(4), (0, 0, 0))
+
+
+def test_what_any_group_needs_is_not_trimmed(world: World) -> None:
+    queue = world.create(1)
+    send(queue, values(*range(10)))
+    admin.create_group(queue, "slow", (3,))
+    admin.create_group(queue, "fast", (8,))
+    assert housekeeping.held_back_at(queue.head) == (3,)
+    assert trim(queue, (10,)).earliest == (3,)
+
+
+def test_a_group_created_meanwhile_holds_back_a_trim(world: World) -> None:
+    queue = world.create(1)
+    send(queue, values(*range(10)))
+    hooked = Hooked(world.store)
+    hooked.before = once("swap", "_head.json", lambda: admin.create_group(world.handle(), "billing", (2,)))
+    assert trim(world.handle(store=hooked), (10,)).earliest == (2,)
+
+
+def test_what_is_published_meanwhile_is_not_trimmed(world: World) -> None:
+    queue = world.create(1)
+    send(queue, values(1, 2))
+    hooked = Hooked(world.store)
+    hooked.before = once("swap", "_head.json", lambda: send(world.handle(), values(3)))
+    trim(world.handle(store=hooked), (2,))
+    assert read_flat(queue) == [b"3"]
+
+
+# --- two rounds -------------------------------------------------------------------------------------------------------
+
+
+def test_an_abandoned_segment_goes_in_two_rounds_with_a_grace_between(world: World) -> None:
+    queue = world.create(1)
+    staged(queue, stage_for(queue), values(99))  # its task died
+    send(queue, values(1))
+    assert len(objects(world)) == 2
+    ripened = rounds(world, 2, queue)  # the floor: first noted, then one grace later in force
+    assert [(done.deleted, done.floor_sequence) for done in ripened] == [(0, 0), (0, 2)]
+    assert ripened[1].marked == 1
+    world.clock.now_us -= 2  # a moment less than a grace after the marking
+    assert collect(queue).deleted == 0
+    world.clock.now_us += 1
+    done = collect(queue)
+    assert (done.deleted, done.marked) == (1, 0)
+    assert done.deleted_bytes > 100
+    assert len(objects(world)) == 1
+    assert read_flat(queue) == [b"1"]
+
+
+def test_what_was_staged_long_ago_is_refused_before_its_blobs_may_go(world: World) -> None:
+    queue = world.create(1)
+    sleeper = world.handle()
+    stage = stage_for(sleeper)
+    segments = staged(sleeper, stage, values(99))
+    send(queue, values(1))
+    while segments[0].name in {name.rsplit("/", 1)[-1] for name in objects(world)}:
+        collect(queue)
+        world.clock.now_us += GRACE_US // 3
+        if queue.refresh().floor.sequence > stage.sequence:
+            # From now on it cannot be published any more, also by one that has seen nothing of all this.
+            with pytest.raises(Outdated, match="collection has passed"):
+                publish(sleeper, stage, segments)
+    assert queue.head.floor.sequence > stage.sequence
+    assert read_flat(queue) == [b"1"]
+
+
+def test_a_publisher_that_is_slower_than_a_collection_but_not_than_a_grace_succeeds(world: World) -> None:
+    queue = world.create(1)
+    rounds(world, 3, queue)
+    sleeper = world.handle()
+    stage = stage_for(sleeper)
+    segments = staged(sleeper, stage, values(99))
+    for _ in range(23):  # hourly collection, and others go on
+        world.clock.now_us += HOUR_US
+        send(queue, values(1))
+        collect(queue)
+    publish(sleeper, stage, segments)
+    assert read_flat(queue) == [b"1"] * 23 + [b"99"]
+
+
+def test_the_floor_is_raised_to_what_was_in_force_one_grace_ago(world: World) -> None:
+    queue = world.create(1)
+    in_force: list[tuple[int, int]] = []  # time, sequence
+    rng = random.Random(1)
+    for _ in range(120):
+        world.clock.now_us += rng.randrange(10 * HOUR_US)
+        if rng.random() < 0.5:
+            send(queue, values(1))
+        in_force.append((world.clock.now_us, queue.refresh().sequence))
+        floor = housekeeping.raise_floor(queue, GRACE_US).floor.sequence
+        old = [sequence for time_us, sequence in in_force if time_us <= world.clock.now_us - GRACE_US]
+        assert floor <= max(old, default=0)
+    assert queue.head.floor.sequence > 50
+
+
+@pytest.mark.usefixtures("small")
+def test_after_everything_was_trimmed_everything_goes(world: World) -> None:
+    queue = world.create(2)
+    for number in range(40):
+        send(queue, values(number), Identity(writer=f"writer {number}", batch=1))
+    before = objects(world)
+    assert {name.rsplit("/", 1)[-1][:5] for name in before} >= {"chunk", "page-"}
+    trim(queue, queue.refresh().next)
+    rounds(world, 4, queue)
+    left = objects(world)
+    assert {names.staged_at(name) for name in left} >= {names.staged_at(page.name) for page in queue.head.writer_pages}
+    assert len(left) == len(queue.head.writer_pages)  # what the head names, and nothing more
+    assert send(world.handle(), values(0), Identity(writer="writer 0", batch=1)).duplicate
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_that_can_be_read_is_ever_collected(world: World, seed: int) -> None:
+    rng = random.Random(f"collect {seed}")
+    queue = world.create(3)
+    published: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+    for number in range(80):
+        world.clock.now_us += rng.randrange(20 * HOUR_US)
+        action = rng.random()
+        if action < 0.6:
+            rows = [(f"key {rng.randrange(9)}", b"%d.%d" % (number, row)) for row in range(rng.randint(1, 5))]
+            send(queue, rows, Identity(writer=f"writer {rng.randrange(30)}", batch=number))
+            entry = queue.head.entries[-1] if queue.head.entries else None
+            for partition, mine in read(
+                queue, {p: (len(published[p]), e) for p, e in enumerate(queue.head.next)}
+            ).items():
+                published[partition] += mine
+            assert entry is None or entry.rows == len(rows)
+        elif action < 0.7:
+            head = queue.refresh()
+            trim(queue, tuple(rng.randint(a, b) for a, b in zip(head.earliest, head.next, strict=True)))
+        elif action < 0.8:
+            staged(queue, stage_for(queue), values(number))
+        else:
+            collect(world.handle())
+        head = queue.refresh()
+        expected = {p: published[p][head.earliest[p] :] for p in range(3) if head.earliest[p] < head.next[p]}
+        assert read(queue) == expected
+        assert housekeeping.reachable(queue, head) <= objects(world)
+    rounds(world, 6, queue)  # two for the floor, two for the marks, one for each that had just begun
+    assert housekeeping.reachable(queue, queue.refresh()) == objects(world)  # and all else is gone
+
+
+# --- readers with an old view -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small")
+def test_a_view_from_before_a_trim_is_readable_for_one_grace(world: World) -> None:
+    queue = world.create(1)
+    for number in range(30):
+        send(queue, values(number))
+    rounds(world, 3, queue)  # the floor is above everything, so that only the marks stand between
+    reader = world.handle()
+    old = tree.view(reader.refresh(), everything(reader.head))
+    trim(queue, queue.refresh().next)
+    trimmed_us = world.clock.now_us
+    while world.clock.now_us <= trimmed_us + GRACE_US - HOUR_US:
+        collect(queue)
+        pieces = list(RangeReader(reader, reader.head.queue_id, old).pieces())
+        assert sum(piece.batch.num_rows for piece in pieces) == 30
+        world.clock.now_us += HOUR_US
+    rounds(world, 3, queue)
+    assert objects(world) == set()
+
+
+def test_a_first_collection_long_after_a_trim_marks_before_it_deletes(world: World) -> None:
+    queue = world.create(1)
+    send(queue, values(1))
+    trim(queue, (1,))
+    world.clock.now_us += 100 * GRACE_US
+    done = rounds(world, 4, queue)
+    assert [each.deleted for each in done] == [0, 0, 1, 0]
+    assert [each.marked for each in done] == [0, 1, 0, 0]
+
+
+def test_a_blob_that_is_named_again_after_it_was_marked_stays(world: World) -> None:
+    # Not reachable by a publish (the floor), but a mark alone must never be enough.
+    assert housekeeping.marks_due(("a", "b"), {"b": 1, "c": 1}) == {"b"}
+    assert housekeeping.marks_due((), {"c": 1}) == frozenset()
+
+
+# --- odd things in the folder -----------------------------------------------------------------------------------------
+
+
+def test_objects_with_foreign_names_are_left_alone(world: World) -> None:
+    queue = world.create(1)
+    foreign = [queue.segment_folder + "notes.txt", queue.log_folder + "chunk-old.json", queue.segment_folder + "a/b"]
+    for name in foreign:
+        world.store.create(name, b"mine")
+    send(queue, values(1))
+    rounds(world, 5, queue)
+    assert set(foreign) <= objects(world)
+
+
+def test_one_round_marks_a_bounded_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "MOST_MARKED", 3)
+    queue = world.create(1)
+    stage = stage_for(queue)
+    for number in range(8):
+        staged(queue, stage, values(number))
+    send(queue, values(1))
+    done = rounds(world, 7, queue)
+    assert [each.marked for each in done] == [0, 3, 3, 2, 0, 0, 0]
+    assert [each.deleted for each in done] == [0, 0, 3, 3, 2, 0, 0]
+    assert read_flat(queue) == [b"1"]
+
+
+def test_damaged_marks_delete_nothing(world: World) -> None:
+    queue = world.create(1)
+    staged(queue, stage_for(queue), values(99))
+    send(queue, values(1))
+    rounds(world, 2, queue)
+    name = queue.log_folder + "collection.json"
+    world.store.delete(name)
+    world.store.swap(name, b'{"damaged": 1}', expected=None)
+    with pytest.raises(Corrupt, match="delete it, the next rounds make it anew"):
+        collect(queue)
+    assert len(objects(world)) == 2
+    world.store.delete(name)
+    assert [each.deleted for each in rounds(world, 2, queue)] == [0, 1]
+
+
+# --- several collectors, lost answers ---------------------------------------------------------------------------------
+
+
+def test_collectors_side_by_side_do_the_work_of_one(world: World) -> None:
+    queue = world.create(1)
+    staged(queue, stage_for(queue), values(99))
+    send(queue, values(1))
+    for _ in range(4):
+        hooked = Hooked(world.store)
+        hooked.before = once("swap", "collection.json", lambda: collect(world.handle()))
+        collect(world.handle(store=hooked))
+        world.clock.now_us += GRACE_US
+    assert len(objects(world)) == 1
+    assert read_flat(queue) == [b"1"]
+
+
+def test_a_round_whose_marks_are_not_saved_is_done_again(world: World) -> None:
+    queue = world.create(1)
+    staged(queue, stage_for(queue), values(99))
+    send(queue, values(1))
+    rounds(world, 1, queue)
+
+    def lose() -> None:
+        raise Unavailable("the answer was lost (test)")
+
+    hooked = Hooked(world.store)
+    hooked.before = once("swap", "collection.json", lose)
+    with pytest.raises(Unavailable):
+        collect(world.handle(store=hooked))
+    assert [each.deleted for each in rounds(world, 2, queue)] == [0, 1]
+
+
+def test_a_queue_that_is_created_again_during_a_round_loses_nothing(world: World) -> None:
+    queue = world.create(1)
+    send(queue, values(1))
+    trim(queue, (1,))
+    rounds(world, 2, queue)
+
+    def recreate() -> None:
+        admin.delete_queue(world.handle())
+        send(world.create(1), values(2))
+
+    hooked = Hooked(world.store)
+    hooked.before = once("list", "/", recreate)
+    collecting = world.handle(store=hooked)
+    try:
+        collect(collecting)
+    except (Invalid, Conflict):
+        pass  # either is an answer
+    assert read_flat(world.handle()) == [b"2"]
+
+
+def test_collection_of_an_absent_queue_is_refused(world: World) -> None:
+    with pytest.raises(Invalid, match="does not exist"):
+        collect(world.handle())
+
+
+def test_a_missing_chunk_ends_a_round_before_anything_is_deleted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
+    queue = world.create(1)
+    staged(queue, stage_for(queue), values(99))
+    for number in range(12):
+        send(queue, values(number))
+    rounds(world, 2, queue)
+    world.store.delete(queue.log_folder + head_of(world.store).tree[0].name)
+    before = objects(world)
+    with pytest.raises(Corrupt, match=r"log chunk .* is gone: restore it"):
+        collect(queue)
+    assert objects(world) == before
