@@ -1,0 +1,356 @@
+"""Scenarios that the interleaving check found, or finds rarely: who slept, and what went on meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from partq_spark.errors import Corrupt, Invalid, ObjectMissing, Unavailable
+from partq_spark.log import codec, housekeeping, names, tree
+from partq_spark.log import writers as writers_module
+from partq_spark.log.admin import create_group, create_queue, delete_queue
+from partq_spark.log.publish import Identity, Outdated, Stage, Unsettled, publish, stage_for
+from partq_spark.log.queue import Queue
+from partq_spark.log.reading import Piece, RangeReader
+from partq_spark.objects.api import Document, ObjectStore
+from tests.log.queues import HOUR_US, Hooked, World, everything, once, read_flat, send, staged, values
+
+GRACE_S = housekeeping.GRACE_S
+
+
+@pytest.fixture(autouse=True)
+def small_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks and pages after a few publishes."""
+    monkeypatch.setattr(tree, "INLINE_ENTRIES", 2)
+    monkeypatch.setattr(tree, "FAN_OUT", 2)
+    monkeypatch.setattr(writers_module, "HEAD_WRITERS", 2)
+
+
+def days_of_collection(world: World, rounds: int = 4) -> None:
+    """Another process collects, a round every day and a bit."""
+    for _ in range(rounds):
+        world.clock.now_us += int(GRACE_S * 1e6) + 1
+        housekeeping.collect(world.handle())
+
+
+def fail_after(hooked: Hooked, kind: str, name_end: str) -> None:
+    """The next such call takes effect, and its answer is lost."""
+
+    def lose() -> None:
+        hooked.after = None
+        raise Unavailable(f"the answer to {kind} was lost")
+
+    hooked.after = once(kind, name_end, lose)
+
+
+# --- seeking and settling behind a trim -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hollow(world: World) -> Queue:
+    """A queue whose tree has a root that stays, over chunks that were trimmed and collected."""
+    queue = world.create(partitions=1)
+    for number in range(20):
+        send(queue, values(number))
+    housekeeping.trim(queue, [5])
+    days_of_collection(world)
+    ref = queue.refresh().tree[0]
+    there = {item.name for item in world.store.list(queue.log_folder)}
+    while queue.log_folder + ref.name in there:
+        assert ref.level > 0, "nothing below the root was collected"
+        ref = codec.decode_refs(queue.load_chunk(ref), ref)[0]
+    return queue
+
+
+def pieces_of(queue: Queue) -> list[Piece]:
+    head = queue.refresh()
+    return list(RangeReader(queue, head.queue_id, tree.view(head, everything(head))).pieces())
+
+
+def test_a_seek_by_time_passes_over_what_was_collected(world: World, hollow: Queue) -> None:
+    times_us = [piece.time_us for piece in pieces_of(hollow)]
+    assert hollow.offsets_at(0) == (5,)
+    assert [hollow.offsets_at(time_us)[0] for time_us in times_us] == list(range(5, 20))
+
+
+def test_an_unknown_outcome_is_settled_over_what_was_collected(hollow: Queue) -> None:
+    assert tree.find_token(hollow.head, "no such token", 0, hollow.load_chunk) is None
+
+
+def test_a_lost_answer_after_a_trim_of_everything_is_unsettled_and_not_published_again(world: World) -> None:
+    world.create(partitions=1)
+    hooked = Hooked(world.store)
+    queue = world.handle(store=hooked)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1))
+    fail_after(hooked, "swap", "_head.json")
+    hooked.before = once("load", "_head.json", lambda: _trim_everything(world))
+    with pytest.raises(Unsettled, match="cannot be told"):
+        publish(queue, stage, segments)
+    assert world.handle().refresh().next == (1,)
+
+
+def test_a_lost_answer_after_a_trim_is_settled_by_the_writers_record(world: World) -> None:
+    world.create(partitions=1)
+    hooked = Hooked(world.store)
+    queue = world.handle(store=hooked)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1, 2))
+    fail_after(hooked, "swap", "_head.json")
+    hooked.before = once("load", "_head.json", lambda: _trim_everything(world))
+    done = publish(queue, stage, segments, Identity(writer="w", batch=1))
+    assert (done.duplicate, done.rows) == (False, 2)
+    assert world.handle().refresh().next == (2,)
+
+
+def _trim_everything(world: World) -> None:
+    other = world.handle()
+    housekeeping.trim(other, other.refresh().next)
+
+
+# --- handles that slept longer than a grace ---------------------------------------------------------------------------
+
+
+def test_a_publisher_that_slept_between_head_and_writer_page_reads_the_head_again(world: World) -> None:
+    queue = world.create(partitions=1)
+    for number in range(8):
+        send(queue, values(number), Identity(writer=f"once{number}", batch=1))
+    hooked = Hooked(world.store)
+
+    def meanwhile() -> None:
+        for number in range(8, 80):
+            send(queue, values(number), Identity(writer=f"once{number}", batch=1))
+        days_of_collection(world)
+
+    late = world.handle(store=hooked)
+    stage = stage_for(late)
+    segments = staged(late, stage, values(999))
+    pages = {page.name for page in late.head.writer_pages}
+    hooked.before = once("read", ".json", meanwhile)
+    # Not that a page is gone: the stage has grown too old meanwhile, and that is for the caller to know.
+    with pytest.raises(Outdated):
+        publish(late, stage, segments, Identity(writer="new", batch=1))
+    assert pages
+    assert not [item.name for item in world.store.list(late.log_folder) if item.name.rpartition("/")[2] in pages]
+
+
+def test_a_collector_that_slept_between_head_and_chunks_reads_the_head_again(world: World) -> None:
+    queue = world.create(partitions=1)
+    for number in range(12):
+        send(queue, values(number))
+    days_of_collection(world, 3)  # the floor has passed the chunks
+    hooked = Hooked(world.store)
+
+    def meanwhile() -> None:
+        _trim_everything(world)
+        days_of_collection(world)
+
+    hooked.before = once("read", ".json", meanwhile)
+    collected = housekeeping.collect(world.handle(store=hooked))
+    assert collected.floor_sequence > 0
+
+
+def test_a_seek_that_slept_between_head_and_chunk_reads_the_head_again(world: World) -> None:
+    queue = world.create(partitions=1)
+    for number in range(12):
+        send(queue, values(number))
+    days_of_collection(world, 3)
+    hooked = Hooked(world.store)
+
+    def meanwhile() -> None:
+        _trim_everything(world)
+        days_of_collection(world)
+
+    hooked.before = once("read", ".json", meanwhile)
+    assert world.handle(store=hooked).offsets_at(0) == (12,)
+
+
+def test_a_chunk_that_the_present_head_names_and_that_is_gone_is_an_error(world: World) -> None:
+    queue = world.create(partitions=1)
+    for number in range(12):
+        send(queue, values(number))
+    world.store.delete(queue.log_folder + queue.refresh().tree[0].name)
+    with pytest.raises(ObjectMissing, match="is gone"):
+        queue.offsets_at(0)
+    with pytest.raises(ObjectMissing, match="is gone"):
+        housekeeping.collect(world.handle())
+
+
+def test_a_head_older_than_the_stage_does_not_refuse_it(world: World) -> None:
+    """A handle that knows an old head must not judge a stage by it: not as outdated, and not as published."""
+    queue = world.create(partitions=1)
+    old = world.handle()
+    old.refresh()
+    for number in range(6):
+        send(queue, values(number))
+    hooked = Hooked(world.store)
+    late = world.handle(store=hooked)
+    late.remember(old.head, old.etag or "")
+    stage = stage_for(world.handle())
+    publish(late, stage, staged(queue, stage, values(7)))
+    assert [kind for kind, name in hooked.calls if name.endswith("_head.json")] == ["load", "swap"]
+
+
+# --- collectors that slept --------------------------------------------------------------------------------------------
+
+
+def test_a_collector_that_sleeps_before_it_reads_the_head_does_not_shorten_the_publishers_grace(world: World) -> None:
+    """The floor's next sequence number counts from when it was in force, not from when the collector began."""
+    world.create(partitions=1)
+    late = world.handle()
+    hooked = Hooked(world.store)
+    stages: list[Stage] = []
+
+    def meanwhile() -> None:
+        world.clock.now_us += 22 * HOUR_US
+        stages.append(stage_for(late))
+        send(world.handle(), values(1))  # the head's number grows past the stage's
+
+    hooked.before = once("load", "_head.json", meanwhile)
+    housekeeping.collect(world.handle(store=hooked))
+    segments = staged(late, stages[0], values(2))
+    world.clock.now_us += 3 * HOUR_US  # 25 h after the collector began, 3 h after the publisher did
+    housekeeping.collect(world.handle())
+    housekeeping.collect(world.handle())
+    assert publish(late, stages[0], segments).rows == 1
+
+
+def test_a_publisher_within_the_grace_is_never_outdated(world: World) -> None:
+    world.create(partitions=1)
+    for _ in range(6):
+        late = world.handle()
+        stage = stage_for(late)
+        segments = staged(late, stage, values(1))
+        for _ in range(5):
+            world.clock.now_us += int(GRACE_S * 1e6) // 5 - 1
+            housekeeping.collect(world.handle())
+        assert publish(late, stage, segments).rows == 1
+
+
+def test_a_publisher_that_slept_for_graces_is_outdated_and_nothing_is_published(world: World) -> None:
+    world.create(partitions=1)
+    late = world.handle()
+    stage = stage_for(late)
+    segments = staged(late, stage, values(1))
+    send(world.handle(), values(0))
+    days_of_collection(world)
+    with pytest.raises(Outdated, match="publish them again"):
+        publish(late, stage, segments)
+    assert read_flat(world.handle()) == [b"0"]
+    assert not [item.name for item in world.store.list(late.segment_folder) if item.name.endswith(segments[0].name)]
+
+
+def test_a_collector_that_sleeps_before_it_reads_the_head_does_not_shorten_the_readers_grace(world: World) -> None:
+    """What was unreferenced is marked with a time after the head was read that did not name it."""
+    queue = world.create(partitions=1)
+    for number in range(6):
+        send(queue, values(number))
+    days_of_collection(world, 3)
+    world.clock.now_us += int(GRACE_S * 1e6) + 1  # what was marked is ripe
+    reader = world.handle()
+    head = reader.refresh()
+    hooked = Hooked(world.store)
+
+    def meanwhile() -> None:
+        world.clock.now_us += 30 * HOUR_US
+        _trim_everything(world)
+
+    hooked.before = once("load", "_head.json", meanwhile)
+    housekeeping.collect(world.handle(store=hooked))  # begins long before the trim, marks after it
+    world.clock.now_us += 23 * HOUR_US
+    housekeeping.collect(world.handle())
+    pieces = RangeReader(reader, head.queue_id, tree.view(head, everything(head))).pieces()
+    assert sum(piece.batch.num_rows for piece in pieces) == 6
+    days_of_collection(world, 2)
+    with pytest.raises(ObjectMissing, match="trimmed"):
+        list(RangeReader(reader, head.queue_id, tree.view(head, everything(head))).pieces())
+
+
+def test_damaged_marks_are_noticed(world: World) -> None:
+    queue = world.create(partitions=1)
+    send(queue, values(1))
+    _trim_everything(world)
+    days_of_collection(world, 3)
+    name = names.collection_name(queue.namespace, queue.name, queue.head.queue_id)
+    document = world.store.load(name)
+    assert isinstance(document, Document)
+    body = document.body.replace(b'"time_us":17', b'"time_us":16')
+    assert body != document.body
+    world.store.swap(name, body, expected=document.etag)
+    with pytest.raises(Corrupt, match="delete it"):
+        housekeeping.collect(world.handle())
+
+
+# --- a queue that was deleted and created again (RES-05) --------------------------------------------------------------
+
+
+def recreated(world: World) -> Queue:
+    delete_queue(world.handle())
+    return world.create(partitions=1)
+
+
+def test_offsets_of_the_former_queue_trim_nothing_of_its_successor(world: World) -> None:
+    former = world.create(partitions=1)
+    send(former, values(1, 2, 3))
+    successor = recreated(world)
+    send(successor, values(4, 5, 6))
+    with pytest.raises(Invalid, match="deleted and created again"):
+        housekeeping.trim(former, [3])
+    assert read_flat(successor) == [b"4", b"5", b"6"]
+
+
+def test_a_group_resolved_on_the_former_queue_is_not_created_in_its_successor(world: World) -> None:
+    former = world.create(partitions=1)
+    send(former, values(1, 2, 3))
+    successor = recreated(world)
+    with pytest.raises(Invalid, match="deleted and created again"):
+        create_group(former, "g", former.head.next)
+    assert not successor.refresh().groups
+
+
+def test_a_creation_that_lands_after_the_deletion_brings_no_id_back(world: World) -> None:
+    """Create-if-absent holds again once the queue is gone, so a late one makes a queue; it must be another one."""
+    late: list[Callable[[], object]] = []
+
+    class Late(Hooked):
+        def swap(self, name: str, content: object, *, expected: str | None) -> str:
+            if not late:
+                late.append(lambda: self.store.swap(name, content, expected=expected))  # type: ignore[arg-type]
+                raise Unavailable("no answer")
+            return self.store.swap(name, content, expected=expected)  # type: ignore[arg-type]
+
+    store: ObjectStore = Late(world.store)
+    queue = create_queue(store, "default", "orders", 1, effects=world.clock.effects())
+    former_id = queue.head.queue_id
+    publisher = world.handle()
+    stage = stage_for(publisher)
+    segments = staged(publisher, stage, values(1))
+    delete_queue(queue)
+    late[0]()
+    assert world.handle().refresh().queue_id != former_id
+    with pytest.raises(Invalid, match="deleted and created again"):
+        publish(publisher, stage, segments)
+
+
+# --- accepted losses --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_a_lost_segment_is_skipped_only_where_a_loss_is_accepted(world: World, how: str) -> None:
+    queue = world.create(partitions=1)
+    for number in range(4):
+        send(queue, values(number))
+    head = queue.refresh()
+    view = tree.view(head, everything(head))
+    entry = list(tree.walk(view, queue.load_chunk))[1]
+    name = queue.segment_folder + entry.segments[0]
+    data = bytearray(world.store.read(name))
+    world.store.delete(name)
+    if how == "damaged":
+        data[entry.slices[0].start + 5] ^= 1
+        world.store.create(name, bytes(data))
+    with pytest.raises(Corrupt):
+        list(RangeReader(world.handle(), head.queue_id, view).pieces())
+    pieces = list(RangeReader(world.handle(), head.queue_id, view, fail_on_data_loss=False).pieces())
+    assert [(piece.offset, piece.batch.num_rows) for piece in pieces] == [(0, 1), (2, 1), (3, 1)]
