@@ -1,0 +1,340 @@
+"""Reading ranges: every message once and in order, or an error that names what is missing; losses that are accepted."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from partq_spark.errors import Corrupt, Invalid, ObjectMissing
+from partq_spark.log import admin, tree
+from partq_spark.log.housekeeping import collect, trim
+from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.queue import Queue
+from partq_spark.log.reading import Piece, RangeReader
+from tests.log.queues import HOUR_US, Hooked, Row, World, everything, once, read, send, staged, values
+
+GRACE_US = 24 * HOUR_US
+Span = tuple[int, int]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
+    monkeypatch.setattr(tree, "FAN_OUT", 3)
+
+
+def filled(world: World, publishes: int, rows: int = 2) -> Queue:
+    """One partition, message n has the value n."""
+    queue = world.create(1)
+    for number in range(publishes):
+        send(queue, values(*range(number * rows, number * rows + rows)))
+    return queue
+
+
+def reader_of(queue: Queue, *, fail: bool = True, wanted: dict[int, Span] | None = None) -> RangeReader:
+    head = queue.refresh()
+    log = tree.view(head, everything(head) if wanted is None else wanted)
+    return RangeReader(queue, head.queue_id, log, fail_on_data_loss=fail)
+
+
+def numbers(pieces: Iterator[Piece]) -> Iterator[int]:
+    """The messages of a queue made by `filled`, each checked against its offset."""
+    for piece in pieces:
+        for index, value in enumerate(piece.batch.column("value").to_pylist()):
+            assert int(value) == piece.offset + index
+            yield int(value)
+
+
+def trim_and_collect(world: World, before: int) -> None:
+    """As housekeeping would over some days."""
+    trim(world.handle(), (before,))
+    for _ in range(4):
+        collect(world.handle())
+        world.clock.now_us += GRACE_US + 1
+
+
+# --- order and ranges -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("DIS-02")
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(6))
+def test_any_ranges_give_their_messages_in_publish_order(world: World, seed: int) -> None:
+    rng = random.Random(seed)
+    queue = world.create(4)
+    published: dict[str, list[bytes]] = {}
+    for number in range(rng.randint(1, 40)):
+        rows: list[Row] = []
+        for row in range(rng.randint(1, 12)):
+            key, value = f"key {rng.randrange(8)}", b"%d/%d" % (number, row)
+            published.setdefault(key, []).append(value)
+            rows.append((key, value))
+        stage = stage_for(queue)
+        cut = rng.randint(0, len(rows))
+        publish(queue, stage, staged(queue, stage, rows[:cut]) + staged(queue, stage, rows[cut:]))
+    whole: dict[int, list[bytes]] = {}
+    by_key: dict[str, list[bytes]] = {}
+    times: dict[int, int] = {}
+    for piece in reader_of(queue).pieces():
+        assert piece.time_us >= times.get(piece.partition, 0)
+        times[piece.partition] = piece.time_us
+        whole.setdefault(piece.partition, []).extend(piece.batch.column("value").to_pylist())
+        columns = [piece.batch.column(name).to_pylist() for name in ("key", "value")]
+        for key, value in zip(*columns, strict=True):
+            by_key.setdefault(key, []).append(value)
+    assert by_key == published
+    for _ in range(10):
+        spans = {}
+        for partition, end in enumerate(queue.head.next):
+            a, b = sorted((rng.randint(0, end), rng.randint(0, end)))
+            spans[partition] = (a, b)
+        expected = {p: whole[p][a:b] for p, (a, b) in spans.items() if a < b}
+        assert read(queue, spans) == expected
+
+
+def test_only_the_slices_that_are_needed_are_read(world: World) -> None:
+    queue = filled(world, 10)
+    hooked = Hooked(world.store)
+    queue.store = hooked
+    found = reader_of(queue, wanted={0: (5, 9)})
+    hooked.calls.clear()
+    assert list(numbers(found.pieces())) == [5, 6, 7, 8]
+    assert [kind for kind, _ in hooked.calls] == ["read"] * 3
+
+
+def test_an_empty_range_reads_nothing(world: World) -> None:
+    queue = filled(world, 3)
+    hooked = Hooked(world.store)
+    queue.store = hooked
+    found = reader_of(queue, wanted={0: (3, 3)})
+    hooked.calls.clear()
+    assert list(found.pieces()) == []
+    assert hooked.calls == []
+
+
+def test_what_is_published_later_is_not_in_the_range(world: World) -> None:
+    queue = filled(world, 3)
+    found = reader_of(queue)
+    send(world.handle(), values(6))
+    assert list(numbers(found.pieces())) == list(range(6))
+
+
+def test_a_range_beyond_the_end_is_damage(world: World) -> None:
+    queue = filled(world, 2)
+    with pytest.raises(Corrupt, match="ends partition 0 at offset 4, 7 was planned"):
+        list(reader_of(queue, wanted={0: (0, 7)}).pieces())
+
+
+def test_a_gap_in_the_log_is_damage(world: World) -> None:
+    queue = filled(world, 3)
+    head = queue.refresh()
+    log = tree.view(head, everything(head))
+    holed = tree.LogView(wanted=log.wanted, chunks=log.chunks, entries=(log.entries[0], log.entries[2]))
+    with pytest.raises(Corrupt, match="no entry for offsets 2 to 4 of partition 0"):
+        list(RangeReader(queue, head.queue_id, holed).pieces())
+
+
+# --- what was trimmed and collected meanwhile -------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("read_before", [0, 1, 6, 13, 29])
+@pytest.mark.parametrize("kept_from", [0, 7, 30])
+def test_a_reader_whose_view_is_old_reads_on_from_the_present_head(
+    world: World, read_before: int, kept_from: int
+) -> None:
+    # 60 messages in a deep tree. The reader has had some when everything before `kept_from` goes, and all chunks of its
+    # view too, as another compaction of the tree would have it.
+    queue = filled(world, 30)
+    pieces = numbers(reader_of(queue).pieces())
+    had = [next(pieces) for _ in range(2 * read_before)]
+    trim_and_collect(world, min(kept_from, 2 * read_before))
+    for ref in queue.head.tree:  # named by the old view; the present head gets copies under other names
+        rename_chunk(world, queue, ref.name)
+    assert had + list(pieces) == list(range(60))
+
+
+def rename_chunk(world: World, queue: Queue, name: str) -> None:
+    """Put a chunk of the head under another name, as whatever rewrites the tree may do."""
+    folder = queue.log_folder
+    head = world.handle().refresh()
+    if name not in {ref.name for ref in head.tree}:
+        return
+    renamed = name[:-21] + "ffffffffffffffff.json"
+    world.store.create(folder + renamed, world.store.read(folder + name))
+    world.handle().change(
+        lambda now: replace(
+            now,
+            sequence=now.sequence + 1,
+            tree=tuple(replace(ref, name=renamed) if ref.name == name else ref for ref in now.tree),
+        )
+    )
+    world.store.delete(folder + name)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_reader_asks_the_head_once_for_each_change_and_no_more(world: World) -> None:
+    queue = filled(world, 30)
+    found = reader_of(queue)
+    rename_chunk(world, queue, queue.head.tree[0].name)
+    hooked = Hooked(world.store)
+    queue.store = hooked
+    assert list(numbers(found.pieces())) == list(range(60))
+    assert [kind for kind, _ in hooked.calls].count("load") == 1
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("inner", [False, True])
+def test_trimmed_messages_are_a_loss_that_is_named(world: World, inner: bool) -> None:
+    queue = filled(world, 30)
+    pieces = numbers(reader_of(queue).pieces())
+    had = [next(pieces) for _ in range(4)] if inner else []
+    trim_and_collect(world, 40)
+    with pytest.raises(ObjectMissing, match=r"offsets \d+ to 40 of partition 0 were trimmed from .*orders") as caught:
+        had += list(pieces)
+    assert "earliest offset is 40" in str(caught.value)
+    assert "failOnDataLoss=false" in str(caught.value)
+    assert had == list(range(len(had)))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("had", [0, 2, 4])
+def test_trimmed_messages_may_be_skipped(world: World, had: int, caplog: pytest.LogCaptureFixture) -> None:
+    queue = filled(world, 30)
+    pieces = numbers(reader_of(queue, fail=False).pieces())
+    before = [next(pieces) for _ in range(had)]
+    trim_and_collect(world, 40)
+    with caplog.at_level(logging.WARNING):
+        after = list(pieces)
+    assert before + after == sorted({*before, *after})
+    assert after[-20:] == list(range(40, 60))
+    assert all(number < 40 for number in after[:-20])  # what was still there may come
+    assert "offsets" in caplog.text
+    assert "failOnDataLoss=false" in caplog.text
+
+
+@pytest.mark.usefixtures("small")
+def test_when_all_that_was_wanted_is_trimmed_nothing_is_left_to_read(world: World) -> None:
+    queue = filled(world, 10)
+    found = reader_of(queue, fail=False)
+    trim_and_collect(world, 20)
+    send(world.handle(), values(20))
+    assert list(found.pieces()) == []
+
+
+def test_a_view_of_a_queue_that_was_created_again_is_refused(world: World) -> None:
+    queue = filled(world, 3)
+    found = reader_of(queue, fail=False)
+    admin.delete_queue(world.handle())
+    filled(world, 5)
+    with pytest.raises(Invalid, match="deleted and created again"):
+        list(found.pieces())
+
+
+def test_a_view_of_a_deleted_queue_is_refused(world: World) -> None:
+    queue = filled(world, 3)
+    found = reader_of(queue, fail=False)
+    admin.delete_queue(world.handle())
+    with pytest.raises(Invalid, match="has been deleted"):
+        list(found.pieces())
+
+
+# --- what is gone or damaged although it is needed --------------------------------------------------------------------
+
+
+def segment_of(queue: Queue, index: int) -> str:
+    return queue.segment_folder + queue.head.entries[index].segments[0]
+
+
+def flip(world: World, name: str, position: int = -300) -> None:
+    data = bytearray(world.store.read(name))
+    data[position] ^= 0x10
+    world.store.delete(name)
+    world.store.create(name, bytes(data))
+
+
+def damage_slice(world: World, queue: Queue) -> None:
+    piece = queue.head.entries[2].slices[0]
+    flip(world, segment_of(queue, 2), piece.start + piece.length // 2)
+
+
+def lose_segment(world: World, queue: Queue) -> None:
+    world.store.delete(segment_of(queue, 2))
+
+
+def cut_segment(world: World, queue: Queue) -> None:
+    name, piece = segment_of(queue, 2), queue.head.entries[2].slices[0]
+    data = bytes(world.store.read(name))
+    world.store.delete(name)
+    world.store.create(name, data[: piece.start + 10])
+
+
+HARMS = [damage_slice, lose_segment, cut_segment]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_harmed_segment_is_an_error_after_what_came_before_it(
+    world: World, harm: Callable[[World, Queue], None]
+) -> None:
+    queue = filled(world, 5)
+    harm(world, queue)
+    had: list[int] = []
+
+    def read_on() -> None:
+        had.extend(numbers(reader_of(queue).pieces()))
+
+    with pytest.raises(Corrupt, match=segment_of(queue, 2)):
+        read_on()
+    pieces = numbers(reader_of(queue).pieces())
+    assert [next(pieces) for _ in range(4)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_harmed_segment_may_be_skipped_and_nothing_else(
+    world: World, harm: Callable[[World, Queue], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = filled(world, 5)
+    harm(world, queue)
+    with caplog.at_level(logging.WARNING):
+        assert list(numbers(reader_of(queue, fail=False).pieces())) == [0, 1, 2, 3, 6, 7, 8, 9]
+    assert "skipped offsets 4 to 6 of partition 0" in caplog.text
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_damaged_chunk_is_never_skipped(world: World, fail: bool) -> None:
+    # It says what there is; without it nobody knows what would be left out.
+    queue = filled(world, 20)
+    flip(world, queue.log_folder + queue.head.tree[0].name, 100)
+    with pytest.raises(Corrupt, match=r"log chunk .* is damaged"):
+        list(reader_of(queue, fail=fail).pieces())
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_missing_chunk_that_the_present_head_names_is_an_error(world: World, fail: bool) -> None:
+    queue = filled(world, 20)
+    world.store.delete(queue.log_folder + queue.head.tree[0].name)
+    with pytest.raises(ObjectMissing, match=queue.head.tree[0].name):
+        list(reader_of(queue, fail=fail).pieces())
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_head_that_changes_while_a_segment_stays_gone_ends_all_the_same(world: World, fail: bool) -> None:
+    queue = filled(world, 5)
+    hooked = Hooked(world.store)
+    lose_segment(world, queue)
+    found = reader_of(queue, fail=fail)
+    queue.store = hooked
+    # Somebody publishes between the loss and the question.
+    hooked.before = once("read", segment_of(queue, 2).rsplit("/", 1)[-1], lambda: send(world.handle(), values(10)))
+    if fail:
+        with pytest.raises(ObjectMissing, match=segment_of(queue, 2)):
+            list(found.pieces())
+    else:
+        assert list(numbers(found.pieces())) == [0, 1, 2, 3, 6, 7, 8, 9]
+    assert len(hooked.calls) < 20
