@@ -1,21 +1,19 @@
-"""The publish protocol, one scenario per edge: conflicts, lost requests and answers, repetitions, refusals."""
+"""The publish protocol, one scenario per edge: conflicts, lost requests and answers, repetitions, visibility."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
-from partq_spark.errors import Conflict, Invalid, ObjectMissing, Unavailable
-from partq_spark.log import admin, housekeeping, tree
-from partq_spark.log.model import Head, Layout, WriterPage
-from partq_spark.log.publish import Identity, Outdated, Unsettled, publish, stage_for
+from partq_spark.errors import Conflict, Invalid, Unavailable
+from partq_spark.log import housekeeping, tree
+from partq_spark.log.model import Head
+from partq_spark.log.publish import Identity, Unsettled, publish, stage_for
 from partq_spark.log.queue import Queue
 from tests.log.queues import (
     BEGIN_US,
-    HOUR_US,
     Hooked,
     Row,
     World,
@@ -304,114 +302,6 @@ def test_a_writers_name_belongs_to_the_query_that_used_it_first(world: World) ->
     assert read_flat(queue) == [b"1", b"3"]
 
 
-# --- time -------------------------------------------------------------------------------------------------------------
-
-
-def test_timestamps_grow_although_the_clock_goes_back(world: World) -> None:
-    queue = world.create(1)
-    start_us = world.clock.now_us
-    moved = [0, 0, 5_000_000, -3 * HOUR_US, -HOUR_US, 10_000_000]
-    found = []
-    for shift in moved:
-        world.clock.now_us = start_us + shift
-        found.append(send(queue, values(1)).time_us - start_us)
-    assert found == [1, 2, 5_000_000, 5_000_001, 5_000_002, 10_000_000]
-
-
-def test_timestamps_grow_over_publishers_whose_clocks_differ(world: World) -> None:
-    world.create(1)
-    times = []
-
-    def behind(by_us: int) -> int:
-        return world.clock.now_us - by_us
-
-    for number in range(10):
-        world.clock.now_us += 1000
-        late = world.handle()
-        late.effects = replace(late.effects, time_us=partial(behind, number % 3 * 600_000_000))
-        times.append(send(late, values(number)).time_us)
-    assert times == sorted(set(times))
-
-
-# --- refusals ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("identity", IDENTITIES)
-def test_what_was_staged_below_the_floor_is_refused(world: World, identity: Identity | None) -> None:
-    queue = world.create(1)
-    stage = stage_for(queue)
-    segments = staged(queue, stage, values(1))
-    raised = stage.sequence + 1
-    changed(world, lambda head: replace(head, floor=replace(head.floor, sequence=raised), sequence=head.sequence + 1))
-    with pytest.raises(Outdated, match=f"staged at sequence {stage.sequence}, collection has passed {raised}"):
-        publish(queue, stage, segments, identity)
-    assert read_flat(queue) == []
-    send(queue, values(2), identity)  # staged anew
-    assert read_flat(queue) == [b"2"]
-
-
-def test_at_the_floor_is_not_below_it(world: World) -> None:
-    queue = world.create(1)
-    stage = stage_for(queue)
-    segments = staged(queue, stage, values(1))
-    changed(world, lambda head: replace(head, floor=replace(head.floor, sequence=stage.sequence), sequence=9))
-    publish(queue, stage, segments)
-    assert read_flat(queue) == [b"1"]
-
-
-@pytest.mark.parametrize("identity", IDENTITIES)
-@pytest.mark.parametrize("during", [False, True])
-def test_what_was_placed_for_an_older_layout_is_refused(world: World, identity: Identity | None, during: bool) -> None:
-    world.create(2)
-    hooked = Hooked(world.store)
-    queue = world.handle(store=hooked)
-    stage = stage_for(queue)
-    segments = staged(queue, stage, values(1))
-
-    def resize() -> None:
-        def decide(head: Head) -> Head:
-            layout = Layout(generation=1, partitions=3, since_sequence=head.sequence + 1, begin=(0, 0, 0))
-            zeros = (0, 0, 0)
-            return replace(
-                head, layouts=(*head.layouts, layout), next=zeros, earliest=zeros, sequence=head.sequence + 1
-            )
-
-        changed(world, decide)
-
-    if during:
-        hooked.before = once("swap", HEAD, resize)
-    else:
-        resize()
-    with pytest.raises(Outdated, match="placed for 2 partitions, it has 3 now"):
-        publish(queue, stage, segments, identity)
-    assert head_of(world.store).entries == ()
-    send(queue, values(2), identity)
-    assert read_flat(queue) == [b"2"]
-
-
-@pytest.mark.parametrize("identity", IDENTITIES)
-@pytest.mark.parametrize("known", [False, True])
-def test_a_queue_that_was_created_again_is_another_queue(world: World, identity: Identity | None, known: bool) -> None:
-    queue = world.create(2)
-    stage = stage_for(queue)
-    segments = staged(queue, stage, values(1))
-    admin.delete_queue(world.handle())
-    world.create(2)
-    with pytest.raises(Invalid, match=r"was deleted and created again.*new checkpoint location"):
-        publish(queue if known else world.handle(), stage, segments, identity)
-    assert read_flat(world.handle()) == []
-
-
-def test_a_queue_that_was_deleted_takes_nothing(world: World) -> None:
-    queue = world.create(2)
-    stage = stage_for(queue)
-    segments = staged(queue, stage, values(1))
-    admin.delete_queue(world.handle())
-    with pytest.raises(Invalid, match="has been deleted"):
-        publish(queue, stage, segments)
-    assert list(world.store.list("default/orders/_head")) == []
-
-
 # --- all at once ------------------------------------------------------------------------------------------------------
 
 
@@ -459,35 +349,3 @@ def test_a_publish_whose_swap_fails_for_good_shows_nothing(world: World) -> None
     with pytest.raises(Unavailable):
         send(queue, [(f"key {number}", b"new") for number in range(100)])
     assert read_flat(world.handle()) == []
-
-
-# --- a head that grew old ---------------------------------------------------------------------------------------------
-
-
-def test_a_page_that_only_an_old_head_names_sends_the_publish_to_the_present_head(world: World) -> None:
-    queue = world.create(1)
-    stage = stage_for(queue)
-    segments = staged(queue, stage, values(1))
-    calls: list[str] = []
-
-    hooked = Hooked(world.store)
-    queue.store = hooked
-    calm = queue.head
-    # What this handle knows names a page that is gone; the present head does not.
-    gone = WriterPage(name="page-000000000001-0123456789abcdef.json", xxh3="0" * 16, level=0, writers=1, last_time_us=1)
-    assert queue.etag is not None
-    queue.remember(replace(calm, writer_pages=(gone,)), "old")
-    hooked.before = lambda kind, name: calls.append(kind)
-    publish(queue, stage, segments, Identity(writer="query", batch=1))
-    assert calls == ["read", "load", "swap"]
-    assert world.clock.pauses == 0
-    assert read_flat(world.handle()) == [b"1"]
-
-
-def test_a_page_that_the_present_head_names_must_be_there(world: World) -> None:
-    queue = world.create(1)
-    gone = WriterPage(name="page-000000000001-0123456789abcdef.json", xxh3="0" * 16, level=0, writers=1, last_time_us=1)
-    changed(world, lambda head: replace(head, writer_pages=(gone,), sequence=head.sequence + 1))
-    with pytest.raises(ObjectMissing, match=gone.name):
-        send(queue, values(1), Identity(writer="query", batch=1))
-    assert send(queue, values(1)).rows == 1  # without an identity it is not needed

@@ -62,23 +62,23 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.conformance("DIS-09")
 def test_thousands_of_one_time_writers_leave_a_small_head_that_knows_them_all(passing: Passing) -> None:
     start_us = passing.world.clock.now_us
-    for number in range(4_000):
-        passing.publish(f"one-time writer {number:08}", 7, start_us + number * MINUTE_US)  # 2.8 days
+    for number in range(2_500):
+        passing.publish(f"one-time writer {number:08}", 7, start_us + number * MINUTE_US)  # 1.7 days
         if number % 500 == 499:
             assert len(passing.head.writers) <= writers.HEAD_WRITERS
             levels = [page.level for page in passing.head.writer_pages]
             assert levels == sorted(levels, reverse=True)
             assert all(levels.count(level) <= writers.PAGE_FAN_OUT for level in levels)
             assert len(codec.encode_head(passing.head)) < 64 * 1024
-    assert passing.records() == 4_000
-    for number in [*random.Random(3).sample(range(4_000), 40), 0, 3_999]:
+    assert passing.records() == 2_500
+    for number in [*random.Random(3).sample(range(2_500), 40), 0, 2_499]:
         assert passing.known(f"one-time writer {number:08}") == 7
     assert passing.known("one-time writer 99999999") is None
 
 
 @pytest.mark.conformance("DIS-09")
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_last_batch_of_any_writer_within_the_age_is_known(passing: Passing, seed: int) -> None:
     rng = random.Random(seed)
     now_us = passing.world.clock.now_us
@@ -90,7 +90,7 @@ def test_the_last_batch_of_any_writer_within_the_age_is_known(passing: Passing, 
             passing.publish(writer, passing.published.get(writer, (0, 0))[0] + 1, now_us)
         else:
             passing.publish(f"one-time {number}", 1, now_us)
-        if number % 20 == 0:
+        if number % 50 == 0:
             for writer, (batch, time_us) in passing.published.items():
                 if time_us >= passing.head.time_us - AGE_US:
                     assert passing.known(writer) == batch, writer
