@@ -22,7 +22,8 @@ from partq_spark.log.publish import Identity, Published, Stage, StagedSegment
 from partq_spark.log.queue import Queue
 from partq_spark.log.segment import segment_schema
 from partq_spark.objects.api import ObjectStore
-from tests.log.interleave import Outcome, run_seed
+from tests.log.interleave import run_seed
+from tests.log.plans import Outcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,123 @@
+"""What a seed draws before anything runs: which processes, which faults, which limits. Numbers only."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from tests.support.faulty import HOUR_US, SECOND_US, FaultRates
+
+GRACE_US = 24 * HOUR_US
+MOST_SKEW_US = HOUR_US // 6
+BEGIN_US = 1_790_000_000 * SECOND_US
+SLEEPS_US = (SECOND_US, 12 * HOUR_US, 23 * HOUR_US, 50 * HOUR_US, 80 * HOUR_US)
+MOST_STEPS = 20_000
+NAMESPACE, QUEUE = "sim", "orders"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a seed draws before anything runs."""
+
+    seed: int
+    partitions: int
+    publishers: int
+    anonymous: int
+    passers: int  # writers that publish once under a name of their own
+    readers: int
+    trimmers: int
+    collectors: int
+    recreate: bool
+    group: bool
+    batches: int
+    rates: FaultRates
+    brisk: float  # probability that a process never sleeps
+    retrying: bool  # through the store's own retries, as in production
+    inline_entries: int
+    fan_out: int
+    head_writers: int
+    pause_us: int  # about so long between two actions of a process
+    sleepy: float  # probability that a publisher sleeps between staging and publishing
+    trim_all: float  # probability that a trim takes everything
+
+    @classmethod
+    def draw(cls, seed: int) -> Plan:
+        """Most of everything at random; two of four seeds lean towards what is rare by chance."""
+        rng = random.Random(f"plan {seed}")
+        level = rng.choice((0.0, 0.01, 0.04))
+        plan = cls(
+            seed=seed,
+            partitions=rng.randint(1, 3),
+            publishers=rng.randint(1, 3),
+            anonymous=rng.randint(0, 2),
+            passers=rng.choice((0, 0, 3, 8)),
+            readers=rng.randint(0, 2),
+            trimmers=rng.randint(0, 2),
+            collectors=rng.randint(0, 2),
+            recreate=rng.random() < 0.25,
+            group=rng.random() < 0.25,
+            batches=rng.randint(2, 7),
+            rates=FaultRates(
+                crash=rng.choice((0.0, 0.01, 0.03)),
+                request_lost=level * rng.random(),
+                answer_lost=level * rng.random() * 2,
+                late=level * rng.random() * 2,
+                damage=rng.choice((0.0, 0.0, 0.01)),
+                nap=rng.choice((0.0, 0.01, 0.05, 0.15)),
+            ),
+            brisk=0.0,
+            retrying=rng.random() < 0.3,
+            inline_entries=rng.choice((2, 4, 6)),
+            fan_out=rng.randint(2, 3),
+            head_writers=rng.choice((2, 4)),
+            pause_us=rng.choice((SECOND_US // 10, 60 * SECOND_US, 3 * HOUR_US, 20 * HOUR_US)),
+            sleepy=rng.choice((0.05, 0.3)),
+            trim_all=rng.choice((0.1, 0.7)),
+        )
+        if seed % 4 == 2:
+            return plan._with_lost_outcomes()
+        if seed % 4 == 3:
+            return plan._with_sleepers()
+        return plan
+
+    def _with_lost_outcomes(self) -> Plan:
+        """Swaps whose answers are lost, then silence, while others trim all there is."""
+        rates = replace(self.rates, request_lost=0.01, answer_lost=0.05, late=0.05, outage=0.4, swap_factor=5.0)
+        return replace(
+            self, rates=replace(rates, crash=0.0), anonymous=2, trimmers=2, trim_all=0.8, readers=0, recreate=False
+        )
+
+    def _with_sleepers(self) -> Plan:
+        """Some processes that sleep for days while others publish, trim and collect without a pause."""
+        naps_us = (26 * HOUR_US, 100 * HOUR_US)
+        rates = replace(self.rates, crash=0.0, damage=0.0, request_lost=0.0, nap=0.2, naps_us=naps_us)
+        return replace(
+            self,
+            rates=rates,
+            brisk=0.6,
+            partitions=1,
+            publishers=2,
+            anonymous=1,
+            passers=0,
+            trimmers=2,
+            collectors=1 + self.seed // 4 % 4,
+            readers=2,
+            recreate=False,
+            batches=12,
+            inline_entries=2,
+            pause_us=12 * HOUR_US,
+            sleepy=0.7,
+            trim_all=0.1,
+        )
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run was."""
+
+    seed: int
+    steps: int = 0
+    changes: int = 0
+    history: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
