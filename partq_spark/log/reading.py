@@ -46,6 +46,7 @@ class RangeReader:
         self._log = log
         self._fail = fail_on_data_loss
         self._next = {partition: start for partition, (start, _) in log.wanted.items()}
+        self._ends = {partition: to for partition, (_, to) in log.wanted.items()}
         self._segment_folder = names.segment_folder(queue.namespace, queue.name, queue_id)
         self._log_folder = names.log_folder(queue.namespace, queue.name, queue_id)
         self._planned_at: str | None = None  # ETag of the head that the rest was planned from, after a first loss
@@ -65,7 +66,7 @@ class RangeReader:
                 self._resume(self._queue.head, error)
                 continue
             break
-        for partition, (_, to) in self._log.wanted.items():
+        for partition, to in self._ends.items():
             if self._next[partition] < to:
                 raise Corrupt(
                     f"the log of {self._queue} ends partition {partition} at offset {self._next[partition]}, {to} was "
@@ -81,9 +82,7 @@ class RangeReader:
 
     def _rows(self, entry: Entry, piece: Slice) -> Piece | None:
         expected = self._next[piece.partition]
-        to = min(piece.end, self._log.wanted[piece.partition][1])
-        if to <= expected:
-            return None  # read before an object was found gone
+        to = min(piece.end, self._ends[piece.partition])
         if piece.offset > expected:
             raise Corrupt(
                 f"the log of {self._queue} has no entry for offsets {expected} to {piece.offset} of partition "
@@ -109,7 +108,7 @@ class RangeReader:
     def _resume(self, head: Head, error: ObjectMissing) -> None:
         """Plan the rest again from `head`; what it has trimmed meanwhile is a loss."""
         rest: dict[int, tuple[int, int]] = {}
-        for partition, (_, to) in self._log.wanted.items():
+        for partition, to in self._ends.items():
             start = self._next[partition]
             earliest = min(head.earliest[partition], to)
             if earliest > start:
@@ -122,9 +121,7 @@ class RangeReader:
                     ) from error
                 self._lost(partition, start, earliest, reason)
             rest[partition] = (self._next[partition], to)
-        done = {p: (to, to) for p, (start, to) in rest.items() if start >= to}
-        fresh = tree.view(head, rest)
-        self._log = tree.LogView(wanted={**fresh.wanted, **done}, chunks=fresh.chunks, entries=fresh.entries)
+        self._log = tree.view(head, rest)  # without the partitions that have been read to their end
 
     def _lost(self, partition: int, start: int, to: int, why: str) -> None:
         logger.warning("skipped offsets %d to %d of partition %d (failOnDataLoss=false): %s", start, to, partition, why)

@@ -12,6 +12,7 @@ import pytest
 from partq_spark.errors import Corrupt, Invalid, ObjectMissing
 from partq_spark.log import admin, tree
 from partq_spark.log.housekeeping import collect, trim
+from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import Piece, RangeReader
@@ -49,9 +50,18 @@ def numbers(pieces: Iterator[Piece]) -> Iterator[int]:
             yield int(value)
 
 
-def trim_and_collect(world: World, before: int) -> None:
+def two_partitions(world: World, publishes: int) -> Queue:
+    """Partition 0 has two messages of every publish, partition 1 has one; message n has the value n."""
+    queue = world.create(2)
+    keys = {partition_of(key.encode(), 2): key for key in ("a", "b", "c", "d")}
+    for number in range(publishes):
+        send(queue, [(keys[0], b"%d" % (2 * number)), (keys[0], b"%d" % (2 * number + 1)), (keys[1], b"%d" % number)])
+    return queue
+
+
+def trim_and_collect(world: World, *before: int) -> None:
     """As housekeeping would over some days."""
-    trim(world.handle(), (before,))
+    trim(world.handle(), before)
     for _ in range(4):
         collect(world.handle())
         world.clock.now_us += GRACE_US + 1
@@ -185,6 +195,42 @@ def test_a_reader_asks_the_head_once_for_each_change_and_no_more(world: World) -
     queue.store = hooked
     assert list(numbers(found.pieces())) == list(range(60))
     assert [kind for kind, _ in hooked.calls].count("load") == 1
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("done_to", [20, 21, 59])
+def test_a_partition_that_is_read_to_its_end_stays_so_when_the_rest_is_planned_again(
+    world: World, done_to: int
+) -> None:
+    queue = two_partitions(world, 60)
+    assert max(ref.level for ref in queue.head.tree) > 1
+    pieces = reader_of(queue, wanted={0: (0, done_to), 1: (0, 60)}).pieces()
+    found: dict[int, list[int]] = {0: [], 1: []}
+    moved = False
+    for piece in pieces:
+        found[piece.partition] += [int(value) for value in piece.batch.column("value").to_pylist()]
+        if not moved and len(found[0]) == done_to:
+            moved = True
+            for ref in queue.head.tree:
+                rename_chunk(world, queue, ref.name)
+    assert found == {0: list(range(done_to)), 1: list(range(60))}
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("trimmed_to", [30, 36, 45, 50])
+def test_a_partition_that_is_read_to_its_end_does_not_hinder_the_rest_after_a_loss(
+    world: World, trimmed_to: int
+) -> None:
+    queue = two_partitions(world, 60)
+    pieces = reader_of(queue, wanted={0: (0, 3), 1: (0, 60)}, fail=False).pieces()
+    found: dict[int, list[int]] = {0: [], 1: []}
+    for piece in pieces:
+        found[piece.partition] += [int(value) for value in piece.batch.column("value").to_pylist()]
+        if len(found[0]) == 3 and len(found[1]) == 2:
+            trim_and_collect(world, 2 * trimmed_to, trimmed_to)
+    assert found[0] == [0, 1, 2]
+    assert found[1] == sorted(set(found[1]))
+    assert found[1][-(60 - trimmed_to) :] == list(range(trimmed_to, 60))
 
 
 @pytest.mark.usefixtures("small")
