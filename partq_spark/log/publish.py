@@ -101,6 +101,8 @@ def publish(
     partition count: stage again), `Unavailable` when the store does not answer within the queue's `retry_timeout_s`,
     `Unsettled` when it did not and can no longer tell.
     """
+    if len({segment.headers for segment in segments}) > 1:
+        raise Invalid(f"some of the messages for {queue} were staged with headers and some without: stage all alike")
     token = names.new_id()
     rows = sum(segment.rows for segment in segments)
     backoff = Backoff(queue.effects)

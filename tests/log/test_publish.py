@@ -349,3 +349,12 @@ def test_a_publish_whose_swap_fails_for_good_shows_nothing(world: World) -> None
     with pytest.raises(Unavailable):
         send(queue, [(f"key {number}", b"new") for number in range(100)])
     assert read_flat(world.handle()) == []
+
+
+def test_segments_with_and_without_headers_are_not_mixed(world: World) -> None:
+    queue = world.create()
+    stage = stage_for(queue)
+    (plain,) = staged(queue, stage, [("a", b"1")])
+    with pytest.raises(Invalid, match="with headers and some without"):
+        publish(queue, stage, [plain, replace(plain, headers=True)])
+    assert queue.refresh().messages == 0
