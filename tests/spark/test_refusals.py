@@ -63,6 +63,8 @@ def test_an_unknown_queue_is_refused_at_load_with_the_command_that_makes_it(orde
     assert not (orders.store_folder / "default" / "bills").exists()
     with pytest.raises(PySparkException, match="no queue was named"):
         orders.spark.read.format("partq").option("store", orders.url).load()
+    with pytest.raises(PySparkException, match=r"'paths' .* is unknown"):
+        orders.spark.read.format("partq").option("store", orders.url).load(["orders", "bills"])
 
 
 # --- when it is known which kind of read it is ------------------------------------------------------------------------
@@ -73,8 +75,11 @@ def test_a_batch_read_refuses_what_only_a_stream_has(orders: Lab) -> None:
         orders.read("orders", maxMessagesPerTrigger="5").collect()
 
 
-def test_a_stream_refuses_what_only_a_batch_read_has(orders: Lab) -> None:
-    query = orders.consumer().start(orders.stream("orders", endingOffsets="latest"))
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_stream_refuses_what_only_a_batch_read_has(orders: Lab, available_now: bool) -> None:
+    """With either trigger, since Spark's first call is not the same."""
+    stream = orders.stream("orders", endingOffsets="latest")
+    query = orders.consumer().start(stream, available_now=available_now)
     assert "'endingOffsets' (value 'latest') is for batch reads" in failure(query)
 
 

@@ -42,7 +42,10 @@ def test_the_queue_may_be_the_path(lab: Lab) -> None:
     lab.create("orders", 1)
     rows = lab.spark.createDataFrame([("v",)], "value string")
     rows.write.format("partq").option("store", lab.url).mode("append").save("orders")
-    assert lab.head("orders").messages == 1
+    writer = lab.stream("orders", startingOffsets="earliest").writeStream.format("partq").option("store", lab.url)
+    writer = writer.option("checkpointLocation", str(lab.folder / "publisher")).trigger(availableNow=True)
+    ended(writer.start("orders"))
+    assert [message.value for message in lab.browse("orders")] == [b"v", b"v"]
 
 
 def test_no_rows_are_no_publish(lab: Lab) -> None:

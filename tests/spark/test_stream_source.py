@@ -237,7 +237,7 @@ def readers(spark: SparkSession) -> list[psutil.Process]:
 
 
 def test_an_idle_query_makes_no_batches_and_hardly_any_load_and_wakes_up_at_once(lab: Lab) -> None:
-    lab.create("orders", 100)
+    lab.create("orders", 16)
     consumer = lab.consumer()
     query = consumer.start(lab.stream("orders"))
     wait_until((consumer.checkpoint / "commits" / "0").exists, "first batch")
