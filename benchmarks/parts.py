@@ -20,13 +20,10 @@ class Part:
     about: str
     takes: str
     limit_s: int
-    has_peers: bool = False
 
     def is_full(self, settings: Settings) -> bool:
         """Whether the outcome may go into the document: everything less is a trial."""
-        if settings.quick or settings.rows != DEFAULT_ROWS or settings.rounds < DEFAULT_ROUNDS:
-            return False
-        return settings.peer is not None or not self.has_peers
+        return not settings.quick and settings.rows == DEFAULT_ROWS and settings.rounds >= DEFAULT_ROUNDS
 
 
 PARTS: Final = (
@@ -36,7 +33,6 @@ PARTS: Final = (
         about="messages into noop, against Spark's Parquet source (and Kafka)",
         takes="4 min, with Kafka 9",
         limit_s=3600,
-        has_peers=True,
     ),
     Part(
         name="publish",
@@ -44,7 +40,6 @@ PARTS: Final = (
         about="a Parquet stream into a queue, against Spark's Parquet sink (and Kafka)",
         takes="4 min, with Kafka 14",
         limit_s=5400,
-        has_peers=True,
     ),
     Part(
         name="microbatch",
