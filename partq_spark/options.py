@@ -186,7 +186,24 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     """The options of `spark.read` or `spark.readStream`, which Spark does not tell apart at `.load()`. Raises
     `Invalid`.
     """
+    return _source(_Given(options, SOURCE, "source"))
+
+
+def batch_source_options(options: Mapping[str, str]) -> SourceOptions:
+    """`source_options`, refusing what only a stream has. Raises `Invalid`."""
     given = _Given(options, SOURCE, "source")
+    given.refuse(STREAM_SOURCE_ONLY, "is for streams (spark.readStream), this is a batch read")
+    return _source(given)
+
+
+def stream_source_options(options: Mapping[str, str]) -> SourceOptions:
+    """`source_options`, refusing what only a batch read has. Raises `Invalid`."""
+    given = _Given(options, SOURCE, "source")
+    given.refuse(BATCH_SOURCE_ONLY, "is for batch reads (spark.read), a stream has no end")
+    return _source(given)
+
+
+def _source(given: _Given) -> SourceOptions:
     return SourceOptions(
         target=_target(given),
         start=_place(given, "startingOffsets", "startingTimestamp"),
@@ -197,19 +214,6 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         include_headers=given.bool("includeHeaders", False),
         poll_interval_s=given.duration_s("pollInterval", least_s=0.0, most_s=60.0),
     )
-
-
-def batch_source_options(options: Mapping[str, str]) -> SourceOptions:
-    """`source_options`, refusing what only a stream has. Raises `Invalid`."""
-    why = "is for streams (spark.readStream), this is a batch read"
-    _Given(options, SOURCE, "source").refuse(STREAM_SOURCE_ONLY, why)
-    return source_options(options)
-
-
-def stream_source_options(options: Mapping[str, str]) -> SourceOptions:
-    """`source_options`, refusing what only a batch read has. Raises `Invalid`."""
-    _Given(options, SOURCE, "source").refuse(BATCH_SOURCE_ONLY, "is for batch reads (spark.read), a stream has no end")
-    return source_options(options)
 
 
 def batch_sink_options(options: Mapping[str, str]) -> SinkOptions:

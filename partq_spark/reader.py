@@ -120,8 +120,7 @@ class PartqBatchReader(DataSourceReader):
             if offset > end[partition]:
                 raise Invalid(
                     f"partition {partition} would be read from offset {offset} to {end[partition]}: its end lies "
-                    f"before its "
-                    "start; correct startingOffsets, startingTimestamp, endingOffsets or endingTimestamp"
+                    "before its start; correct startingOffsets, startingTimestamp, endingOffsets or endingTimestamp"
                 )
         spans = {partition: Span(0, offset, end[partition], 0) for partition, offset in start.items()}
         return plan_tasks(queue, head, spans, self._options)
@@ -144,7 +143,6 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached: Mapping[int, int] = {}
 
     # --- what is made on first use, in the process that uses it
-    # ---------------------------------------------------------
 
     @property
     def options(self) -> SourceOptions:
@@ -161,7 +159,6 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._queue
 
     # --- Spark's calls
-    # --------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         return dict(offsets.INITIAL)
@@ -232,7 +229,6 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing is held that its process's end does not give back."""
 
     # --- steps
-    # ----------------------------------------------------------------------------------------------------------
 
     def _fresh_head(self, batch: BatchEnd | None) -> Head:
         head = self.queue.refresh()

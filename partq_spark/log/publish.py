@@ -123,14 +123,12 @@ def publish(
             check_stage(stage, head)
             entry = place(head, stage, segments, identity, token, queue.effects.time_us())
             queue.swap(extended(queue, head, entry, identity))
+        except (Outdated, Unsettled):
+            raise  # final, though of the kinds that are tried again
         except Conflict as error:
-            if isinstance(error, Outdated):
-                raise
             conflicts += 1
             backoff.pause(error)
         except Unavailable as error:
-            if isinstance(error, Unsettled):
-                raise
             unknown = True
             backoff.pause(error)
         except ObjectMissing:

@@ -125,8 +125,7 @@ class Stager:
             key = batch.column("key")[index].as_py()
             raise Invalid(
                 f"the key of row {self._rows + index} has {longest} bytes in UTF-8, at most {MAX_KEY_BYTES} are "
-                f"allowed: "
-                f"{key[:40]!r}…; shorten it or hash it before publishing"
+                f"allowed: {key[:40]!r}…; shorten it or hash it before publishing"
             )
         limit = self._stage.max_message_bytes
         if batch.nbytes > limit:  # else no single message can be larger
@@ -141,8 +140,7 @@ class Stager:
             row = self._rows + pc.index(sizes, largest).as_py()
             raise Invalid(
                 f"the message of row {row} has {largest} bytes (key, value and headers), queue {self._stage.queue!r} "
-                f"takes "
-                f"{limit}: store large payloads elsewhere and publish their address, or raise the limit with "
+                f"takes {limit}: store large payloads elsewhere and publish their address, or raise the limit with "
                 f"`partq queue alter {self._stage.queue} --max-message-bytes N`"
             )
 
