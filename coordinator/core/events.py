@@ -1,0 +1,96 @@
+"""What can happen to a group, as values. Each is a fact that was observed, with nothing left to look up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from partq_spark.flow.model import GroupSettings, Owner
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlowBound:
+    """A flow's record shows an instance that the state does not know. `mapping`: partition to epoch, as presented."""
+
+    flow: str
+    instance: str
+    mapping: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlowUnbound:
+    """The flow asked to leave."""
+
+    flow: str
+    instance: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlowExpired:
+    """The flow's heartbeat stood still for its session timeout. Has the effect of `FlowUnbound` (FLO-06)."""
+
+    flow: str
+    instance: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionDrained:
+    """Everything that the owner at this epoch delivered is acknowledged, as seen after the pause was written."""
+
+    partition: int
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionFenced:
+    """The checkpoint names `owner` (None: nobody) at `epoch`: the fence that was asked for is in place."""
+
+    partition: int
+    epoch: int
+    owner: Owner | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointAhead:
+    """The checkpoint of a partition has an epoch, an owner or an instance that the state does not explain: the
+    ownership store has lost changes (OWN-04). `epoch` is the one found.
+    """
+
+    partition: int
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportsLost:
+    """The ownership store was restarted: what flows reported before may be missing. `incarnation` is the new one."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueAltered:
+    """The queue's settings, or the partitions that the group has to deliver. `partitions` lists all of them; `epochs`
+    has the last epoch of those whose checkpoint exists, for numbers that come back.
+    """
+
+    settings: GroupSettings
+    partitions: tuple[int, ...]
+    epochs: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tick:
+    """Time has passed: whatever is due by `now` happens."""
+
+
+Event = (
+    FlowBound
+    | FlowUnbound
+    | FlowExpired
+    | PartitionDrained
+    | PartitionFenced
+    | CheckpointAhead
+    | ReportsLost
+    | QueueAltered
+    | Tick
+)

@@ -1,0 +1,185 @@
+"""The values of a consumer group: its flows, its partitions' ownership, and what each flow reports of itself.
+
+Frozen, without I/O and without policy: `coordinator.core` decides how they change, `codec` writes them down, `stores`
+keeps them. Times are seconds of the clock of the process that holds the value; a value that leaves its process carries
+remaining times instead (design, "The coordinator").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class GroupKey(NamedTuple):
+    """Which group: a queue may have many, each with its own flows, ownership and checkpoints."""
+
+    namespace: str
+    queue: str
+    group: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.queue}/{self.group}"
+
+
+class RebalanceStatus(StrEnum):
+    """Seed 002, "Partition Rebalancing Status" (FLO-02)."""
+
+    READY = "Ready"
+    HOLDDOWN = "Holddown"
+    REBALANCING = "Rebalancing"
+
+
+class PartitionStatus(StrEnum):
+    """Seed 001, "Partition Status" (FLO-01). Derived from a `Partition` and the group's flows, never stored."""
+
+    UNASSIGNED = "Unassigned"
+    READY = "Ready"
+    PAUSED = "Paused"
+    UNBOUND = "Unbound"
+
+
+class AccessType(StrEnum):
+    """Exclusive: one flow is active and has every partition, the others stand by (RES-06)."""
+
+    NON_EXCLUSIVE = "non-exclusive"
+    EXCLUSIVE = "exclusive"
+
+
+class Phase(StrEnum):
+    """Where a partition stands on its way from owner to owner; `coordinator.core.handoff` has the table of changes."""
+
+    FREE = "free"  # nobody has it, and the checkpoint says so
+    OWNED = "owned"  # `owner` has it at `epoch`, and the checkpoint says so
+    PAUSED = "paused"  # still owned, new messages are held back until what was delivered is acknowledged
+    FENCING = "fencing"  # the checkpoint is being rewritten for `to` at `to_epoch`
+
+
+class Owner(NamedTuple):
+    """One process' life as a flow: the flow's name outlives restarts, the instance (random) does not."""
+
+    flow: str
+    instance: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Partition:
+    """One partition's ownership in a group.
+
+    `owner` and `epoch` say who has it, or had it last: with FREE there is no owner and `epoch` is the last one used.
+    With FENCING `owner` at `epoch` is the one whose reports count, because nobody can have delivered anything since;
+    `to` is None where the partition is to become FREE. `to_epoch` is above `epoch`, except when a flow that came back
+    as a new instance gets its own partition again: then it is the same.
+    """
+
+    partition: int
+    phase: Phase = Phase.FREE
+    epoch: int = 0
+    owner: Owner | None = None
+    to: Owner | None = None  # PAUSED: who it is meant for
+    to_epoch: int = 0  # FENCING
+    deadline_s: float | None = None  # PAUSED: when it moves, acknowledged or not
+    reports_lost: bool = False  # what `owner` delivered may be more than what its record says (Redis was restarted)
+    removed: bool = False  # no longer part of the group: goes as soon as it is FREE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flow:
+    """A flow as the group sees it. One that is not bound stays as long as partitions name it as their owner."""
+
+    name: str
+    instance: str
+    bound: bool
+    since: int  # the how-manieth bind of the group this was; decides ties, oldest first
+    active: bool = False  # has partitions, or is getting one
+    updates: int = 0  # FlowChangeUpdates sent to this instance so far (FLO-05)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupSettings:
+    """What of the queue's configuration concerns its groups."""
+
+    rebalance_delay_s: float = 5.0
+    max_handoff_time_s: float = 3.0
+    access_type: AccessType = AccessType.NON_EXCLUSIVE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupState:
+    """The one value that says who should have what. Changed only by `coordinator.core.machine.decide`, kept by
+    compare-and-swap.
+
+    `partitions` has every partition that the group has to deliver, in order. `retired` keeps the last epoch of
+    partition numbers that were removed, so that one that comes back continues (RES-04). `trigger` remembers that
+    something happened during a rebalance that has to be looked at when it has ended (REB-14).
+    """
+
+    queue_id: str
+    incarnation: str  # of the ownership store in which this was written; another one means that reports may be lost
+    settings: GroupSettings
+    partitions: Mapping[int, Partition]
+    flows: Mapping[str, Flow] = field(default_factory=dict)
+    retired: Mapping[int, int] = field(default_factory=dict)
+    status: RebalanceStatus = RebalanceStatus.READY
+    holddown_until_s: float | None = None
+    trigger: bool = False
+    binds: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delivery:
+    """How far a flow is with one partition that it has claimed. Offsets are exclusive ends: the next to come.
+
+    An entry is made when the partition is claimed, with all ends equal, before anything is delivered.
+    """
+
+    epoch: int
+    delivered: int
+    acknowledged: int  # as the checkpoint has it; the partition is drained when it has reached `delivered`
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlowRecord:
+    """What a flow says of itself; only that flow writes it.
+
+    `mapping` is what the client presented when it bound: the partitions it had, with their epochs (seed 001, "Outcomes
+    of Consumer Loss"). `deliveries` outlives instances: who binds under a name takes over what the former instance
+    reported, as long as the store is in the same incarnation.
+    """
+
+    flow: str
+    instance: str
+    queue_id: str
+    incarnation: str
+    bound: bool
+    session_timeout_s: float
+    mapping: Mapping[int, int] = field(default_factory=dict)
+    deliveries: Mapping[int, Delivery] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnershipRecord:
+    """Who has a partition, in the shape of seed 004 (OWN-02). `version` is opaque: it changes with every claim."""
+
+    key: GroupKey
+    partition: int
+    owner: Owner | None
+    epoch: int
+    version: str
+    modified: str  # RFC 3339, by the store's clock; for people only, never compared
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """Who leads a group. `token` is random for every term and only ever compared for equality; `beat` moves while the
+    leader lives. `timers` are the remaining seconds of what runs, so that the next leader continues them: `holddown`
+    for the delay, a partition's number for its handoff.
+    """
+
+    token: str
+    name: str  # host and process, for people
+    beat: int
+    timers: Mapping[str, float] = field(default_factory=dict)
+    state_token: str = ""  # of the state that `timers` belong to
