@@ -1,0 +1,283 @@
+"""Who has which partition and why one does not flow, worked out from what the stores say: pure, without I/O.
+
+Nothing here decides anything. The four partition statuses are those of seed 001 (FLO-01); every partition that does not
+deliver gets its reason in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from partq_spark.flow.model import (
+    FlowRecord,
+    GroupKey,
+    GroupState,
+    Lease,
+    Owner,
+    Partition,
+    PartitionStatus,
+    Phase,
+    RebalanceStatus,
+)
+
+if TYPE_CHECKING:
+    from partq_spark.flow.checkpoints import Checkpoint
+
+SILENT_LEADER_S = 10.0  # a leader renews about once a second; longer silence is told to people
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HandoffView:
+    """A handoff under way. `remaining_s` is None where nothing is waited for any more."""
+
+    to: str | None
+    remaining_s: float | None
+    waiting_for: int  # messages that were delivered and are not acknowledged
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionView:
+    """One partition. Offsets are exclusive ends; None: not known. `reason` is empty where messages flow."""
+
+    partition: int
+    status: PartitionStatus
+    flow: str | None
+    epoch: int
+    acknowledged: int
+    delivered: int | None
+    end: int
+    handoff: HandoffView | None
+    reason: str
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not acknowledged."""
+        return max(self.end - self.acknowledged, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlowView:
+    """One flow. `last_seen_s`: since its last heartbeat, by the ownership store's clock; None: it has none."""
+
+    flow: str
+    active: bool
+    bound: bool
+    partitions: tuple[int, ...]
+    last_seen_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupView:
+    """Everything that `partq status` shows of a group. `notes` concern the group as a whole."""
+
+    key: GroupKey
+    rebalance_status: RebalanceStatus
+    rebalance_deadline_s: float | None
+    scale_status: str
+    partitions: tuple[PartitionView, ...]
+    flows: tuple[FlowView, ...]
+    leader: str | None
+    leader_age_s: float | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What was read, each part once. `state` has its deadlines as remaining seconds when it was written,
+    `state_age_s` ago; the lease's timers, if they belong to the same state, are fresher.
+    """
+
+    key: GroupKey
+    ends: Sequence[int]  # of the log, per partition
+    starts: Sequence[int]  # of the group
+    layout_partitions: int
+    checkpoints: Mapping[int, Checkpoint]
+    state: GroupState | None = None
+    state_token: str | None = None
+    state_age_s: float = 0.0
+    records: Mapping[str, FlowRecord] = field(default_factory=dict)
+    beats_age_s: Mapping[str, float] = field(default_factory=dict)
+    lease: Lease | None = None
+    lease_age_s: float | None = None
+
+
+def holder(partition: Partition) -> Owner | None:
+    """Who has the partition, or is getting it."""
+    return partition.to if partition.phase is Phase.FENCING else partition.owner
+
+
+def is_bound(state: GroupState, owner: Owner | None) -> bool:
+    """Whether this very instance is bound."""
+    flow = None if owner is None else state.flows.get(owner.flow)
+    return flow is not None and owner is not None and flow.bound and flow.instance == owner.instance
+
+
+def partition_status(state: GroupState, partition: Partition) -> PartitionStatus:
+    """Exactly one of four (FLO-01)."""
+    having = holder(partition)
+    if having is None:
+        return PartitionStatus.UNASSIGNED
+    if not is_bound(state, having):
+        return PartitionStatus.UNBOUND
+    if partition.phase in (Phase.PAUSED, Phase.FENCING):
+        return PartitionStatus.PAUSED
+    return PartitionStatus.READY
+
+
+def view(seen: Seen) -> GroupView:
+    """The whole picture of one group."""
+    if seen.state is None:
+        return _without_coordinator(seen)
+    state = seen.state
+    deadline = _remaining(seen, "holddown", state.holddown_until_s)
+    partitions = tuple(_partition(seen, state, each, deadline) for each in state.partitions.values())
+    return GroupView(
+        key=seen.key,
+        rebalance_status=state.status,
+        rebalance_deadline_s=deadline,
+        scale_status=_scale_status(seen, len(partitions)),
+        partitions=partitions,
+        flows=tuple(_flow(seen, state, name) for name in sorted({*state.flows, *seen.records})),
+        leader=seen.lease.name if seen.lease else None,
+        leader_age_s=seen.lease_age_s,
+        notes=_notes(seen),
+    )
+
+
+def _without_coordinator(seen: Seen) -> GroupView:
+    """No state was ever written, or it was lost: the checkpoints alone say whose the partitions are."""
+    partitions = []
+    for number in range(seen.layout_partitions):
+        checkpoint = seen.checkpoints.get(number)
+        owner = checkpoint.owner if checkpoint else None
+        partitions.append(
+            PartitionView(
+                partition=number,
+                status=PartitionStatus.UNBOUND if owner else PartitionStatus.UNASSIGNED,
+                flow=owner.flow if owner else None,
+                epoch=checkpoint.epoch if checkpoint else 0,
+                acknowledged=_acknowledged(seen, number),
+                delivered=None,
+                end=_at(seen.ends, number),
+                handoff=None,
+                reason=f"flow {owner.flow} had it last: no coordinator keeps this group" if owner else "no flow has it",
+            )
+        )
+    return GroupView(
+        key=seen.key,
+        rebalance_status=RebalanceStatus.READY,
+        rebalance_deadline_s=None,
+        scale_status="Ready",
+        partitions=tuple(partitions),
+        flows=tuple(
+            FlowView(
+                flow=name,
+                active=False,
+                bound=record.bound,
+                partitions=(),
+                last_seen_s=seen.beats_age_s.get(name),
+            )
+            for name, record in sorted(seen.records.items())
+        ),
+        leader=seen.lease.name if seen.lease else None,
+        leader_age_s=seen.lease_age_s,
+        notes=_notes(seen),
+    )
+
+
+def _notes(seen: Seen) -> tuple[str, ...]:
+    if seen.lease is None or not seen.lease.token:
+        return ("no coordinator leads this group: start one with `partq coordinator run`",)
+    if seen.lease_age_s is not None and seen.lease_age_s > SILENT_LEADER_S:
+        silent = f"the coordinator {seen.lease.name} was last heard of {seen.lease_age_s:.0f} s ago"
+        return (f"{silent}: flows go on with what they have, nothing is rebalanced; start `partq coordinator run`",)
+    return ()
+
+
+def _scale_status(seen: Seen, known: int) -> str:
+    if seen.layout_partitions > known:
+        return "ScalingUp"
+    return "ScalingDown" if seen.layout_partitions < known else "Ready"
+
+
+def _partition(seen: Seen, state: GroupState, partition: Partition, holddown_s: float | None) -> PartitionView:
+    having = holder(partition)
+    status = partition_status(state, partition)
+    record = seen.records.get(partition.owner.flow) if partition.owner else None
+    entry = record.deliveries.get(partition.partition) if record else None
+    delivered = entry.delivered if entry and entry.epoch == partition.epoch else None
+    acknowledged = _acknowledged(seen, partition.partition)
+    handoff = None
+    if partition.phase is Phase.PAUSED or (partition.phase is Phase.FENCING and partition.owner != partition.to):
+        handoff = HandoffView(
+            to=partition.to.flow if partition.to else None,
+            remaining_s=_remaining(seen, str(partition.partition), partition.deadline_s),
+            waiting_for=max((delivered or 0) - acknowledged, 0) if partition.phase is Phase.PAUSED else 0,
+        )
+    made = PartitionView(
+        partition=partition.partition,
+        status=status,
+        flow=having.flow if having else None,
+        epoch=partition.to_epoch if partition.phase is Phase.FENCING else partition.epoch,
+        acknowledged=acknowledged,
+        delivered=delivered,
+        end=_at(seen.ends, partition.partition),
+        handoff=handoff,
+        reason="",
+    )
+    return replace(made, reason=_reason(state, partition, made, entry is not None, holddown_s))
+
+
+def _reason(
+    state: GroupState, partition: Partition, seen: PartitionView, claimed: bool, holddown_s: float | None
+) -> str:
+    """Why nothing flows, in words; empty where it does."""
+    soon = "" if holddown_s is None else f", mapped anew in {holddown_s:.1f} s"
+    if seen.status is PartitionStatus.UNASSIGNED:
+        return "no flow is bound" if not any(flow.bound for flow in state.flows.values()) else f"no flow has it{soon}"
+    if seen.status is PartitionStatus.UNBOUND:
+        return f"flow {seen.flow} is not bound{soon or ', waits for the running handoffs'}"
+    if partition.phase is Phase.PAUSED and seen.handoff is not None:
+        left = "" if seen.handoff.remaining_s is None else f", {seen.handoff.remaining_s:.1f} s left"
+        messages = f"{seen.handoff.waiting_for:,} message{'' if seen.handoff.waiting_for == 1 else 's'}"
+        return f"paused: waits for {messages} of flow {seen.flow}{left}, then goes to {seen.handoff.to}"
+    if partition.phase is Phase.FENCING:
+        return f"paused: its checkpoint is being handed to flow {seen.flow} at epoch {seen.epoch}"
+    if not claimed and seen.lag:
+        return f"flow {seen.flow} has not taken it yet"
+    return ""
+
+
+def _flow(seen: Seen, state: GroupState, name: str) -> FlowView:
+    flow = state.flows.get(name)
+    having = [each.partition for each in state.partitions.values() if (owner := holder(each)) and owner.flow == name]
+    return FlowView(
+        flow=name,
+        active=bool(flow and flow.bound and flow.active),
+        bound=bool(flow and flow.bound),
+        partitions=tuple(having),
+        last_seen_s=seen.beats_age_s.get(name),
+    )
+
+
+def _remaining(seen: Seen, timer: str, deadline_s: float | None) -> float | None:
+    """Seconds left, as of now: from the lease if it speaks of this state, else from the state itself."""
+    if deadline_s is None:
+        return None
+    lease = seen.lease
+    if lease is not None and lease.state_token == seen.state_token and timer in lease.timers:
+        return max(lease.timers[timer] - (seen.lease_age_s or 0.0), 0.0)
+    return max(deadline_s - seen.state_age_s, 0.0)
+
+
+def _acknowledged(seen: Seen, partition: int) -> int:
+    checkpoint = seen.checkpoints.get(partition)
+    if checkpoint is not None and checkpoint.offset is not None:
+        return checkpoint.offset
+    return _at(seen.starts, partition)
+
+
+def _at(vector: Sequence[int], partition: int) -> int:
+    return vector[partition] if partition < len(vector) else 0
