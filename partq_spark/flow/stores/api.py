@@ -90,6 +90,7 @@ class OwnershipStore(Protocol):
 
     def swap_state(self, key: GroupKey, body: bytes, *, token: str, expected: str | None) -> None:
         """Replace the state whose token is `expected` (None: there must be none), giving it `token`, a new random one.
+        News for the group's flows.
 
         Raises `Conflict` if the condition did not hold, and nothing was changed.
         """
@@ -175,13 +176,16 @@ class OwnershipStore(Protocol):
     # --- news ---------------------------------------------------------------------------------------------------------
 
     def announce(self, key: GroupKey) -> None:
-        """Wake whoever waits for news of this group: after a state was swapped in, after a queue was altered. A lost
-        call costs time only."""
+        """Wake whoever waits for news of this group, coordinators and flows: after a queue was altered. A lost call
+        costs time only."""
 
     def wait_news(self, timeout_s: float) -> frozenset[GroupKey] | None:
         """Wait until something was announced or written, at most `timeout_s`; the groups concerned, empty when the
         time is over. None: it cannot be known, look at all of them. By one thread at a time; what happened between
         two calls is not lost.
+
+        A store that was opened for one group serves a flow and hears of new states of that group. Otherwise it
+        serves coordinators and hears of the flows' records of all groups. Both hear announcements.
         """
 
     def drop_group(self, key: GroupKey) -> None:
