@@ -14,6 +14,11 @@ def boot_time_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
+def wall_time_us() -> int:
+    """Unix time in microseconds: for what people read, never compared."""
+    return time.time_ns() // 1000
+
+
 def new_token() -> str:
     """16 random hex digits: tells one instance, state or term from every other."""
     return secrets.token_hex(8)

@@ -1,0 +1,380 @@
+"""The contract of checkpoints, on every store: what they look like, who may write them, and which way they move."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+
+from partq_spark.errors import Conflict, Corrupt, Fenced, Invalid, Unavailable
+from partq_spark.flow.checkpoints import MAX_TRIES, Checkpoint, CheckpointStore, FenceRefused
+from partq_spark.flow.model import Owner
+from partq_spark.objects.api import Document
+from tests.flow.checkpoints.conftest import A1, A2, B1, QUEUE_ID, Loss, Lossy, checkpoints_in
+
+
+def held(found: Checkpoint | None) -> Checkpoint:
+    assert found is not None
+    return found
+
+
+# --- what they look like ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("CHK-01")
+@pytest.mark.conformance("CHK-02")
+def test_a_checkpoint_is_an_empty_blob_with_metadata(store: Lossy, checkpoints: CheckpointStore) -> None:
+    checkpoints.fence(7, to=A1, epoch=3, start=40, delivered=45)
+    found = store.real.load("default/orders/billing/checkpoint/7")
+    assert isinstance(found, Document)
+    assert found.body == b""
+    assert found.metadata == {
+        "epoch": "3",
+        "flow": "a",
+        "instance": "1111",
+        "offset": "40",
+        "queue_id": QUEUE_ID,
+        "redelivered_below": "45",
+        "updated": "2026-11-18T11:06:40.000000Z",
+    }
+
+
+@pytest.mark.conformance("CHK-02")
+def test_one_listing_gives_all_checkpoints(store: Lossy, checkpoints: CheckpointStore) -> None:
+    made = {p: checkpoints.fence(p, to=A1, epoch=1, start=p * 10, delivered=None) for p in (11, 2, 0)}
+    made[2] = checkpoints.fence(2, to=None, epoch=2, start=None, delivered=25)
+    store.calls.clear()
+    listed = checkpoints.list_checkpoints()
+    assert store.calls == {"list": 1}
+    assert listed == {p: replace(each, etag=None) for p, each in made.items()}
+    assert list(listed) == [0, 2, 11]
+    assert listed[2].owner is None
+    assert listed[2].offset == 20
+    assert listed[2].redelivered_below == 25
+
+
+def test_nothing_is_there_at_first(checkpoints: CheckpointStore) -> None:
+    assert checkpoints.list_checkpoints() == {}
+    assert checkpoints.read(0) is None
+
+
+def test_a_checkpoint_from_a_listing_is_not_written_to(checkpoints: CheckpointStore) -> None:
+    checkpoints.fence(0, to=A1, epoch=1, start=0, delivered=None)
+    with pytest.raises(Invalid, match="read it first"):
+        checkpoints.update_checkpoint(checkpoints.list_checkpoints()[0], 5)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "complaint"),
+    [
+        ({"epoch": "one", "redelivered_below": "0", "queue_id": QUEUE_ID}, "'epoch' is 'one'"),
+        ({"epoch": "-1", "redelivered_below": "0", "queue_id": QUEUE_ID}, "'epoch' is '-1'"),
+        ({"epoch": "01", "redelivered_below": "0", "queue_id": QUEUE_ID}, "'epoch' is '01'"),
+        ({"epoch": "1" * 20, "redelivered_below": "0", "queue_id": QUEUE_ID}, "'epoch' is"),
+        ({"epoch": "1", "redelivered_below": "0"}, "'queue_id' is missing"),
+        ({"epoch": "1", "queue_id": QUEUE_ID}, "'redelivered_below' is missing"),
+        ({"epoch": "1", "redelivered_below": "0", "queue_id": QUEUE_ID, "flow": "a"}, "'instance' is missing"),
+        ({"epoch": "1", "redelivered_below": "0", "queue_id": QUEUE_ID, "offset": "1.5"}, "'offset' is '1.5'"),
+    ],
+)
+def test_nonsense_is_refused_by_name(
+    store: Lossy, checkpoints: CheckpointStore, metadata: dict[str, str], complaint: str
+) -> None:
+    store.real.swap(checkpoints.name_of(4), metadata, expected=None)
+    for read in (lambda: checkpoints.read(4), checkpoints.list_checkpoints):
+        with pytest.raises(Corrupt, match=complaint) as caught:
+            read()
+        assert "default/orders/billing/checkpoint/4" in str(caught.value)
+
+
+def test_what_has_no_partitions_name_is_left_out(store: Lossy, checkpoints: CheckpointStore) -> None:
+    for name in ("notes", "07", "1/x"):
+        store.real.swap(f"default/orders/billing/checkpoint/{name}", {"epoch": "1"}, expected=None)
+    assert checkpoints.list_checkpoints() == {}
+
+
+# --- the owner moves forward ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("CHK-04")
+def test_a_checkpoint_only_moves_forward(store: Lossy, checkpoints: CheckpointStore) -> None:
+    mine = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    store.calls.clear()
+    moved = checkpoints.update_checkpoint(mine, 15)
+    assert store.calls == {"swap": 1}
+    assert moved == checkpoints.read(0)
+    assert moved.offset == 15
+    for behind in (15, 14, 0):
+        assert checkpoints.update_checkpoint(moved, behind) == moved
+    assert store.calls["swap"] == 1
+    # One's own knowledge may be behind one's own writes: they are merged, never overwritten.
+    merged = checkpoints.update_checkpoint(mine, 12)
+    assert merged == moved
+    assert checkpoints.update_checkpoint(mine, 17).offset == 17
+    assert held(checkpoints.read(0)).offset == 17
+
+
+@pytest.mark.conformance("CHK-05")
+@pytest.mark.parametrize("to", [B1, A2, None])
+def test_who_lost_a_partition_changes_nothing_however_late(checkpoints: CheckpointStore, to: Owner | None) -> None:
+    mine = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    fenced = checkpoints.fence(0, to=to, epoch=1 if to == A2 else 2, replaces=A1, start=None, delivered=12)
+    for _ in range(2):
+        with pytest.raises(Fenced, match=r"checkpoint/0 is .* not flow a's \(instance 1111\) at epoch 1"):
+            checkpoints.update_checkpoint(mine, 99)
+    assert checkpoints.read(0) == fenced
+    assert fenced.offset == 10
+    assert fenced.redelivered_below == 12
+
+
+@pytest.mark.conformance("CHK-05")
+def test_who_lost_a_partition_and_has_it_back_is_another_owner(checkpoints: CheckpointStore) -> None:
+    mine = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    checkpoints.fence(0, to=B1, epoch=2, start=None, delivered=None)
+    again = checkpoints.fence(0, to=A1, epoch=3, start=None, delivered=None)
+    with pytest.raises(Fenced):
+        checkpoints.update_checkpoint(mine, 11)
+    assert checkpoints.update_checkpoint(again, 12).offset == 12
+
+
+@pytest.mark.conformance("CHK-05")
+def test_a_fence_between_reading_and_writing_wins(store: Lossy, checkpoints: CheckpointStore) -> None:
+    mine = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    other = checkpoints_in(store.real)
+    store.before_swap.append(lambda: other.fence(0, to=B1, epoch=2, start=None, delivered=20))
+    with pytest.raises(Fenced):
+        checkpoints.update_checkpoint(mine, 20)
+    assert held(checkpoints.read(0)).offset == 10
+
+
+def test_a_deleted_checkpoint_is_nobodys(store: Lossy, checkpoints: CheckpointStore) -> None:
+    mine = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    store.real.delete(checkpoints.name_of(0))
+    with pytest.raises(Fenced, match="is gone"):
+        checkpoints.update_checkpoint(mine, 11)
+
+
+# --- the coordinator fences -------------------------------------------------------------------------------------------
+
+
+def test_a_fence_keeps_the_offset_and_the_marks(checkpoints: CheckpointStore) -> None:
+    first = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    assert (first.offset, first.redelivered_below) == (10, 0)
+    mine = checkpoints.update_checkpoint(first, 30)
+    forced = checkpoints.fence(0, to=B1, epoch=2, start=5, delivered=50)
+    assert (forced.offset, forced.redelivered_below, forced.owner, forced.epoch) == (30, 50, B1, 2)
+    assert mine.owner == A1
+    drained = checkpoints.fence(0, to=None, epoch=5, start=5, delivered=40)  # the mark of before is not taken back
+    assert (drained.offset, drained.redelivered_below, drained.owner, drained.epoch) == (30, 50, None, 5)
+    assert checkpoints.read(0) == drained
+
+
+def test_without_offsets_the_fence_alone_is_kept(checkpoints: CheckpointStore) -> None:
+    mine = checkpoints.fence(0, to=A1, epoch=1, start=None, delivered=None)
+    assert mine.offset is None
+    assert held(checkpoints.read(0)).offset is None
+    fenced = checkpoints.fence(0, to=B1, epoch=2, start=None, delivered=9)
+    assert (fenced.offset, fenced.redelivered_below) == (None, 9)
+    with pytest.raises(Fenced):
+        checkpoints.update_checkpoint(mine, 3)
+    assert checkpoints.fence(0, to=B1, epoch=3, start=4, delivered=None).offset == 4
+
+
+@pytest.mark.conformance("CHK-05")
+def test_a_fence_recognises_its_own_repetition(store: Lossy, checkpoints: CheckpointStore) -> None:
+    checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    first = checkpoints.fence(0, to=B1, epoch=2, start=None, delivered=15)
+    progress = checkpoints.update_checkpoint(first, 12)
+    store.calls.clear()
+    assert checkpoints.fence(0, to=B1, epoch=2, start=None, delivered=15) == progress
+    assert checkpoints.fence(0, to=B1, epoch=2, start=None, delivered=99) == progress  # who repeats it may know less
+    assert store.calls["swap"] == 0
+
+
+@pytest.mark.parametrize(
+    ("to", "epoch", "replaces"),
+    [
+        (B1, 1, None),  # an epoch of before
+        (B1, 2, None),  # the same epoch, another flow
+        (B1, 2, A1),
+        (A2, 2, None),  # the same flow, but nobody said that this instance takes that one's place
+        (A2, 2, B1),
+        (None, 2, None),
+        (None, 2, A1),
+    ],
+)
+def test_a_fence_never_goes_back(
+    checkpoints: CheckpointStore, to: Owner | None, epoch: int, replaces: Owner | None
+) -> None:
+    known = checkpoints.fence(0, to=A1, epoch=2, start=10, delivered=None)
+    with pytest.raises(FenceRefused) as caught:
+        checkpoints.fence(0, to=to, epoch=epoch, replaces=replaces, start=0, delivered=None)
+    assert caught.value.epoch == 2
+    assert checkpoints.read(0) == known
+
+
+@pytest.mark.conformance("CHK-05")
+def test_a_leader_that_slept_does_not_give_a_partition_back_to_a_former_instance(checkpoints: CheckpointStore) -> None:
+    checkpoints.fence(0, to=B1, epoch=1, start=10, delivered=None)
+    checkpoints.fence(0, to=A1, epoch=2, start=None, delivered=None)  # by the leader that went to sleep, or the next
+    checkpoints.fence(0, to=A2, epoch=2, replaces=A1, start=None, delivered=None)
+    with pytest.raises(FenceRefused):
+        checkpoints.fence(0, to=A1, epoch=2, replaces=None, start=None, delivered=None)
+    with pytest.raises(FenceRefused):
+        checkpoints.fence(0, to=A1, epoch=2, replaces=B1, start=None, delivered=None)
+    assert held(checkpoints.read(0)).owner == A2
+
+
+@pytest.mark.conformance("CHK-05")
+def test_fences_that_race_end_with_the_highest_epoch(store: Lossy, checkpoints: CheckpointStore) -> None:
+    checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    other = checkpoints_in(store.real)
+    store.before_swap.append(lambda: other.fence(0, to=A2, epoch=3, start=None, delivered=None))
+    with pytest.raises(FenceRefused) as caught:
+        checkpoints.fence(0, to=B1, epoch=2, start=None, delivered=None)
+    assert caught.value.epoch == 3
+    store.before_swap.append(lambda: other.fence(0, to=A2, epoch=4, start=None, delivered=33))
+    fenced = checkpoints.fence(0, to=B1, epoch=5, start=None, delivered=20)
+    assert (fenced.owner, fenced.redelivered_below) == (B1, 33)
+
+
+@pytest.mark.conformance("CHK-05")
+def test_an_acknowledgement_that_races_a_fence_is_kept(store: Lossy, checkpoints: CheckpointStore) -> None:
+    mine = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    other = checkpoints_in(store.real)
+    store.before_swap.append(lambda: other.update_checkpoint(mine, 18))
+    assert checkpoints.fence(0, to=B1, epoch=2, start=None, delivered=20).offset == 18
+
+
+# --- a former queue of the same name ----------------------------------------------------------------------------------
+
+
+def test_a_former_queues_checkpoint_counts_as_absent_but_its_epoch_continues(
+    store: Lossy, checkpoints: CheckpointStore
+) -> None:
+    former = checkpoints_in(store.real, "ffff")
+    mine = former.fence(0, to=A1, epoch=6, start=100, delivered=120)
+    for found in (held(checkpoints.read(0)), checkpoints.list_checkpoints()[0]):
+        assert (found.owner, found.offset, found.redelivered_below, found.epoch) == (None, None, 0, 6)
+    for epoch in (1, 6):
+        with pytest.raises(FenceRefused) as caught:
+            checkpoints.fence(0, to=A1, epoch=epoch, replaces=A1, start=0, delivered=None)
+        assert caught.value.epoch == 6
+    with pytest.raises(FenceRefused):
+        checkpoints.fence(0, to=None, epoch=6, start=0, delivered=None)
+    fresh = checkpoints.fence(0, to=A1, epoch=7, start=3, delivered=None)
+    assert (fresh.offset, fresh.redelivered_below, fresh.queue_id) == (3, 0, QUEUE_ID)
+    with pytest.raises(Fenced):
+        former.update_checkpoint(mine, 130)
+    assert checkpoints.read(0) == fresh
+
+
+# --- lost answers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("CHK-04")
+@pytest.mark.parametrize("loss", ["request", "answer", "late"])
+def test_a_lost_acknowledgement_is_settled_by_reading(store: Lossy, checkpoints: CheckpointStore, loss: Loss) -> None:
+    mine = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    store.losses.append(loss)
+    moved = checkpoints.update_checkpoint(mine, 20)
+    assert moved == checkpoints.read(0)
+    assert moved.offset == 20
+    with pytest.raises(Conflict) if loss == "late" else nullcontext():
+        store.land()  # what arrives late finds another ETag
+    assert checkpoints.update_checkpoint(moved, 21).offset == 21
+
+
+@pytest.mark.conformance("CHK-05")
+@pytest.mark.parametrize("loss", ["request", "answer", "late"])
+def test_a_lost_fence_is_settled_by_reading(store: Lossy, checkpoints: CheckpointStore, loss: Loss) -> None:
+    checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    store.losses.append(loss)
+    fenced = checkpoints.fence(0, to=B1, epoch=2, start=None, delivered=20)
+    assert fenced == checkpoints.read(0)
+    assert (fenced.owner, fenced.epoch, fenced.redelivered_below) == (B1, 2, 20)
+    with pytest.raises(Conflict) if loss == "late" else nullcontext():
+        store.land()
+    assert checkpoints.read(0) == fenced
+
+
+@pytest.mark.conformance("CHK-05")
+def test_a_late_acknowledgement_lands_before_the_fence_or_not_at_all(store: Lossy) -> None:
+    checkpoints = checkpoints_in(store)
+    mine = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    store.losses.extend(["late"] * MAX_TRIES)
+    with pytest.raises(Unavailable, match="could not be swapped in 8 tries"):
+        checkpoints.update_checkpoint(mine, 20)
+    fenced = checkpoints_in(store.real).fence(0, to=B1, epoch=2, start=None, delivered=20)
+    with pytest.raises(Conflict):
+        store.land()
+    assert fenced.offset == 10
+    assert checkpoints.read(0) == fenced
+
+
+def test_a_store_that_stays_away_ends_in_bounded_tries(store: Lossy, checkpoints: CheckpointStore) -> None:
+    store.losses.extend(["request"] * (2 * MAX_TRIES))
+    with pytest.raises(Unavailable):
+        checkpoints.fence(0, to=A1, epoch=1, start=0, delivered=None)
+    assert store.calls["swap"] == MAX_TRIES
+    assert checkpoints.read(0) is None
+
+
+def test_the_last_try_is_settled_too(store: Lossy, checkpoints: CheckpointStore) -> None:
+    store.losses.extend(["request"] * (MAX_TRIES - 1))
+    store.losses.append("answer")
+    assert checkpoints.fence(0, to=A1, epoch=1, start=0, delivered=None) == checkpoints.read(0)
+
+
+# --- rewinding --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("CHK-04")
+def test_rewinding_says_what_comes_again_and_takes_a_new_epoch(checkpoints: CheckpointStore) -> None:
+    mine = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    checkpoints.update_checkpoint(mine, 30)
+    checkpoints.fence(0, to=None, epoch=2, start=None, delivered=None)
+    done = checkpoints.rewind(0, 12)
+    assert (done.before.offset, done.after.offset) == (30, 12)
+    assert (done.after.epoch, done.after.owner, done.after.redelivered_below) == (3, None, 30)
+    assert checkpoints.read(0) == done.after
+    with pytest.raises(Fenced):
+        checkpoints.update_checkpoint(mine, 40)
+
+
+@pytest.mark.conformance("CHK-04")
+def test_rewinding_is_refused_while_a_flow_owns_the_partition(checkpoints: CheckpointStore) -> None:
+    mine = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    mine = checkpoints.update_checkpoint(mine, 30)
+    with pytest.raises(Conflict, match=r"flow a's .* stop that flow first"):
+        checkpoints.rewind(0, 12)
+    assert checkpoints.read(0) == mine
+    done = checkpoints.rewind(0, 12, fence=True, delivered=44)
+    assert (done.after.epoch, done.after.owner, done.after.redelivered_below) == (2, None, 44)
+    with pytest.raises(Fenced):
+        checkpoints.update_checkpoint(mine, 40)
+
+
+@pytest.mark.parametrize("offset", [-1, 31])
+def test_rewinding_only_goes_back(checkpoints: CheckpointStore, offset: int) -> None:
+    checkpoints.fence(0, to=None, epoch=1, start=30, delivered=None)
+    with pytest.raises(Invalid, match="give an offset from 0 to 30"):
+        checkpoints.rewind(0, offset)
+
+
+def test_rewinding_needs_an_offset(checkpoints: CheckpointStore) -> None:
+    with pytest.raises(Invalid, match="nothing to rewind"):
+        checkpoints.rewind(0, 0)
+    checkpoints.fence(0, to=None, epoch=1, start=None, delivered=None)
+    with pytest.raises(Invalid, match="nothing to rewind"):
+        checkpoints.rewind(0, 0)
+
+
+@pytest.mark.parametrize("loss", ["request", "answer", "late"])
+def test_a_lost_rewind_happens_once(store: Lossy, checkpoints: CheckpointStore, loss: Loss) -> None:
+    checkpoints.fence(0, to=None, epoch=1, start=30, delivered=None)
+    store.losses.append(loss)
+    done = checkpoints.rewind(0, 12)
+    assert done.after == checkpoints.read(0)
+    assert (done.before.offset, done.after.epoch) == (30, 2)
