@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import assert_never
+
+from coordinator.core import handoff, membership, rebalance
 from coordinator.core.actions import Action, Fence
-from coordinator.core.events import Event
-from partq_spark.flow.model import GroupState
+from coordinator.core.draft import Draft
+from coordinator.core.events import (
+    CheckpointAhead,
+    Event,
+    FlowBound,
+    FlowExpired,
+    FlowUnbound,
+    PartitionDrained,
+    PartitionFenced,
+    QueueAltered,
+    ReportsLost,
+    Tick,
+)
+from coordinator.core.handoff import Step
+from partq_spark.flow.model import GroupState, Partition, Phase, RebalanceStatus
 
 
 def decide(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, tuple[Action, ...]]:
@@ -14,14 +31,131 @@ def decide(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, t
     The actions are in order, and to be carried out after the new state was written. An event that is merely late
     changes nothing; one that cannot happen (partition -1) raises ValueError.
     """
-    raise NotImplementedError
+    draft = Draft(state, now_s)
+    match event:
+        case FlowBound():
+            membership.bound(draft, event)
+        case FlowUnbound() | FlowExpired():
+            membership.left(draft, event)
+        case PartitionDrained():
+            _drained(draft, event)
+        case PartitionFenced():
+            _fenced(draft, event)
+        case CheckpointAhead():
+            _ahead(draft, event)
+        case ReportsLost():
+            _reports_lost(draft, event)
+        case QueueAltered():
+            _altered(draft, event)
+        case Tick():
+            _tick(draft)
+        case _:
+            assert_never(event)
+    return draft.finish()
 
 
 def pending(state: GroupState) -> tuple[Fence, ...]:
     """The fences that this state waits for, one for each partition in FENCING: what a new leader has to finish."""
-    raise NotImplementedError
+    return tuple(
+        handoff.fence(partition, "begun before")
+        for partition in state.partitions.values()
+        if partition.phase is Phase.FENCING
+    )
 
 
 def next_deadline(state: GroupState) -> float | None:
     """When the next `Tick` is due, in the clock of `now_s`; None if nothing runs."""
-    raise NotImplementedError
+    if state.status is not RebalanceStatus.REBALANCING:
+        return state.holddown_until_s
+    return min((p.deadline_s for p in state.partitions.values() if p.deadline_s is not None), default=None)
+
+
+def _drained(draft: Draft, event: PartitionDrained) -> None:
+    partition = draft.partitions.get(event.partition)
+    if partition is not None and partition.phase is Phase.PAUSED and partition.epoch == event.epoch:
+        draft.step(event.partition, Step.DRAINED, "all that was delivered is acknowledged")
+
+
+def _fenced(draft: Draft, event: PartitionFenced) -> None:
+    partition = draft.partitions.get(event.partition)
+    if partition is None or partition.phase is not Phase.FENCING:
+        return
+    if (partition.to, partition.to_epoch) != (event.owner, event.epoch):
+        return
+    step = Step.FENCED if partition.to is not None else Step.DROPPED if partition.removed else Step.FREED
+    draft.step(event.partition, step, "the fence is in place")
+    rebalance.end_if_done(draft)
+
+
+def _ahead(draft: Draft, event: CheckpointAhead) -> None:
+    partition = draft.partitions.get(event.partition)
+    if partition is None:
+        return  # of a partition that was removed: its number continues above what is found when it comes back
+    if partition.phase is Phase.FENCING and partition.to_epoch > partition.epoch:
+        known = partition.to_epoch - 1  # a fence that goes above what was found is on its way
+    else:
+        known = partition.epoch - 1
+    if event.epoch > known:
+        draft.step(event.partition, Step.AHEAD, f"its checkpoint is at epoch {event.epoch}", found=event.epoch)
+
+
+def _reports_lost(draft: Draft, event: ReportsLost) -> None:
+    if event.incarnation == draft.incarnation:
+        return
+    draft.incarnation = event.incarnation
+    draft.put(
+        *(
+            replace(partition, reports_lost=True)
+            for partition in draft.partitions.values()
+            if partition.owner is not None and not partition.reports_lost
+        )
+    )
+
+
+def _altered(draft: Draft, event: QueueAltered) -> None:
+    """Settings count from now on; timers that run are left alone. Other partitions or another access type: REB-08."""
+    wanted = set(event.partitions)
+    if len(wanted) != len(event.partitions) or any(number < 0 for number in wanted):
+        raise ValueError(f"partitions {event.partitions}: each number from 0 once")
+    again = [replace(p, removed=False) for p in draft.partitions.values() if p.removed and p.partition in wanted]
+    new = [
+        Partition(partition=number, epoch=max(draft.retired.get(number, 0), event.epochs.get(number, 0)))
+        for number in sorted(wanted - draft.partitions.keys())
+    ]
+    gone = [p for p in draft.partitions.values() if p.partition not in wanted and not p.removed]
+    access_changed = draft.settings.access_type is not event.settings.access_type
+    draft.settings = event.settings
+    if not (again or new or gone or access_changed):
+        return
+    if again or new:
+        draft.put(*again, *new)
+    _remove(draft, gone)
+    holdings = draft.holdings()
+    if draft.status is RebalanceStatus.REBALANCING:
+        draft.remember()
+        rebalance.end_if_done(draft)
+    elif holdings.live:
+        rebalance.start(draft, "the queue was altered")
+    elif draft.status is RebalanceStatus.HOLDDOWN:
+        # Nobody to give anything to; who was lost still has the rest of the delay to come back.
+        rebalance.look_in_holddown(draft)
+
+
+def _remove(draft: Draft, gone: list[Partition]) -> None:
+    """Seed 002, step 1. Everything in a partition that goes was acknowledged (RES-02), so nothing is waited for."""
+    for partition in gone:
+        if partition.phase is Phase.FENCING and partition.to is None:
+            draft.put(replace(partition, removed=True))
+        else:
+            draft.step(partition.partition, Step.REMOVE, "the queue does not have it any more")
+
+
+def _tick(draft: Draft) -> None:
+    if draft.status is RebalanceStatus.HOLDDOWN:
+        if draft.holddown_until_s is not None and draft.holddown_until_s <= draft.now_s:
+            reason = rebalance.need(draft.holdings(), draft.settings)
+            rebalance.start(draft, f"the rebalance delay is over: {reason}")
+    elif draft.status is RebalanceStatus.REBALANCING:
+        for number, partition in list(draft.partitions.items()):
+            if partition.deadline_s is not None and partition.deadline_s <= draft.now_s:
+                draft.step(number, Step.DEADLINE, "max-handoff-time is over")

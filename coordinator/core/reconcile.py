@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from coordinator.core.events import Event
-from partq_spark.flow.model import GroupSettings, GroupState, Owner
+from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
+from partq_spark.flow.model import Flow, GroupSettings, GroupState, Owner, Partition, Phase, RebalanceStatus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,6 +15,9 @@ class Mark:
 
     epoch: int
     owner: Owner | None
+
+
+_NO_MARK = Mark(epoch=0, owner=None)  # there is no checkpoint: never fenced
 
 
 def initial_state(
@@ -32,7 +35,29 @@ def initial_state(
 
     `checkpoints` may lack partitions (never fenced) and may have more than `partitions` (numbers that were removed).
     """
-    raise NotImplementedError
+    numbers = sorted(set(partitions))
+    group: dict[int, Partition] = {}
+    flows: dict[str, Flow] = {}
+    for number in numbers:
+        mark = checkpoints.get(number, _NO_MARK)
+        if mark.owner is None:
+            group[number] = Partition(partition=number, epoch=mark.epoch)
+            continue
+        group[number] = Partition(
+            partition=number, phase=Phase.OWNED, epoch=mark.epoch, owner=mark.owner, reports_lost=True
+        )
+        name, instance = mark.owner
+        flows.setdefault(name, Flow(name=name, instance=instance, bound=False, since=0))
+    return GroupState(
+        queue_id=queue_id,
+        incarnation=incarnation,
+        settings=settings,
+        partitions=group,
+        flows=flows,
+        retired={number: mark.epoch for number, mark in sorted(checkpoints.items()) if number not in group},
+        status=RebalanceStatus.HOLDDOWN if flows else RebalanceStatus.READY,
+        holddown_until_s=now_s + session_timeout_s + settings.rebalance_delay_s if flows else None,
+    )
 
 
 def differences(state: GroupState, checkpoints: Mapping[int, Mark]) -> tuple[Event, ...]:
@@ -40,6 +65,27 @@ def differences(state: GroupState, checkpoints: Mapping[int, Mark]) -> tuple[Eve
 
     `PartitionFenced` for a fence that is in place already, `CheckpointAhead` for what the state does not explain. A
     checkpoint that is behind (lower epoch than the state's, or missing where the state names an owner) counts as
-    unexplained too.
+    unexplained too. Partitions that the state does not have are left to `QueueAltered.epochs`.
     """
-    raise NotImplementedError
+    events = (
+        _difference(partition, checkpoints.get(number, _NO_MARK)) for number, partition in state.partitions.items()
+    )
+    return tuple(event for event in events if event is not None)
+
+
+def _difference(partition: Partition, mark: Mark) -> Event | None:
+    if partition.phase is Phase.FREE:
+        # One that is behind harms nobody: the next fence goes above both.
+        explained = mark.owner is None and mark.epoch <= partition.epoch
+    elif partition.phase is not Phase.FENCING:
+        explained = mark == Mark(epoch=partition.epoch, owner=partition.owner)
+    elif mark == Mark(epoch=partition.to_epoch, owner=partition.to):
+        return PartitionFenced(partition=partition.partition, epoch=mark.epoch, owner=mark.owner)
+    elif partition.to_epoch == partition.epoch:
+        explained = mark == Mark(epoch=partition.epoch, owner=partition.owner)
+    else:
+        # Still the owner's, or an earlier fence has landed that was given up since: the pending one goes above.
+        explained = mark.epoch < partition.to_epoch
+    if explained:
+        return None
+    return CheckpointAhead(partition=partition.partition, epoch=max(mark.epoch, partition.epoch))

@@ -1,0 +1,269 @@
+"""A group's state while one event is being decided: what has changed so far, and the actions that follow.
+
+Only bookkeeping that keeps a state consistent in itself lives here: partitions are changed by steps of the handoff
+table, flows are told when they become active or inactive, flows that nothing names any more go. Policy is elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from coordinator.core import handoff
+from coordinator.core.actions import Action, ChangeStatus, NotifyFlow
+from coordinator.core.handoff import Step
+from partq_spark.flow.model import Flow, GroupState, Owner, Partition, Phase, RebalanceStatus
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holdings:
+    """Who holds what. `held`: by owner, bound or not, in order of the partitions; `unheld`: those of nobody.
+
+    `live`: the bound flows, the oldest first. Removed partitions count for nobody; `total` is without them.
+    """
+
+    held: dict[Owner, list[int]]
+    unheld: list[int]
+    live: list[Owner]
+    total: int
+
+    @property
+    def lost(self) -> list[Owner]:
+        """Holders that are not bound, by their first partition."""
+        bound = set(self.live)
+        return [owner for owner in self.held if owner not in bound]
+
+    @property
+    def idle(self) -> list[Owner]:
+        """Bound flows that hold nothing, the oldest first."""
+        return [owner for owner in self.live if owner not in self.held]
+
+
+class Draft:
+    """Made from a state, changed in place by the code that decides, and turned into a state again by `finish`."""
+
+    __slots__ = (
+        "_loose",
+        "_newcomer",
+        "_original",
+        "_shifted",
+        "_trigger",
+        "actions",
+        "binds",
+        "flows",
+        "holddown_until_s",
+        "incarnation",
+        "now_s",
+        "partitions",
+        "retired",
+        "settings",
+        "status",
+    )
+
+    def __init__(self, state: GroupState, now_s: float) -> None:
+        self._original = state
+        self.now_s = now_s
+        self.actions: list[Action] = []
+        # These belong to the state until they are changed for the first time, and to the draft from then on.
+        self.partitions = cast(dict[int, Partition], state.partitions)
+        self.flows = cast(dict[str, Flow], state.flows)
+        self.retired = cast(dict[int, int], state.retired)
+        self.settings = state.settings
+        self.incarnation = state.incarnation
+        self.status = state.status
+        self.holddown_until_s = state.holddown_until_s
+        self.binds = state.binds
+        self._trigger = state.trigger
+        self._shifted = False  # somebody holds something else than before: activity has to be looked at
+        self._loose: set[str] = set()  # flows that may have nothing left that names them
+        self._newcomer: str | None = None  # becomes active within its own bind, without being told
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def is_bound(self, owner: Owner | None) -> bool:
+        """Whether exactly this instance is bound."""
+        if owner is None:
+            return False
+        flow = self.flows.get(owner.flow)
+        return flow is not None and flow.bound and flow.instance == owner.instance
+
+    def holdings(self) -> Holdings:
+        """Who holds what, now."""
+        return survey(self)
+
+    def in_transit(self) -> bool:
+        """Whether any partition is on its way."""
+        paused, fencing = Phase.PAUSED, Phase.FENCING
+        return any(p.phase is fencing or p.phase is paused for p in self.partitions.values())
+
+    # --- changing -----------------------------------------------------------------------------------------------------
+
+    def step(
+        self,
+        number: int,
+        step: Step,
+        reason: str,
+        *,
+        to: Owner | None = None,
+        deadline_s: float | None = None,
+        found: int = 0,
+    ) -> None:
+        """Take one step of the handoff table, with the action that follows from it."""
+        before = self.partitions[number]
+        after = handoff.advance(before, step, to=to, deadline_s=deadline_s, found=found)
+        if self.partitions is self._original.partitions:
+            self.partitions = dict(self.partitions)
+        if after is None:
+            self._retire(before)
+        else:
+            self.partitions[number] = after
+        action = handoff.action(before, step, after, reason)
+        if action is not None:
+            self.actions.append(action)
+        if after is None or handoff.holder(before) != handoff.holder(after):
+            self._shifted = True
+        for owner in (before.owner, before.to):
+            if owner is not None:
+                self._loose.add(owner.flow)
+
+    def _retire(self, gone: Partition) -> None:
+        if self.retired is self._original.retired:
+            self.retired = dict(self.retired)
+        self.retired[gone.partition] = max(gone.epoch, gone.to_epoch)
+        del self.partitions[gone.partition]
+
+    def put(self, *changed: Partition) -> None:
+        """Replace or add partitions whose phase stays as it is (or which are new)."""
+        partitions = dict(self.partitions)
+        for partition in changed:
+            partitions[partition.partition] = partition
+        if any(partition.partition not in self._original.partitions for partition in changed):
+            partitions = dict(sorted(partitions.items()))
+            self.retired = {number: epoch for number, epoch in self.retired.items() if number not in partitions}
+        self.partitions = partitions
+
+    def bind(self, name: str, instance: str) -> Owner:
+        """A flow's new instance is bound."""
+        self.binds += 1
+        self._put_flow(Flow(name=name, instance=instance, bound=True, since=self.binds))
+        self._shifted = True
+        self._newcomer = name
+        return Owner(name, instance)
+
+    def unbind(self, flow: Flow) -> None:
+        """A flow is not bound any more; it stays known as long as a partition names it."""
+        self._put_flow(
+            Flow(name=flow.name, instance=flow.instance, bound=False, since=flow.since, updates=flow.updates)
+        )
+        self._loose.add(flow.name)
+
+    def _put_flow(self, *changed: Flow) -> None:
+        flows = dict(self.flows)
+        for flow in changed:
+            flows[flow.name] = flow
+        self.flows = flows
+
+    def set_status(self, status: RebalanceStatus, reason: str, *, until_s: float | None = None) -> None:
+        """The rebalancing status from now on. Rebalancing after Rebalancing is said again, Ready is not."""
+        if status is not self.status or status is not RebalanceStatus.READY:
+            self.actions.append(ChangeStatus(status=status.value, reason=reason))
+        self.status, self.holddown_until_s = status, until_s
+        self._trigger = False
+
+    def remember(self) -> None:
+        """Something happened during a rebalance that is looked at when it has ended (REB-14)."""
+        self._trigger = True
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        """Flows that became active or inactive are told, once per change (FLO-05)."""
+        if not self._shifted:
+            return
+        self._shifted = False
+        held = {handoff.holder(partition) for partition in self.partitions.values() if not partition.removed}
+        changed: list[Flow] = []
+        for flow in self.flows.values():
+            owner = Owner(flow.name, flow.instance)
+            active = flow.bound and owner in held
+            if active == flow.active:
+                continue
+            told = flow.bound and flow.name != self._newcomer
+            changed.append(
+                Flow(
+                    name=flow.name,
+                    instance=flow.instance,
+                    bound=flow.bound,
+                    since=flow.since,
+                    active=active,
+                    updates=flow.updates + told,
+                )
+            )
+            if told:
+                reason = "got its first partition" if active else "has no partition any more"
+                self.actions.append(NotifyFlow(owner=owner, active=active, reason=reason))
+        if changed:
+            self._put_flow(*changed)
+
+    def _forget_flows(self) -> None:
+        partitions = self.partitions.values()
+        for name in sorted(self._loose):
+            flow = self.flows.get(name)
+            if flow is None or flow.bound:
+                continue
+            if not any(
+                (p.owner is not None and p.owner.flow == name) or (p.to is not None and p.to.flow == name)
+                for p in partitions
+            ):
+                self.flows = {other: flow for other, flow in self.flows.items() if other != name}
+
+    def finish(self) -> tuple[GroupState, tuple[Action, ...]]:
+        """The state after the event: the very same object if nothing has changed."""
+        self.tell()
+        if self._loose:
+            self._forget_flows()
+        original = self._original
+        if (
+            self.partitions is original.partitions
+            and self.flows is original.flows
+            and self.retired is original.retired
+            and self.settings == original.settings
+            and self.incarnation == original.incarnation
+            and self.status is original.status
+            and self.holddown_until_s == original.holddown_until_s
+            and self._trigger == original.trigger
+        ):
+            return original, tuple(self.actions)
+        return GroupState(
+            queue_id=original.queue_id,
+            incarnation=self.incarnation,
+            settings=self.settings,
+            partitions=self.partitions,
+            flows=self.flows,
+            retired=self.retired,
+            status=self.status,
+            holddown_until_s=self.holddown_until_s,
+            trigger=self._trigger,
+            binds=self.binds,
+        ), tuple(self.actions)
+
+
+def survey(state: GroupState | Draft) -> Holdings:
+    """Who holds what in `state`."""
+    held: dict[Owner, list[int]] = {}
+    unheld: list[int] = []
+    total = 0
+    fencing = Phase.FENCING
+    for number, partition in state.partitions.items():
+        if partition.removed:
+            continue
+        total += 1
+        owner = partition.to if partition.phase is fencing else partition.owner
+        if owner is None:
+            unheld.append(number)
+        elif owner in held:
+            held[owner].append(number)
+        else:
+            held[owner] = [number]
+    bound = sorted((flow.since, flow.name, flow.instance) for flow in state.flows.values() if flow.bound)
+    return Holdings(held=held, unheld=unheld, live=[Owner(name, instance) for _, name, instance in bound], total=total)

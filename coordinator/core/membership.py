@@ -1,0 +1,78 @@
+"""Flows come and go: what a bind, an unbind and an expiry mean for partitions, before anybody judges balance."""
+
+from __future__ import annotations
+
+from coordinator.core import rebalance
+from coordinator.core.draft import Draft
+from coordinator.core.events import FlowBound, FlowExpired, FlowUnbound
+from coordinator.core.handoff import Step
+from partq_spark.flow.model import Flow, Owner, Phase, RebalanceStatus
+
+
+def bound(draft: Draft, event: FlowBound) -> None:
+    """A flow's record shows an instance that the state does not know."""
+    former = draft.flows.get(event.flow)
+    if former is not None and former.instance == event.instance:
+        return  # known: bound, or late, since an instance that was given up never comes back
+    owner = Owner(event.flow, event.instance)
+    returning = _returning(draft, event)
+    if former is not None and former.bound:
+        # Two processes never have one name (FLO-08): a new instance means that the former one is gone.
+        _detach(draft, former, f"{event.flow} was started again")
+        if not returning:
+            _judge(draft)
+    draft.bind(event.flow, event.instance)
+    for number in returning:
+        draft.step(number, Step.RESTORE, f"{event.flow} is back", to=owner)
+    _judge(draft)
+
+
+def left(draft: Draft, event: FlowUnbound | FlowExpired) -> None:
+    """A flow has left or was silent for too long: the same (FLO-06)."""
+    flow = draft.flows.get(event.flow)
+    if flow is None or not flow.bound or flow.instance != event.instance:
+        return
+    why = "has left" if isinstance(event, FlowUnbound) else "was silent for its session timeout"
+    _detach(draft, flow, f"{event.flow} {why}")
+    _judge(draft)
+
+
+def _returning(draft: Draft, event: FlowBound) -> list[int]:
+    """What the flow gets again: its own partitions at the epochs of its mapping (LOS-01), and those that were on their
+    way to its former instance. Nobody else has anything of these.
+    """
+    numbers = []
+    for number, partition in draft.partitions.items():
+        owner, to = partition.owner, partition.to
+        if partition.phase is Phase.FENCING:
+            mine = to is not None and to.flow == event.flow
+        elif partition.phase is Phase.OWNED and owner is not None and owner.flow == event.flow:
+            mine = event.mapping.get(number) == partition.epoch
+        else:
+            mine = False  # PAUSED: its receiver is bound, and gets it when the owner is lost
+        if mine:
+            numbers.append(number)
+    return numbers
+
+
+def _detach(draft: Draft, flow: Flow, reason: str) -> None:
+    """The flow is gone: pauses that wait for it, or are meant for it, end (HAN-08). What it owns becomes Unbound."""
+    owner = Owner(flow.name, flow.instance)
+    draft.unbind(flow)
+    for number, partition in list(draft.partitions.items()) if draft.status is RebalanceStatus.REBALANCING else ():
+        if partition.phase is not Phase.PAUSED:
+            continue
+        if partition.to == owner:
+            draft.step(number, Step.KEEP, reason)
+        elif partition.owner == owner:
+            draft.step(number, Step.OWNER_LOST if draft.is_bound(partition.to) else Step.KEEP, reason)
+
+
+def _judge(draft: Draft) -> None:
+    if draft.status is RebalanceStatus.READY:
+        rebalance.look(draft)
+    elif draft.status is RebalanceStatus.HOLDDOWN:
+        rebalance.look_in_holddown(draft)
+    else:
+        draft.remember()
+        rebalance.end_if_done(draft)

@@ -1,0 +1,139 @@
+"""When a group is rebalanced: rebalance delay, holddown, standby take-over, and the steps of seed 002 once it starts.
+
+`look` judges a state by what it shows, whatever led to it, so that nothing has to be remembered about what happened
+during a rebalance (REB-14). Who gets what is `assignment`, how a partition gets there is `handoff`.
+"""
+
+from __future__ import annotations
+
+from coordinator.core import assignment
+from coordinator.core.draft import Draft, Holdings, survey
+from coordinator.core.handoff import Step
+from partq_spark.flow.model import AccessType, GroupSettings, GroupState, Owner, Phase, RebalanceStatus
+
+
+def need(holdings: Holdings, settings: GroupSettings) -> str | None:
+    """Why this group has to be rebalanced, in words; None: it is as it should be."""
+    held, live = holdings.held, holdings.live
+    lost = holdings.lost
+    if lost:
+        return f"{_names(lost)} not bound, {sum(len(held[owner]) for owner in lost)} partitions are Unbound"
+    if not live:
+        return None  # nobody has anything, and nobody wants anything
+    if holdings.unheld:
+        return f"{len(holdings.unheld)} partitions have no flow"
+    if settings.access_type is AccessType.EXCLUSIVE:
+        return f"{_names(list(held))} share a queue that is exclusive" if len(held) > 1 else None
+    idle = holdings.idle
+    if idle and len(held) < holdings.total:
+        return f"{_names(idle)} waiting for a share"
+    counts = [len(numbers) for numbers in held.values()]
+    if counts and max(counts) - min(counts) > 1:
+        return f"the flows have from {min(counts)} to {max(counts)} partitions"
+    return None
+
+
+def needed(state: GroupState) -> str | None:
+    """`need` of a whole state."""
+    return need(survey(state), state.settings)
+
+
+def look(draft: Draft) -> None:
+    """Judge a group in which no rebalance runs: after a bind or unbind in Ready, or when a rebalance has ended."""
+    holdings = draft.holdings()
+    if holdings.live and not holdings.held:
+        # LOS-05: nothing is taken from anybody, so there is nothing to wait for.
+        _map(
+            draft,
+            holdings,
+            assignment.plan(live=holdings.live, held={}, unheld=holdings.unheld, exclusive=_exclusive(draft)),
+        )
+        return _ready(draft, "nobody has any partition")
+    at_once = bool(holdings.live) and (bool(holdings.unheld) or (_exclusive(draft) and len(holdings.held) > 1))
+    if not at_once and _take_over(draft, holdings):
+        holdings = draft.holdings()
+    reason = need(holdings, draft.settings)
+    if reason is None:
+        return _ready(draft, "every partition has a bound flow" if holdings.live else "no flow is bound")
+    if at_once or draft.settings.rebalance_delay_s <= 0:
+        return start(draft, reason)
+    return draft.set_status(RebalanceStatus.HOLDDOWN, reason, until_s=draft.now_s + draft.settings.rebalance_delay_s)
+
+
+def look_in_holddown(draft: Draft) -> None:
+    """REB-06: back to Ready if everything is as it should be before the delay has ended; else the timer runs on."""
+    if need(draft.holdings(), draft.settings) is None:
+        _ready(draft, "every partition has a bound flow again, and no flow waits for a share")
+
+
+def end_if_done(draft: Draft) -> None:
+    """A rebalance has ended when no partition is on its way; what came meanwhile is judged now (REB-14)."""
+    if draft.status is RebalanceStatus.REBALANCING and not draft.in_transit():
+        look(draft)
+
+
+def start(draft: Draft, reason: str) -> None:
+    """Steps 2 to 6 of seed 002, all handoffs side by side (REB-16). Step 1 is done when partitions are altered."""
+    draft.set_status(RebalanceStatus.REBALANCING, reason)
+    holdings = draft.holdings()
+    if holdings.live:
+        _spread(draft, holdings)
+    else:
+        for owner in holdings.lost:
+            for number in holdings.held[owner]:
+                draft.step(number, Step.RELEASE, f"{owner.flow} is lost and no flow is bound")
+    if not draft.in_transit():
+        _ready(draft, "nothing has to move")
+
+
+def _spread(draft: Draft, holdings: Holdings) -> None:
+    unheld = sorted([*holdings.unheld, *(number for owner in holdings.lost for number in holdings.held[owner])])
+    plan = assignment.plan(
+        live=holdings.live,
+        held=holdings.held,
+        unheld=unheld,
+        reluctant={number for number, p in draft.partitions.items() if p.phase is Phase.FENCING},
+        exclusive=_exclusive(draft),
+    )
+    _map(draft, holdings, plan)
+    draft.tell()  # step 3 comes before step 5
+    at_once = draft.settings.max_handoff_time_s <= 0
+    deadline_s = draft.now_s + draft.settings.max_handoff_time_s
+    for move in plan.moves:
+        reason = f"balance: {move.giver.flow} has more partitions than {move.receiver.flow}"
+        if at_once or draft.partitions[move.partition].phase is Phase.FENCING:
+            draft.step(move.partition, Step.GIVE, reason, to=move.receiver)
+        else:
+            draft.step(move.partition, Step.MOVE, reason, to=move.receiver, deadline_s=deadline_s)
+
+
+def _map(draft: Draft, holdings: Holdings, plan: assignment.Plan) -> None:
+    nobodys = set(holdings.unheld)
+    for number, owner in plan.given:
+        reason = "it had no flow" if number in nobodys else "its flow is lost"
+        draft.step(number, Step.GIVE, reason, to=owner)
+
+
+def _take_over(draft: Draft, holdings: Holdings) -> bool:
+    """REB-04: the whole set of a lost flow goes to one standby at once. A flow that waits for a share is no standby."""
+    lost, idle = holdings.lost, holdings.idle
+    if not lost or not idle or (not _exclusive(draft) and len(holdings.held) < holdings.total):
+        return False
+    for owner, standby in zip(lost, idle, strict=False):
+        for number in holdings.held[owner]:
+            draft.step(number, Step.GIVE, f"standby {standby.flow} takes over from {owner.flow}", to=standby)
+    return True
+
+
+def _ready(draft: Draft, reason: str) -> None:
+    draft.set_status(RebalanceStatus.READY, reason)
+
+
+def _exclusive(draft: Draft) -> bool:
+    return draft.settings.access_type is AccessType.EXCLUSIVE
+
+
+def _names(owners: list[Owner]) -> str:
+    """At most three names: reasons end up in logs."""
+    names = [owner.flow for owner in owners]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
