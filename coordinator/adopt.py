@@ -1,0 +1,148 @@
+"""A new leader's first look: the group's state as it is, and what the checkpoints, the queue and the store's
+incarnation say beyond it. Reads only; what follows is for the runtime to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from coordinator.core.actions import Action
+from coordinator.core.events import Event, QueueAltered, ReportsLost
+from coordinator.core.machine import decide
+from coordinator.core.reconcile import Mark, differences, initial_state
+from coordinator.facts import GroupFacts
+from partq_spark.errors import Corrupt
+from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.flow.codec import decode_state
+from partq_spark.flow.model import GroupKey, GroupState, Phase
+from partq_spark.flow.stores.api import OwnershipStore, StateDocument
+
+HOLDDOWN = "holddown"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timers:
+    """What runs, as deadlines by this process' clock, and the state that it belongs to."""
+
+    state_token: str = ""
+    deadlines_s: Mapping[str, float] = field(default_factory=dict)
+
+    def remaining_s(self, now_s: float) -> dict[str, float]:
+        """As a lease carries them."""
+        return {name: round(max(0.0, at_s - now_s), 3) for name, at_s in self.deadlines_s.items()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adopted:
+    """The state that a new leader begins with, still to be written in place of the one at `token`."""
+
+    state: GroupState
+    token: str | None
+    actions: tuple[Action, ...]
+    reason: str
+
+
+def timers_of(state: GroupState, token: str) -> Timers:
+    """The timers that run in `state`."""
+    deadlines_s = {
+        str(number): partition.deadline_s
+        for number, partition in state.partitions.items()
+        if partition.phase is Phase.PAUSED and partition.deadline_s is not None
+    }
+    if state.holddown_until_s is not None:
+        deadlines_s[HOLDDOWN] = state.holddown_until_s
+    return Timers(state_token=token, deadlines_s=deadlines_s)
+
+
+def with_timers(state: GroupState, timers: Timers) -> GroupState:
+    """`state` with deadlines that were known more lately than its own. A name that is missing changes nothing."""
+    partitions = {
+        number: replace(partition, deadline_s=timers.deadlines_s.get(str(number), partition.deadline_s))
+        if partition.phase is Phase.PAUSED and partition.deadline_s is not None
+        else partition
+        for number, partition in state.partitions.items()
+    }
+    until_s = state.holddown_until_s
+    if until_s is not None:
+        until_s = timers.deadlines_s.get(HOLDDOWN, until_s)
+    return replace(state, partitions=partitions, holddown_until_s=until_s)
+
+
+def marks_of(checkpoints: Mapping[int, Checkpoint]) -> dict[int, Mark]:
+    """What the checkpoints say of ownership."""
+    return {number: Mark(epoch=each.epoch, owner=each.owner) for number, each in checkpoints.items()}
+
+
+def altered(state: GroupState, facts: GroupFacts) -> bool:
+    """Whether the queue is not what the state takes it for."""
+    present = [number for number, partition in state.partitions.items() if not partition.removed]
+    return state.settings != facts.settings or sorted(present) != sorted(facts.partitions)
+
+
+def adopt(
+    store: OwnershipStore,
+    key: GroupKey,
+    checkpoints: CheckpointStore,
+    *,
+    facts: GroupFacts,
+    incarnation: str,
+    timers: Timers,
+    session_timeout_s: float,
+    now_s: Callable[[], float],
+) -> Adopted:
+    """The group as a new leader finds it. `timers` are the ones that the lease had; `session_timeout_s` is assumed of
+    flows of which nothing is known but their names in the checkpoints.
+
+    The state is read before the checkpoints are: what a former leader still fences in between then shows as a
+    difference, and makes this leader's swap fail, because that leader wrote a state first.
+    """
+    document = store.read_state(key)
+    found = document if isinstance(document, StateDocument) else None
+    state, reason = _read(key, found, facts, now_s())
+    if state is None:
+        known = [record.session_timeout_s for record in store.read_flows(key).values()]
+        session_timeout_s = max([session_timeout_s, *known])
+    marks = marks_of(checkpoints.list_checkpoints())
+    if state is None:
+        state = initial_state(
+            queue_id=facts.queue_id,
+            incarnation=incarnation,
+            settings=facts.settings,
+            partitions=facts.partitions,
+            checkpoints=marks,
+            session_timeout_s=session_timeout_s,
+            now_s=now_s(),
+        )
+    elif found is not None and timers.state_token == found.token:
+        state = with_timers(state, timers)
+    actions: list[Action] = []
+    for event in _what_differs(state, facts, incarnation, marks):
+        state, more = decide(state, event, now_s())
+        actions.extend(more)
+    return Adopted(state=state, token=found.token if found is not None else None, actions=tuple(actions), reason=reason)
+
+
+def _read(key: GroupKey, found: StateDocument | None, facts: GroupFacts, now_s: float) -> tuple[GroupState | None, str]:
+    """The state if there is one of this queue, and what is to be told of it."""
+    if found is None:
+        return None, "there was no state: it begins with the checkpoints"
+    try:
+        state = decode_state(found.body, now_s, f"state of group {key}")
+    except Corrupt as error:
+        return None, f"the state could not be read, it begins anew with the checkpoints: {error}"
+    if state.queue_id != facts.queue_id:
+        return None, f"the state was that of a former queue, {state.queue_id}: it begins anew"
+    return state, "the lease was taken over"
+
+
+def _what_differs(state: GroupState, facts: GroupFacts, incarnation: str, marks: Mapping[int, Mark]) -> Iterator[Event]:
+    if state.incarnation != incarnation:
+        yield ReportsLost(incarnation=incarnation)
+    yield from differences(state, marks)
+    if altered(state, facts):
+        yield QueueAltered(
+            settings=facts.settings,
+            partitions=facts.partitions,
+            epochs={number: mark.epoch for number, mark in marks.items()},
+        )

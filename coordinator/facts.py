@@ -1,0 +1,40 @@
+"""What a group's coordinator needs of the queue's head, taken out of it: values only, made by the service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from partq_spark.flow.model import AccessType, GroupSettings
+from partq_spark.log.model import Group, Head, at
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupFacts:
+    """A group as the head of its queue has it. `starts`: where each partition begins for it, where nothing is
+    acknowledged yet.
+    """
+
+    queue_id: str
+    settings: GroupSettings
+    partitions: tuple[int, ...]
+    starts: Mapping[int, int]
+
+
+def facts_of(head: Head, group: Group) -> GroupFacts:
+    """The facts of one of the head's groups."""
+    # A partition that came after the group begins where its layout does: nothing in it is older than the group.
+    starts = {
+        partition: group.start[partition] if partition < len(group.start) else at(head.layout.begin, partition)
+        for partition in range(head.partitions)
+    }
+    return GroupFacts(
+        queue_id=head.queue_id,
+        settings=GroupSettings(
+            rebalance_delay_s=head.config.rebalance_delay_s,
+            max_handoff_time_s=head.config.max_handoff_time_s,
+            access_type=AccessType(head.config.access_type),
+        ),
+        partitions=tuple(range(head.partitions)),
+        starts=starts,
+    )

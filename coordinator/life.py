@@ -1,0 +1,37 @@
+"""Which life of the ownership store all groups of this process work in. Nothing else.
+
+The store tells a user once that it was restarted; here that one user is many groups. Each remembers in which life it
+adopted its state, and compares.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from partq_spark.flow.stores.api import OwnershipStore
+
+
+class Life:
+    """The store's incarnation as this process last asked for it. Safe for use by several threads."""
+
+    def __init__(self, store: OwnershipStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self.value: str | None = None
+        """None while it is being asked for: whoever reads the store at that time cannot tell which life answers."""
+
+    def ask(self) -> str:
+        """The present incarnation, from the server if it is not known. Raises `Unavailable`."""
+        value = self.value
+        if value is not None:
+            return value
+        with self._lock:
+            if self.value is None:
+                self.value = self._store.incarnation()
+            return self.value
+
+    def lost(self, known: str) -> None:
+        """The store said that it is not `known` any more: ask again, unless somebody has done so already."""
+        with self._lock:
+            if self.value == known:
+                self.value = None

@@ -1,0 +1,415 @@
+"""All groups of one namespace: which there are, when each is looked at, and what becomes of one that fails.
+
+The main thread only schedules: it never waits for a store. Steps and looks at heads run in a few threads, a group never
+in two at once; what they came to, news and the wish to end arrive in one inbox. What a step does is `runtime`'s.
+"""
+
+from __future__ import annotations
+
+import queue as queues
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from coordinator.effects_pool import Pool
+from coordinator.facts import GroupFacts
+from coordinator.heads import Heads
+from coordinator.health import Status
+from coordinator.life import Life
+from coordinator.logs import Log
+from coordinator.runtime import GroupRuntime, Timing
+from coordinator.settings import Settings
+from partq_spark.errors import Invalid, PartqError, Unavailable
+from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.effects import Effects
+from partq_spark.flow.model import GroupKey
+from partq_spark.flow.stores.api import OwnershipStore
+from partq_spark.objects.api import ObjectStore
+
+STOP_WAIT_S: Final = 1.5
+"""For what is under way and for giving up the leases; a lease that is not given up in time ends by itself."""
+
+_FIRST_RETRY_S: Final = 0.1
+_STUCK_AFTER_S: Final = 10.0
+_REPEAT_LOG_S: Final = 60.0
+_NEWS_BURST: Final = 5.0
+_NEWS_PER_S: Final = 10.0
+"""Flows that acknowledge are news too: a busy group is looked at a few times a second, a quiet one at once."""
+
+_GONE_AFTER_LOOKS: Final = 2
+_UNKNOWN_LOOK_S: Final = 1.0
+
+
+class _Group:
+    """One group's place in the schedule. Changed by the main thread alone."""
+
+    def __init__(self, runtime: GroupRuntime, facts: GroupFacts, now_s: float) -> None:
+        self.runtime = runtime
+        self.facts = facts
+        self.due_s = now_s
+        self.running = False
+        self.news = False  # came while it was running
+        self.credit = _NEWS_BURST
+        self.credit_s = now_s
+        self.failures = 0
+        self.problem = ""
+        self.told_s = -_REPEAT_LOG_S
+        self.missing = 0  # looks at heads in a row that did not show it
+
+
+@dataclass(frozen=True, slots=True)
+class _Stepped:
+    key: GroupKey
+    next_s: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    queue: str | None  # None: all of them
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    groups: frozenset[GroupKey] | None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    pass
+
+
+class Service:
+    """The coordinator of one namespace."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        store: ObjectStore,
+        ownership: OwnershipStore,
+        log: Log,
+        effects: Effects | None = None,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._ownership = ownership
+        self._log = log
+        self._effects = effects or Effects()
+        self._timing = Timing(
+            lease_timeout_s=settings.lease_timeout_s,
+            renewal_s=settings.renewal_s,
+            handoff_look_s=settings.handoff_look_s,
+            frozen_after_s=settings.frozen_after_s,
+            assumed_session_timeout_s=settings.assumed_session_timeout_s,
+            retry_most_s=settings.retry_most_s,
+        )
+        self._life = Life(ownership)
+        self._heads = Heads(store, settings.namespace)
+        self._workers = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
+        self._fences = Pool(settings.fence_threads, "fence")
+        self._inbox: queues.SimpleQueue[_Stepped | _Looked | _News | _Stop] = queues.SimpleQueue()
+        self._groups: dict[GroupKey, _Group] = {}
+        self._stopping = threading.Event()
+        self._heads_due_s = 0.0
+        self._heads_running = False
+        self._heads_problem = "no queue was looked at yet"
+        self._ownership_problem = ""
+        self._unknown: dict[GroupKey, float] = {}
+        self._turned_s = time.monotonic()
+
+    # --- from outside -------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End soon. May be called by a signal handler: putting into this inbox takes no lock that could be held."""
+        self._stopping.set()
+        self._inbox.put(_Stop())
+
+    def status(self) -> Status:
+        """For the health server, from another thread."""
+        groups = list(self._groups.values())
+        failing = [group for group in groups if group.failures]
+        looked_s = time.monotonic() - self._turned_s
+        problem = self._ownership_problem or self._heads_problem or next((group.problem for group in failing), "")
+        out_of_order = bool(self._ownership_problem or self._heads_problem) or (
+            bool(failing) and len(failing) == len(groups)
+        )
+        return Status(
+            alive=looked_s < _STUCK_AFTER_S,
+            ready=not out_of_order and looked_s < _STUCK_AFTER_S,
+            looked_s=round(looked_s, 3),
+            groups=len(groups),
+            leading=sum(group.runtime.leading for group in groups),
+            failing=len(failing),
+            problem=problem,
+        )
+
+    def run(self) -> None:
+        """Until `stop`. Raises `Invalid` if the ownership store can never be used as configured."""
+        if self._reach_ownership():
+            threading.Thread(target=self._listen, name="news", daemon=True).start()
+            while not self._stopping.is_set():
+                self._turned_s = time.monotonic()
+                self._take_inbox(self._begin_what_is_due())
+        self._end()
+
+    # --- beginning and ending -----------------------------------------------------------------------------------------
+
+    def _reach_ownership(self) -> bool:
+        """Ask the ownership store for its incarnation until it answers; False if the process is to end before."""
+        pause_s = _FIRST_RETRY_S
+        while not self._stopping.is_set():
+            self._turned_s = time.monotonic()
+            try:
+                self._life.ask()
+            except Unavailable as error:
+                if self._ownership_problem != str(error):
+                    self._log("warning", "ownership_unavailable", reason=str(error))
+                self._ownership_problem = str(error)
+                self._stopping.wait(self._effects.uniform(pause_s / 2, pause_s))
+                pause_s = min(pause_s * 2, self._timing.retry_most_s)
+            else:
+                self._ownership_problem = ""
+                return True
+        return False
+
+    def _end(self) -> None:
+        """Let what runs come to its end, give up the leases, within `STOP_WAIT_S`."""
+        deadline_s = time.monotonic() + STOP_WAIT_S
+        self._log("info", "stopping", leading=sum(group.runtime.leading for group in self._groups.values()))
+        left = 0
+        for key, group in self._groups.items():
+            if not group.running:
+                left += self._begin_release(key, group)
+        released = 0
+        while left or any(group.running for group in self._groups.values()):
+            try:
+                message = self._inbox.get(timeout=max(0.0, deadline_s - time.monotonic()))
+            except queues.Empty:
+                break
+            if not isinstance(message, _Stepped):
+                continue
+            group = self._groups[message.key]
+            if group.running:
+                group.running = False
+                left += self._begin_release(message.key, group)
+            else:
+                left -= 1
+                released += not message.error
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._fences.close()
+        self._log("info", "stopped", leases_released=released)
+
+    def _begin_release(self, key: GroupKey, group: _Group) -> int:
+        if group.runtime.leading:
+            self._workers.submit(self._work, key, partial(_release, group.runtime))
+            return 1
+        return 0
+
+    # --- the schedule -------------------------------------------------------------------------------------------------
+
+    def _begin_what_is_due(self) -> float:
+        """Start whatever is due; returns the seconds until something else is."""
+        now_s = self._effects.now_s()
+        if now_s >= self._heads_due_s and not self._heads_running:
+            self._heads_running = True
+            self._workers.submit(self._look_at_heads, None)
+        next_s = self._heads_due_s if not self._heads_running else now_s + _STUCK_AFTER_S / 4
+        for key, group in self._groups.items():
+            if group.running:
+                continue
+            if group.due_s <= now_s:
+                group.running = True
+                self._workers.submit(self._work, key, partial(_step, group.runtime, group.facts))
+            elif group.due_s < next_s:
+                next_s = group.due_s
+        return min(max(0.0, next_s - now_s), _STUCK_AFTER_S / 4)
+
+    def _take_inbox(self, wait_s: float) -> None:
+        """Wait for a message, then take all that are there."""
+        try:
+            message = self._inbox.get(timeout=wait_s) if wait_s > 0 else self._inbox.get_nowait()
+            while True:
+                self._take(message)
+                message = self._inbox.get_nowait()
+        except queues.Empty:
+            pass
+
+    def _take(self, message: _Stepped | _Looked | _News | _Stop) -> None:
+        now_s = self._effects.now_s()
+        match message:
+            case _Stepped():
+                self._take_step(message, now_s)
+            case _Looked():
+                self._take_heads(message, now_s)
+            case _News():
+                self._take_news(message, now_s)
+            case _Stop():
+                pass
+
+    def _take_step(self, message: _Stepped, now_s: float) -> None:
+        group = self._groups[message.key]
+        group.running = False
+        group.due_s = now_s + message.next_s
+        if message.error:
+            group.failures += 1
+            pause_s = min(_FIRST_RETRY_S * 2 ** min(group.failures - 1, 16), self._timing.retry_most_s)
+            group.due_s = now_s + self._effects.uniform(pause_s / 2, pause_s)
+            if message.error != group.problem or now_s - group.told_s >= _REPEAT_LOG_S:
+                group.told_s = now_s
+                self._log("error", "group_failed", group=str(message.key), reason=message.error)
+            group.problem = message.error
+        elif group.failures:
+            self._log("info", "group_recovered", group=str(message.key), failures=group.failures)
+            group.failures, group.problem = 0, ""
+        if group.news:
+            group.news = False
+            self._wake(group, now_s)
+
+    def _wake(self, group: _Group, now_s: float) -> None:
+        """Look at a group because of news, at once unless it has had many of late."""
+        if group.running:
+            group.news = True
+            return
+        if group.failures:
+            return  # its pause is not cut short, or a store in need would be asked all the more
+        group.credit = min(_NEWS_BURST, group.credit + (now_s - group.credit_s) * _NEWS_PER_S)
+        group.credit_s = now_s
+        wait_s = max(0.0, 1.0 - group.credit) / _NEWS_PER_S
+        if now_s + wait_s < group.due_s:
+            group.credit -= 1.0
+            group.due_s = now_s + wait_s
+
+    def _take_news(self, message: _News, now_s: float) -> None:
+        if message.error != self._ownership_problem:
+            self._log("warning" if message.error else "info", "news", reason=message.error or "they come again")
+            self._ownership_problem = message.error
+        for key in self._groups if message.groups is None else message.groups:
+            group = self._groups.get(key)
+            if group is not None:
+                self._wake(group, now_s)
+            elif key.namespace == self._heads.namespace and now_s >= self._unknown.get(key, now_s):
+                # Made a moment ago; and if it was not, it is not asked for again at once.
+                if len(self._unknown) > 1000:
+                    self._unknown.clear()
+                self._unknown[key] = now_s + _UNKNOWN_LOOK_S
+                self._workers.submit(self._look_at_heads, key.queue)
+
+    def _take_heads(self, message: _Looked, now_s: float) -> None:
+        if message.queue is None:
+            self._heads_running = False
+            self._heads_due_s = now_s + self._settings.heads_look_s
+            if message.error != self._heads_problem:
+                if message.error:
+                    self._log("error", "heads_failed", reason=message.error)
+                self._heads_problem = message.error
+        found = self._heads.groups()
+        for key, facts in found.items():
+            group = self._groups.get(key)
+            if group is None:
+                self._groups[key] = _Group(self._make_runtime(key), facts, now_s)
+                self._log("info", "group_found", group=str(key), queue_id=facts.queue_id)
+                continue
+            group.missing = 0
+            if group.facts != facts:
+                group.facts = facts
+                self._wake(group, now_s)
+        if message.queue is None and not message.error:
+            self._drop_missing(set(self._groups) - set(found))
+
+    def _drop_missing(self, missing: set[GroupKey]) -> None:
+        """Groups that several looks did not show are gone; one look may have met a store in the making."""
+        for key in missing:
+            group = self._groups[key]
+            group.missing += 1
+            if group.missing >= _GONE_AFTER_LOOKS and not group.running:
+                del self._groups[key]
+                self._workers.submit(self._drop, key, group.runtime)
+
+    # --- in the workers -----------------------------------------------------------------------------------------------
+
+    def _make_runtime(self, key: GroupKey) -> GroupRuntime:
+        return GroupRuntime(
+            key,
+            store=self._ownership,
+            life=self._life,
+            checkpoints=lambda queue_id: CheckpointStore(self._store, key, queue_id, effects=self._effects),
+            ends=lambda queue_id: self._heads.ends(key.queue, queue_id),
+            name=self._settings.name,
+            timing=self._timing,
+            effects=self._effects,
+            run=self._fences.run,
+            log=self._log,
+        )
+
+    def _work(self, key: GroupKey, work: Callable[[], float]) -> None:
+        """One piece of work for a group; whatever goes wrong is that group's alone."""
+        next_s, error = 0.0, ""
+        try:
+            next_s = work()
+        except PartqError as problem:
+            error = " ".join(str(problem).split())
+        except Exception as problem:  # noqa: BLE001 - a mistake in here must not end the coordination of other groups
+            error = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
+        self._inbox.put(_Stepped(key, next_s, error))
+
+    def _look_at_heads(self, queue: str | None) -> None:
+        error = ""
+        try:
+            names = [queue] if queue is not None else self._heads.queues()
+            problems = [each for each in self._fences.run(self._look_at, names) if each]
+            error = problems[0] if problems else ""
+        except PartqError as problem:
+            error = " ".join(str(problem).split())
+        except Exception as problem:  # noqa: BLE001 - the next look may do better
+            error = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
+        self._inbox.put(_Looked(queue, error))
+
+    def _look_at(self, queue: str) -> str:
+        try:
+            self._heads.look(queue)
+        except PartqError as problem:
+            return " ".join(str(problem).split())
+        return ""
+
+    def _drop(self, key: GroupKey, runtime: GroupRuntime) -> None:
+        try:
+            runtime.drop()
+        except PartqError as problem:
+            self._log("warning", "drop_failed", group=str(key), reason=str(problem))
+
+    def _listen(self) -> None:
+        """The news thread: hand on what the ownership store tells."""
+        pause_s = _FIRST_RETRY_S
+        while not self._stopping.is_set():
+            asked_s = time.monotonic()
+            try:
+                news = self._ownership.wait_news(self._timing.renewal_s)
+            except (Unavailable, Invalid) as problem:
+                if self._stopping.is_set():
+                    return
+                self._inbox.put(_News(frozenset(), " ".join(str(problem).split())))
+                self._stopping.wait(pause_s)
+                pause_s = min(pause_s * 2, self._timing.renewal_s)
+                continue
+            pause_s = _FIRST_RETRY_S
+            if news is None:
+                # Nothing can be known: a store that answers so at once is not to be asked all the time.
+                self._stopping.wait(max(0.0, self._timing.renewal_s - (time.monotonic() - asked_s)))
+            if news is None or news or self._ownership_problem:
+                self._inbox.put(_News(news))
+
+
+def _step(runtime: GroupRuntime, facts: GroupFacts) -> float:
+    return runtime.step(facts).next_s
+
+
+def _release(runtime: GroupRuntime) -> float:
+    runtime.release()
+    return 0.0
