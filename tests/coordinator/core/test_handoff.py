@@ -1,0 +1,292 @@
+"""One partition's way: every row of the table once, and handoffs whose flows change or die (HAN)."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.core.handoff import EDGES, TABLE, Row, Step, action, advance
+from partq_spark.flow.model import Owner, Partition, PartitionStatus, Phase, RebalanceStatus
+from tests.coordinator.core.context import DELAY_S, HANDOFF_S, balanced, line
+
+A, A2, B, C = Owner("a", "a1"), Owner("a", "a2"), Owner("b", "b1"), Owner("c", "c1")
+FREE, OWNED, PAUSED, FENCING = Phase.FREE, Phase.OWNED, Phase.PAUSED, Phase.FENCING
+
+START = {
+    FREE: Partition(partition=0, epoch=4),
+    OWNED: Partition(partition=0, phase=OWNED, epoch=4, owner=A),
+    PAUSED: Partition(partition=0, phase=PAUSED, epoch=4, owner=A, to=B, deadline_s=9.0),
+    FENCING: Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=B, to_epoch=5),
+}
+EXPECTED: dict[tuple[Phase, Step], tuple[Partition | None, str]] = {
+    (FREE, Step.GIVE): (
+        Partition(partition=0, phase=FENCING, epoch=4, to=C, to_epoch=5),
+        "fence 0 nobody@4 for c1@5",
+    ),
+    (FREE, Step.REMOVE): (None, ""),
+    (FREE, Step.AHEAD): (
+        Partition(partition=0, phase=FENCING, epoch=4, to_epoch=8, reports_lost=True),
+        "fence 0 nobody@4 for nobody@8 (reports lost)",
+    ),
+    (OWNED, Step.MOVE): (
+        Partition(partition=0, phase=PAUSED, epoch=4, owner=A, to=C, deadline_s=6.0),
+        "pause 0 a1 for c1",
+    ),
+    (OWNED, Step.GIVE): (
+        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=C, to_epoch=5),
+        "fence 0 a1@4 for c1@5",
+    ),
+    (OWNED, Step.RESTORE): (
+        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=A2, to_epoch=4),
+        "fence 0 a1@4 for a2@4",
+    ),
+    (OWNED, Step.RELEASE): (
+        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=5),
+        "fence 0 a1@4 for nobody@5",
+    ),
+    (OWNED, Step.REMOVE): (
+        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=5, removed=True),
+        "fence 0 a1@4 for nobody@5",
+    ),
+    (OWNED, Step.AHEAD): (
+        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=A, to_epoch=8, reports_lost=True),
+        "fence 0 a1@4 for a1@8 (reports lost)",
+    ),
+    (PAUSED, Step.DRAINED): (START[FENCING], "fence 0 a1@4 for b1@5"),
+    (PAUSED, Step.DEADLINE): (START[FENCING], "fence 0 a1@4 for b1@5"),
+    (PAUSED, Step.OWNER_LOST): (START[FENCING], "fence 0 a1@4 for b1@5"),
+    (PAUSED, Step.KEEP): (START[OWNED], "resume 0 a1"),
+    (PAUSED, Step.REMOVE): (
+        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=5, removed=True),
+        "fence 0 a1@4 for nobody@5",
+    ),
+    (PAUSED, Step.AHEAD): (
+        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=B, to_epoch=8, reports_lost=True),
+        "fence 0 a1@4 for b1@8 (reports lost)",
+    ),
+    (FENCING, Step.FENCED): (Partition(partition=0, phase=OWNED, epoch=5, owner=B), "assign 0 to b1@5"),
+    (FENCING, Step.FREED): (Partition(partition=0, phase=FREE, epoch=5), "assign 0 to nobody@5"),
+    (FENCING, Step.DROPPED): (None, "assign 0 to nobody@5"),
+    (FENCING, Step.GIVE): (
+        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=C, to_epoch=6),
+        "fence 0 a1@4 for c1@6",
+    ),
+    (FENCING, Step.RESTORE): (
+        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=C, to_epoch=6),
+        "fence 0 a1@4 for c1@6",
+    ),
+    (FENCING, Step.RELEASE): (
+        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=6),
+        "fence 0 a1@4 for nobody@6",
+    ),
+    (FENCING, Step.REMOVE): (
+        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=6, removed=True),
+        "fence 0 a1@4 for nobody@6",
+    ),
+    (FENCING, Step.AHEAD): (
+        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=B, to_epoch=8, reports_lost=True),
+        "fence 0 a1@4 for b1@8 (reports lost)",
+    ),
+}
+NOBODY = Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=5)
+
+
+def start_of(row: Row) -> Partition:
+    if row.step is Step.FREED:
+        return NOBODY
+    if row.step is Step.DROPPED:
+        return Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=5, removed=True)
+    return START[row.phase]
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.phase.value} {row.step.value}")
+def test_row(row: Row) -> None:
+    before = start_of(row)
+    to = A2 if (row.phase, row.step) == (OWNED, Step.RESTORE) else C
+    after = advance(before, row.step, to=to, deadline_s=6.0, found=7)
+    expected, said = EXPECTED[row.phase, row.step]
+    assert after == expected
+    assert (after.phase if after else None) is row.then
+    follows = action(before, row.step, after, "because")
+    assert (line(follows) if follows else "") == said
+    assert (type(follows) if follows else None) is row.action
+
+
+def test_what_the_table_does_not_have_is_refused() -> None:
+    assert len(TABLE) == len(EDGES) == len(EXPECTED)
+    for phase in Phase:
+        for step in Step:
+            if (phase, step) not in EDGES:
+                with pytest.raises(ValueError, match=f"partition 0 is {phase.value}: it cannot take the step"):
+                    advance(START[phase], step, to=C, deadline_s=6.0, found=7)
+
+
+def test_the_mark_of_lost_reports_ends_with_the_epoch_they_belong_to() -> None:
+    again = Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=A2, to_epoch=4, reports_lost=True)
+    after = advance(again, Step.FENCED)
+    assert after is not None
+    assert after.reports_lost
+    other = Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=B, to_epoch=5, reports_lost=True)
+    after = advance(other, Step.FENCED)
+    assert after is not None
+    assert not after.reports_lost
+
+
+@pytest.mark.conformance("HAN-01")
+def test_the_order_is_pause_wait_remap_resume() -> None:
+    group = balanced(2, 1)
+    group.bind("b")
+    group.sleep(DELAY_S)
+    assert group.log[-1] == "pause 1 a1 for b1"
+    assert group.statuses() == {0: PartitionStatus.READY, 1: PartitionStatus.PAUSED}
+    group.sleep(HANDOFF_S - 0.001)
+    assert group.partition(1).phase is PAUSED
+    group.log.clear()
+    group.drain()
+    assert group.log == ["fence 1 a1@1 for b1@2", "tell b1 active", "assign 1 to b1@2", "status Ready"]
+
+
+def test_after_max_handoff_time_it_moves_anyway() -> None:
+    group = balanced(2, 1)
+    group.bind("b")
+    group.sleep(DELAY_S)
+    assert group.sleep(HANDOFF_S) == ["fence 1 a1@1 for b1@2", "tell b1 active"]
+    assert group.owners() == {0: "a", 1: "b"}
+
+
+@pytest.mark.conformance("HAN-08")
+def test_the_receiver_dies_while_the_partition_is_paused() -> None:
+    group = balanced(4, 1)
+    group.bind("b")
+    group.sleep(DELAY_S)
+    assert group.expire("b") == ["resume 2 a1", "resume 3 a1", "status Ready"]
+    assert group.counts() == {"a": 4}
+    assert {p.epoch for p in group.state.partitions.values()} == {1}
+
+
+@pytest.mark.conformance("HAN-08")
+def test_the_receiver_dies_and_another_flow_waits_for_it() -> None:
+    group = balanced(4, 1)
+    group.bind("b")
+    group.sleep(DELAY_S)
+    group.bind("c")
+    group.expire("b")
+    assert group.status is RebalanceStatus.HOLDDOWN  # c waits for its share
+    group.settle()
+    assert group.counts() == {"a": 2, "c": 2}
+
+
+@pytest.mark.conformance("HAN-08")
+def test_the_receiver_dies_while_the_partition_is_fenced_for_it() -> None:
+    group = balanced(2, 1, land_fences=False)
+    group.bind("b")
+    group.sleep(DELAY_S)
+    group.drain()
+    assert group.expire("b") == []
+    assert group.fence() == ["assign 1 to b1@2", "status Holddown"]
+    assert group.statuses()[1] is PartitionStatus.UNBOUND
+    group.settle()
+    assert group.owners() == {0: "a", 1: "a"}
+    assert group.partition(1).epoch == 3
+
+
+@pytest.mark.conformance("HAN-08")
+def test_the_receiver_starts_anew_while_the_partition_is_paused() -> None:
+    group = balanced(2, 1)
+    group.bind("b")
+    group.sleep(DELAY_S)
+    assert group.bind("b") == ["resume 1 a1", "status Ready", "status Holddown"]
+    group.settle()
+    assert group.owners() == {0: "a", 1: "b"}
+
+
+@pytest.mark.conformance("HAN-08")
+def test_the_receiver_starts_anew_while_the_partition_is_fenced_for_it() -> None:
+    group = balanced(2, 1, land_fences=False)
+    group.bind("b")
+    group.sleep(DELAY_S)
+    group.drain()
+    assert group.bind("b") == ["fence 1 a1@1 for b2@3"]
+    assert group.state.flows["b"].active
+    group.settle()
+    assert group.partition(1) == Partition(partition=1, phase=OWNED, epoch=3, owner=Owner("b", "b2"))
+
+
+def test_the_owner_dies_while_the_partition_is_paused() -> None:
+    group = balanced(4, 2, land_fences=False)
+    group.bind("c")
+    group.sleep(DELAY_S)
+    assert group.expire("a") == ["fence 1 a1@1 for c1@2", "tell c1 active"]
+    assert group.fence() == ["assign 1 to c1@2", "status Holddown"]
+    assert group.statuses()[0] is PartitionStatus.UNBOUND
+    group.settle()
+    assert group.counts() == {"b": 2, "c": 2}
+
+
+def test_the_owner_starts_anew_while_the_partition_is_paused() -> None:
+    """What it still has, it keeps; what was on its way goes on, because what it had in hand there is lost with it."""
+    group = balanced(4, 2, land_fences=False)
+    group.bind("c")
+    group.sleep(DELAY_S)
+    assert group.bind("a", group.mapping("a")) == [
+        "fence 1 a1@1 for c1@2",
+        "fence 0 a1@1 for a2@1",
+        "tell c1 active",
+    ]
+    group.settle()
+    assert group.owners() == {0: "a", 1: "c", 2: "b", 3: "b"}
+
+
+def test_both_die_while_the_partition_is_paused() -> None:
+    group = balanced(4, 2, land_fences=False)
+    group.bind("c")
+    group.sleep(DELAY_S)
+    assert group.expire("c") == ["resume 1 a1", "status Ready"]
+    assert group.expire("a") == ["status Holddown"]
+    group.settle()
+    assert group.counts() == {"b": 4}
+
+
+@pytest.mark.conformance("HAN-09")
+def test_a_partition_that_is_planned_back_keeps_its_owner_and_epoch() -> None:
+    group = balanced(2, 1)
+    group.bind("b")
+    group.sleep(DELAY_S)
+    before = group.partition(1)
+    assert (before.owner, before.epoch) == (("a", "a1"), 1)
+    group.expire("b")
+    assert group.partition(1) == Partition(partition=1, phase=OWNED, epoch=1, owner=Owner("a", "a1"))
+
+
+@pytest.mark.conformance("HAN-09")
+def test_a_partition_that_is_planned_back_after_the_fence_was_asked_for_goes_through_a_higher_epoch() -> None:
+    """The receiver is lost between: whichever fence lands first, each names one owner, and the last one wins."""
+    group = balanced(2, 2, delay_s=0, land_fences=False)
+    group.alter([0])
+    group.settle()  # b is a standby now
+    assert group.expire("a") == ["fence 0 a1@1 for b1@2", "tell b1 active"]
+    group.bind("a")
+    assert group.expire("b") == ["fence 0 a1@1 for a2@3", "tell a2 active"]
+    group.fence()
+    assert group.partition(0) == Partition(partition=0, phase=OWNED, epoch=3, owner=Owner("a", "a2"))
+
+
+def test_a_partition_is_deleted_during_its_handoff() -> None:
+    group = balanced(4, 1, land_fences=False)
+    group.bind("b")
+    group.sleep(DELAY_S)
+    assert group.alter([0, 1, 2]) == ["fence 3 a1@1 for nobody@2"]
+    assert group.partition(2).phase is PAUSED
+    group.settle()
+    assert group.counts() == {"a": 2, "b": 1}
+    assert group.state.retired == {3: 2}
+
+
+def test_a_partition_is_deleted_while_it_is_fenced() -> None:
+    group = balanced(4, 1, land_fences=False)
+    group.bind("b")
+    group.sleep(DELAY_S)
+    group.drain()
+    assert group.alter([0, 1, 2]) == ["fence 3 a1@1 for nobody@3"]
+    group.settle()
+    assert group.counts() == {"a": 2, "b": 1}
+    assert group.state.retired == {3: 3}

@@ -1,0 +1,122 @@
+"""Every predicate notices what it is there for: a state that breaks it is reported by its name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.core.invariants import PREDICATES, broken_by_change, violations
+from partq_spark.flow.model import Flow, GroupState, Owner, Partition, Phase, RebalanceStatus
+from tests.coordinator.core.context import DELAY_S, balanced
+
+A, B = Owner("a", "a1"), Owner("b", "b1")
+
+
+def good() -> GroupState:
+    return balanced(4, 2).state
+
+
+def paused() -> GroupState:
+    group = balanced(4, 2)
+    group.bind("c")
+    group.sleep(DELAY_S)
+    return group.state
+
+
+def with_partition(state: GroupState, partition: Partition) -> GroupState:
+    return replace(state, partitions={**state.partitions, partition.partition: partition})
+
+
+def with_flow(state: GroupState, flow: Flow) -> GroupState:
+    return replace(state, flows={**state.flows, flow.name: flow})
+
+
+def one(**fields: object) -> Partition:
+    return replace(Partition(partition=1), **fields)  # type: ignore[arg-type] # any field
+
+
+BROKEN: list[tuple[str, GroupState]] = [
+    ("a partition's fields fit its phase", with_partition(good(), one(phase=Phase.OWNED, epoch=0, owner=A))),
+    ("a partition's fields fit its phase", with_partition(good(), one(phase=Phase.OWNED, epoch=1, owner=A, to=B))),
+    (
+        "a partition's fields fit its phase",
+        with_partition(good(), one(phase=Phase.OWNED, epoch=1, owner=A, removed=True)),
+    ),
+    ("a partition's fields fit its phase", with_partition(paused(), replace(paused().partitions[1], deadline_s=None))),
+    (
+        "a partition's fields fit its phase",
+        with_partition(paused(), replace(paused().partitions[1], to=Owner("a", "a9"))),
+    ),
+    (
+        "a partition's fields fit its phase",
+        with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=B, to_epoch=3)),
+    ),
+    (
+        "a partition's fields fit its phase",
+        with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=A, to_epoch=3)),
+    ),
+    (
+        "a partition's fields fit its phase",
+        with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=B, to_epoch=4, deadline_s=1.0)),
+    ),
+    (
+        "a partition's fields fit its phase",
+        with_partition(good(), one(phase=Phase.FENCING, epoch=3, owner=A, to=B, to_epoch=4, removed=True)),
+    ),
+    (
+        "a partition's fields fit its phase",
+        replace(good(), partitions={**good().partitions, 9: Partition(partition=8)}),
+    ),
+    (
+        "partitions are in order, and retired ones are others",
+        replace(good(), partitions=dict(sorted(good().partitions.items(), reverse=True))),
+    ),
+    ("partitions are in order, and retired ones are others", replace(good(), retired={1: 1})),
+    ("flows are known as long as they are named or bound", replace(good(), flows={"a": good().flows["a"]})),
+    (
+        "flows are known as long as they are named or bound",
+        with_flow(good(), Flow(name="z", instance="z1", bound=False, since=1)),
+    ),
+    ("bound flows have an order", with_flow(good(), replace(good().flows["b"], since=1))),
+    ("bound flows have an order", with_flow(good(), replace(good().flows["b"], since=99))),
+    ("active is who is bound and holds something", with_flow(good(), replace(good().flows["b"], active=False))),
+    ("who is waited for is there", with_flow(paused(), replace(paused().flows["c"], bound=False))),
+    ("who is waited for is there", replace(paused(), status=RebalanceStatus.READY)),
+    ("timers belong to a status", replace(good(), holddown_until_s=1.0)),
+    ("timers belong to a status", replace(good(), status=RebalanceStatus.HOLDDOWN)),
+    ("timers belong to a status", replace(good(), trigger=True)),
+    ("the status is what the state shows", with_flow(good(), replace(good().flows["b"], bound=False))),
+    ("the status is what the state shows", replace(good(), status=RebalanceStatus.HOLDDOWN, holddown_until_s=1.0)),
+    ("the status is what the state shows", replace(good(), status=RebalanceStatus.REBALANCING)),
+]
+
+
+@pytest.mark.parametrize(("name", "state"), BROKEN, ids=[f"{index} {name}" for index, (name, _) in enumerate(BROKEN)])
+def test_noticed(name: str, state: GroupState) -> None:
+    assert any(sentence.startswith(f"{name}: ") for sentence in violations(state)), violations(state)
+
+
+def test_every_predicate_is_shown_to_notice_something() -> None:
+    assert {name for name, _ in BROKEN} == set(PREDICATES)
+    assert violations(good()) == ()
+    assert violations(paused()) == ()
+
+
+@pytest.mark.parametrize(
+    ("after", "sentence"),
+    [
+        (with_partition(good(), one(phase=Phase.OWNED, epoch=0, owner=A)), "went back from epoch 1 to 0"),
+        (with_partition(good(), one(phase=Phase.OWNED, epoch=1, owner=B)), "changed its owner within epoch 1"),
+        (replace(good(), partitions={}, retired={0: 1, 1: 0, 2: 1, 3: 1}), "partition 1 was retired below its epoch"),
+        (replace(good(), binds=0), "binds went back"),
+    ],
+)
+def test_a_change_that_must_not_be(after: GroupState, sentence: str) -> None:
+    assert any(sentence in broken for broken in broken_by_change(good(), after))
+
+
+def test_a_number_that_came_back_too_low() -> None:
+    before = replace(good(), retired={7: 5})
+    assert broken_by_change(before, with_partition(replace(good(), retired={}), Partition(partition=7, epoch=4)))
+    assert not broken_by_change(before, with_partition(replace(good(), retired={}), Partition(partition=7, epoch=5)))

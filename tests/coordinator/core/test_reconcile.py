@@ -1,0 +1,189 @@
+"""A state from the checkpoints alone, and what a new leader does about differences between both (OWN)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.core.events import CheckpointAhead, Event, PartitionFenced, ReportsLost
+from coordinator.core.invariants import violations
+from coordinator.core.machine import next_deadline, pending
+from coordinator.core.reconcile import Mark, differences, initial_state
+from partq_spark.flow.model import GroupSettings, GroupState, Owner, Partition, Phase, RebalanceStatus
+from tests.coordinator.core.context import DELAY_S, SESSION_S, Group, balanced
+
+A, A2, B, C = Owner("a", "a1"), Owner("a", "a2"), Owner("b", "b1"), Owner("c", "c1")
+
+
+def from_checkpoints(checkpoints: dict[int, Mark], partitions: int = 3) -> GroupState:
+    return initial_state(
+        queue_id="q",
+        incarnation="2",
+        settings=GroupSettings(rebalance_delay_s=DELAY_S),
+        partitions=range(partitions),
+        checkpoints=checkpoints,
+        session_timeout_s=SESSION_S,
+        now_s=100.0,
+    )
+
+
+@pytest.mark.conformance("RES-04")
+def test_a_group_that_nobody_has_had_is_ready() -> None:
+    state = from_checkpoints({1: Mark(epoch=7, owner=None), 5: Mark(epoch=3, owner=A)})
+    assert violations(state) == ()
+    assert (state.status, next_deadline(state)) == (RebalanceStatus.READY, None)
+    assert [p.epoch for p in state.partitions.values()] == [0, 7, 0]
+    assert state.retired == {5: 3}
+
+
+@pytest.mark.conformance("OWN-03")
+def test_owners_in_the_checkpoints_count_as_unbound_for_a_session_timeout_and_the_delay() -> None:
+    state = from_checkpoints({0: Mark(epoch=4, owner=A), 1: Mark(epoch=2, owner=B), 2: Mark(epoch=9, owner=None)})
+    assert violations(state) == ()
+    assert state.status is RebalanceStatus.HOLDDOWN
+    assert next_deadline(state) == 100.0 + SESSION_S + DELAY_S
+    assert state.partitions[0] == Partition(partition=0, phase=Phase.OWNED, epoch=4, owner=A, reports_lost=True)
+    assert [(flow.name, flow.bound) for flow in state.flows.values()] == [("a", False), ("b", False)]
+
+
+@pytest.mark.conformance("OWN-03")
+def test_flows_that_still_live_go_on_with_what_they_have() -> None:
+    group = balanced(4, 2)
+    checkpoints = {n: Mark(epoch=p.epoch, owner=p.owner) for n, p in group.state.partitions.items()}
+    mappings = {flow: group.mapping(flow) for flow in "ab"}
+    group.state = initial_state(
+        queue_id="q",
+        incarnation="2",
+        settings=group.settings,
+        partitions=range(4),
+        checkpoints=checkpoints,
+        session_timeout_s=SESSION_S,
+        now_s=group.now_s,
+    )
+    group.bind("a", mappings["a"])
+    seen = [group.status]
+    group.bind("b", mappings["b"])
+    assert [*seen, group.status] == [RebalanceStatus.HOLDDOWN, RebalanceStatus.READY]
+    assert group.owners() == {0: "a", 1: "a", 2: "b", 3: "b"}
+    assert {p.epoch for p in group.state.partitions.values()} == {1}
+    assert group.handoffs() == 0
+
+
+def test_partitions_of_flows_that_do_not_come_back_go_to_who_does() -> None:
+    group = Group(3)
+    group.state = from_checkpoints({0: Mark(epoch=4, owner=A), 1: Mark(epoch=2, owner=B)})
+    group.now_s = 100.0
+    group.instances["a"] = 1
+    assert group.bind("a", {0: 4}) == ["fence 0 a1@4 for a2@4 (reports lost)"]
+    assert group.sleep(SESSION_S + DELAY_S) == [
+        "status Rebalancing",
+        "fence 1 b1@2 for a2@3 (reports lost)",
+        "fence 2 nobody@0 for a2@1",
+    ]
+    assert group.status is RebalanceStatus.READY
+
+
+def fencing(to: Owner | None, to_epoch: int, epoch: int = 4) -> Partition:
+    return Partition(partition=0, phase=Phase.FENCING, epoch=epoch, owner=A, to=to, to_epoch=to_epoch)
+
+
+FREE = Partition(partition=0, epoch=4)
+OWNED = Partition(partition=0, phase=Phase.OWNED, epoch=4, owner=A)
+PAUSED = Partition(partition=0, phase=Phase.PAUSED, epoch=4, owner=A, to=B, deadline_s=1.0)
+
+
+@pytest.mark.conformance("OWN-04")
+@pytest.mark.parametrize(
+    ("partition", "mark", "expected"),
+    [
+        (FREE, Mark(epoch=4, owner=None), None),
+        (FREE, None, None),
+        (FREE, Mark(epoch=3, owner=None), None),
+        (FREE, Mark(epoch=5, owner=None), CheckpointAhead(partition=0, epoch=5)),
+        (FREE, Mark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
+        (OWNED, Mark(epoch=4, owner=A), None),
+        (OWNED, Mark(epoch=4, owner=A2), CheckpointAhead(partition=0, epoch=4)),
+        (OWNED, Mark(epoch=6, owner=A), CheckpointAhead(partition=0, epoch=6)),
+        (OWNED, Mark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
+        (OWNED, None, CheckpointAhead(partition=0, epoch=4)),
+        (PAUSED, Mark(epoch=4, owner=A), None),
+        (PAUSED, Mark(epoch=5, owner=B), CheckpointAhead(partition=0, epoch=5)),
+        (fencing(B, 6), Mark(epoch=4, owner=A), None),
+        (fencing(B, 6), Mark(epoch=5, owner=C), None),  # a fence that was given up has landed
+        (fencing(B, 6), Mark(epoch=6, owner=B), PartitionFenced(partition=0, epoch=6, owner=B)),
+        (fencing(B, 6), Mark(epoch=6, owner=C), CheckpointAhead(partition=0, epoch=6)),
+        (fencing(B, 6), Mark(epoch=8, owner=None), CheckpointAhead(partition=0, epoch=8)),
+        (fencing(None, 6), Mark(epoch=6, owner=None), PartitionFenced(partition=0, epoch=6, owner=None)),
+        (fencing(A2, 4), Mark(epoch=4, owner=A), None),
+        (fencing(A2, 4), Mark(epoch=4, owner=A2), PartitionFenced(partition=0, epoch=4, owner=A2)),
+        (fencing(A2, 4), Mark(epoch=4, owner=C), CheckpointAhead(partition=0, epoch=4)),
+        (fencing(A2, 4), Mark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
+    ],
+)
+def test_difference(partition: Partition, mark: Mark | None, expected: Event | None) -> None:
+    state = replace(from_checkpoints({}, partitions=1), partitions={0: partition})
+    assert differences(state, {0: mark} if mark else {}) == ((expected,) if expected else ())
+
+
+def test_a_checkpoint_that_goes_with_the_state_makes_no_event() -> None:
+    group = balanced(3, 2)
+    assert (
+        differences(group.state, {n: Mark(epoch=p.epoch, owner=p.owner) for n, p in group.state.partitions.items()})
+        == ()
+    )
+
+
+@pytest.mark.conformance("OWN-04")
+def test_a_state_from_an_old_copy_is_brought_above_the_checkpoints() -> None:
+    """Redis has jumped back to when a had both; since then b got partition 1, at epoch 2."""
+    group = balanced(2, 1)
+    assert group.ahead(1, 2) == ["fence 1 a1@1 for a1@3 (reports lost)"]
+    assert group.status is RebalanceStatus.READY
+    assert group.partition(1) == Partition(partition=1, phase=Phase.OWNED, epoch=3, owner=A)
+
+
+@pytest.mark.conformance("OWN-04")
+def test_a_checkpoint_that_is_ahead_during_a_handoff_ends_the_pause() -> None:
+    group = balanced(2, 1, land_fences=False)
+    group.bind("b")
+    group.sleep(DELAY_S)
+    assert group.ahead(1, 5) == ["fence 1 a1@1 for b1@6 (reports lost)", "tell b1 active"]
+    assert group.ahead(1, 5) == []  # found again before the fence has landed
+    assert group.ahead(1, 6) == ["fence 1 a1@1 for b1@7 (reports lost)"]
+    group.fence()
+    assert group.owners() == {0: "a", 1: "b"}
+    assert group.status is RebalanceStatus.READY
+
+
+@pytest.mark.conformance("OWN-04")
+def test_a_checkpoint_of_nobodys_partition_that_is_ahead() -> None:
+    group = Group(1)
+    assert group.ahead(0, 3) == ["fence 0 nobody@0 for nobody@4 (reports lost)"]
+    assert group.partition(0) == Partition(partition=0, epoch=4)
+    group.land_fences = False
+    group.ahead(0, 7)
+    assert group.bind("a") == ["fence 0 nobody@4 for a1@9 (reports lost)"]
+
+
+@pytest.mark.conformance("OWN-03")
+def test_lost_reports_are_remembered_until_the_epoch_ends() -> None:
+    group = balanced(2, 1)
+    assert group.event(ReportsLost(incarnation="2")) == []
+    assert group.state.incarnation == "2"
+    assert all(p.reports_lost for p in group.state.partitions.values())
+    group.bind("b")
+    group.sleep(DELAY_S)
+    assert group.sleep(100)[0] == "fence 1 a1@1 for b1@2 (reports lost)"
+    assert [p.reports_lost for p in group.state.partitions.values()] == [True, False]
+
+
+def test_a_new_leader_finds_the_fences_that_were_begun() -> None:
+    group = balanced(4, 2, land_fences=False)
+    group.bind("c")
+    group.sleep(DELAY_S)
+    actions = group.drain()
+    assert [(f.partition, f.owner, f.owner_epoch, f.to, f.epoch) for f in pending(group.state)] == [(1, A, 1, C, 2)]
+    assert actions == ["fence 1 a1@1 for c1@2", "tell c1 active"]
+    group.fence()
+    assert pending(group.state) == ()
