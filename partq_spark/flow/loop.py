@@ -1,0 +1,83 @@
+"""A flow in plain Python: the loop that any consumer may run, and that shows how the parts of a session go together.
+
+The application reads and handles; this loop binds, beats, asks before it delivers, and acknowledges afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from partq_spark.errors import Unavailable
+from partq_spark.flow.claims import Claim, Position
+from partq_spark.flow.heartbeat import Heartbeat
+from partq_spark.flow.lifeline import Lifeline
+from partq_spark.flow.session import Session
+
+M = TypeVar("M")
+_log = logging.getLogger("partq.flow")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch(Generic[M]):
+    """Messages of one partition in order, `[begin, end)`. Those below `redelivered_below` may have come before."""
+
+    partition: int
+    begin: int
+    end: int
+    messages: Sequence[M]
+    redelivered_below: int = 0
+
+
+def run_flow(
+    session: Session,
+    poll: Callable[[Claim], Batch[M] | None],
+    handle: Callable[[Batch[M]], None],
+    *,
+    keep_on: Callable[[], bool],
+    bind_wait_s: float = 5.0,
+    idle_s: float = 0.1,
+    lifeline: Lifeline | None = None,
+) -> None:
+    """Be a flow for as long as `keep_on()`; leave the group at the end, also after an error.
+
+    `poll` reads what follows a claim's `position`, None if there is nothing yet; `handle` deals with it. When `handle`
+    returns, its batch is acknowledged. A batch may come again (never silently: see `redelivered_below`), so `handle`
+    should be idempotent. A store that does not answer is asked again every `idle_s` seconds until `keep_on` ends it;
+    nothing is delivered meanwhile. Raises what `handle`, `poll` and `Session.bind` raise.
+    """
+    line = lifeline if lifeline is not None else Lifeline(parent=None)
+    session.bind(wait_s=bind_wait_s)
+    with Heartbeat(session.beat, session.settings.beat_interval_s, line, name=session.flow) as heartbeat:
+        try:
+            while keep_on():
+                heartbeat.check()
+                try:
+                    if not _turn(session, poll, handle):
+                        session.wait_news(idle_s)
+                except Unavailable as error:
+                    _log.warning("flow %s waits: %s", session.flow, error)
+                    session.pause(idle_s)
+        finally:
+            session.unbind()
+
+
+def _turn(session: Session, poll: Callable[[Claim], Batch[M] | None], handle: Callable[[Batch[M]], None]) -> bool:
+    """One look at everything; whether there was something to do.
+
+    Each batch is announced just before it is handled: what was announced and then not handled would be left out.
+    """
+    view = session.observe()
+    busy = False
+    for claim in view.deliverable.values():
+        batch = poll(claim)
+        if batch is None:
+            continue
+        busy = True
+        if not session.deliver({claim.partition: batch.end}):
+            break  # the state has changed: look again
+        handle(batch)
+        session.acknowledge({claim.partition: Position(claim.epoch, batch.end)})
+    return busy

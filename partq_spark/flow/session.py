@@ -1,0 +1,473 @@
+"""One flow of a group, without threads and without Spark: bind, beat, observe, deliver, acknowledge, unbind.
+
+A session holds what this process has in hand and says what it may deliver. It decides nothing about who gets what: the
+coordinator does, and the session only acts on a state that names this very instance, after it has read its own name
+in the checkpoint (OWN-03), with its record ahead of its deliveries, and while its lease lasts by its own clock.
+
+A main thread calls everything; a heartbeat thread may call `beat` beside it. Nothing is locked: what both touch is
+`Life`, whose every attribute is one assignment. All waiting goes through `Effects.sleep`. An instance that ended, for
+whatever reason, is replaced by a new one at the next `observe`, with the mapping and deliveries that are known.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from partq_spark.errors import Fenced, Invalid, PartqError, Unavailable
+from partq_spark.flow import claims
+from partq_spark.flow.binding import Binder, Life
+from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.flow.claims import Binding, Grant, Position, Standing, View
+from partq_spark.flow.codec import decode_state
+from partq_spark.flow.effects import Effects
+from partq_spark.flow.hand import Hand, Holding
+from partq_spark.flow.model import Delivery, GroupKey, GroupState, Owner
+from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
+from partq_spark.objects.api import Unchanged
+
+MAX_TRIES: Final = 5
+"""Instances that one `observe` may begin, and unbinds that are tried."""
+
+_RETRY_PAUSE_S: Final = 0.1
+_FLOW_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_log = logging.getLogger("partq.flow")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionSettings:
+    """The options of interface.md that concern a flow. `keep_offsets` is False with `checkpoints=none`."""
+
+    session_timeout_s: float = 10.0
+    beat_interval_s: float = 1.0
+    checkpoint_interval_s: float = 1.0
+    keep_offsets: bool = True
+    max_delivered_unacked: int | None = None  # messages, over all partitions; see `Session.room`
+
+    def __post_init__(self) -> None:
+        if not 0 < self.beat_interval_s <= self.session_timeout_s / 3:
+            raise Invalid(
+                f"a flow that beats every {self.beat_interval_s:g} s does not keep a session of "
+                f"{self.session_timeout_s:g} s (sessionTimeout): beat at least three times as often"
+            )
+
+
+class Session:
+    """One flow, by name, as one process has it. `flow` is in lower case already; `queue_id` is that of the head.
+
+    `start_of` gives the first offset of a partition whose checkpoint has none (`checkpoints=none`): the group's start.
+    """
+
+    def __init__(
+        self,
+        ownership: OwnershipStore,
+        checkpoints: CheckpointStore,
+        key: GroupKey,
+        queue_id: str,
+        flow: str,
+        settings: SessionSettings | None = None,
+        effects: Effects | None = None,
+        *,
+        start_of: Callable[[int], int] = lambda _: 0,
+    ) -> None:
+        if not _FLOW_NAME.fullmatch(flow):
+            raise Invalid(
+                f"flow name {flow!r} is not allowed: use 1 to 63 of a-z, 0-9, '.', '_', '-', beginning with a letter "
+                "or digit"
+            )
+        self._ownership = ownership
+        self._checkpoints = checkpoints
+        self._key = key
+        self._queue_id = queue_id
+        self._flow = flow
+        self._settings = settings if settings is not None else SessionSettings()
+        self._effects = effects if effects is not None else Effects()
+        self._start_of = start_of
+        self._binder = Binder(
+            ownership,
+            key,
+            queue_id,
+            flow,
+            session_timeout_s=self._settings.session_timeout_s,
+            effects=self._effects,
+        )
+        self._life: Life | None = None
+        self._state: GroupState | None = None
+        self._state_token: str | None = None
+        self._hand = Hand()
+        self._doubts: dict[int, tuple[str | None, float]] = {}  # granted, but the checkpoint says otherwise; since when
+
+    def __repr__(self) -> str:
+        return f"Session({self._key}, {self._flow!r})"
+
+    @property
+    def flow(self) -> str:
+        """The flow's name."""
+        return self._flow
+
+    @property
+    def settings(self) -> SessionSettings:
+        """As given."""
+        return self._settings
+
+    @property
+    def is_bound(self) -> bool:
+        """Between `bind` and `unbind`, also while an instance that ended waits to be replaced."""
+        return self._life is not None
+
+    # --- coming and going ---------------------------------------------------------------------------------------------
+
+    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> Binding:
+        """Join the group, presenting the partitions (with epochs) that this client already had, if any.
+
+        Waits for at most `wait_s` for the coordinator's answer, and before that up to a session timeout where the
+        name was bound by a process that may still live. Raises `Invalid` if it does live, or the session is bound;
+        `Unavailable` if the store does not answer.
+        """
+        if self._life is not None:
+            raise Invalid(f"flow {self._flow!r} of group {self._key} is bound already: unbind it first")
+        self._hand.mapping = dict(mapping or {})
+        life = self._life = self._binder.bind(self._hand.mapping, self._hand.deliveries())
+        until_s = self._effects.now_s() + wait_s
+        while True:
+            try:
+                life = self._observed_life()
+                answered = self._is_answered(life)
+            except Unavailable:
+                answered = False
+            except PartqError:
+                self._life = None
+                raise
+            left_s = until_s - self._effects.now_s()
+            if answered or left_s <= 0:
+                return Binding(view=self._view(life), answered=answered)
+            self._effects.sleep(min(self._ownership.look_interval_s, left_s))
+            self._beat_if_due()
+
+    def _beat_if_due(self) -> None:
+        """The heartbeat's thread may not run yet."""
+        life = self._life
+        if life is not None and self._effects.now_s() - life.renewed_s >= self._settings.beat_interval_s:
+            with suppress(Unavailable):
+                self.beat()
+
+    def unbind(self) -> None:
+        """Acknowledge what is left to acknowledge, then leave the group. Repeating it is harmless.
+
+        Raises `Unavailable` if the store did not answer: the group will notice the silence.
+        """
+        life = self._life
+        if life is None:
+            return
+        try:
+            self.flush()
+        finally:
+            life.end("it has unbound")
+            self._life = None
+            self._hand.clear()
+            self._leave(life)
+
+    def _leave(self, life: Life) -> None:
+        for left in reversed(range(MAX_TRIES)):
+            try:
+                return self._ownership.unbind(self._key, self._flow, life.instance)
+            except Reincarnated:
+                return None  # its record belongs to a former life of the store
+            except Unavailable:
+                if not left:
+                    raise
+                self._effects.sleep(self._effects.uniform(0.0, _RETRY_PAUSE_S))
+        return None
+
+    # --- being alive --------------------------------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """One heartbeat, one round trip; by any thread. What it learns is acted upon by the main thread.
+
+        Raises `Unavailable` if the store did not answer: beat again.
+        """
+        life = self._life
+        if life is None or not self._is_alive(life):
+            return
+        sent_s = self._effects.now_s()
+        try:
+            life.state_token = self._ownership.beat(self._key, self._flow, life.instance)
+        except (Fenced, Reincarnated) as error:
+            life.end(str(error))
+        else:
+            life.renew(sent_s)
+
+    def lease_left_s(self) -> float:
+        """How long what was delivered may still count as delivered in time: until the group may take this instance for
+        gone. Below 0 once it may have. By this process's clock alone, from before the last renewal was sent.
+        """
+        life = self._life
+        return -1.0 if life is None or life.ended else self._left_s(life)
+
+    @property
+    def has_news(self) -> bool:
+        """The last heartbeat found another state than the last `observe`; costs nothing to ask."""
+        life = self._life
+        return life is not None and (bool(life.ended) or life.state_token not in (None, self._state_token))
+
+    def wait_news(self, timeout_s: float) -> None:
+        """For an idle main thread: wait until the group's state has changed, at most so long."""
+        self._ownership.wait_news(timeout_s)
+
+    def pause(self, duration_s: float) -> None:
+        """Wait, whatever happens, as everything in here does."""
+        self._effects.sleep(duration_s)
+
+    # --- what is mine -------------------------------------------------------------------------------------------------
+
+    def observe(self) -> View:
+        """Look at the group's state; give up what is lost, claim what is new, acknowledge what is due.
+
+        An instance that has ended is replaced here, see `bind`. Raises `Unavailable`, `Corrupt`, and `Invalid` if
+        another process lives under this name now.
+        """
+        return self._view(self._observed_life())
+
+    def deliver(self, ends: Mapping[int, int]) -> bool:
+        """Announce that the messages up to `ends` (partition to exclusive end) are about to be delivered.
+
+        True: deliver them now. False: nothing of it may be delivered, observe again. Only partitions that the last
+        view has as deliverable, and no end below its position. The lease is looked at as the very last act.
+        """
+        life = self._life
+        if life is None or self._state_token is None or not self._is_alive(life):
+            return False
+        entries: dict[int, Delivery] = {}
+        for partition, end in ends.items():
+            holding = self._hand.holdings.get(partition)
+            if holding is None or holding.checkpoint is None or holding.paused:
+                return False
+            if end < holding.delivered:
+                raise Invalid(
+                    f"partition {partition} of group {self._key} is delivered up to {holding.delivered} and cannot be "
+                    f"delivered up to {end}: begin at the view's position"
+                )
+            entries[partition] = Delivery(epoch=holding.epoch, delivered=end, acknowledged=holding.acknowledged)
+        if not entries:
+            return True
+        return self._announce(life, entries, self._state_token)
+
+    def _announce(self, life: Life, entries: Mapping[int, Delivery], state_token: str) -> bool:
+        for partition in entries:
+            self._hand.holdings[partition].reported = None  # unknown, until it has gone well
+        sent_s = self._effects.now_s()
+        try:
+            accepted = self._ownership.deliver(self._key, self._flow, life.instance, entries, state_token=state_token)
+        except (Fenced, Reincarnated) as error:
+            life.end(str(error))
+            return False
+        life.renew(sent_s)
+        if not accepted or not self._is_alive(life):
+            return False
+        for partition, entry in entries.items():
+            self._hand.holdings[partition].delivered = entry.delivered
+            self._hand.holdings[partition].reported = entry
+        return True
+
+    def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]:
+        """Everything before these positions is dealt with. Returns the partitions that this flow still has at that
+        epoch; the others' messages come again elsewhere, and are not acknowledged (HAN-10).
+
+        Written at once where the partition is paused, else at the checkpoint interval, by this call or a later one.
+        Raises `Unavailable` where writing did: it is done again later.
+        """
+        still = self._hand.acknowledge(positions)
+        self._write(everything=False)
+        return still
+
+    def flush(self) -> None:
+        """Write down all acknowledgements now."""
+        self._write(everything=True)
+
+    def room(self) -> int | None:
+        """How many more messages may be delivered before some are acknowledged; None: any number."""
+        bound = self._settings.max_delivered_unacked
+        if bound is None:
+            return None
+        return max(bound - self._hand.unacknowledged(), 0)
+
+    # --- guards: one method each, and `Hand.is_same_epoch` -----------------------------------------------------------
+
+    def _is_alive(self, life: Life) -> bool:
+        """The group cannot have taken this instance for gone, by this process's own clock; ends it otherwise."""
+        if self._left_s(life) <= 0:
+            life.end(f"nothing was renewed for {self._settings.session_timeout_s:g} s (sessionTimeout)")
+        return not life.ended
+
+    def _names_me(self, checkpoint: Checkpoint, me: Owner, epoch: int) -> bool:
+        """Exactly this flow, instance, epoch and queue."""
+        return (checkpoint.queue_id, checkpoint.owner, checkpoint.epoch) == (self._queue_id, me, epoch)
+
+    def _left_s(self, life: Life) -> float:
+        return life.renewed_s + self._settings.session_timeout_s - self._effects.now_s()
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def _observed_life(self) -> Life:
+        life = self._present_life()
+        for _ in range(MAX_TRIES):
+            try:
+                state = self._look()
+                self._place(life, state)
+                if not life.ended:
+                    self._settle(life, state)
+            except (Fenced, Reincarnated) as error:
+                life.end(str(error))
+            if not life.ended:
+                return life
+            life = self._present_life()
+        raise Unavailable(f"flow {self._flow!r} of group {self._key} lost {MAX_TRIES} instances in a row; try again")
+
+    def _present_life(self) -> Life:
+        """The instance, replaced by a new one if it has ended."""
+        life = self._life
+        if life is None:
+            raise Invalid(f"flow {self._flow!r} of group {self._key} is not bound: call bind first")
+        if self._is_alive(life):
+            return life
+        _log.warning("flow %s of group %s: instance %s ended: %s", self._flow, self._key, life.instance, life.ended)
+        self._hand.drop()
+        self._life = self._binder.bind(self._hand.mapping, self._hand.deliveries())
+        return self._life
+
+    def _look(self) -> GroupState | None:
+        """The group's state now; None if there is none, or only a former queue's."""
+        found = self._ownership.read_state(self._key, known=self._state_token)
+        if found is None:
+            self._state = self._state_token = None
+        elif not isinstance(found, Unchanged):
+            state = decode_state(found.body, self._effects.now_s(), f"state of group {self._key}")
+            self._state, self._state_token = state, found.token
+            if state.queue_id != self._queue_id:
+                self._state = self._state_token = None
+        return self._state
+
+    def _place(self, life: Life, state: GroupState | None) -> None:
+        """What the coordinator thinks of this instance."""
+        flow = claims.flow_of(state, self._me(life))
+        if flow is not None:
+            life.seen = True
+            self._hand.add_updates(claims.updates_since(flow, life.updates))
+            life.updates = max(life.updates, flow.updates)
+        elif life.seen and state is not None:
+            life.end("the coordinator has given it up")
+
+    def _settle(self, life: Life, state: GroupState | None) -> None:
+        """Give up what is lost, claim what is new, write down what is due."""
+        if state is None or not life.seen:
+            self._hand.hold_back()
+        else:
+            self._claim(life, self._hand.settle(state, self._me(life)))
+        self._write_holdings(life, everything=False)
+
+    def _claim(self, life: Life, grants: Mapping[int, Grant]) -> None:
+        """Read the checkpoints of what is newly granted, and enter it into the record before anything is delivered."""
+        fresh: list[tuple[Holding, Checkpoint]] = []
+        for partition, grant in grants.items():
+            if self._hand.has_claimed((partition,)):
+                continue
+            checkpoint = self._checkpoints.read(partition)
+            if checkpoint is None or not self._names_me(checkpoint, self._me(life), grant.epoch):
+                self._doubt(life, partition)
+                continue
+            start = checkpoint.offset if checkpoint.offset is not None else self._start_of(partition)
+            fresh.append((self._hand.offered(checkpoint, grant, start), checkpoint))
+            self._doubts.pop(partition, None)
+        self._doubts = {partition: doubt for partition, doubt in self._doubts.items() if partition in grants}
+        if fresh:
+            self._report(life, {checkpoint.partition: holding.entry for holding, checkpoint in fresh})
+        for holding, checkpoint in fresh:
+            self._hand.take(holding, checkpoint, self._effects.now_s())
+
+    def _doubt(self, life: Life, partition: int) -> None:
+        """State and checkpoint disagree. The state may be about to change; if it stays, a new bind makes the
+        coordinator look at that checkpoint.
+        """
+        now_s = self._effects.now_s()
+        token, since_s = self._doubts.get(partition, (None, now_s))
+        if token != self._state_token:
+            self._doubts[partition] = (self._state_token, now_s)
+        elif now_s - since_s >= self._settings.beat_interval_s:
+            life.end(f"the checkpoint of partition {partition} does not name it, although the state does")
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _write(self, *, everything: bool) -> None:
+        life = self._life
+        if life is None:
+            return
+        try:
+            self._write_holdings(life, everything=everything)
+        except (Fenced, Reincarnated) as error:
+            life.end(str(error))
+
+    def _write_holdings(self, life: Life, *, everything: bool) -> None:
+        """Checkpoints first, then the record, which says what the checkpoints have.
+
+        Checkpoints also by an instance that has ended: their own condition decides, and less will come again.
+        """
+        entries: dict[int, Delivery] = {}
+        for partition, holding in list(self._hand.holdings.items()):
+            if holding.checkpoint is None:
+                continue
+            try:
+                written = self._acknowledge(holding, holding.checkpoint, everything)
+            except Fenced as error:
+                _log.info("flow %s of group %s lost partition %d: %s", self._flow, self._key, partition, error)
+                self._hand.lose(partition)
+                continue
+            if holding.entry != holding.reported and (written or holding.paused or holding.reported is None):
+                entries[partition] = holding.entry
+        if entries and self._is_alive(life):
+            self._report(life, entries)
+            for partition, entry in entries.items():
+                self._hand.holdings[partition].reported = entry
+
+    def _acknowledge(self, holding: Holding, checkpoint: Checkpoint, everything: bool) -> bool:
+        """Move the checkpoint if it is time; whether it was."""
+        now_s = self._effects.now_s()
+        due = everything or holding.paused or now_s - holding.written_s >= self._settings.checkpoint_interval_s
+        if holding.done <= holding.acknowledged or not due:
+            return False
+        if self._settings.keep_offsets:
+            holding.checkpoint = self._checkpoints.update_checkpoint(checkpoint, holding.done)
+        holding.acknowledged = holding.done
+        holding.written_s = now_s
+        return True
+
+    def _report(self, life: Life, entries: Mapping[int, Delivery]) -> None:
+        sent_s = self._effects.now_s()
+        self._ownership.report(self._key, self._flow, life.instance, entries)
+        life.renew(sent_s)
+
+    # --- bookkeeping --------------------------------------------------------------------------------------------------
+
+    def _me(self, life: Life) -> Owner:
+        return Owner(self._flow, life.instance)
+
+    def _is_answered(self, life: Life) -> bool:
+        """The coordinator has taken notice, and everything that it gives at once is claimed."""
+        state = self._state
+        if state is None or not life.seen or claims.coming(state, self._me(life)):
+            return False
+        return self._hand.has_claimed(claims.granted(state, self._me(life)))
+
+    def _view(self, life: Life) -> View:
+        """What is in hand now, with what has to be told once."""
+        lost, updates = self._hand.tell_once()
+        return View(
+            instance=life.instance,
+            standing=claims.standing(self._state, self._me(life)) if life.seen else Standing.UNANSWERED,
+            claims=self._hand.claims(),
+            lost=lost,
+            updates=updates,
+        )
