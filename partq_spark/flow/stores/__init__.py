@@ -1,1 +1,64 @@
-"""Where ownership is kept: one contract (`api`), kept in Redis, as objects beside the queue, or in memory."""
+"""Where ownership is kept: one contract (`api`), kept in Redis, as objects beside the queue, or in memory.
+
+`open_ownership` picks by URL. Importing this package imports neither Redis' client nor any SDK.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from partq_spark.errors import Invalid
+from partq_spark.flow.model import GroupKey
+from partq_spark.flow.stores.api import OwnershipStore
+from partq_spark.flow.stores.urls import PASSWORD, USERNAME, parse_ownership
+from partq_spark.objects import ObjectStore
+
+__all__ = ["open_ownership"]
+
+
+def open_ownership(
+    url: str,
+    *,
+    store: ObjectStore | None = None,
+    group: GroupKey | None = None,
+    connect_timeout_s: float = 2.0,
+    call_timeout_s: float = 2.0,
+    environ: Mapping[str, str] = os.environ,
+) -> OwnershipStore:
+    """The ownership store at `redis://host:port/db`, `rediss://host:port/db?ssl_ca_certs=/path/ca.pem`, or `store`,
+    which keeps it as objects in the given `store`.
+
+    A flow names its `group`, and then waits only for news of that group's state; a coordinator does not. User and
+    password of Redis come from PARTQ_REDIS_USERNAME and PARTQ_REDIS_PASSWORD in `environ`. Connecting takes at most
+    `connect_timeout_s` for each address of the host, each answer `call_timeout_s`; objects take what their store
+    takes, so give one that does not try again for long (`open_store(url, retry_timeout_s=0)`).
+
+    Nothing is connected yet, except that Redis' package is imported. Raises `Invalid` for any other URL, for one that
+    carries a user or password, and where Redis' package is not installed.
+    """
+    parsed = parse_ownership(url)
+    if parsed is None:
+        if store is None:
+            raise Invalid("ownership 'store' is kept beside the queue, and no store was given: name one with --store")
+        from partq_spark.flow.stores.objects import ObjectsOwnership
+
+        return ObjectsOwnership(store)
+    username, password = environ.get(USERNAME, ""), environ.get(PASSWORD, "")
+    if username and not password:
+        raise Invalid(f"ownership {parsed}: {USERNAME} is set and {PASSWORD} is not: set both, or none")
+    try:
+        from partq_spark.flow.stores.redis import RedisOwnership
+        from partq_spark.flow.stores.redis_client import RedisClient
+    except ModuleNotFoundError as error:
+        raise Invalid(
+            f"ownership {parsed} needs the package {error.name}: install it with `pip install partq[redis]`"
+        ) from None
+    client = RedisClient(
+        parsed,
+        username=username,
+        password=password,
+        connect_timeout_s=connect_timeout_s,
+        call_timeout_s=call_timeout_s,
+    )
+    return RedisOwnership(client, group=group)

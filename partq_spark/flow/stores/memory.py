@@ -15,11 +15,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from partq_spark.errors import Invalid
 from partq_spark.flow.effects import new_token
 from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, Lease, OwnershipRecord
 from partq_spark.flow.stores.api import Beat, LeaseDocument, Pulse, StateDocument
-from partq_spark.flow.stores.refusals import lease_changed, name_taken, not_bound, reincarnated, state_changed
+from partq_spark.flow.stores.refusals import (
+    checked_flow,
+    lease_changed,
+    name_taken,
+    not_bound,
+    only_group,
+    reincarnated,
+    state_changed,
+)
 from partq_spark.objects.api import UNCHANGED, Unchanged
 
 
@@ -213,6 +220,8 @@ class MemoryOwnership:
         return Beat(instance=beat.instance, count=beat.count, age_s=self._server.now_s() - beat.at_s)
 
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
+        checked_flow(record.flow)
+        checked_flow(record.instance)
         with self._call("bind", key) as group:
             found = group.records.get(record.flow)
             if found is not None and found.bound and found.instance != record.instance:
@@ -356,13 +365,3 @@ class MemoryOwnership:
 
 def _place(lease: Lease | None) -> tuple[str, int] | None:
     return None if lease is None else (lease.token, lease.beat)
-
-
-def only_group(records: tuple[OwnershipRecord, ...]) -> GroupKey:
-    """The group of all these records; raises `Invalid` if there are several, because answers are by partition."""
-    keys = {record.key for record in records}
-    if len(keys) > 1:
-        raise Invalid(
-            f"ownership of groups {', '.join(map(str, sorted(keys)))} cannot be claimed in one call: use one each"
-        )
-    return keys.pop()

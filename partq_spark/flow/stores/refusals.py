@@ -1,9 +1,13 @@
-"""What every ownership store says when a condition did not hold, in the same words. Messages only."""
+"""What every ownership store refuses, in the same words: conditions that did not hold, and what cannot be stored."""
 
 from __future__ import annotations
 
-from partq_spark.errors import Conflict, Fenced
-from partq_spark.flow.model import GroupKey
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from partq_spark.errors import Conflict, Fenced, Invalid
+from partq_spark.flow.model import GroupKey, OwnershipRecord
 from partq_spark.flow.stores.api import Reincarnated
 
 
@@ -36,3 +40,25 @@ def reincarnated(url: str, was: str, found: str) -> Reincarnated:
         f"ownership {url} was restarted or replaced (incarnation {was}, now {found}): ask for its incarnation, then"
         " bind or lead anew"
     )
+
+
+_FLOW: Final = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,127}", re.ASCII)
+
+
+def checked_flow(name: str) -> str:
+    """The name of a flow or an instance itself, if every store can keep it; raises `Invalid` otherwise."""
+    if _FLOW.fullmatch(name) is None:
+        raise Invalid(
+            f"flow name {name[:80]!r} is not allowed: use 1 to 128 of A-Z, a-z, 0-9, '.', '_', '=', '-', not beginning"
+            " with a dot"
+        )
+    return name
+
+
+def only_group(records: Iterable[OwnershipRecord]) -> GroupKey:
+    """The group of all these records; raises `Invalid` if there are several, because answers are by partition."""
+    keys = sorted({record.key for record in records})
+    if len(keys) != 1:
+        named = ", ".join(map(str, keys)) or "none"
+        raise Invalid(f"ownership of several groups cannot be claimed in one call ({named}): make one call for each")
+    return keys[0]

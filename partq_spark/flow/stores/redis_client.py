@@ -1,0 +1,411 @@
+"""Connections to a Redis: made, kept, given up, and what their errors mean. The only module that imports redis.
+
+A connection is used by one call at a time and thrown away at the first doubt; nothing is ever sent twice, except where
+the server said that it did nothing (NOSCRIPT). Every new connection asks the server which life it is in (`run_id`), so
+that a restart between two calls is noticed before anything is sent. Waits are bounded: the connection by
+`connect_timeout_s` for each address of the host, every answer by `call_timeout_s`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import redis.connection
+from redis import exceptions
+from redis.credentials import CredentialProvider
+
+from partq_spark.errors import Corrupt, Invalid, PartqError, Unavailable
+from partq_spark.flow.stores.refusals import reincarnated
+from partq_spark.flow.stores.urls import PASSWORD, USERNAME, RedisUrl
+
+MINIMUM_VERSION: Final = (6, 0)
+"""The first with users (ACL), and scripts may ask for the time before they write only since 5.0."""
+
+_MAX_CONNECTIONS: Final = 16
+_PING_AFTER_S: Final = 5.0
+_SUBSCRIBE_AGAIN_AFTER_S: Final = 0.5
+
+Reply = Any  # int, bytes, None or a list of such: what a script returned
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script, known to the server by its hash once it has run there."""
+
+    text: str
+    sha: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
+
+
+class _Wire(Protocol):
+    """What we use of redis-py's connections."""
+
+    def connect(self) -> None: ...
+
+    def disconnect(self) -> None: ...
+
+    def send_command(self, *command: Any, check_health: bool) -> None: ...
+
+    def read_response(self) -> Reply: ...
+
+    def can_read(self, timeout: float = 0) -> bool: ...
+
+
+@dataclass(slots=True)
+class _Link:
+    """One connection, for as long as its socket lives."""
+
+    connection: _Wire
+    run_id: str = ""
+
+    def quiet(self) -> bool:
+        """Whether nothing waits to be read: an answer nobody asked for, or the end, is no good sign."""
+        try:
+            return not self.connection.can_read()
+        except (exceptions.RedisError, OSError):
+            return False
+
+    def ask(self, *command: Any) -> Reply:
+        """One command, one answer."""
+        self.connection.send_command(*command, check_health=False)
+        return self.connection.read_response()
+
+    def drop(self) -> None:
+        self.connection.disconnect()
+
+
+class _Credentials(CredentialProvider):
+    """Keeps user and password out of every `repr`."""
+
+    def __init__(self, username: str, password: str) -> None:
+        self._pair = (username, password)
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        username, password = self._pair
+        return (username, password) if username else (password,)
+
+    def __repr__(self) -> str:
+        return "_Credentials()"
+
+    def hidden(self, text: str) -> str:
+        """`text` without user and password: a server that does not know AUTH repeats what it was sent."""
+        for secret in self._pair[::-1]:
+            if secret:
+                text = text.replace(secret, "(not shown)")
+        return text
+
+
+class RedisClient:
+    """A few connections to one database."""
+
+    def __init__(
+        self,
+        url: RedisUrl,
+        *,
+        username: str = "",
+        password: str = "",
+        connect_timeout_s: float = 2.0,
+        call_timeout_s: float = 2.0,
+        minimum_version: tuple[int, int] = MINIMUM_VERSION,
+    ) -> None:
+        self.url = str(url)
+        self.call_timeout_s = call_timeout_s
+        self._minimum_version = minimum_version
+        self._credentials = _Credentials(username, password)
+        self._options: dict[str, Any] = {
+            "host": url.host,
+            "port": url.port,
+            "db": url.db,
+            "protocol": 2,
+            "driver_info": None,  # two round trips for every connection
+            "socket_timeout": call_timeout_s,
+            "socket_connect_timeout": connect_timeout_s,
+            "credential_provider": self._credentials if password else None,
+            **dict(url.tls_files),
+        }
+        self._class: type[_Wire] = redis.connection.SSLConnection if url.tls else redis.connection.Connection
+        self.closed = threading.Event()
+        self._known: str | None = None
+        self._latest = ""
+        self._begin()
+
+    def __repr__(self) -> str:
+        return f"RedisClient({self.url!r})"
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._idle: list[_Link] = []
+
+    def close(self) -> None:
+        """Give back all connections."""
+        self.closed.set()
+        self._drop_idle()
+
+    # ---- calls
+
+    def call(self, script: Script, keys: Sequence[str], *arguments: str | bytes | int) -> Reply:
+        """What the script returns, in one round trip.
+
+        Raises `Reincarnated` before anything was sent where the server lives anew since `incarnation` was asked for,
+        `Unavailable` where the answer did not come, `Invalid` and `Corrupt` where trying again will not help.
+        """
+        with _Lent(self) as link:
+            if self._known is None:
+                self._known = link.run_id
+            elif link.run_id != self._known:
+                raise reincarnated(self.url, self._known, link.run_id)
+            try:
+                return link.ask("EVALSHA", script.sha, len(keys), *keys, *arguments)
+            except exceptions.NoScriptError:
+                return link.ask("EVAL", script.text, len(keys), *keys, *arguments)
+
+    def incarnation(self) -> str:
+        """The server's `run_id`, asked of it now."""
+        with _Lent(self) as link:
+            run_id = self._life(link)
+            link.run_id = self._known = self._latest = run_id
+            return run_id
+
+    # ---- connections
+
+    def connect(self) -> _Link:
+        """A new connection, checked; the caller drops it."""
+        if self.closed.is_set():
+            raise Unavailable(f"ownership {self.url} was closed: open it again")
+        link: _Link | None = None
+        try:
+            link = _Link(self._class(**self._options))
+            link.connection.connect()
+            link.run_id = self._life(link)
+        except BaseException as error:
+            if link is not None:
+                link.drop()
+            if isinstance(error, (exceptions.RedisError, OSError)):
+                raise self.explain(error) from None
+            raise
+        return link
+
+    def _life(self, link: _Link) -> str:
+        """The server's `run_id`; raises `Invalid` if the server will not do."""
+        text = bytes(link.ask("INFO", "server")).decode(errors="replace")
+        found: dict[str, str] = dict(re.findall(r"(?m)^(\w+):(.*?)\r?$", text))
+        version = found.get("redis_version", "")
+        if found.get("redis_mode") == "sentinel":
+            raise Invalid(f"ownership {self.url} is a Sentinel, which keeps no data: give the address of its Redis")
+        numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+        if numbers < self._minimum_version or not found.get("run_id"):
+            wanted = ".".join(map(str, self._minimum_version))
+            raise Invalid(
+                f"ownership {self.url} says that it is Redis {version or 'of no version'}: use {wanted} or newer"
+            )
+        return found["run_id"]
+
+    def lend(self) -> _Link:
+        """An idle connection that is still good, or a new one."""
+        if self._pid != os.getpid():
+            self._begin()  # a fork's child must not speak on its parent's connections
+        if not self._free.acquire(timeout=self.call_timeout_s):
+            raise Unavailable(f"ownership {self.url}: all {_MAX_CONNECTIONS} connections are in use: try again")
+        try:
+            while (link := self._next_idle()) is not None:
+                if link.run_id == self._latest and link.quiet():
+                    return link
+                link.drop()
+            link = self.connect()
+        except BaseException:
+            self._free.release()
+            raise
+        self._latest = link.run_id
+        return link
+
+    def _next_idle(self) -> _Link | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def give_back(self, link: _Link, *, good: bool) -> None:
+        """After `lend`."""
+        if good and not self.closed.is_set():
+            with self._lock:
+                self._idle.append(link)
+        else:
+            link.drop()
+        self._free.release()
+
+    def _drop_idle(self) -> None:
+        while (link := self._next_idle()) is not None:
+            link.drop()
+
+    # ---- what errors mean
+
+    def explain(self, error: Exception) -> PartqError:
+        """partq's error for one of redis-py's or the system's."""
+        text = self._credentials.hidden(str(error)).splitlines()
+        said = text[0][:300] if text else type(error).__name__
+        secure = _tls_problem(error)
+        if secure is not None:
+            return Invalid(f"ownership {self.url}: {secure} ({said})")
+        if isinstance(error, exceptions.TimeoutError | TimeoutError):
+            return Unavailable(
+                f"ownership {self.url} did not answer within {self.call_timeout_s:g} s: whether a change took place"
+                " is known when it is read again"
+            )
+        if isinstance(error, exceptions.InvalidResponse):
+            return Invalid(f"ownership {self.url} does not answer as Redis does: check host and port")
+        if isinstance(error, exceptions.AuthenticationError):
+            return Invalid(f"ownership {self.url} refuses user or password ({said}): set {USERNAME} and {PASSWORD}")
+        for kind, mark, raised, sentence in _MEANINGS:
+            if isinstance(error, kind) and re.search(mark, said):
+                return raised(f"ownership {self.url}: {sentence} ({said})")
+        if isinstance(error, exceptions.ResponseError):
+            return Unavailable(f"ownership {self.url} refuses at the moment: {said}")
+        return Unavailable(
+            f"ownership {self.url} cannot be reached or the connection broke ({said}): whether a change took place is"
+            " known when it is read again"
+        )
+
+
+# The kind of redis-py's error, what its text contains (the code itself is cut off where redis-py has a class for it,
+# and repeated inside by older servers), and what we say.
+_REPLICA: Final = "this Redis is a read-only replica: wait for the failover to end, or give its master's address"
+_FULL: Final = "maxmemory reached, Redis takes no more writes: raise maxmemory or free memory"
+_LOST_MASTER: Final = "this Redis is a replica that has lost its master: give its master's address"
+_FORBIDDEN: Final = (
+    "the user may not do this: allow the keys and channels partq:*, EVAL, EVALSHA, INFO and what they use"
+)
+_ELSEWHERE: Final = "the group's keys are on another node of a cluster: give an address that serves all keys"
+_FOREIGN: Final = "a key of the group holds what partq did not write: remove the keys that begin with partq:"
+_MEANINGS: Final[tuple[tuple[type[Exception], str, type[PartqError], str], ...]] = (
+    (exceptions.ReadOnlyError, "", Unavailable, _REPLICA),
+    (exceptions.OutOfMemoryError, "", Unavailable, _FULL),
+    (exceptions.MasterDownError, "", Unavailable, _LOST_MASTER),
+    (exceptions.BusyLoadingError, "", Unavailable, "this Redis is still loading its data: it answers when it has"),
+    (exceptions.NoPermissionError, "", Invalid, _FORBIDDEN),
+    (exceptions.MovedError, "", Invalid, _ELSEWHERE),
+    (exceptions.ResponseError, "READONLY", Unavailable, _REPLICA),
+    (exceptions.ResponseError, "OOM command", Unavailable, _FULL),
+    (exceptions.ResponseError, "DENIED", Invalid, "this Redis is in protected mode: give it a password, or bind it"),
+    (exceptions.ResponseError, "DB index", Invalid, "there is no such database: use another number"),
+    (exceptions.ResponseError, "unknown command", Invalid, "this server lacks a command that partq needs: use Redis"),
+    (exceptions.ResponseError, "WRONGTYPE", Corrupt, _FOREIGN),
+    (exceptions.ResponseError, r"^user_script:|: user_script:", Corrupt, _FOREIGN),
+)
+
+
+def _tls_problem(error: BaseException | None) -> str | None:
+    """What is wrong with certificates or keys, looking at the causes too; None for any other error."""
+    for _ in range(5):
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return "its certificate is not trusted: name the authority's certificate, ?ssl_ca_certs=/path/ca.pem"
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            return "TLS failed: use redis:// if the server speaks no TLS, and check the certificate's files"
+        if isinstance(error, FileNotFoundError | PermissionError):
+            return "a certificate's file cannot be read: check the paths in the URL"
+        if error is None:
+            return None
+        error = error.__cause__ or error.__context__
+    return None
+
+
+class _Lent:
+    """A connection for the length of a `with` block; it is kept afterwards only if nothing casts doubt on it."""
+
+    __slots__ = ("_client", "_link")
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+
+    def __enter__(self) -> _Link:
+        self._link = self._client.lend()
+        return self._link
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, PartqError):
+            self._client.give_back(self._link, good=True)
+            return
+        # A replica may have been the master a moment ago: the next call looks for whoever is it now.
+        good = isinstance(error, exceptions.ResponseError) and not isinstance(
+            error, exceptions.ReadOnlyError | exceptions.ClusterDownError
+        )
+        self._client.give_back(self._link, good=good)
+        if isinstance(error, exceptions.RedisError | OSError):
+            raise self._client.explain(error) from None
+
+
+class Listener:
+    """Messages of a few channels, on a connection of its own. For one thread at a time."""
+
+    def __init__(self, client: RedisClient, command: str, *channels: str) -> None:
+        self._client = client
+        self._command = (command, *channels)
+        self._link: _Link | None = None
+        self._heard_s = 0.0
+        self._asked_s: float | None = None
+
+    def wait(self, timeout_s: float) -> frozenset[str] | None:
+        """The channels that had a message, empty if none had one in time; None where some may have been missed."""
+        deadline_s = time.monotonic() + timeout_s
+        if self._link is None:
+            try:
+                self._subscribe()
+            except Unavailable:
+                self._client.closed.wait(max(0.0, min(timeout_s, _SUBSCRIBE_AGAIN_AFTER_S)))
+            return None
+        try:
+            return self._read(self._link, deadline_s)
+        except (exceptions.RedisError, OSError, ValueError):  # ValueError: closed by `close` in another thread
+            self.close()
+            return None
+
+    def close(self) -> None:
+        """End the subscription."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.drop()
+
+    def _subscribe(self) -> None:
+        link = self._client.connect()
+        try:
+            link.ask(*self._command)
+        except (exceptions.RedisError, OSError) as error:
+            link.drop()
+            raise self._client.explain(error) from None
+        self._link, self._heard_s, self._asked_s = link, time.monotonic(), None
+
+    def _read(self, link: _Link, deadline_s: float) -> frozenset[str] | None:
+        channels: set[str] = set()
+        while True:
+            now_s = time.monotonic()
+            until_s = self._keep_alive(link, now_s)
+            if until_s is None:
+                self.close()
+                return None
+            wait_s = 0.0 if channels else max(0.0, min(deadline_s, until_s) - now_s)
+            if link.connection.can_read(timeout=wait_s):
+                message = link.connection.read_response()
+                self._heard_s, self._asked_s = time.monotonic(), None
+                if isinstance(message, list) and message[0] in (b"message", b"pmessage"):
+                    channels.add(bytes(message[-2]).decode(errors="replace"))
+            elif channels or time.monotonic() >= deadline_s:
+                return frozenset(channels)
+
+    def _keep_alive(self, link: _Link, now_s: float) -> float | None:
+        """When to look again; None if the server is silent for too long. A dead network sends no message either."""
+        if self._asked_s is None:
+            if now_s < self._heard_s + _PING_AFTER_S:
+                return self._heard_s + _PING_AFTER_S
+            link.connection.send_command("PING", check_health=False)
+            self._asked_s = now_s
+        limit_s = self._asked_s + self._client.call_timeout_s
+        return limit_s if now_s < limit_s else None

@@ -1,0 +1,275 @@
+"""The scripts that run inside Redis, one for each verb, so that each call is one round trip and happens whole or not
+at all. Lua only, and what they have in common; `redis` calls them.
+
+Keys of a group, all with the prefix `partq:{namespace/queue/group}:` (the braces keep them on one cluster slot):
+
+- `state`, a hash: `t` token, `b` body, `m` when it was written, in milliseconds by Redis' clock;
+- `flows`, a hash: a flow's name → its record without deliveries; name, space, partition → "epoch delivered
+  acknowledged";
+- `beats`, a hash: a flow's name → "instance count time bound", bound being 1 or 0;
+- `version`: a random token that changes with every change of a record;
+- `leader`, a hash: `t` token, `n` beat, `b` body, `m` time;
+- `ownership`, a hash: partition → "version time epoch flow instance", the last two "-" where nobody has it.
+
+Channels: `news` for coordinators, `changed` for flows. A script's first write is refused before anything is written
+if Redis has no memory left or is a replica. Numbers are formatted with %.0f, or Lua would write 1.7e+12.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_NOW: Final = """
+local function now()
+  local time = redis.call('TIME')
+  return string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+end
+"""
+
+# `moved` moves the heartbeat of KEYS[1] and says whether the flow ARGV[1] is still bound to the instance ARGV[2].
+_MOVED: Final = (
+    _NOW
+    + """
+local function moved()
+  local beat = redis.call('HGET', KEYS[1], ARGV[1])
+  if not beat then return false end
+  local instance, count, bound = string.match(beat, '^(%S+) (%d+) %d+ (%d)$')
+  if instance ~= ARGV[2] or bound ~= '1' or redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then return false end
+  redis.call('HSET', KEYS[1], ARGV[1], instance .. ' ' .. string.format('%.0f', count + 1) .. ' ' .. now() .. ' 1')
+  return true
+end
+"""
+)
+
+_STORE: Final = """
+local function store(first)
+  for at = first, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[1] .. ' ' .. ARGV[at], ARGV[at + 1]) end
+end
+"""
+
+_FORGET: Final = """
+local function forget()
+  local prefix = ARGV[1] .. ' '
+  for _, name in ipairs(redis.call('HKEYS', KEYS[2])) do
+    if name == ARGV[1] or string.sub(name, 1, #prefix) == prefix then redis.call('HDEL', KEYS[2], name) end
+  end
+end
+"""
+
+# --- the state: KEYS state --------------------------------------------------------------------------------------------
+
+# ARGV known token. Nothing; 1: unchanged; token, body, time, now.
+READ_STATE: Final = (
+    _NOW
+    + """
+local token = redis.call('HGET', KEYS[1], 't')
+if not token then return false end
+if token == ARGV[1] then return 1 end
+return {token, redis.call('HGET', KEYS[1], 'b'), redis.call('HGET', KEYS[1], 'm'), now()}
+"""
+)
+
+# ARGV expected token, token, body, channel for flows. 1: done.
+SWAP_STATE: Final = (
+    _NOW
+    + """
+if (redis.call('HGET', KEYS[1], 't') or '') ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 't', ARGV[2], 'b', ARGV[3], 'm', now())
+redis.call('PUBLISH', ARGV[4], '')
+return 1
+"""
+)
+
+# --- flows: KEYS beats, flows, then version or state ------------------------------------------------------------------
+
+# The two hashes as JSON, each a list of names and values, and now: quick to read however many there are.
+READ_FLOWS: Final = (
+    _NOW
+    + """
+return {cjson.encode(redis.call('HGETALL', KEYS[2])), cjson.encode(redis.call('HGETALL', KEYS[1])), now()}
+"""
+)
+
+# ARGV flow. Nothing; record, beat (empty if there is none), now, then partitions and deliveries in turn.
+READ_FLOW: Final = (
+    _NOW
+    + """
+local record = redis.call('HGET', KEYS[2], ARGV[1])
+if not record then return false end
+local found = {record, redis.call('HGET', KEYS[1], ARGV[1]) or '', now()}
+local prefix = ARGV[1] .. ' '
+local all = redis.call('HGETALL', KEYS[2])
+for at = 1, #all, 2 do
+  if string.sub(all[at], 1, #prefix) == prefix then
+    found[#found + 1] = string.sub(all[at], #prefix + 1)
+    found[#found + 1] = all[at + 1]
+  end
+end
+return found
+"""
+)
+
+# ARGV flow, instance, version, channel, replaced instance, replaced count, record, then partitions and deliveries.
+# 1: done.
+BIND: Final = (
+    _NOW
+    + _STORE
+    + _FORGET
+    + """
+local beat = redis.call('HGET', KEYS[1], ARGV[1])
+if beat and redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then
+  local instance, count, bound = string.match(beat, '^(%S+) (%d+) %d+ (%d)$')
+  if bound == '1' and instance ~= ARGV[2] and (instance ~= ARGV[5] or count ~= ARGV[6]) then return 0 end
+end
+forget()
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[7])
+store(8)
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' 0 ' .. now() .. ' 1')
+redis.call('SET', KEYS[3], ARGV[3])
+redis.call('PUBLISH', ARGV[4], '')
+return 1
+"""
+)
+
+# KEYS beats, flows, state. ARGV flow, instance. 0: not bound; else the state's token, or nothing.
+BEAT: Final = (
+    _MOVED
+    + """
+if not moved() then return 0 end
+return redis.call('HGET', KEYS[3], 't')
+"""
+)
+
+# KEYS beats, flows, version, state. ARGV flow, instance, version, token, then partitions and deliveries.
+# 0: not bound, 1: the state has changed, 2: stored.
+DELIVER: Final = (
+    _MOVED
+    + _STORE
+    + """
+if not moved() then return 0 end
+if redis.call('HGET', KEYS[4], 't') ~= ARGV[4] then return 1 end
+store(5)
+redis.call('SET', KEYS[3], ARGV[3])
+return 2
+"""
+)
+
+# ARGV flow, instance, version, channel, then partitions and deliveries. 0: not bound.
+REPORT: Final = (
+    _MOVED
+    + _STORE
+    + """
+if not moved() then return 0 end
+store(5)
+redis.call('SET', KEYS[3], ARGV[3])
+redis.call('PUBLISH', ARGV[4], '')
+return 1
+"""
+)
+
+# ARGV flow, instance, version, channel.
+UNBIND: Final = """
+local beat = redis.call('HGET', KEYS[1], ARGV[1])
+if not beat then return 0 end
+local instance, rest, bound = string.match(beat, '^(%S+) (%d+ %d+) (%d)$')
+if instance ~= ARGV[2] or bound ~= '1' then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], instance .. ' ' .. rest .. ' 0')
+redis.call('SET', KEYS[3], ARGV[3])
+redis.call('PUBLISH', ARGV[4], '')
+return 1
+"""
+
+# ARGV flow, instance, version. A record whose beat is lost goes too: nobody can be bound to it.
+FORGET_FLOW: Final = (
+    _FORGET
+    + """
+local beat = redis.call('HGET', KEYS[1], ARGV[1])
+if beat and string.match(beat, '^(%S+) ') ~= ARGV[2] then return 0 end
+forget()
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('SET', KEYS[3], ARGV[3])
+return 1
+"""
+)
+
+# --- the lease: KEYS leader, state, version, beats --------------------------------------------------------------------
+
+# Nothing; body, time, now.
+READ_LEASE: Final = (
+    _NOW
+    + """
+local body = redis.call('HGET', KEYS[1], 'b')
+if not body then return false end
+return {body, redis.call('HGET', KEYS[1], 'm'), now()}
+"""
+)
+
+# ARGV expected token, expected beat, token, beat, body. 1: done.
+TAKE_LEASE: Final = (
+    _NOW
+    + """
+if (redis.call('HGET', KEYS[1], 't') or '') ~= ARGV[1] then return 0 end
+if (redis.call('HGET', KEYS[1], 'n') or '') ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], 't', ARGV[3], 'n', ARGV[4], 'b', ARGV[5], 'm', now())
+return 1
+"""
+)
+
+# ARGV token, beat, body. 0: somebody else's; the state's token, the records' version, the beats as one text, now.
+RENEW_LEASE: Final = (
+    _NOW
+    + """
+if redis.call('HGET', KEYS[1], 't') ~= ARGV[1] then return 0 end
+if tonumber(redis.call('HGET', KEYS[1], 'n')) >= tonumber(ARGV[2]) then return 0 end
+local time = now()
+redis.call('HSET', KEYS[1], 'n', ARGV[2], 'b', ARGV[3], 'm', time)
+return {
+  redis.call('HGET', KEYS[2], 't'),
+  redis.call('GET', KEYS[3]),
+  table.concat(redis.call('HGETALL', KEYS[4]), '\\n'),
+  time,
+}
+"""
+)
+
+# ARGV token.
+RELEASE_LEASE: Final = """
+if redis.call('HGET', KEYS[1], 't') ~= ARGV[1] then return 0 end
+redis.call('DEL', KEYS[1])
+return 1
+"""
+
+# --- who has what: KEYS ownership -------------------------------------------------------------------------------------
+
+LIST_OWNERSHIP: Final = """
+return cjson.encode(redis.call('HGETALL', KEYS[1]))
+"""
+
+# ARGV partition, expected version, new version, rest, and so on. The time, then the partitions that were claimed.
+CLAIM_OWNERSHIP: Final = (
+    _NOW
+    + """
+local time = now()
+local claimed = {time}
+for at = 1, #ARGV, 4 do
+  local found = redis.call('HGET', KEYS[1], ARGV[at])
+  if (found and string.match(found, '^(%S+) ') or '') == ARGV[at + 1] then
+    redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 2] .. ' ' .. time .. ' ' .. ARGV[at + 3])
+    claimed[#claimed + 1] = ARGV[at]
+  end
+end
+return claimed
+"""
+)
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+# ARGV channels. No key is used; one is given so that a cluster finds the node.
+ANNOUNCE: Final = """
+for _, channel in ipairs(ARGV) do redis.call('PUBLISH', channel, '') end
+return 1
+"""
+
+DROP_GROUP: Final = """
+return redis.call('DEL', unpack(KEYS))
+"""
