@@ -39,6 +39,7 @@ class Adopted:
 
     state: GroupState
     token: str | None
+    events: tuple[Event, ...]
     actions: tuple[Action, ...]
     reason: str
 
@@ -117,10 +118,12 @@ def adopt(
     elif found is not None and timers.state_token == found.token:
         state = with_timers(state, timers)
     actions: list[Action] = []
-    for event in _what_differs(state, facts, incarnation, marks):
+    events = tuple(_what_differs(state, facts, incarnation, marks))
+    for event in events:
         state, more = decide(state, event, now_s())
         actions.extend(more)
-    return Adopted(state=state, token=found.token if found is not None else None, actions=tuple(actions), reason=reason)
+    token = found.token if found is not None else None
+    return Adopted(state=state, token=token, events=events, actions=tuple(actions), reason=reason)
 
 
 def _read(key: GroupKey, found: StateDocument | None, facts: GroupFacts, now_s: float) -> tuple[GroupState | None, str]:

@@ -12,44 +12,34 @@ here: they come as arguments, so that a simulation runs several of these side by
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from coordinator.adopt import Timers, adopt, altered, timers_of
+from coordinator.adopt import adopt, altered, timers_of
 from coordinator.claims import OwnershipRecords
 from coordinator.core.actions import Action, Fence
-from coordinator.core.events import CheckpointAhead, Event, FlowExpired, PartitionFenced, QueueAltered, Tick
+from coordinator.core.events import Event, FlowExpired, QueueAltered, Tick
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
 from coordinator.effects_pool import Run, in_a_row
 from coordinator.facts import GroupFacts
+from coordinator.fences import carry_out
+from coordinator.leadership import Leadership, Timing
 from coordinator.life import Life
 from coordinator.logs import Log, silent
-from coordinator.observe import Setting, binds, drained, entry_of, is_reliable, leftovers
+from coordinator.observe import Setting, binds, drained, leftovers
 from coordinator.tell import tell_action, tell_event
-from coordinator.watch import Stillness
-from partq_spark.errors import Conflict, Corrupt, Unavailable
-from partq_spark.flow.checkpoints import CheckpointStore, FenceRefused
+from partq_spark.errors import Conflict, PartqError, Unavailable
+from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.codec import encode_state
 from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import FlowRecord, GroupKey, GroupState, Lease, Owner, Phase
+from partq_spark.flow.model import FlowRecord, GroupKey, GroupState, Owner, Phase
 from partq_spark.flow.stores.api import OwnershipStore, Pulse, Reincarnated
 
 _ROUNDS = 8
 """Of one step. A bind at delay 0 takes three: fence, take in, look once more."""
 
-_LEASE = "lease"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timing:
-    """Seconds, all by this process' clock; `conf/coordinator.toml` explains them."""
-
-    lease_timeout_s: float = 5.0
-    renewal_s: float = 1.0
-    handoff_look_s: float = 0.05
-    frozen_after_s: float = 3.0
-    assumed_session_timeout_s: float = 10.0
-    retry_most_s: float = 5.0
+_FENCES_AT_ONCE = 250
+"""Between two renewals of the lease: a few seconds with Azure's latency and the default number of threads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,16 +99,12 @@ class GroupRuntime:
         self._life = life
         self._make_checkpoints = checkpoints
         self._ends = ends
-        self._name = name
         self._timing = timing or Timing()
         self._effects = effects or Effects()
         self._run = run
         self._log = log
-        self._lease: Lease | None = None  # held, as this process last knew
-        self._claimed_lease: Lease | None = None  # asked for; whether it was granted is not known yet
-        self._rival = Stillness(self._timing.frozen_after_s)
-        self._flows = Stillness(self._timing.frozen_after_s)
-        self._timers = Timers()
+        self._leadership = Leadership(store, key, name=name, timing=self._timing, effects=self._effects, log=log)
+        self._term = 0
         self._written: Written | None = None
         self._setting = Setting(queue_id="", incarnation="")
         self._records: _Records | None = None
@@ -136,7 +122,7 @@ class GroupRuntime:
     @property
     def leading(self) -> bool:
         """Whether this process held the lease when it last looked."""
-        return self._lease is not None
+        return self._leadership.held
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
@@ -160,22 +146,32 @@ class GroupRuntime:
 
     def release(self) -> None:
         """Give up the lease, so that another coordinator leads at once. Raises as the store does."""
-        lease, self._lease, self._written = self._lease or self._claimed_lease, None, None
-        if lease is not None:
-            self._store.release_lease(self.key, lease.token)
+        written, self._written = self._written, None
+        if written is not None and self._leadership.timers.deadlines_s:
+            # The timers go with the lease: what remains of them is left behind in the state itself.
+            try:
+                self._write(written.state, (), written.token)
+            except Conflict:
+                pass  # somebody else leads, and knows better
+            self._written = None
+        self._leadership.release()
 
     def drop(self) -> None:
         """The group was deleted: remove what the ownership store has of it, if this process leads it."""
-        if self._lease is not None:
+        self._written = None
+        if self._leadership.held:
             self._store.drop_group(self.key)
             self._log("info", "group_dropped", group=str(self.key), reason="its queue or group was deleted")
-        self._lease = self._written = None
 
     def _step(self, facts: GroupFacts) -> Step:
         incarnation = self._incarnation = self._life.ask()
         if self._written is not None and self._setting != Setting(queue_id=facts.queue_id, incarnation=incarnation):
             self._forget("the queue is another one, or the ownership store was restarted")
-        pulse = self._lead()
+        pulse = self._leadership.look(self._written.state.flows if self._written is not None else ())
+        if self._term != self._leadership.terms:
+            self._term = self._leadership.terms
+            self._gone.clear()
+            self._forget("a new term")
         if pulse is None:
             return Step(leading=False, next_s=self._timing.renewal_s)
         if self._written is not None and pulse.state_token != self._written.token:
@@ -186,7 +182,9 @@ class GroupRuntime:
             written = self._decide(written, self._observe(written, facts, pulse))
             fences = pending(written.state)
             if fences:
-                written = self._decide(written, self._fence(written, fences, facts))
+                written = self._decide(written, self._fence(written, fences[:_FENCES_AT_ONCE], facts))
+            if len(fences) > _FENCES_AT_ONCE and not self._failed_fences:
+                break  # the lease wants to be renewed
             if written is before:
                 self._again = 0
                 self._tidy(written)
@@ -211,80 +209,6 @@ class GroupRuntime:
         self._written = self._records = None
         self._ownership.forget()
 
-    # --- the lease ----------------------------------------------------------------------------------------------------
-
-    def _lead(self) -> Pulse | None:
-        """Renew the lease, and look; or watch it, and take it once it stands still. None: somebody else leads."""
-        if self._lease is None and not self._take():
-            return None
-        lease = self._lease
-        if lease is None:
-            return None
-        now_s = self._effects.now_s()
-        lease = replace(
-            lease,
-            beat=lease.beat + 1,
-            timers=self._timers.remaining_s(now_s),
-            state_token=self._timers.state_token,
-        )
-        # Kept before the answer is known: a beat that was sent and got lost must not be sent again.
-        self._lease = lease
-        try:
-            pulse = self._store.renew_lease(self.key, lease)
-        except Conflict as error:
-            self._lease = None
-            self._log("warning", "lease_lost", group=str(self.key), reason=str(error))
-            raise
-        values: dict[str, tuple[str, int] | None] = dict.fromkeys(self._written.state.flows if self._written else ())
-        values.update((name, (beat.instance, beat.count)) for name, beat in pulse.beats.items())
-        if self._flows.look(values, self._now_s()):
-            reason = f"this leader did not look for more than {self._timing.frozen_after_s:g} s"
-            self._log("warning", "all_flows_granted", group=str(self.key), reason=reason)
-        return pulse
-
-    def _take(self) -> bool:
-        """Take the lease if it is free, ours, or stood still for its time-out."""
-        document = self._store.read_lease(self.key)
-        found = document.lease if document is not None else None
-        claimed, self._claimed_lease = self._claimed_lease, None
-        if claimed is not None and found is not None and found.token == claimed.token:
-            self._lead_with(found, "the answer to taking it had been lost")
-            return True
-        now_s = self._now_s()
-        self._rival.look({} if found is None else {_LEASE: (found.token, found.beat)}, now_s)
-        if found is not None and self._rival.still_s(_LEASE, now_s) < self._timing.lease_timeout_s:
-            return False
-        # The former leader's timers stay in the lease until this one has adopted the group: it may die before.
-        lease = Lease(
-            token=self._effects.token(),
-            name=self._name,
-            beat=0,
-            timers={} if found is None else found.timers,
-            state_token="" if found is None else found.state_token,
-        )
-        self._claimed_lease = lease
-        try:
-            self._store.take_lease(self.key, lease, expected=found)
-        except Conflict:
-            self._claimed_lease = None
-            return False  # another one was faster
-        self._lead_with(lease, "it was free" if found is None else f"{found.name} was silent")
-        return True
-
-    def _lead_with(self, lease: Lease, reason: str) -> None:
-        """Begin a term: every flow gets a full period, and runs no risk for what the former leader saw."""
-        now_s = self._now_s()
-        self._lease, self._claimed_lease = lease, None
-        self._rival = Stillness(self._timing.frozen_after_s)
-        self._flows = Stillness(self._timing.frozen_after_s)
-        self._timers = Timers(
-            state_token=lease.state_token,
-            deadlines_s={name: now_s + remaining_s for name, remaining_s in lease.timers.items()},
-        )
-        self._gone.clear()
-        self._forget("a new term")
-        self._log("info", "lease_taken", group=str(self.key), reason=reason)
-
     # --- state before effect ------------------------------------------------------------------------------------------
 
     def _write(self, state: GroupState, actions: Sequence[Action], expected: str | None) -> Written:
@@ -302,7 +226,7 @@ class GroupRuntime:
         self._written = None  # until the answer is there, nothing is known
         self._store.swap_state(self.key, encode_state(state, now_s), token=token, expected=expected)
         self._written = Written(state, token)
-        self._timers = timers_of(state, token)
+        self._leadership.timers = timers_of(state, token)
         for action in actions:
             tell_action(self._log, self.key, action)
         self._announce()
@@ -317,58 +241,22 @@ class GroupRuntime:
             pass  # costs time only: flows learn of the state with their next heartbeat
 
     def _fence(self, written: Written, fences: Sequence[Fence], facts: GroupFacts) -> list[Event]:
-        """Carry out what the written state waits for; what became of it, as events. An unknown outcome is no event:
-        the state still asks for it, and the fence recognises its own repetition.
-        """
+        """Carry out what the written state waits for; what became of it, as events."""
         # Records that were read before the state was written may lack deliveries; later ones cannot.
         records = self._read_records(written, version="")
-        checkpoints = self._make_checkpoints(facts.queue_id)
-        unknown = {fence.partition for fence in fences if self._is_unknown(fence, records.flows, checkpoints)}
-        ends = self._ends(facts.queue_id) if unknown else ()
-
-        def one(fence: Fence) -> Event | None:
-            try:
-                checkpoints.fence(
-                    fence.partition,
-                    to=fence.to,
-                    epoch=fence.epoch,
-                    # The same epoch again is only for the same flow, back as another instance (LOS-01).
-                    replaces=fence.owner if fence.epoch == fence.owner_epoch else None,
-                    start=facts.starts.get(fence.partition, 0),
-                    delivered=ends[fence.partition]
-                    if fence.partition in unknown
-                    else self._delivered(fence, records.flows),
-                )
-            except FenceRefused as error:
-                return CheckpointAhead(partition=fence.partition, epoch=error.epoch)
-            except (Conflict, Unavailable, Corrupt) as error:
-                self._log("warning", "fence_failed", group=str(self.key), partition=fence.partition, reason=str(error))
-                return None
-            return PartitionFenced(partition=fence.partition, epoch=fence.epoch, owner=fence.to)
-
-        events = [event for event in self._run(one, fences) if event is not None]
+        events = carry_out(
+            fences,
+            key=self.key,
+            setting=self._setting,
+            records=records.flows,
+            checkpoints=self._make_checkpoints(facts.queue_id),
+            starts=facts.starts,
+            ends=lambda: self._ends(facts.queue_id),
+            run=self._run,
+            log=self._log,
+        )
         self._failed_fences = 0 if len(events) == len(fences) else self._failed_fences + 1
         return events
-
-    def _is_unknown(self, fence: Fence, records: dict[str, FlowRecord], checkpoints: CheckpointStore) -> bool:
-        """Whether nobody knows how much was delivered: then it may be everything there is."""
-        if fence.reports_lost:
-            found = checkpoints.read(fence.partition)
-            here = (found.owner.flow if found.owner else None, found.epoch) if found is not None else (None, 0)
-            if here != (fence.owner.flow if fence.owner else None, fence.owner_epoch):
-                return True  # somebody had it whom the state has forgotten
-        if fence.owner is None:
-            return False
-        record = records.get(fence.owner.flow)
-        if entry_of(record, fence.partition, fence.owner_epoch, self._setting) is not None:
-            return False
-        return fence.reports_lost or not is_reliable(record, self._setting)
-
-    def _delivered(self, fence: Fence, records: dict[str, FlowRecord]) -> int | None:
-        """How far the owner said that it delivered the partition; None: nothing at its epoch."""
-        record = records.get(fence.owner.flow) if fence.owner is not None else None
-        entry = entry_of(record, fence.partition, fence.owner_epoch, self._setting)
-        return entry.delivered if entry is not None else None
 
     # --- adopt, observe, decide ---------------------------------------------------------------------------------------
 
@@ -382,11 +270,13 @@ class GroupRuntime:
             self._make_checkpoints(facts.queue_id),
             facts=facts,
             incarnation=incarnation,
-            timers=self._timers,
+            timers=self._leadership.timers,
             session_timeout_s=self._timing.assumed_session_timeout_s,
             now_s=self._now_s,
         )
         written = self._write(found.state, found.actions, found.token)
+        for event in found.events:
+            tell_event(self._log, self.key, event)
         self._log("info", "group_adopted", group=str(self.key), status=found.state.status.value, reason=found.reason)
         return written
 
@@ -443,7 +333,7 @@ class GroupRuntime:
             record = records.get(name)
             if not flow.bound or record is None or record.instance != flow.instance or not record.bound:
                 continue
-            if self._flows.still_s(name, now_s) >= record.session_timeout_s:
+            if self._leadership.flows.still_s(name, now_s) >= record.session_timeout_s:
                 yield FlowExpired(flow=name, instance=flow.instance)
 
     def _decide(self, written: Written, events: Iterable[Event]) -> Written:
@@ -483,5 +373,5 @@ class GroupRuntime:
                 del self._gone[owner]
         except Reincarnated:
             raise
-        except (Conflict, Unavailable) as error:
+        except PartqError as error:
             self._log("warning", "tidying_failed", group=str(self.key), reason=str(error))

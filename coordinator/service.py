@@ -19,9 +19,10 @@ from coordinator.effects_pool import Pool
 from coordinator.facts import GroupFacts
 from coordinator.heads import Heads
 from coordinator.health import Status
+from coordinator.leadership import Timing
 from coordinator.life import Life
 from coordinator.logs import Log
-from coordinator.runtime import GroupRuntime, Timing
+from coordinator.runtime import GroupRuntime
 from coordinator.settings import Settings
 from partq_spark.errors import Invalid, PartqError, Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore

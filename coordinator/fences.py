@@ -1,0 +1,83 @@
+"""Carrying out fences: which checkpoints are rewritten, and what of the former owner's work they have to remember.
+
+Only the effect lives here. Whoever calls has written the state that asks for the fences before (`runtime`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from coordinator.core.actions import Fence
+from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
+from coordinator.effects_pool import Run
+from coordinator.logs import Log
+from coordinator.observe import Setting, entry_of, is_reliable
+from partq_spark.errors import Conflict, Corrupt, Unavailable
+from partq_spark.flow.checkpoints import CheckpointStore, FenceRefused
+from partq_spark.flow.model import FlowRecord, GroupKey
+
+
+def carry_out(
+    fences: Sequence[Fence],
+    *,
+    key: GroupKey,
+    setting: Setting,
+    records: Mapping[str, FlowRecord],
+    checkpoints: CheckpointStore,
+    starts: Mapping[int, int],
+    ends: Callable[[], Sequence[int]],
+    run: Run,
+    log: Log,
+) -> list[Event]:
+    """Fence, side by side if `run` does so; what became of each, as events. An unknown outcome is no event: the state
+    still asks for the fence, and a fence recognises its own repetition.
+
+    `records` were read after the state that asks for these fences was written: later ones cannot have more. `ends`
+    reads the log's end of every partition, and is asked only where nobody knows what was delivered.
+    """
+    unknown = {fence.partition for fence in fences if _is_unknown(fence, records, setting, checkpoints)}
+    log_ends = ends() if unknown else ()
+
+    def delivered(fence: Fence) -> int | None:
+        if fence.partition in unknown:
+            return log_ends[fence.partition] if fence.partition < len(log_ends) else None
+        record = records.get(fence.owner.flow) if fence.owner is not None else None
+        entry = entry_of(record, fence.partition, fence.owner_epoch, setting)
+        return entry.delivered if entry is not None else None
+
+    def one(fence: Fence) -> Event | None:
+        try:
+            checkpoints.fence(
+                fence.partition,
+                to=fence.to,
+                epoch=fence.epoch,
+                # The same epoch again is only for the same flow, back as another instance (LOS-01).
+                replaces=fence.owner if fence.epoch == fence.owner_epoch else None,
+                start=starts.get(fence.partition, 0),
+                delivered=delivered(fence),
+            )
+        except FenceRefused as error:
+            return CheckpointAhead(partition=fence.partition, epoch=error.epoch)
+        except (Conflict, Unavailable, Corrupt) as error:
+            log("warning", "fence_failed", group=str(key), partition=fence.partition, reason=str(error))
+            return None
+        return PartitionFenced(partition=fence.partition, epoch=fence.epoch, owner=fence.to)
+
+    return [event for event in run(one, fences) if event is not None]
+
+
+def _is_unknown(
+    fence: Fence, records: Mapping[str, FlowRecord], setting: Setting, checkpoints: CheckpointStore
+) -> bool:
+    """Whether nobody knows how much was delivered: then it may be everything there is."""
+    if fence.reports_lost:
+        found = checkpoints.read(fence.partition)
+        here = (found.owner.flow if found.owner else None, found.epoch) if found is not None else (None, 0)
+        if here != (fence.owner.flow if fence.owner else None, fence.owner_epoch):
+            return True  # somebody had it whom the state has forgotten
+    if fence.owner is None:
+        return False
+    record = records.get(fence.owner.flow)
+    if entry_of(record, fence.partition, fence.owner_epoch, setting) is not None:
+        return False
+    return fence.reports_lost or not is_reliable(record, setting)

@@ -1,0 +1,137 @@
+"""Who leads a group: taking the lease, renewing it, watching somebody else's. Nothing about what a leader does.
+
+The lease keeps two coordinators from working against each other; it is not what makes them safe. That is the state's
+token: whoever leads newly writes the state first, and from then on the former leader's swaps fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from coordinator.adopt import Timers
+from coordinator.logs import Log
+from coordinator.watch import Stillness
+from partq_spark.errors import Conflict
+from partq_spark.flow.effects import Effects
+from partq_spark.flow.model import GroupKey, Lease
+from partq_spark.flow.stores.api import OwnershipStore, Pulse
+
+_LEASE = "lease"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """Seconds, all by this process' clock; `conf/coordinator.toml` explains them."""
+
+    lease_timeout_s: float = 5.0
+    renewal_s: float = 1.0
+    handoff_look_s: float = 0.05
+    frozen_after_s: float = 3.0
+    assumed_session_timeout_s: float = 10.0
+    retry_most_s: float = 5.0
+
+
+class Leadership:
+    """This process' part in leading one group.
+
+    `timers` are those of the state that was written last, or, at the beginning of a term, those of the former leader.
+    `flows` times the flows' heartbeats; a new term begins with a new one, so that everybody has a full period.
+    `terms` counts the terms of this process.
+    """
+
+    def __init__(
+        self, store: OwnershipStore, key: GroupKey, *, name: str, timing: Timing, effects: Effects, log: Log
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._name = name
+        self._timing = timing
+        self._effects = effects
+        self._log = log
+        self._lease: Lease | None = None  # held, as this process last knew
+        self._asked: Lease | None = None  # asked for; whether it was granted is not known yet
+        self._rival = Stillness(timing.frozen_after_s)
+        self.flows = Stillness(timing.frozen_after_s)
+        self.timers = Timers()
+        self.terms = 0
+
+    @property
+    def held(self) -> bool:
+        """Whether this process held the lease when it last looked."""
+        return self._lease is not None
+
+    def look(self, flows: Collection[str]) -> Pulse | None:
+        """Renew the lease, and look; or watch it, and take it once it stands still. None: somebody else leads.
+
+        `flows` are watched even if the store shows no heartbeat of them. Raises `Conflict` when the lease was lost.
+        """
+        lease = self._lease if self._lease is not None else self._take()
+        if lease is None:
+            return None
+        lease = replace(
+            lease,
+            beat=lease.beat + 1,
+            timers=self.timers.remaining_s(self._effects.now_s()),
+            state_token=self.timers.state_token,
+        )
+        # Kept before the answer is known: a beat that was sent and got lost must not be sent again.
+        self._lease = lease
+        try:
+            pulse = self._store.renew_lease(self._key, lease)
+        except Conflict as error:
+            self._lease = None
+            self._log("warning", "lease_lost", group=str(self._key), reason=str(error))
+            raise
+        values: dict[str, tuple[str, int] | None] = dict.fromkeys(flows)
+        values.update((name, (beat.instance, beat.count)) for name, beat in pulse.beats.items())
+        if self.flows.look(values, self._effects.now_s()):
+            reason = f"this leader did not look for more than {self._timing.frozen_after_s:g} s"
+            self._log("warning", "all_flows_granted", group=str(self._key), reason=reason)
+        return pulse
+
+    def release(self) -> None:
+        """Give up the lease, so that another coordinator leads at once. Raises as the store does."""
+        lease, self._lease, self._asked = self._lease or self._asked, None, None
+        if lease is not None:
+            self._store.release_lease(self._key, lease.token)
+
+    def _take(self) -> Lease | None:
+        """Take the lease if it is free, was granted already, or stood still for its time-out."""
+        document = self._store.read_lease(self._key)
+        found = document.lease if document is not None else None
+        asked, self._asked = self._asked, None
+        if asked is not None and found is not None and found.token == asked.token:
+            return self._begin(found, "the answer to taking it had been lost")
+        now_s = self._effects.now_s()
+        self._rival.look({} if found is None else {_LEASE: (found.token, found.beat)}, now_s)
+        if found is not None and self._rival.still_s(_LEASE, now_s) < self._timing.lease_timeout_s:
+            return None
+        # The former leader's timers stay in the lease until this one has adopted the group: it may die before.
+        lease = Lease(
+            token=self._effects.token(),
+            name=self._name,
+            beat=0,
+            timers={} if found is None else found.timers,
+            state_token="" if found is None else found.state_token,
+        )
+        self._asked = lease
+        try:
+            self._store.take_lease(self._key, lease, expected=found)
+        except Conflict:
+            self._asked = None
+            return None  # another one was faster
+        return self._begin(lease, "it was free" if found is None else f"{found.name} was silent")
+
+    def _begin(self, lease: Lease, reason: str) -> Lease:
+        now_s = self._effects.now_s()
+        self._lease, self._asked = lease, None
+        self._rival = Stillness(self._timing.frozen_after_s)
+        self.flows = Stillness(self._timing.frozen_after_s)
+        self.timers = Timers(
+            state_token=lease.state_token,
+            deadlines_s={name: now_s + remaining_s for name, remaining_s in lease.timers.items()},
+        )
+        self.terms += 1
+        self._log("info", "lease_taken", group=str(self._key), leader=self._name, reason=reason)
+        return lease

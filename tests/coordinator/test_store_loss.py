@@ -1,0 +1,141 @@
+"""The ownership store loses everything, or jumps back in time: the checkpoints decide, and it heals by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.model import Phase, RebalanceStatus
+from partq_spark.log.model import QueueConfig
+from tests.coordinator.world import KEY, SESSION_S, HandFlow, World
+
+DELAY_S = 5.0
+
+
+def shared(partitions: int = 4) -> tuple[World, HandFlow, HandFlow]:
+    """Two flows that share a queue, with messages in hand."""
+    world = World(partitions=partitions, config=QueueConfig(rebalance_delay_s=DELAY_S, max_handoff_time_s=2.0))
+    world.coordinator()
+    world.published(1000)
+    a = world.flow("a")
+    world.settle()
+    b = world.flow("b")
+    world.run(DELAY_S + 2)
+    assert world.counts() == {"a": 2, "b": 2}
+    for flow in (a, b):
+        for number in flow.mapping():
+            assert flow.deliver(number, 100)
+            flow.acknowledge(number, 60)
+    return world, a, b
+
+
+def bind_again(flow: HandFlow, mapping: dict[int, int]) -> None:
+    """What a session does when the store tells it that its record is gone or may be: a new instance, its own memory."""
+    flow.store = flow.world.server.open()
+    flow.bind(mapping)
+
+
+@pytest.mark.conformance("OWN-03")
+@pytest.mark.parametrize("how", ["flush", "restart_empty"])
+def test_flows_that_come_back_keep_everything(how: str) -> None:
+    world, a, b = shared()
+    mappings = {flow: flow.mapping() for flow in (a, b)}
+    before = world.checkpoints()
+    getattr(world.server, how)()
+    for flow, mapping in mappings.items():
+        bind_again(flow, mapping)
+    world.settle()
+    assert {flow: flow.mapping() for flow in (a, b)} == mappings, "the same epochs"
+    assert world.state().status is RebalanceStatus.READY
+    after = world.checkpoints()
+    assert {n: (c.epoch, c.offset) for n, c in after.items()} == {n: (c.epoch, c.offset) for n, c in before.items()}
+    # They said themselves what they have delivered.
+    assert {each.redelivered_below for each in after.values()} == {100}
+
+
+@pytest.mark.conformance("OWN-03")
+@pytest.mark.parametrize("how", ["flush", "restart_empty"])
+def test_partitions_of_flows_that_do_not_come_back_are_marked_to_the_logs_end(how: str) -> None:
+    world, a, b = shared()
+    lost = set(b.mapping())
+    mapping = a.mapping()
+    getattr(world.server, how)()
+    b.die()
+    bind_again(a, mapping)
+    world.settle()
+    assert world.counts() == {"a": 2, "b": 2}
+    assert world.state().status is RebalanceStatus.HOLDDOWN
+    world.run(SESSION_S + DELAY_S - 1)
+    assert world.counts() == {"a": 2, "b": 2}, "they have a session timeout and the delay to come back"
+    world.run(3)
+    assert world.counts() == {"a": 4}
+    after = world.checkpoints()
+    for number in lost:
+        assert (after[number].offset, after[number].redelivered_below, after[number].epoch) == (60, 1000, 3)
+
+
+@pytest.mark.conformance("OWN-04")
+def test_a_store_that_jumps_back_is_noticed_by_the_checkpoints() -> None:
+    world, a, b = shared()
+    old = world.server.snapshot()
+    before = {number: each.epoch for number, each in world.checkpoints().items()}
+    # After the copy everything goes to b.
+    a.unbind()
+    world.run(DELAY_S + 5)
+    assert world.counts() == {"b": 4}
+    epochs = {number: each.epoch for number, each in world.checkpoints().items()}
+    moved = [number for number in range(4) if epochs[number] > before[number]]
+    for number in b.mapping():
+        b.deliver(number, 300)
+    mapping = b.mapping()
+    world.server.restore(old)
+    bind_again(b, mapping)
+    world.run(SESSION_S + DELAY_S + 10)
+    assert world.counts() == {"b": 4}
+    assert len(world.log.of("checkpoint_ahead")) == len(moved)
+    after = world.checkpoints()
+    for number in moved:
+        assert after[number].epoch > epochs[number], "a new epoch above the one that the state had forgotten"
+        assert after[number].redelivered_below == 1000, "nobody knows what was delivered there"
+
+
+def test_a_store_that_was_restarted_and_lost_nothing_costs_no_handoff() -> None:
+    world, a, b = shared()
+    mappings = {flow: flow.mapping() for flow in (a, b)}
+    told = len(world.log.of("pause"))
+    world.server.incarnation = "another life"
+    for flow, mapping in mappings.items():
+        bind_again(flow, mapping)
+    world.run(3)
+    assert {flow: flow.mapping() for flow in (a, b)} == mappings
+    assert len(world.log.of("pause")) == told
+    assert world.state().incarnation == "another life"
+
+
+def test_what_an_old_copy_says_of_deliveries_is_not_believed() -> None:
+    """A flow's record in the copy has less than it delivered. It is gone, so that nobody corrects the record."""
+    world, a, b = shared()
+    (number, *_) = b.mapping()
+    old = world.server.snapshot()
+    assert b.deliver(number, 900)
+    b.die()
+    mapping = a.mapping()
+    world.server.restore(old)
+    bind_again(a, mapping)
+    world.run(SESSION_S * 2 + DELAY_S + 3)
+    assert world.counts() == {"a": 4}
+    assert world.checkpoints()[number].redelivered_below == 1000
+
+
+def test_a_checkpoint_that_is_ahead_is_found_by_the_fence_itself() -> None:
+    """Somebody rewound the checkpoint by hand: its epoch is one that the state does not know."""
+    world, a, _ = shared()
+    number = min(a.mapping())
+    CheckpointStore(world.objects, KEY, world.queue.head.queue_id).rewind(number, 10, fence=True, delivered=100)
+    a.unbind()
+    world.run(DELAY_S + 5)
+    assert world.counts() == {"b": 4}
+    after = world.checkpoints()[number]
+    assert after.offset == 10
+    assert after.redelivered_below == 1000
+    assert world.state().partitions[number].phase is Phase.OWNED

@@ -1,0 +1,310 @@
+"""A group in memory with a clock that tests move: coordinators that run the real runtime, and flows made by hand.
+
+A flow here is only what a flow leaves in the stores: its record, its heartbeat, its checkpoint. What is asserted of all
+of them lives in the tests.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from coordinator.core.invariants import violations
+from coordinator.facts import facts_of
+from coordinator.leadership import Timing
+from coordinator.life import Life
+from coordinator.logs import Value
+from coordinator.runtime import GroupRuntime, Step
+from partq_spark.errors import Unavailable
+from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.flow.codec import decode_state
+from partq_spark.flow.effects import Effects
+from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, GroupState, Owner, Phase
+from partq_spark.flow.stores.api import StateDocument
+from partq_spark.flow.stores.memory import MemoryOwnership, MemoryServer
+from partq_spark.log import admin
+from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.queue import Effects as LogEffects
+from partq_spark.log.queue import Queue
+from partq_spark.objects.memory import MemoryStore
+
+KEY: Final = GroupKey("default", "orders", "billing")
+SESSION_S: Final = 10.0
+BEAT_S: Final = 1.0
+
+
+@dataclass
+class Lines:
+    """A log that tests read."""
+
+    lines: list[tuple[str, str, dict[str, Value]]] = field(default_factory=list)
+
+    def __call__(self, level: str, event: str, /, **facts: Value) -> None:
+        self.lines.append((level, event, facts))
+
+    def events(self) -> list[str]:
+        return [event for _, event, _ in self.lines]
+
+    def of(self, event: str) -> list[dict[str, Value]]:
+        return [facts for _, each, facts in self.lines if each == event]
+
+
+class World:
+    """One queue with one group, and who takes part."""
+
+    def __init__(self, *, partitions: int = 4, config: QueueConfig | None = None, seed: int = 1) -> None:
+        self.rng = random.Random(seed)
+        self.now_s = 1000.0
+        self.log = Lines()
+        self.objects = MemoryStore(clock=lambda: self.now_s, rng=self.rng)
+        self.server = MemoryServer(now_s=lambda: self.now_s, token=self.token)
+        self.queue = admin.create_queue(self.objects, KEY.namespace, KEY.queue, partitions, config, self._log_effects())
+        admin.create_group(self.queue, KEY.group, (0,) * partitions)
+        self.coordinators: list[Coordinator] = []
+        self.flows: list[HandFlow] = []
+
+    def token(self) -> str:
+        return f"{self.rng.getrandbits(64):016x}"
+
+    def _log_effects(self) -> LogEffects:
+        return LogEffects(
+            time_us=lambda: int(self.now_s * 1e6),
+            monotonic_s=lambda: self.now_s,
+            sleep=lambda _: None,
+            uniform=self.rng.uniform,
+        )
+
+    def effects(self, skew_s: float = 0.0) -> Effects:
+        return Effects(
+            now_s=lambda: self.now_s + skew_s, sleep=lambda _: None, uniform=self.rng.uniform, token=self.token
+        )
+
+    def coordinator(self, name: str = "c1", *, skew_s: float = 0.0, timing: Timing | None = None) -> Coordinator:
+        made = Coordinator(self, name, skew_s, timing)
+        self.coordinators.append(made)
+        return made
+
+    def flow(self, name: str, mapping: Mapping[int, int] | None = None) -> HandFlow:
+        made = HandFlow(self, name)
+        made.bind(mapping or {})
+        self.flows.append(made)
+        return made
+
+    def altered(self, change: Callable[[Head], Head]) -> None:
+        """Change the queue's head, by hand."""
+        self.queue.change(lambda head: replace(change(head), sequence=head.sequence + 1))
+
+    def published(self, end: int) -> None:
+        """As if so many messages were in every partition."""
+        self.altered(lambda head: replace(head, next=(end,) * len(head.next)))
+
+    def settle(self, most_s: float = 1.0) -> None:
+        """Let the coordinators do what they want to do soon; a wait for others ends with `most_s`."""
+        end_s = self.now_s + most_s
+        while self.now_s < end_s:
+            next_s = min(each.step().next_s for each in self.coordinators)
+            if next_s > most_s / 2:
+                return
+            self.now_s += next_s
+
+    def run(self, duration_s: float, every_s: float = 0.25) -> None:
+        """Let time pass: flows beat, coordinators look."""
+        end_s = self.now_s + duration_s
+        while self.now_s < end_s - 1e-9:
+            self.now_s += every_s
+            for flow in self.flows:
+                flow.live()
+            for each in self.coordinators:
+                each.step()
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def checkpoints(self) -> Mapping[int, Checkpoint]:
+        return CheckpointStore(self.objects, KEY, self.queue.head.queue_id).list_checkpoints()
+
+    def state(self) -> GroupState:
+        document = self.server.open().read_state(KEY)
+        assert isinstance(document, StateDocument)
+        state = decode_state(document.body, self.now_s, "state")
+        assert violations(state) == ()
+        return state
+
+    def owners(self) -> dict[int, str | None]:
+        """Who has what, as state and checkpoints agree; '…' for what is on its way."""
+        state, marks = self.state(), self.checkpoints()
+        owners: dict[int, str | None] = {}
+        for number, partition in state.partitions.items():
+            owners[number] = partition.owner.flow if partition.owner is not None else None
+            if partition.phase is not Phase.OWNED and partition.phase is not Phase.FREE:
+                owners[number] = "…"
+            elif partition.owner is not None:
+                mark = marks[number]
+                assert (mark.owner, mark.epoch) == (partition.owner, partition.epoch), number
+        return owners
+
+    def counts(self) -> dict[str, int]:
+        found = list(self.owners().values())
+        return {str(name): found.count(name) for name in sorted({str(each) for each in found})}
+
+
+class Killed(BaseException):
+    """The end of a process; not an `Exception`, so that no code under test handles it."""
+
+
+class Faults:
+    """What strikes one coordinator's calls to the stores: a number counts down with every call, before and after."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.strike_at = 0  # 0: never
+        self.error: BaseException = Killed()
+        self.struck = ""
+        self.hook: Callable[[str], None] | None = None
+
+    def point(self, verb: str) -> None:
+        if self.hook is not None:
+            self.hook(verb)
+        self.calls += 1
+        if self.calls == self.strike_at:
+            self.struck = verb
+            raise self.error
+
+
+class HookedObjects:
+    """The object store as one coordinator reaches it."""
+
+    def __init__(self, inner: MemoryStore, faults: Faults) -> None:
+        self._inner = inner
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+        if name not in {"load", "swap", "list"}:
+            return method
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._faults.point(f"objects.{name}")
+            answer = method(*arguments, **named)
+            self._faults.point(f"objects.{name} answered")
+            return answer
+
+        return call
+
+
+class Coordinator:
+    """One process' runtime, with a view of the stores and a clock of its own."""
+
+    def __init__(self, world: World, name: str, skew_s: float, timing: Timing | None) -> None:
+        self.world = world
+        self.ownership = world.server.open()
+        self.faults = Faults()
+        effects = world.effects(skew_s)
+        objects: Any = HookedObjects(world.objects, self.faults)
+        queue = Queue(objects, KEY.namespace, KEY.queue)
+        self.runtime = GroupRuntime(
+            KEY,
+            store=self.ownership,
+            life=Life(self.ownership),
+            checkpoints=lambda queue_id: CheckpointStore(objects, KEY, queue_id, effects=effects),
+            ends=lambda queue_id: queue.require(queue_id).next,
+            name=name,
+            timing=timing,
+            effects=effects,
+            log=world.log,
+        )
+        self.stopped = False
+
+    def step(self) -> Step:
+        if self.stopped:
+            return Step(leading=False, next_s=1.0)
+        head = self.world.queue.refresh()
+        server = self.world.server
+        server.before = self.faults.point
+        server.after = lambda verb: self.faults.point(f"{verb} answered")
+        try:
+            return self.runtime.step(facts_of(head, head.groups[KEY.group]))
+        except Killed:
+            self.stopped = True
+            return Step(leading=False, next_s=1.0)
+        except Unavailable:
+            return Step(leading=self.runtime.leading, next_s=0.1)
+        finally:
+            server.before = server.after = lambda _: None
+
+
+class HandFlow:
+    """What a flow leaves in the stores."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.store: MemoryOwnership = world.server.open()
+        self.instance = ""
+        self.beats = False
+        self.deliveries: dict[int, Delivery] = {}
+        self._beaten_s = 0.0
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.name, self.instance)
+
+    def bind(self, mapping: Mapping[int, int]) -> None:
+        found = self.store.read_flow(KEY, self.name)
+        self.instance = self.world.token()
+        record = FlowRecord(
+            flow=self.name,
+            instance=self.instance,
+            queue_id=self.world.queue.head.queue_id,
+            incarnation=self.store.incarnation(),
+            bound=True,
+            session_timeout_s=SESSION_S,
+            mapping=mapping,
+            deliveries=self.deliveries,
+        )
+        self.store.bind(KEY, record, replaces=found[1] if found is not None else None)
+        self.beats = True
+        self._beaten_s = self.world.now_s
+
+    def live(self) -> None:
+        """A heartbeat, if one is due."""
+        if self.beats and self.world.now_s - self._beaten_s >= BEAT_S:
+            self.store.beat(KEY, self.name, self.instance)
+            self._beaten_s = self.world.now_s
+
+    def die(self) -> None:
+        """kill -9."""
+        self.beats = False
+
+    def unbind(self) -> None:
+        self.store.unbind(KEY, self.name, self.instance)
+        self.beats = False
+
+    def mapping(self) -> dict[int, int]:
+        """What it has at the moment, with epochs."""
+        if self.store.read_state(KEY) is None:
+            return {}
+        return {n: p.epoch for n, p in self.world.state().partitions.items() if p.owner == self.owner}
+
+    def deliver(self, partition: int, end: int, *, acknowledged: int = 0) -> bool:
+        """As a session does it: on condition that the state is still the one that says it may."""
+        document = self.store.read_state(KEY)
+        assert isinstance(document, StateDocument)
+        found = decode_state(document.body, 0.0, "state").partitions[partition]
+        if found.phase is not Phase.OWNED or found.owner != self.owner:
+            return False
+        entry = Delivery(epoch=found.epoch, delivered=end, acknowledged=acknowledged)
+        self.deliveries[partition] = entry
+        return self.store.deliver(KEY, self.name, self.instance, {partition: entry}, state_token=document.token)
+
+    def acknowledge(self, partition: int, offset: int) -> None:
+        """The checkpoint first, then the record."""
+        checkpoints = CheckpointStore(self.world.objects, KEY, self.world.queue.head.queue_id)
+        held = checkpoints.read(partition)
+        assert held is not None
+        assert held.owner == self.owner
+        checkpoints.update_checkpoint(held, offset)
+        entry = replace(self.deliveries[partition], acknowledged=offset)
+        self.deliveries[partition] = entry
+        self.store.report(KEY, self.name, self.instance, {partition: entry})
