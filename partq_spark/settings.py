@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from partq_spark.errors import Invalid
+from partq_spark.flow.stores.urls import canonical_ownership
 from partq_spark.objects.urls import LocalUrl, canonical_url
 
 
@@ -28,3 +29,15 @@ def default_store(environ: Mapping[str, str]) -> str:
             "(file:///absolute/dir or azure://container/prefix), or set PARTQ_STORE"
         )
     return canonical_url(str(LocalUrl(folder=f"{home}/.partq")))
+
+
+def default_ownership(environ: Mapping[str, str]) -> str:
+    """Where ownership is kept if neither an option nor `--ownership` says so: `PARTQ_OWNERSHIP`, else `none`.
+
+    Raises `Invalid`, naming the variable.
+    """
+    given = environ.get("PARTQ_OWNERSHIP", "").strip()
+    try:
+        return canonical_ownership(given) if given else "none"
+    except Invalid as error:
+        raise Invalid(f"the environment variable PARTQ_OWNERSHIP is not usable: {error}") from None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import click
 from partq_spark.errors import Invalid
 
 if TYPE_CHECKING:
+    from partq_spark.flow.stores.api import OwnershipStore
     from partq_spark.log.queue import Queue
     from partq_spark.objects import ObjectStore
 
@@ -42,7 +42,9 @@ class Checked(click.ParamType[T], Generic[T]):
             self.fail(str(error), param, ctx)
 
 
-def _name(kind: str) -> Callable[[str], str]:
+def name_check(kind: str) -> Callable[[str], str]:
+    """The check of the name of a queue, namespace or group."""
+
     def check(text: str) -> str:
         from partq_spark.log.names import checked_name
 
@@ -74,16 +76,13 @@ def _seconds(text: str) -> float:
 
 
 def _ownership(text: str) -> str:
-    if text.strip().lower() == "none":
-        return "none"
-    # A Redis address may hold a password: only a plain word is repeated whole.
-    word, colon, _ = text.partition(":")
-    shown = (word if re.fullmatch(r"[a-z]{1,20}", word) else "…") + (":…" if colon else "")
-    raise Invalid(f"ownership={shown} comes with a later version of partq; this one knows only none")
+    from partq_spark.flow.stores.urls import canonical_ownership
+
+    return canonical_ownership(text)
 
 
-NAME = Checked("name", _name("queue"))
-NAMESPACE = Checked("name", _name("namespace"))
+NAME = Checked("name", name_check("queue"))
+NAMESPACE = Checked("name", name_check("namespace"))
 STORE = Checked("url", _store)
 TIME = Checked("rfc3339", _time)
 OWNERSHIP = Checked("where", _ownership)
@@ -95,10 +94,13 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """Where a command works: a store by its canonical URL, a namespace in it, and patience with it."""
+    """Where a command works: a store by its canonical URL, a namespace in it, where ownership is kept (a canonical URL,
+    `store` or `none`), and patience with them.
+    """
 
     url: str
     namespace: str
+    ownership: str
     retry_timeout_s: float
 
     @contextmanager
@@ -112,6 +114,20 @@ class Target:
             yield store
         finally:
             store.close()
+
+    @contextmanager
+    def group_ownership(self, store: ObjectStore) -> Iterator[OwnershipStore | None]:
+        """Where the groups' ownership is kept; None for `none`. Raises `Invalid` as `open_ownership` does."""
+        if self.ownership == "none":
+            yield None
+            return
+        from partq_spark.flow.stores import open_ownership
+
+        ownership = open_ownership(self.ownership, store=store)
+        try:
+            yield ownership
+        finally:
+            ownership.close()
 
     @contextmanager
     def queue(self, name: str) -> Iterator[Queue]:
@@ -129,7 +145,12 @@ def target_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*, store: str | None, namespace: str, ownership: str | None, retry_timeout: float, **own: Any) -> None:
-        target = Target(url=store or _default_store(), namespace=namespace, retry_timeout_s=retry_timeout)
+        target = Target(
+            url=store or _default_store(),
+            namespace=namespace,
+            ownership=ownership or _default_ownership(),
+            retry_timeout_s=retry_timeout,
+        )
         command(target, **own)
 
     for option in (
@@ -141,7 +162,11 @@ def target_options(command: Callable[..., None]) -> Callable[..., None]:
             help=f"Seconds for which a store that does not answer is tried again.  [default: {RETRY_TIMEOUT_S:g}]",
         ),
         click.option(
-            "--ownership", type=OWNERSHIP, metavar="none", help="Only none: the rest comes with a later version."
+            "--ownership",
+            type=OWNERSHIP,
+            metavar="URL",
+            help="Where groups keep who has what: redis://host:port/db, rediss://…, store (beside the queue) or none.  "
+            "[default: $PARTQ_OWNERSHIP, else none]",
         ),
         click.option(
             "--namespace", type=NAMESPACE, metavar="NAME", default="default", show_default=True, help="The namespace."
@@ -180,6 +205,12 @@ def _default_store() -> str:
     from partq_spark.settings import default_store
 
     return checked(lambda: default_store(os.environ))
+
+
+def _default_ownership() -> str:
+    from partq_spark.settings import default_ownership
+
+    return checked(lambda: default_ownership(os.environ))
 
 
 def _show_warnings() -> None:

@@ -23,10 +23,10 @@ COMMANDS = {
     "queue": Lazy("partq_spark.cli.queue_commands:queue", "Create, show, change and clean up queues."),
     "publish": Lazy("partq_spark.cli.publish:publish", "Publish messages from a file or standard input."),
     "browse": Lazy("partq_spark.cli.browse:browse", "Look at messages without taking them."),
+    "status": Lazy("partq_spark.cli.status_command:status", "Show which flow has which partition, and why."),
     "demo": Lazy("partq_spark.cli.demo:demo", "Send real flights through a queue with Spark."),
 }
 LATER = {
-    "status": "who has which partition",
     "checkpoints": "how far each group is",
     "coordinator": "who gets which partition",
 }

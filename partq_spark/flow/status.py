@@ -94,6 +94,7 @@ class Seen:
     starts: Sequence[int]  # of the group
     layout_partitions: int
     checkpoints: Mapping[int, Checkpoint]
+    kept: bool = True  # False: ownership=none, there is nothing but checkpoints
     state: GroupState | None = None
     state_token: str | None = None
     state_age_s: float = 0.0
@@ -155,14 +156,14 @@ def _without_coordinator(seen: Seen) -> GroupView:
         partitions.append(
             PartitionView(
                 partition=number,
-                status=PartitionStatus.UNBOUND if owner else PartitionStatus.UNASSIGNED,
+                status=_status_without_state(seen, owner),
                 flow=owner.flow if owner else None,
                 epoch=checkpoint.epoch if checkpoint else 0,
                 acknowledged=_acknowledged(seen, number),
                 delivered=None,
                 end=_at(seen.ends, number),
                 handoff=None,
-                reason=f"flow {owner.flow} had it last: no coordinator keeps this group" if owner else "no flow has it",
+                reason=_last_owner(seen, owner),
             )
         )
     return GroupView(
@@ -187,7 +188,23 @@ def _without_coordinator(seen: Seen) -> GroupView:
     )
 
 
+def _status_without_state(seen: Seen, owner: Owner | None) -> PartitionStatus:
+    if owner is None:
+        return PartitionStatus.UNASSIGNED
+    return PartitionStatus.UNBOUND if seen.kept else PartitionStatus.READY
+
+
+def _last_owner(seen: Seen, owner: Owner | None) -> str:
+    if owner is None:
+        return "no flow has taken it yet"
+    return f"flow {owner.flow} took it last, " + (
+        "no coordinator has seen the group since" if seen.kept else "whether it runs is not known here"
+    )
+
+
 def _notes(seen: Seen) -> tuple[str, ...]:
+    if not seen.kept:
+        return ("only the checkpoints are shown: name the place where ownership is kept with --ownership",)
     if seen.lease is None or not seen.lease.token:
         return ("no coordinator leads this group: start one with `partq coordinator run`",)
     if seen.lease_age_s is not None and seen.lease_age_s > SILENT_LEADER_S:
@@ -227,12 +244,10 @@ def _partition(seen: Seen, state: GroupState, partition: Partition, holddown_s: 
         handoff=handoff,
         reason="",
     )
-    return replace(made, reason=_reason(state, partition, made, entry is not None, holddown_s))
+    return replace(made, reason=_reason(state, partition, made, holddown_s))
 
 
-def _reason(
-    state: GroupState, partition: Partition, seen: PartitionView, claimed: bool, holddown_s: float | None
-) -> str:
+def _reason(state: GroupState, partition: Partition, seen: PartitionView, holddown_s: float | None) -> str:
     """Why nothing flows, in words; empty where it does."""
     soon = "" if holddown_s is None else f", mapped anew in {holddown_s:.1f} s"
     if seen.status is PartitionStatus.UNASSIGNED:
@@ -245,7 +260,7 @@ def _reason(
         return f"paused: waits for {messages} of flow {seen.flow}{left}, then goes to {seen.handoff.to}"
     if partition.phase is Phase.FENCING:
         return f"paused: its checkpoint is being handed to flow {seen.flow} at epoch {seen.epoch}"
-    if not claimed and seen.lag:
+    if seen.delivered is None and seen.lag:
         return f"flow {seen.flow} has not taken it yet"
     return ""
 

@@ -100,9 +100,7 @@ def test_the_default_store_is_explained(partq: Partq) -> None:
 # --- what is not there yet --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "words", [["status", "orders"], ["checkpoints", "orders"], ["coordinator", "run"]], ids=" ".join
-)
+@pytest.mark.parametrize("words", [["checkpoints", "orders"], ["checkpoints", "rewind"]], ids=" ".join)
 def test_commands_of_later_versions_are_refused_by_name(partq: Partq, words: list[str]) -> None:
     assert partq.misuse(*words, "--group", "g").endswith("comes with a later version of partq.")
     assert words[0] in partq.misuse(*words)
@@ -112,24 +110,17 @@ def test_an_unknown_command_is_not_taken_for_a_later_one(partq: Partq) -> None:
     assert partq.misuse("brows") == "Error: No such command 'brows'. Did you mean 'browse'?"
 
 
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [
-        ("store", "ownership=store comes"),
-        ("redis://host:6379/0", "ownership=redis:… comes"),
-        ("redis://user:s3cret@host/0", "ownership=redis:… comes"),
-        ("S3cret Password", "ownership=… comes"),
-    ],
-)
-def test_ownership_other_than_none_is_refused_without_its_secrets(partq: Partq, given: str, shown: str) -> None:
+@pytest.mark.parametrize("given", ["redis://user:s3cret@host/0", "S3cret Password", "redis://host:6379/s3cret"])
+def test_an_ownership_that_cannot_be_is_refused_without_its_secrets(partq: Partq, given: str) -> None:
     message = partq.misuse("queue", "list", "--ownership", given)
-    assert shown in message
-    assert "later version" in message
+    assert "redis://host:port" in message
     assert "3cret" not in message
 
 
-def test_ownership_none_is_accepted(partq: Partq) -> None:
-    partq("queue", "list", "--ownership", "none")
+@pytest.mark.parametrize("given", ["none", "store", "redis://host:6379/0", "REDISS://host"])
+def test_every_place_of_ownership_is_accepted(partq: Partq, given: str) -> None:
+    partq("queue", "list", "--ownership", given)
+    partq("queue", "list", PARTQ_OWNERSHIP=given)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

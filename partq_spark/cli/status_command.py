@@ -1,0 +1,124 @@
+"""`partq status`: reads what the stores say of a group, and shows it once or, with `--watch`, again and again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from partq_spark.cli import output, status_view
+from partq_spark.cli.arguments import Checked, Target, json_option, name_check, queue_argument, target_options
+from partq_spark.errors import Invalid, Unavailable
+
+if TYPE_CHECKING:
+    from partq_spark.flow.checkpoints import Checkpoint
+    from partq_spark.flow.model import FlowRecord, GroupKey
+    from partq_spark.flow.status import GroupView, Seen
+    from partq_spark.flow.stores.api import OwnershipStore
+    from partq_spark.log.model import Head
+    from partq_spark.log.queue import Queue
+
+WATCH_S = 1.0
+MOST_HEARTBEATS = 200  # asked for one by one; a group with more flows shows the others without
+GROUP = Checked("name", name_check("group"))
+
+
+@click.command("status")
+@queue_argument
+@click.option("--group", type=GROUP, metavar="NAME", required=True, help="The consumer group.")
+@click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
+@json_option
+@target_options
+def status(target: Target, name: str, group: str, watch: bool, as_json: bool) -> None:
+    """Show which flow has which partition, and why one does not flow.
+
+    Offsets are exclusive ends: the next message to come. `delivered` is what was handed to the flow's micro-batches,
+    `acknowledged` what its checkpoint has. Without --ownership only the checkpoints are shown. --json with --watch
+    prints one document per line.
+    """
+    with target.queue(name) as queue, target.group_ownership(queue.store) as ownership:
+        while True:
+            try:
+                _show(_look(queue, ownership, group), as_json=as_json, clear=watch and sys.stdout.isatty())
+            except Unavailable as error:
+                if not watch:
+                    raise
+                click.echo(f"partq: {error}", err=True)
+            if not watch:
+                return
+            time.sleep(WATCH_S)
+            if not as_json and not sys.stdout.isatty():
+                click.echo()
+
+
+def _show(view: GroupView, *, as_json: bool, clear: bool) -> None:
+    if as_json:
+        output.print_json(status_view.document(view))
+        return
+    if clear:
+        click.clear()
+    status_view.print_group(view)
+
+
+def _look(queue: Queue, ownership: OwnershipStore | None, group: str) -> GroupView:
+    """One look at everything: the lease first, so that its timers are never older than what they belong to."""
+    from partq_spark.flow.checkpoints import CheckpointStore
+    from partq_spark.flow.model import GroupKey
+    from partq_spark.flow.status import view
+
+    head = queue.refresh()
+    if group not in head.groups:
+        known = ", ".join(sorted(head.groups)) or "none yet"
+        raise Invalid(
+            f"{queue} has no group {group!r} (its groups: {known}): a group is made when its first flow binds; "
+            "correct the name, or start a query with that group"
+        )
+    key = GroupKey(queue.namespace, queue.name, group)
+    checkpoints = CheckpointStore(queue.store, key, head.queue_id).list_checkpoints()
+    return view(_seen(key, head, ownership, checkpoints))
+
+
+def _seen(key: GroupKey, head: Head, ownership: OwnershipStore | None, checkpoints: Mapping[int, Checkpoint]) -> Seen:
+    from partq_spark.flow import codec
+    from partq_spark.flow.status import Seen
+    from partq_spark.flow.stores.api import StateDocument
+
+    nothing = Seen(
+        key=key,
+        ends=head.next,
+        starts=head.groups[key.group].start,
+        layout_partitions=head.partitions,
+        checkpoints=checkpoints,
+        kept=ownership is not None,
+    )
+    if ownership is None:
+        return nothing
+    lease = ownership.read_lease(key)
+    found = ownership.read_state(key)
+    state = codec.decode_state(found.body, 0.0, f"state of group {key}") if isinstance(found, StateDocument) else None
+    if state is not None and state.queue_id != head.queue_id:
+        state = None  # of a queue that was deleted: no coordinator has come by since
+    records = {flow: record for flow, record in ownership.read_flows(key).items() if record.queue_id == head.queue_id}
+    return replace(
+        nothing,
+        state=state,
+        state_token=found.token if isinstance(found, StateDocument) else None,
+        state_age_s=found.age_s if isinstance(found, StateDocument) else 0.0,
+        records=records,
+        beats_age_s=_beats(ownership, key, records),
+        lease=lease.lease if lease else None,
+        lease_age_s=lease.age_s if lease else None,
+    )
+
+
+def _beats(ownership: OwnershipStore, key: GroupKey, records: Mapping[str, FlowRecord]) -> dict[str, float]:
+    ages: dict[str, float] = {}
+    for flow in sorted(records)[:MOST_HEARTBEATS]:
+        found = ownership.read_flow(key, flow)
+        if found is not None:
+            ages[flow] = max(found[1].age_s, 0.0)
+    return ages

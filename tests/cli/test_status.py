@@ -1,0 +1,162 @@
+"""`partq status` where ownership is kept beside the queue: JSON as the interface has it, words for people."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from partq_spark.flow import codec
+from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.model import (
+    Delivery,
+    Flow,
+    FlowRecord,
+    GroupKey,
+    GroupSettings,
+    GroupState,
+    Lease,
+    Owner,
+    Partition,
+    Phase,
+    RebalanceStatus,
+)
+from partq_spark.flow.stores import open_ownership
+from partq_spark.log.admin import create_group
+from partq_spark.log.queue import Queue
+from partq_spark.objects import open_store
+from tests.cli.conftest import Partq
+
+KEY = GroupKey("default", "orders", "billing")
+OWNER, NEXT = Owner("billing-1", "i1"), Owner("billing-2", "i2")
+
+
+@pytest.fixture
+def handoff(partq: Partq) -> Partq:
+    """A group in the middle of a handoff: partition 1 waits for two messages of billing-1."""
+    partq("queue", "create", "orders", "--partitions", 2)
+    lines = "\n".join(json.dumps({"key": f"k{number}", "value": "x"}) for number in range(20))
+    partq("publish", "orders", stdin=lines)
+    store = open_store(partq.url)
+    queue = Queue(store, "default", "orders")
+    head = queue.refresh()
+    create_group(queue, "billing", [0, 0])
+    checkpoints = CheckpointStore(store, KEY, head.queue_id)
+    for partition in (0, 1):
+        held = checkpoints.fence(partition, to=OWNER, epoch=1, start=0, delivered=None)
+        checkpoints.update_checkpoint(held, 3)
+    ownership = open_ownership("store", store=store)
+    record = FlowRecord(
+        flow="billing-1",
+        instance="i1",
+        queue_id=head.queue_id,
+        incarnation=ownership.incarnation(),
+        bound=True,
+        session_timeout_s=10.0,
+        deliveries={
+            0: Delivery(epoch=1, delivered=3, acknowledged=3),
+            1: Delivery(epoch=1, delivered=5, acknowledged=3),
+        },
+    )
+    ownership.bind(KEY, record, replaces=None)
+    state = GroupState(
+        queue_id=head.queue_id,
+        incarnation=ownership.incarnation(),
+        settings=GroupSettings(),
+        partitions={
+            0: Partition(partition=0, phase=Phase.OWNED, epoch=1, owner=OWNER),
+            1: Partition(partition=1, phase=Phase.PAUSED, epoch=1, owner=OWNER, to=NEXT, deadline_s=60.0),
+        },
+        flows={
+            "billing-1": Flow(name="billing-1", instance="i1", bound=True, since=1, active=True),
+            "billing-2": Flow(name="billing-2", instance="i2", bound=True, since=2),
+        },
+        status=RebalanceStatus.REBALANCING,
+        binds=2,
+    )
+    ownership.swap_state(KEY, codec.encode_state(state, 0.0), token="t1", expected=None)
+    ownership.take_lease(KEY, Lease(token="l1", name="host:1", beat=1), expected=None)
+    ownership.close()
+    store.close()
+    return partq
+
+
+def test_the_json_is_the_interfaces(handoff: Partq) -> None:
+    found = handoff.json("status", "orders", "--group", "billing", "--ownership", "store")
+    ends = [each["next"] for each in handoff.json("queue", "describe", "orders")["partitions"]]
+    assert (found["namespace"], found["queue"], found["group"]) == ("default", "orders", "billing")
+    assert (found["rebalance_status"], found["rebalance_deadline_s"]) == ("Rebalancing", None)
+    assert found["scale_status"] == "Ready"
+    ready, paused = found["partitions"]
+    assert ready == {
+        "partition": 0,
+        "status": "Ready",
+        "flow": "billing-1",
+        "epoch": 1,
+        "acknowledged": 3,
+        "delivered": 3,
+        "end": ends[0],
+        "lag": ends[0] - 3,
+        "handoff": None,
+        "reason": "",
+    }
+    assert paused["status"] == "Paused"
+    assert (paused["handoff"]["to"], paused["handoff"]["waiting_for"]) == ("billing-2", 2)
+    assert 50 < paused["handoff"]["remaining_s"] <= 60
+    flows = {each["flow"]: each for each in found["flows"]}
+    assert flows["billing-1"]["partitions"] == [0, 1]
+    assert flows["billing-1"]["active"] is True
+    assert 0 <= flows["billing-1"]["last_seen_s"] < 30
+    assert (flows["billing-2"]["active"], flows["billing-2"]["last_seen_s"]) == (False, None)
+    assert found["coordinator"]["leader"] == "host:1"
+    assert 0 <= found["coordinator"]["age_s"] < 30
+
+
+def test_people_read_the_reason(handoff: Partq) -> None:
+    shown = handoff("status", "orders", "--group", "billing", COLUMNS="200", PARTQ_OWNERSHIP="store").stdout
+    assert "paused: waits for 2 messages of flow billing-1, " in shown
+    assert "then goes to billing-2" in shown
+    assert "1 Ready, 1 Paused" in shown
+    assert "host:1, renewed" in shown
+
+
+def test_without_ownership_the_checkpoints_are_shown(handoff: Partq) -> None:
+    found = handoff.json("status", "orders", "--group", "billing")
+    assert [each["acknowledged"] for each in found["partitions"]] == [3, 3]
+    assert [each["flow"] for each in found["partitions"]] == ["billing-1", "billing-1"]
+    assert "--ownership" in found["notes"][0]
+
+
+def test_watching_shows_it_again(handoff: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter(range(3))
+
+    def until_interrupted(_: float) -> None:
+        if next(looks) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", until_interrupted)
+    watched = handoff("status", "orders", "--group", "billing", "--ownership", "store", "--watch", "--json", code=1)
+    documents = [json.loads(line) for line in watched.stdout.splitlines()]
+    assert len(documents) == 3
+    assert all(each["partitions"][1]["status"] == "Paused" for each in documents)
+
+
+def test_an_unknown_group_names_those_that_exist(handoff: Partq) -> None:
+    message = handoff.error("status", "orders", "--group", "shipping")
+    assert "no group 'shipping' (its groups: billing)" in message
+
+
+def test_a_redis_that_does_not_answer_is_one_line(handoff: Partq) -> None:
+    message = handoff.error(
+        "status", "orders", "--group", "billing", "--ownership", "redis://127.0.0.1:1/0", "--retry-timeout", 0
+    )
+    assert "127.0.0.1:1" in message
+
+
+@pytest.mark.parametrize("given", ["redis://user:s3cret@host/0", "S3cret Password", "memcached://host"])
+def test_a_bad_place_is_wrong_use_and_shows_no_secret(handoff: Partq, given: str) -> None:
+    by_option = handoff.misuse("status", "orders", "--group", "billing", "--ownership", given)
+    by_variable = handoff.misuse("status", "orders", "--group", "billing", PARTQ_OWNERSHIP=given)
+    assert "redis://host:port/db" in by_option
+    assert "environment variable PARTQ_OWNERSHIP" in by_variable
+    assert "3cret" not in by_option + by_variable
