@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
-from partq_spark.errors import Unavailable
+from partq_spark.errors import Invalid
 
 _REQUEST_WAIT_S: Final = 5.0
 
@@ -35,7 +35,7 @@ class HealthServer:
     """Serves in a thread of its own that ends with the process."""
 
     def __init__(self, host: str, port: int, status: Callable[[], Status]) -> None:
-        """Raises `Unavailable` if the address cannot be had."""
+        """Raises `Invalid` if the address cannot be had."""
 
         class Handler(BaseHTTPRequestHandler):
             timeout = _REQUEST_WAIT_S  # one that connects and says nothing holds a thread no longer
@@ -63,7 +63,7 @@ class HealthServer:
         try:
             self._server = Server((host, port), Handler)
         except (OSError, OverflowError) as error:
-            raise Unavailable(
+            raise Invalid(
                 f"health.port = {port} on {host} cannot be used ({getattr(error, 'strerror', None) or error}): "
                 "end what listens there, choose another port, or 0 for none"
             ) from error

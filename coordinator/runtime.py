@@ -28,7 +28,7 @@ from coordinator.life import Life
 from coordinator.logs import Log, silent
 from coordinator.observe import Setting, binds, drained, leftovers
 from coordinator.tell import tell_action, tell_event
-from partq_spark.errors import Conflict, PartqError, Unavailable
+from partq_spark.errors import Conflict, PartqError
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.codec import encode_state
 from partq_spark.flow.effects import Effects
@@ -229,16 +229,7 @@ class GroupRuntime:
         self._leadership.timers = timers_of(state, token)
         for action in actions:
             tell_action(self._log, self.key, action)
-        self._announce()
         return self._written
-
-    def _announce(self) -> None:
-        try:
-            self._store.announce(self.key)
-        except Reincarnated:
-            raise
-        except Unavailable:
-            pass  # costs time only: flows learn of the state with their next heartbeat
 
     def _fence(self, written: Written, fences: Sequence[Fence], facts: GroupFacts) -> list[Event]:
         """Carry out what the written state waits for; what became of it, as events."""

@@ -24,11 +24,11 @@ from coordinator.life import Life
 from coordinator.logs import Log
 from coordinator.runtime import GroupRuntime
 from coordinator.settings import Settings
-from partq_spark.errors import Invalid, PartqError, Unavailable
+from partq_spark.errors import PartqError, Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.model import GroupKey
-from partq_spark.flow.stores.api import OwnershipStore
+from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
 from partq_spark.objects.api import ObjectStore
 
 STOP_WAIT_S: Final = 1.5
@@ -366,11 +366,21 @@ class Service:
             names = [queue] if queue is not None else self._heads.queues()
             problems = [each for each in self._fences.run(self._look_at, names) if each]
             error = problems[0] if problems else ""
+            if not self._groups:
+                self._probe()  # nobody else asks, and `/readyz` is to know
         except PartqError as problem:
             error = " ".join(str(problem).split())
         except Exception as problem:  # noqa: BLE001 - the next look may do better
             error = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
         self._inbox.put(_Looked(queue, error))
+
+    def _probe(self) -> None:
+        try:
+            self._ownership.read_lease(GroupKey(self._heads.namespace, "-", "-"))
+        except Reincarnated:
+            known = self._life.value
+            if known is not None:
+                self._life.lost(known)
 
     def _look_at(self, queue: str) -> str:
         try:
@@ -387,24 +397,23 @@ class Service:
 
     def _listen(self) -> None:
         """The news thread: hand on what the ownership store tells."""
-        pause_s = _FIRST_RETRY_S
+        knows = True
         while not self._stopping.is_set():
             asked_s = time.monotonic()
+            news: frozenset[GroupKey] | None = None
+            error = ""
             try:
                 news = self._ownership.wait_news(self._timing.renewal_s)
-            except (Unavailable, Invalid) as problem:
-                if self._stopping.is_set():
-                    return
-                self._inbox.put(_News(frozenset(), " ".join(str(problem).split())))
-                self._stopping.wait(pause_s)
-                pause_s = min(pause_s * 2, self._timing.renewal_s)
-                continue
-            pause_s = _FIRST_RETRY_S
-            if news is None:
-                # Nothing can be known: a store that answers so at once is not to be asked all the time.
-                self._stopping.wait(max(0.0, self._timing.renewal_s - (time.monotonic() - asked_s)))
-            if news is None or news or self._ownership_problem:
-                self._inbox.put(_News(news))
+            except PartqError as problem:
+                error = " ".join(str(problem).split())
+            if self._stopping.is_set():
+                return
+            if news or error or (news is None and knows) or self._ownership_problem:
+                self._inbox.put(_News(frozenset() if error else news, error))
+            knows = news is not None
+            if not knows:
+                # A store that cannot tell is looked at as in quiet times, not whenever it says so again.
+                self._stopping.wait(max(0.05, self._timing.renewal_s - (time.monotonic() - asked_s)))
 
 
 def _step(runtime: GroupRuntime, facts: GroupFacts) -> float:

@@ -1,0 +1,108 @@
+"""`python -m coordinator`: configuration, log, health, then the service until SIGTERM or SIGINT.
+
+Exit codes: 0 ended on request; 2 the configuration cannot be used (one line says which key, and what is allowed), the
+health port and the ownership store's password and version included; 1 anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from coordinator.health import HealthServer
+from coordinator.logs import LibraryLines, Lines, Log
+from coordinator.service import Service
+from coordinator.settings import Settings, load_settings
+from partq_spark import __version__
+from partq_spark.errors import Invalid, PartqError
+from partq_spark.flow.stores import open_ownership
+from partq_spark.objects import open_store
+
+_STORE_RETRY_S = 2.0
+"""Of one read: whatever fails longer is the group's back-off's affair."""
+
+
+def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
+    """Run the sidecar; returns the exit code."""
+    given = _parser().parse_args(arguments)
+    overrides = {
+        key: value
+        for key, value in {
+            "store.url": given.store,
+            "store.namespace": given.namespace,
+            "store.ownership": given.ownership,
+        }.items()
+        if value is not None
+    }
+    try:
+        settings = load_settings(given.config, environ, overrides)
+        log = Lines(form=settings.log_format, level=settings.log_level)
+        LibraryLines(log).install(settings.log_level)
+        return _serve(settings, log, environ)
+    except Invalid as error:
+        print(f"coordinator: {' '.join(str(error).split())}", file=sys.stderr, flush=True)  # noqa: T201 - the one line
+        return 2
+    except PartqError as error:
+        print(f"coordinator: {' '.join(str(error).split())}", file=sys.stderr, flush=True)  # noqa: T201 - the one line
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m coordinator",
+        description="Decides which flow of a group has which partition. Any number may run; one leads a group.",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration, as conf/coordinator.toml")
+    parser.add_argument("--store", metavar="URL", help="file:///absolute/dir or azure://container/prefix")
+    parser.add_argument("--namespace", metavar="NAME", help="the namespace whose groups are coordinated")
+    parser.add_argument("--ownership", metavar="URL", help="redis://host:port/db, rediss://… or store")
+    parser.add_argument("--version", action="version", version=f"coordinator {__version__}")
+    return parser
+
+
+def _serve(settings: Settings, log: Log, environ: Mapping[str, str]) -> int:
+    # SIGTERM may come at any time from here on.
+    early = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: early.set())
+    store = open_store(settings.store, retry_timeout_s=_STORE_RETRY_S)
+    # Ownership as objects is asked about once a second: what fails is asked again by its caller.
+    beside = open_store(settings.store, retry_timeout_s=0.0)
+    ownership = open_ownership(settings.ownership, store=beside, environ=environ)
+    service = Service(settings, store=store, ownership=ownership, log=log)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: service.stop())
+    if early.is_set():
+        return 0
+    health = _health(settings, service)
+    log(
+        "info",
+        "started",
+        version=__version__,
+        name=settings.name,
+        store=store.url,
+        namespace=settings.namespace,
+        ownership=ownership.url,
+        health_port=health.port if health is not None else None,
+    )
+    service.run()
+    return 0
+
+
+def _health(settings: Settings, service: Service) -> HealthServer | None:
+    if settings.health_port == 0:
+        return None
+    return HealthServer(settings.health_host, settings.health_port, service.status)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A thread that waits for a store must not keep the process: what it began is safe to be cut off anywhere.
+    os._exit(code)
