@@ -22,6 +22,7 @@ from partq_spark.flow.stores.api import Beat, OwnershipStore, Reincarnated
 from partq_spark.objects.api import Unchanged
 
 MAX_TRIES: Final = 5
+MOVES_OF_THE_LIVING: Final = 2
 LONGEST_WATCH_S: Final = 3600.0  # whatever a foreign record asks for
 
 _WATCH_INTERVAL_S: Final = 0.1
@@ -29,16 +30,20 @@ _RETRY_PAUSE_S: Final = 0.1
 _log = logging.getLogger("partq.flow")
 
 
+class _UnknownOutcome(Exception):
+    """The answer to a bind was lost; its cause says how."""
+
+
 class Life:
     """One instance's time as a bound flow. The heartbeat's thread and the main thread both write to it: each attribute
     is one assignment, and whichever comes last of two renewals is true.
     """
 
-    __slots__ = ("ended", "incarnation", "instance", "renewed_s", "seen", "state_token", "updates")
+    __slots__ = ("ended", "instance", "renewed_s", "seen", "session_timeout_s", "state_token", "updates")
 
-    def __init__(self, instance: str, incarnation: str, renewed_s: float) -> None:
+    def __init__(self, instance: str, session_timeout_s: float, renewed_s: float) -> None:
         self.instance = instance
-        self.incarnation = incarnation
+        self.session_timeout_s = session_timeout_s
         self.renewed_s = renewed_s  # before the last renewal that succeeded was sent
         self.state_token: str | None = None  # as the last heartbeat found it
         self.ended = ""  # why
@@ -48,6 +53,16 @@ class Life:
     def renew(self, sent_s: float) -> None:
         """A renewal that was sent at `sent_s` has succeeded."""
         self.renewed_s = max(self.renewed_s, sent_s)
+
+    def left_s(self, now_s: float) -> float:
+        """Until the group may take this instance for gone, by this process's own clock."""
+        return self.renewed_s + self.session_timeout_s - now_s
+
+    def is_alive(self, now_s: float) -> bool:
+        """A guard: the group cannot have taken this instance for gone. One that was silent for too long has ended."""
+        if self.left_s(now_s) <= 0:
+            self.end(f"nothing was renewed for {self.session_timeout_s:g} s (sessionTimeout)")
+        return not self.ended
 
     def end(self, reason: str) -> None:
         """Nothing may be delivered any more in this instance's name. The first reason stays."""
@@ -87,8 +102,8 @@ class Binder:
     def bind(self, mapping: Mapping[int, int], own: Mapping[int, Delivery]) -> Life:
         """Bind as a new instance, presenting `mapping` (partition to epoch) and `own` deliveries.
 
-        Takes up to the former instance's session timeout if that may still live. Raises `Invalid` if it does,
-        `Unavailable` if the store does not answer.
+        Takes up to the former instance's session timeout after its last beat if that may still live. Raises `Invalid`
+        if it does, `Unavailable` if the store does not answer.
         """
         cause: Exception | None = None
         for _ in range(MAX_TRIES):
@@ -96,6 +111,9 @@ class Binder:
                 return self._bind(mapping, own)
             except (Conflict, Reincarnated) as error:  # a heartbeat that was under way, another process, a restart
                 cause = error
+            except _UnknownOutcome as error:
+                cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+                self._effects.sleep(self._effects.uniform(0.0, _RETRY_PAUSE_S))
         raise Unavailable(
             f"flow {self._flow!r} of group {self._key} could not be bound in {MAX_TRIES} tries: {cause}; try again"
         ) from cause
@@ -114,37 +132,26 @@ class Binder:
                 deliveries = claims.merged(record.deliveries, own, by_itself=self._is_own(record.instance))
         instance = self._effects.token()
         self._own_instances.append(instance)
-        sent_s = self._write(
-            FlowRecord(
-                flow=self._flow,
-                instance=instance,
-                queue_id=self._queue_id,
-                incarnation=incarnation,
-                bound=True,
-                session_timeout_s=self._session_timeout_s,
-                mapping=dict(mapping),
-                deliveries=deliveries,
-            ),
-            replaces,
+        record = FlowRecord(
+            flow=self._flow,
+            instance=instance,
+            queue_id=self._queue_id,
+            incarnation=incarnation,
+            bound=True,
+            session_timeout_s=self._session_timeout_s,
+            mapping=dict(mapping),
+            deliveries=deliveries,
         )
+        sent_s = self._effects.now_s()
+        try:
+            self._ownership.bind(self._key, record, replaces=replaces)
+        except Reincarnated:
+            raise
+        except Unavailable as error:
+            # Never the same record again: the first one may yet arrive, after what is reported in its name.
+            raise _UnknownOutcome from error
         _log.info("flow %s of group %s is bound as instance %s", self._flow, self._key, instance)
-        return Life(instance, incarnation, sent_s)
-
-    def _write(self, record: FlowRecord, replaces: Beat | None) -> float:
-        """Bind; when the successful try was sent. Repeating it is harmless, so an unknown outcome is repeated."""
-        for left in reversed(range(MAX_TRIES)):
-            sent_s = self._effects.now_s()
-            try:
-                self._ownership.bind(self._key, record, replaces=replaces)
-            except Reincarnated:
-                raise
-            except Unavailable:
-                if not left:
-                    raise
-                self._effects.sleep(self._effects.uniform(0.0, _RETRY_PAUSE_S))
-            else:
-                return sent_s
-        raise AssertionError("unreachable: the last try returns or raises")
+        return Life(instance, self._session_timeout_s, sent_s)
 
     # --- who has the name ---------------------------------------------------------------------------------------------
 
@@ -153,10 +160,13 @@ class Binder:
         return instance in self._own_instances
 
     def _watch(self, record: FlowRecord, beat: Beat) -> tuple[FlowRecord, Beat] | None:
-        """The record once its instance is known to be gone. Raises `Invalid` as soon as its heartbeat moves."""
-        until_s = self._effects.now_s() + min(record.session_timeout_s, LONGEST_WATCH_S)
-        interval_s = max(_WATCH_INTERVAL_S, self._ownership.look_interval_s)
+        """The record once its instance is known to be gone. Raises `Invalid` as soon as its heartbeat has moved twice:
+        once may be the last beat of a process that was killed, on its way for long.
+        """
+        moves = 0
         watched = _Watched()
+        interval_s = max(_WATCH_INTERVAL_S, self._ownership.look_interval_s)
+        until_s = self._effects.now_s() + min(record.session_timeout_s, LONGEST_WATCH_S)
         while (left_s := until_s - self._effects.now_s()) > 0:
             if self._is_given_up(record.instance, watched):
                 break
@@ -165,9 +175,13 @@ class Binder:
             if found is None or not found[0].bound:
                 return found
             if self._moves(beat, found[1]):
+                moves += 1
+                until_s = self._effects.now_s() + min(found[0].session_timeout_s, LONGEST_WATCH_S)
+            record, beat = found
+            if moves == MOVES_OF_THE_LIVING:
                 raise Invalid(
                     f"flow {self._flow!r} of group {self._key} is in use by another live process (instance "
-                    f"{found[1].instance}): stop that one, or give this one a name or Spark checkpoint of its own"
+                    f"{beat.instance}): stop that one, or give this one a name or Spark checkpoint of its own"
                 )
         return record, beat
 

@@ -15,11 +15,11 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from partq_spark.errors import Fenced, Invalid, PartqError, Unavailable
 from partq_spark.flow import claims
+from partq_spark.flow.acknowledging import Acknowledger, ending_if_unknown
 from partq_spark.flow.binding import Binder, Life
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.flow.claims import Binding, Grant, Position, Standing, View
@@ -27,8 +27,11 @@ from partq_spark.flow.codec import decode_state
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.hand import Hand, Holding
 from partq_spark.flow.model import Delivery, GroupKey, GroupState, Owner
+from partq_spark.flow.settings import SessionSettings
 from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
 from partq_spark.objects.api import Unchanged
+
+__all__ = ["Session", "SessionSettings"]
 
 MAX_TRIES: Final = 5
 """Instances that one `observe` may begin, and unbinds that are tried."""
@@ -36,24 +39,6 @@ MAX_TRIES: Final = 5
 _RETRY_PAUSE_S: Final = 0.1
 _FLOW_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _log = logging.getLogger("partq.flow")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SessionSettings:
-    """The options of interface.md that concern a flow. `keep_offsets` is False with `checkpoints=none`."""
-
-    session_timeout_s: float = 10.0
-    beat_interval_s: float = 1.0
-    checkpoint_interval_s: float = 1.0
-    keep_offsets: bool = True
-    max_delivered_unacked: int | None = None  # messages, over all partitions; see `Session.room`
-
-    def __post_init__(self) -> None:
-        if not 0 < self.beat_interval_s <= self.session_timeout_s / 3:
-            raise Invalid(
-                f"a flow that beats every {self.beat_interval_s:g} s does not keep a session of "
-                f"{self.session_timeout_s:g} s (sessionTimeout): beat at least three times as often"
-            )
 
 
 class Session:
@@ -99,6 +84,7 @@ class Session:
         self._state: GroupState | None = None
         self._state_token: str | None = None
         self._hand = Hand()
+        self._acknowledger = Acknowledger(ownership, checkpoints, key, flow, self._hand, self._settings, self._effects)
         self._doubts: dict[int, tuple[str | None, float]] = {}  # granted, but the checkpoint says otherwise; since when
 
     def __repr__(self) -> str:
@@ -191,7 +177,7 @@ class Session:
         Raises `Unavailable` if the store did not answer: beat again.
         """
         life = self._life
-        if life is None or not self._is_alive(life):
+        if life is None or not life.is_alive(self._effects.now_s()):
             return
         sent_s = self._effects.now_s()
         try:
@@ -206,7 +192,7 @@ class Session:
         gone. Below 0 once it may have. By this process's clock alone, from before the last renewal was sent.
         """
         life = self._life
-        return -1.0 if life is None or life.ended else self._left_s(life)
+        return -1.0 if life is None or life.ended else life.left_s(self._effects.now_s())
 
     @property
     def has_news(self) -> bool:
@@ -239,7 +225,7 @@ class Session:
         view has as deliverable, and no end below its position. The lease is looked at as the very last act.
         """
         life = self._life
-        if life is None or self._state_token is None or not self._is_alive(life):
+        if life is None or self._state_token is None or not life.is_alive(self._effects.now_s()):
             return False
         entries: dict[int, Delivery] = {}
         for partition, end in ends.items():
@@ -261,12 +247,15 @@ class Session:
             self._hand.holdings[partition].reported = None  # unknown, until it has gone well
         sent_s = self._effects.now_s()
         try:
-            accepted = self._ownership.deliver(self._key, self._flow, life.instance, entries, state_token=state_token)
+            with ending_if_unknown(life):
+                accepted = self._ownership.deliver(
+                    self._key, self._flow, life.instance, entries, state_token=state_token
+                )
         except (Fenced, Reincarnated) as error:
             life.end(str(error))
             return False
         life.renew(sent_s)
-        if not accepted or not self._is_alive(life):
+        if not accepted or not life.is_alive(self._effects.now_s()):
             return False
         for partition, entry in entries.items():
             self._hand.holdings[partition].delivered = entry.delivered
@@ -295,20 +284,11 @@ class Session:
             return None
         return max(bound - self._hand.unacknowledged(), 0)
 
-    # --- guards: one method each, and `Hand.is_same_epoch` -----------------------------------------------------------
-
-    def _is_alive(self, life: Life) -> bool:
-        """The group cannot have taken this instance for gone, by this process's own clock; ends it otherwise."""
-        if self._left_s(life) <= 0:
-            life.end(f"nothing was renewed for {self._settings.session_timeout_s:g} s (sessionTimeout)")
-        return not life.ended
+    # --- a guard; the others are `Life.is_alive` and `Hand.is_same_epoch` --------------------------------------------
 
     def _names_me(self, checkpoint: Checkpoint, me: Owner, epoch: int) -> bool:
         """Exactly this flow, instance, epoch and queue."""
         return (checkpoint.queue_id, checkpoint.owner, checkpoint.epoch) == (self._queue_id, me, epoch)
-
-    def _left_s(self, life: Life) -> float:
-        return life.renewed_s + self._settings.session_timeout_s - self._effects.now_s()
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -332,7 +312,7 @@ class Session:
         life = self._life
         if life is None:
             raise Invalid(f"flow {self._flow!r} of group {self._key} is not bound: call bind first")
-        if self._is_alive(life):
+        if life.is_alive(self._effects.now_s()):
             return life
         _log.warning("flow %s of group %s: instance %s ended: %s", self._flow, self._key, life.instance, life.ended)
         self._hand.drop()
@@ -367,7 +347,7 @@ class Session:
             self._hand.hold_back()
         else:
             self._claim(life, self._hand.settle(state, self._me(life)))
-        self._write_holdings(life, everything=False)
+        self._acknowledger.write(life, everything=False)
 
     def _claim(self, life: Life, grants: Mapping[int, Grant]) -> None:
         """Read the checkpoints of what is newly granted, and enter it into the record before anything is delivered."""
@@ -384,7 +364,7 @@ class Session:
             self._doubts.pop(partition, None)
         self._doubts = {partition: doubt for partition, doubt in self._doubts.items() if partition in grants}
         if fresh:
-            self._report(life, {checkpoint.partition: holding.entry for holding, checkpoint in fresh})
+            self._acknowledger.report(life, {checkpoint.partition: holding.entry for holding, checkpoint in fresh})
         for holding, checkpoint in fresh:
             self._hand.take(holding, checkpoint, self._effects.now_s())
 
@@ -406,48 +386,9 @@ class Session:
         if life is None:
             return
         try:
-            self._write_holdings(life, everything=everything)
+            self._acknowledger.write(life, everything=everything)
         except (Fenced, Reincarnated) as error:
             life.end(str(error))
-
-    def _write_holdings(self, life: Life, *, everything: bool) -> None:
-        """Checkpoints first, then the record, which says what the checkpoints have.
-
-        Checkpoints also by an instance that has ended: their own condition decides, and less will come again.
-        """
-        entries: dict[int, Delivery] = {}
-        for partition, holding in list(self._hand.holdings.items()):
-            if holding.checkpoint is None:
-                continue
-            try:
-                written = self._acknowledge(holding, holding.checkpoint, everything)
-            except Fenced as error:
-                _log.info("flow %s of group %s lost partition %d: %s", self._flow, self._key, partition, error)
-                self._hand.lose(partition)
-                continue
-            if holding.entry != holding.reported and (written or holding.paused or holding.reported is None):
-                entries[partition] = holding.entry
-        if entries and self._is_alive(life):
-            self._report(life, entries)
-            for partition, entry in entries.items():
-                self._hand.holdings[partition].reported = entry
-
-    def _acknowledge(self, holding: Holding, checkpoint: Checkpoint, everything: bool) -> bool:
-        """Move the checkpoint if it is time; whether it was."""
-        now_s = self._effects.now_s()
-        due = everything or holding.paused or now_s - holding.written_s >= self._settings.checkpoint_interval_s
-        if holding.done <= holding.acknowledged or not due:
-            return False
-        if self._settings.keep_offsets:
-            holding.checkpoint = self._checkpoints.update_checkpoint(checkpoint, holding.done)
-        holding.acknowledged = holding.done
-        holding.written_s = now_s
-        return True
-
-    def _report(self, life: Life, entries: Mapping[int, Delivery]) -> None:
-        sent_s = self._effects.now_s()
-        self._ownership.report(self._key, self._flow, life.instance, entries)
-        life.renew(sent_s)
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 

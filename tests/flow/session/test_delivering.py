@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
 import pytest
 
-from partq_spark.errors import Invalid, Unavailable
+from partq_spark.errors import Fenced, Invalid, Unavailable
+from partq_spark.flow import acknowledging
+from partq_spark.flow.binding import Life
 from partq_spark.flow.codec import encode_state
 from partq_spark.flow.hand import Hand
 from partq_spark.flow.model import Flow as FlowValue
@@ -125,7 +130,7 @@ def test_without_its_own_clock_it_would_deliver(monkeypatch: pytest.MonkeyPatch)
     a.freeze()
     world.tickers[0].frozen = True
     world.sleep(10.1)
-    monkeypatch.setattr(Session, "_is_alive", lambda _, life: not life.ended)
+    monkeypatch.setattr(Life, "is_alive", lambda life, _: not life.ended)
     assert a.deliver(0, 9)
 
 
@@ -377,8 +382,57 @@ def test_what_was_announced_and_not_delivered_is_taken_back(world: World, lost: 
     with pytest.raises(Unavailable):
         a.deliver(0, 9)
     assert a.record_entry(0) == (1, 9 if lost == "after" else 3, 0)
-    assert a.look().claims[0].position == 3
+    world.until(lambda: a.has(0, 1), 2)
+    claim = a.views[-1].claims[0]
+    assert (claim.epoch, claim.position, claim.redelivered_below) == (1, 3, 3)
     assert a.record_entry(0) == (1, 3, 0)
+
+
+def lost_report(a: Process, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """The next report of `a` gets no answer, and arrives when the list's only entry is called."""
+    late: list[Callable[[], None]] = []
+    report = a.store.report
+
+    def lose(*arguments: object) -> None:
+        monkeypatch.setattr(a.store, "report", report)
+        late.append(lambda: report(*arguments))  # type: ignore[arg-type] # as they came
+        raise Unavailable("on its way (test)")
+
+    monkeypatch.setattr(a.store, "report", lose)
+    return late
+
+
+def test_a_report_that_arrives_late_does_not_undo_what_was_announced_since(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = world.flow("a")
+    bound(a)
+    assert a.deliver(0, 3)
+    late = lost_report(a, monkeypatch)
+    world.sleep(1)
+    with pytest.raises(Unavailable):
+        a.acknowledge(0, 2)
+    assert world.offset(0) == 2
+    world.until(lambda: a.has(0, 1), 2)
+    assert a.deliver(0, 12)
+    with pytest.raises(Fenced):
+        late[0]()
+    assert a.record_entry(0) == (1, 12, 2)
+
+
+def test_without_a_new_instance_it_would_be_undone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = world.flow("a")
+    bound(a)
+    assert a.deliver(0, 3)
+    late = lost_report(a, monkeypatch)
+    monkeypatch.setattr(acknowledging, "ending_if_unknown", lambda _: nullcontext())
+    world.sleep(1)
+    with pytest.raises(Unavailable):
+        a.acknowledge(0, 2)
+    a.look()
+    assert a.deliver(0, 12)
+    late[0]()
+    assert a.record_entry(0) == (1, 3, 2)
 
 
 @pytest.mark.conformance("OWN-03")

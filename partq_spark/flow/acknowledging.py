@@ -1,0 +1,97 @@
+"""Writing down how far a flow is: the checkpoints of its partitions, then its record, which says what they have.
+
+When it is time, and in which order, is known here; what was delivered and acknowledged is `hand`'s. A write that
+arrives late harms nobody: a checkpoint has its own condition, and an instance whose report got lost is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from partq_spark.errors import Fenced, Unavailable
+from partq_spark.flow.binding import Life
+from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.flow.effects import Effects
+from partq_spark.flow.hand import Hand, Holding
+from partq_spark.flow.model import Delivery, GroupKey
+from partq_spark.flow.settings import SessionSettings
+from partq_spark.flow.stores.api import OwnershipStore
+
+_log = logging.getLogger("partq.flow")
+
+
+@contextmanager
+def ending_if_unknown(life: Life) -> Iterator[None]:
+    """A guard around what changes the record. A change whose answer was lost may arrive at any later time, over what
+    was written since, and the record would say less than was delivered: nothing more is written in its instance's name.
+    """
+    try:
+        yield
+    except Unavailable as error:
+        life.end(f"nobody knows what its record says: {error}")
+        raise
+
+
+class Acknowledger:
+    """Of one session; called by its main thread alone. Raises what the stores raise, `Fenced` only of the record."""
+
+    def __init__(
+        self,
+        ownership: OwnershipStore,
+        checkpoints: CheckpointStore,
+        key: GroupKey,
+        flow: str,
+        hand: Hand,
+        settings: SessionSettings,
+        effects: Effects,
+    ) -> None:
+        self._ownership = ownership
+        self._checkpoints = checkpoints
+        self._key = key
+        self._flow = flow
+        self._hand = hand
+        self._settings = settings
+        self._effects = effects
+
+    def write(self, life: Life, *, everything: bool) -> None:
+        """Write what is due, or all of it. A partition whose checkpoint is somebody else's is given up.
+
+        Checkpoints also by an instance that has ended: less will come again.
+        """
+        entries: dict[int, Delivery] = {}
+        for partition, holding in list(self._hand.holdings.items()):
+            if holding.checkpoint is None:
+                continue
+            try:
+                written = self._acknowledge(holding, holding.checkpoint, everything)
+            except Fenced as error:
+                _log.info("flow %s of group %s lost partition %d: %s", self._flow, self._key, partition, error)
+                self._hand.lose(partition)
+                continue
+            if holding.entry != holding.reported and (written or holding.paused or holding.reported is None):
+                entries[partition] = holding.entry
+        if entries and life.is_alive(self._effects.now_s()):
+            self.report(life, entries)
+            for partition, entry in entries.items():
+                self._hand.holdings[partition].reported = entry
+
+    def report(self, life: Life, entries: Mapping[int, Delivery]) -> None:
+        """Put `entries` into the flow's record; a sign of life too."""
+        sent_s = self._effects.now_s()
+        with ending_if_unknown(life):
+            self._ownership.report(self._key, self._flow, life.instance, entries)
+        life.renew(sent_s)
+
+    def _acknowledge(self, holding: Holding, checkpoint: Checkpoint, everything: bool) -> bool:
+        """Move the checkpoint if it is time; whether it was. At once where a handoff waits for it."""
+        now_s = self._effects.now_s()
+        due = everything or holding.paused or now_s - holding.written_s >= self._settings.checkpoint_interval_s
+        if holding.done <= holding.acknowledged or not due:
+            return False
+        if self._settings.keep_offsets:
+            holding.checkpoint = self._checkpoints.update_checkpoint(checkpoint, holding.done)
+        holding.acknowledged = holding.done
+        holding.written_s = now_s
+        return True
