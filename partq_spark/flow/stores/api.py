@@ -109,7 +109,7 @@ class OwnershipStore(Protocol):
         Allowed where there is no record of that name, or its flow has unbound, or its heartbeat is still exactly at
         `replaces` (instance and count): whoever takes over a name must have watched that the former instance is
         still. Raises `Conflict` otherwise, and nothing was changed. The caller has put the deliveries to be kept
-        into `record`. Repeating a bind whose answer was lost succeeds.
+        into `record`. Repeating a bind whose answer was lost succeeds and changes nothing.
         """
 
     def beat(self, key: GroupKey, flow: str, instance: str) -> str | None:
@@ -133,6 +133,9 @@ class OwnershipStore(Protocol):
         """Store `deliveries` (merged by partition) whatever the state is: acknowledgements, or less than was
         announced. News for the coordinator. Partitions not in `deliveries` stay. Counts as a heartbeat. Raises as
         `beat` does.
+
+        A `deliver` or `report` that was held up on its way until a later one of the same process had arrived changes
+        nothing: it would undo what was said since.
         """
 
     def unbind(self, key: GroupKey, flow: str, instance: str) -> None:

@@ -224,7 +224,9 @@ class MemoryOwnership:
         checked_flow(record.instance)
         with self._call("bind", key) as group:
             found = group.records.get(record.flow)
-            if found is not None and found.bound and found.instance != record.instance:
+            if found is not None and found.bound and found.instance == record.instance:
+                return
+            if found is not None and found.bound:
                 at = group.beats[record.flow]
                 if replaces is None or (at.instance, at.count) != (replaces.instance, replaces.count):
                     raise name_taken(key, record.flow)

@@ -150,10 +150,11 @@ class FlowDocuments:
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
         checked_flow(record.instance)
         former, etag, name = self._beat(key, record.flow)
-        watched = None if replaces is None else (replaces.instance, replaces.count)
-        own_repeated = former is not None and former.instance == record.instance
-        if former is not None and former.bound and not own_repeated and (former.instance, former.count) != watched:
-            raise name_taken(key, record.flow)
+        if former is not None and former.bound:
+            if former.instance == record.instance:
+                return  # an earlier try, whose answer was lost
+            if replaces is None or (former.instance, former.count) != (replaces.instance, replaces.count):
+                raise name_taken(key, record.flow)
         own = _Own(
             instance=record.instance,
             beat_etag="",
@@ -167,7 +168,7 @@ class FlowDocuments:
         except Conflict:  # the former instance's heart beats, or somebody else was faster
             raise name_taken(key, record.flow) from None
         self._flow(key, record.flow).own = own
-        if former is not None and not own_repeated:
+        if former is not None and former.instance != record.instance:
             self._delete_record(_record_name(key, record.flow, former.instance))
 
     def _write_first(self, key: GroupKey, record: FlowRecord) -> str:

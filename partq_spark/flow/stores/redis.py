@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -173,15 +174,27 @@ class RedisOwnership:
         self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery], *, state_token: str
     ) -> bool:
         keys = _keys(key, "beats", "flows", "version", "state")
-        done = self._client.call(_DELIVER, keys, flow, instance, self._token(), state_token, *_rows(deliveries))
-        if done == 0:
-            raise not_bound(key, flow, instance)
+        done = self._client.call(
+            _DELIVER, keys, flow, instance, _sequence(), self._token(), state_token, *_rows(deliveries)
+        )
+        self._check_done(done, key, flow, instance)
         return bool(done == 2)
 
     def report(self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery]) -> None:
         keys = _keys(key, "beats", "flows", "version")
-        if not self._client.call(_REPORT, keys, flow, instance, self._token(), _key(key, "news"), *_rows(deliveries)):
+        done = self._client.call(
+            _REPORT, keys, flow, instance, _sequence(), self._token(), _key(key, "news"), *_rows(deliveries)
+        )
+        self._check_done(done, key, flow, instance)
+
+    def _check_done(self, done: int, key: GroupKey, flow: str, instance: str) -> None:
+        if done == 0:
             raise not_bound(key, flow, instance)
+        if done == 3:
+            raise Unavailable(
+                f"ownership {self.url}: a call of flow {flow!r} of group {key} was overtaken by a later one and changed"
+                " nothing: call again"
+            )
 
     def unbind(self, key: GroupKey, flow: str, instance: str) -> None:
         keys = _keys(key, "beats", "flows", "version")
@@ -298,12 +311,17 @@ def _shown(key: GroupKey, name: str) -> str:
     return f"Redis key {_key(key, name)}"
 
 
+def _sequence() -> int:
+    """Orders the calls of one process; in microseconds, because Lua's numbers are exact up to 2^53."""
+    return time.monotonic_ns() // 1000
+
+
 def _age_s(then: bytes, now: bytes) -> float:
     return max(0, int(now) - int(then)) / 1000
 
 
 def _beat(fields: list[str], now_ms: int) -> Beat:
-    instance, count, time_ms, _ = fields
+    instance, count, time_ms, _, _ = fields
     return Beat(instance=instance, count=int(count), age_s=max(0, now_ms - int(time_ms)) / 1000)
 
 

@@ -6,7 +6,7 @@ Keys of a group, all with the prefix `partq:{namespace/queue/group}:` (the brace
 - `state`, a hash: `t` token, `b` body, `m` when it was written, in milliseconds by Redis' clock;
 - `flows`, a hash: a flow's name → its record without deliveries; name, space, partition → "epoch delivered
   acknowledged";
-- `beats`, a hash: a flow's name → "instance count time bound", bound being 1 or 0;
+- `beats`, a hash: a flow's name → "instance count time bound sequence", bound being 1 or 0;
 - `version`: a random token that changes with every change of a record;
 - `leader`, a hash: `t` token, `n` beat, `b` body, `m` time;
 - `ownership`, a hash: partition → "version time epoch flow instance", the last two "-" where nobody has it.
@@ -26,17 +26,21 @@ local function now()
 end
 """
 
-# `moved` moves the heartbeat of KEYS[1] and says whether the flow ARGV[1] is still bound to the instance ARGV[2].
+# `moved` moves the heartbeat of KEYS[1]: 0 where the flow ARGV[1] is not bound to the instance ARGV[2], 1 when it is
+# done. A `sequence` below the last one belongs to a call that its caller has given up: it was held up on its way, and
+# would undo what was reported since (3, nothing is done).
 _MOVED: Final = (
     _NOW
     + """
-local function moved()
+local function moved(sequence)
   local beat = redis.call('HGET', KEYS[1], ARGV[1])
-  if not beat then return false end
-  local instance, count, bound = string.match(beat, '^(%S+) (%d+) %d+ (%d)$')
-  if instance ~= ARGV[2] or bound ~= '1' or redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then return false end
-  redis.call('HSET', KEYS[1], ARGV[1], instance .. ' ' .. string.format('%.0f', count + 1) .. ' ' .. now() .. ' 1')
-  return true
+  if not beat then return 0 end
+  local instance, count, bound, last = string.match(beat, '^(%S+) (%d+) %d+ (%d) (%d+)$')
+  if instance ~= ARGV[2] or bound ~= '1' or redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then return 0 end
+  if sequence and tonumber(sequence) < tonumber(last) then return 3 end
+  redis.call('HSET', KEYS[1], ARGV[1], table.concat(
+    {instance, string.format('%.0f', count + 1), now(), '1', sequence or last}, ' '))
+  return 1
 end
 """
 )
@@ -118,13 +122,14 @@ BIND: Final = (
     + """
 local beat = redis.call('HGET', KEYS[1], ARGV[1])
 if beat and redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then
-  local instance, count, bound = string.match(beat, '^(%S+) (%d+) %d+ (%d)$')
-  if bound == '1' and instance ~= ARGV[2] and (instance ~= ARGV[5] or count ~= ARGV[6]) then return 0 end
+  local instance, count, bound = string.match(beat, '^(%S+) (%d+) %d+ (%d) %d+$')
+  if bound == '1' and instance == ARGV[2] then return 1 end
+  if bound == '1' and (instance ~= ARGV[5] or count ~= ARGV[6]) then return 0 end
 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' 0 ' .. now() .. ' 1 0')
 forget()
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[7])
 store(8)
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' 0 ' .. now() .. ' 1')
 redis.call('SET', KEYS[3], ARGV[3])
 redis.call('PUBLISH', ARGV[4], '')
 return 1
@@ -135,34 +140,36 @@ return 1
 BEAT: Final = (
     _MOVED
     + """
-if not moved() then return 0 end
+if moved() == 0 then return 0 end
 return redis.call('HGET', KEYS[3], 't')
 """
 )
 
-# KEYS beats, flows, version, state. ARGV flow, instance, version, token, then partitions and deliveries.
-# 0: not bound, 1: the state has changed, 2: stored.
+# KEYS beats, flows, version, state. ARGV flow, instance, sequence, version, token, then partitions and deliveries.
+# 0: not bound, 1: the state has changed, 2: stored, 3: late.
 DELIVER: Final = (
     _MOVED
     + _STORE
     + """
-if not moved() then return 0 end
-if redis.call('HGET', KEYS[4], 't') ~= ARGV[4] then return 1 end
-store(5)
-redis.call('SET', KEYS[3], ARGV[3])
+local done = moved(ARGV[3])
+if done ~= 1 then return done end
+if redis.call('HGET', KEYS[4], 't') ~= ARGV[5] then return 1 end
+store(6)
+redis.call('SET', KEYS[3], ARGV[4])
 return 2
 """
 )
 
-# ARGV flow, instance, version, channel, then partitions and deliveries. 0: not bound.
+# ARGV flow, instance, sequence, version, channel, then partitions and deliveries. 0: not bound, 1: stored, 3: late.
 REPORT: Final = (
     _MOVED
     + _STORE
     + """
-if not moved() then return 0 end
-store(5)
-redis.call('SET', KEYS[3], ARGV[3])
-redis.call('PUBLISH', ARGV[4], '')
+local done = moved(ARGV[3])
+if done ~= 1 then return done end
+store(6)
+redis.call('SET', KEYS[3], ARGV[4])
+redis.call('PUBLISH', ARGV[5], '')
 return 1
 """
 )
@@ -171,9 +178,9 @@ return 1
 UNBIND: Final = """
 local beat = redis.call('HGET', KEYS[1], ARGV[1])
 if not beat then return 0 end
-local instance, rest, bound = string.match(beat, '^(%S+) (%d+ %d+) (%d)$')
+local instance, rest, bound = string.match(beat, '^(%S+) (%d+ %d+) (%d) %d+$')
 if instance ~= ARGV[2] or bound ~= '1' then return 0 end
-redis.call('HSET', KEYS[1], ARGV[1], instance .. ' ' .. rest .. ' 0')
+redis.call('HSET', KEYS[1], ARGV[1], instance .. ' ' .. rest .. ' 0 0')
 redis.call('SET', KEYS[3], ARGV[3])
 redis.call('PUBLISH', ARGV[4], '')
 return 1

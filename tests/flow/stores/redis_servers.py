@@ -1,0 +1,139 @@
+"""Redis servers with something special about them, raw commands to them, and a line that breaks at the worst moment."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Self
+
+from partq_spark.flow.model import GroupKey
+from partq_spark.flow.stores.redis import RedisOwnership
+from partq_spark.flow.stores.redis_client import RedisClient
+from partq_spark.flow.stores.urls import RedisUrl, parse_ownership
+from tests.support.servers import RedisServer
+
+
+class SpecialRedis(RedisServer):
+    """A redis-server with more arguments; it counts as started when it answers anything at all."""
+
+    def __init__(self, *arguments: str) -> None:
+        super().__init__()
+        self.arguments = arguments
+
+    def command(self) -> list[str]:
+        return [*super().command(), *self.arguments]
+
+    def answers(self) -> bool:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(1) in (b"+", b"-")
+
+
+def command(server: RedisServer, *words: str) -> str:
+    """Send one command and return the beginning of the answer, which must be no error."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(
+            b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words)
+        )
+        answer = connection.recv(65536).decode()
+    assert not answer.startswith("-"), answer
+    return answer
+
+
+def open_redis(
+    server: RedisServer,
+    *,
+    port: int | None = None,
+    group: GroupKey | None = None,
+    call_timeout_s: float = 2.0,
+    password: str = "",
+    username: str = "",
+    minimum_version: tuple[int, int] | None = None,
+) -> RedisOwnership:
+    """A store with short time-outs; `port` goes by a proxy."""
+    url = parse_ownership(f"redis://127.0.0.1:{port or server.port}/0")
+    assert isinstance(url, RedisUrl)
+    client = RedisClient(
+        url,
+        username=username,
+        password=password,
+        connect_timeout_s=call_timeout_s,
+        call_timeout_s=call_timeout_s,
+        **({} if minimum_version is None else {"minimum_version": minimum_version}),
+    )
+    return RedisOwnership(client, group=group)
+
+
+class Line:
+    """A TCP line to a port of this machine; `cut` decides, by what was sent, whether its answer is lost, and `hold`
+    whether it is held up until `released`.
+    """
+
+    def __init__(self, upstream_port: int) -> None:
+        self._upstream_port = upstream_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.cut: Callable[[bytes], bool] = lambda _: False
+        self.hold: Callable[[bytes], bool] = lambda _: False
+        self.released = threading.Event()
+        self.cuts = 0
+        self.requests = 0
+
+    def cut_next(self, marker: bytes) -> None:
+        """Lose the answer to the next request that contains `marker`, and end its connection."""
+        left = [1]
+
+        def once(data: bytes) -> bool:
+            return marker in data and bool(left) and left.pop() == 1
+
+        self.cut = once
+
+    def hold_next(self, marker: bytes) -> None:
+        """Hold up the next request that contains `marker`."""
+        left = [1]
+        self.hold = lambda data: marker in data and bool(left) and left.pop() == 1
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._carry, args=(client,), daemon=True).start()
+
+    def _carry(self, client: socket.socket) -> None:
+        cutting = False
+        with client, socket.create_connection(("127.0.0.1", self._upstream_port)) as server:
+            for end, data in _arriving(client, server):
+                if end is client:
+                    self.requests += 1
+                    cutting = cutting or self.cut(data)
+                    if self.hold(data):
+                        self.released.wait(20)
+                    server.sendall(data)
+                elif cutting:  # the server has done it: this is its answer
+                    self.cuts += 1
+                    return
+                else:
+                    client.sendall(data)
+
+
+def _arriving(client: socket.socket, server: socket.socket) -> Iterator[tuple[socket.socket, bytes]]:
+    with selectors.DefaultSelector() as selector, contextlib.suppress(OSError):
+        for end in (client, server):
+            selector.register(end, selectors.EVENT_READ)
+        while True:
+            for ready, _ in selector.select(60):
+                end = client if ready.fileobj is client else server
+                data = end.recv(1 << 20)
+                if not data:
+                    return
+                yield end, data
