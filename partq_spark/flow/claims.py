@@ -123,6 +123,14 @@ def coming(state: GroupState, me: Owner) -> Mapping[int, int]:
     }
 
 
+def is_settling(state: GroupState, me: Owner) -> bool:
+    """Whether partitions are about to become `me`'s without anybody having to wait for acknowledgements: they are
+    being given to it, or taken from the last flow that left.
+    """
+    takers = {partition.to for partition in state.partitions.values() if partition.phase is Phase.FENCING}
+    return me in takers or (None in takers and standing(state, me) is Standing.PENDING)
+
+
 def flow_of(state: GroupState | None, me: Owner) -> Flow | None:
     """What the state says of this very instance, if it is bound there."""
     flow = None if state is None else state.flows.get(me.flow)

@@ -49,9 +49,9 @@ def run_flow(
     nothing is delivered meanwhile. Raises what `handle`, `poll` and `Session.bind` raise.
     """
     line = lifeline if lifeline is not None else Lifeline(parent=None)
-    session.bind(wait_s=bind_wait_s)
-    with Heartbeat(session.beat, session.settings.beat_interval_s, line, name=session.flow) as heartbeat:
-        try:
+    try:
+        session.bind(wait_s=bind_wait_s)
+        with Heartbeat(session.beat, session.settings.beat_interval_s, line, name=session.flow) as heartbeat:
             while keep_on():
                 heartbeat.check()
                 try:
@@ -60,8 +60,8 @@ def run_flow(
                 except Unavailable as error:
                     _log.warning("flow %s waits: %s", session.flow, error)
                     session.pause(idle_s)
-        finally:
-            session.unbind()
+    finally:
+        session.unbind()
 
 
 def _turn(session: Session, poll: Callable[[Claim], Batch[M] | None], handle: Callable[[Batch[M]], None]) -> bool:

@@ -398,7 +398,7 @@ class Session:
     def _is_answered(self, life: Life) -> bool:
         """The coordinator has taken notice, and everything that it gives at once is claimed."""
         state = self._state
-        if state is None or not life.seen or claims.coming(state, self._me(life)):
+        if state is None or not life.seen or claims.is_settling(state, self._me(life)):
             return False
         return self._hand.has_claimed(claims.granted(state, self._me(life)))
 
