@@ -37,6 +37,10 @@ MAX_TRIES: Final = 5
 """Instances that one `observe` may begin, and unbinds that are tried."""
 
 _RETRY_PAUSE_S: Final = 0.1
+_FIRST_LOOK: Final = 0.05
+_LOOKS_GROW: Final = 1.3
+"""An answer takes some milliseconds where it comes at once: look soon at first, in parts of the usual interval."""
+
 _FLOW_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _log = logging.getLogger("partq.flow")
 
@@ -119,6 +123,7 @@ class Session:
         self._hand.mapping = dict(mapping or {})
         life = self._life = self._binder.bind(self._hand.mapping, self._hand.deliveries())
         until_s = self._effects.now_s() + wait_s
+        pause_s = self._ownership.look_interval_s * _FIRST_LOOK
         while True:
             try:
                 life = self._observed_life()
@@ -131,7 +136,8 @@ class Session:
             left_s = until_s - self._effects.now_s()
             if answered or left_s <= 0:
                 return Binding(view=self._view(life), answered=answered)
-            self._effects.sleep(min(self._ownership.look_interval_s, left_s))
+            self._effects.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * _LOOKS_GROW, self._ownership.look_interval_s)
             self._beat_if_due()
 
     def _beat_if_due(self) -> None:
