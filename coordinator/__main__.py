@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
             "store.url": given.store,
             "store.namespace": given.namespace,
             "store.ownership": given.ownership,
+            "logs.format": "json" if given.json else None,
         }.items()
         if value is not None
     }
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--store", metavar="URL", help="file:///absolute/dir or azure://container/prefix")
     parser.add_argument("--namespace", metavar="NAME", help="the namespace whose groups are coordinated")
     parser.add_argument("--ownership", metavar="URL", help="redis://host:port/db, rediss://… or store")
+    parser.add_argument("--json", action="store_true", help="log lines as JSON")
     parser.add_argument("--version", action="version", version=f"coordinator {__version__}")
     return parser
 

@@ -11,6 +11,7 @@ here: they come as arguments, so that a simulation runs several of these side by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -70,6 +71,19 @@ class _Records:
     read_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Quiet:
+    """What was looked at in full and asked for nothing: as long as it is all still so, there is nothing to do but to
+    watch heartbeats and the time. A sidecar has hundreds of groups, and nearly all are quiet.
+    """
+
+    written: Written
+    records: _Records
+    facts: GroupFacts
+    deadline_s: float
+    session_timeout_s: float  # the shortest
+
+
 class _AdoptAgain(Exception):
     """What this leader knew no longer holds; the text says why."""
 
@@ -110,6 +124,7 @@ class GroupRuntime:
         self._records: _Records | None = None
         self._gone: dict[Owner, None] = {}  # let go, their records still to be removed
         self._ownership = OwnershipRecords(store, key)
+        self._quiet: _Quiet | None = None
         self._failed_fences = 0
         self._again = 0  # steps in a row that ended with adopting again
         self._incarnation = ""
@@ -177,6 +192,9 @@ class GroupRuntime:
         if self._written is not None and pulse.state_token != self._written.token:
             self._forget("somebody else wrote the state")
         written = self._written or self._adopt(facts, incarnation)
+        if self._is_quiet(written, facts, pulse):
+            self._tidy(written)
+            return Step(leading=True, next_s=self._next_s(written.state))
         for _ in range(_ROUNDS):
             before = written
             written = self._decide(written, self._observe(written, facts, pulse))
@@ -188,8 +206,33 @@ class GroupRuntime:
             if written is before:
                 self._again = 0
                 self._tidy(written)
+                self._quiet = self._quiet_now(written, facts)
                 return Step(leading=True, next_s=self._next_s(written.state))
         return Step(leading=True, next_s=0.0)
+
+    def _quiet_now(self, written: Written, facts: GroupFacts) -> _Quiet | None:
+        if self._records is None or _in_handoff(written.state):
+            return None
+        due_s = next_deadline(written.state)
+        return _Quiet(
+            written,
+            self._records,
+            facts,
+            deadline_s=math.inf if due_s is None else due_s,
+            session_timeout_s=min((each.session_timeout_s for each in self._records.flows.values()), default=math.inf),
+        )
+
+    def _is_quiet(self, written: Written, facts: GroupFacts, pulse: Pulse) -> bool:
+        quiet, now_s = self._quiet, self._now_s()
+        return (
+            quiet is not None
+            and quiet.written is written
+            and quiet.records is self._records
+            and quiet.facts == facts
+            and quiet.deadline_s > now_s
+            and self._leadership.flows.longest_still_s(now_s) < quiet.session_timeout_s
+            and not self._must_read(written, quiet.records, pulse, in_handoff=False)
+        )
 
     def _next_s(self, state: GroupState) -> float:
         """Until the next look: soon where something is waited for, else about once a second."""
@@ -197,7 +240,7 @@ class GroupRuntime:
         due_s = next_deadline(state)
         if due_s is not None:
             wait_s = min(wait_s, due_s - self._effects.now_s())
-        if any(each.phase in (Phase.PAUSED, Phase.FENCING) for each in state.partitions.values()):
+        if _in_handoff(state):
             retry_s = self._timing.handoff_look_s * 2 ** min(self._failed_fences, 10)
             wait_s = min(wait_s, max(self._timing.handoff_look_s, min(retry_s, self._timing.retry_most_s)))
         return max(0.0, wait_s)
@@ -280,7 +323,7 @@ class GroupRuntime:
             epochs = {number: each.epoch for number, each in known.items()}
             events.append(QueueAltered(settings=facts.settings, partitions=facts.partitions, epochs=epochs))
         records = self._records
-        if records is None or self._must_read(written, records, pulse):
+        if records is None or self._must_read(written, records, pulse, in_handoff=_in_handoff(state)):
             records = self._read_records(written, version=pulse.records_version)
         for owner in leftovers(state, records.flows, self._setting):
             self._gone[owner] = None
@@ -293,16 +336,15 @@ class GroupRuntime:
             events.append(Tick())
         return events
 
-    def _must_read(self, written: Written, records: _Records, pulse: Pulse) -> bool:
+    def _must_read(self, written: Written, records: _Records, pulse: Pulse, *, in_handoff: bool) -> bool:
         """Whether the records may have something new to say. Acknowledgements move the version all the time, and in
         quiet times only who comes and goes is of interest: then once per renewal is enough.
         """
-        paused = any(each.phase is Phase.PAUSED for each in written.state.partitions.values())
-        if paused and records.token != written.token:
+        if in_handoff and records.token != written.token:
             return True
         if records.version == pulse.records_version:
             return False
-        if paused or self._now_s() - records.read_s >= self._timing.renewal_s:
+        if in_handoff or self._now_s() - records.read_s >= self._timing.renewal_s:
             return True
         return any(
             name not in records.flows or records.flows[name].instance != beat.instance
@@ -366,3 +408,8 @@ class GroupRuntime:
             raise
         except PartqError as error:
             self._log("warning", "tidying_failed", group=str(self.key), reason=str(error))
+
+
+def _in_handoff(state: GroupState) -> bool:
+    """Whether a partition changes hands, or is about to."""
+    return any(each.phase is Phase.PAUSED or each.phase is Phase.FENCING for each in state.partitions.values())

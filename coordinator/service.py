@@ -318,7 +318,7 @@ class Service:
                 self._log("info", "group_found", group=str(key), queue_id=facts.queue_id)
                 continue
             group.missing = 0
-            if group.facts != facts:
+            if group.facts is not facts and group.facts != facts:
                 group.facts = facts
                 self._wake(group, now_s)
         if message.queue is None and not message.error:

@@ -7,6 +7,7 @@ from its silence, is not known here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 
 
@@ -17,11 +18,12 @@ class Stillness:
     seconds: it was stopped, its machine slept, or the store was away, and then the watched could not move either.
     """
 
-    __slots__ = ("_frozen_after_s", "_looked_s", "_seen")
+    __slots__ = ("_frozen_after_s", "_longest_since_s", "_looked_s", "_seen")
 
     def __init__(self, frozen_after_s: float) -> None:
         self._frozen_after_s = frozen_after_s
         self._looked_s: float | None = None
+        self._longest_since_s = math.inf
         self._seen: dict[str, tuple[Hashable, float]] = {}
 
     def look(self, values: Mapping[str, Hashable], now_s: float) -> bool:
@@ -33,10 +35,20 @@ class Stillness:
         self._looked_s = now_s
         seen = {} if late else self._seen
         self._seen = fresh = {}
+        longest_since_s = now_s
         for name, value in values.items():
             before = seen.get(name)
-            fresh[name] = before if before is not None and before[0] == value else (value, now_s)
+            if before is None or before[0] != value:
+                fresh[name] = (value, now_s)
+                continue
+            fresh[name] = before
+            longest_since_s = min(longest_since_s, before[1])
+        self._longest_since_s = longest_since_s
         return late
+
+    def longest_still_s(self, now_s: float) -> float:
+        """For how many seconds the stillest of them all was not seen to change; at most 0.0 if none is watched."""
+        return now_s - self._longest_since_s
 
     def still_s(self, name: str, now_s: float) -> float:
         """For how many seconds the value was not seen to change; 0.0 for a name that is not watched."""

@@ -24,11 +24,11 @@ COMMANDS = {
     "publish": Lazy("partq_spark.cli.publish:publish", "Publish messages from a file or standard input."),
     "browse": Lazy("partq_spark.cli.browse:browse", "Look at messages without taking them."),
     "status": Lazy("partq_spark.cli.status_command:status", "Show which flow has which partition, and why."),
+    "coordinator": Lazy("partq_spark.cli.coordinator_commands:coordinator", "Run the sidecar that shares partitions."),
     "demo": Lazy("partq_spark.cli.demo:demo", "Send real flights through a queue with Spark."),
 }
 LATER = {
     "checkpoints": "how far each group is",
-    "coordinator": "who gets which partition",
 }
 EPILOG = """\b
 Examples:

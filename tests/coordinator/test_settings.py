@@ -1,0 +1,201 @@
+"""The configuration: where values come from, what is refused and in which words, and that file and documents agree."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from coordinator.leadership import Timing
+from coordinator.settings import BY_KEY, FIELDS, Settings, load_settings
+from partq_spark.errors import Invalid
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "conf/coordinator.toml"
+ENV = {"HOME": "/home/someone", "PARTQ_OWNERSHIP": "redis://127.0.0.1:6379/0"}
+
+
+def load(text: str | None = None, tmp_path: Path | None = None, **environ: str) -> Settings:
+    path = None
+    if text is not None:
+        assert tmp_path is not None
+        path = tmp_path / "coordinator.toml"
+        path.write_text(text)
+    return load_settings(path, {**ENV, **environ})
+
+
+def refusal(text: str, tmp_path: Path, **environ: str) -> str:
+    with pytest.raises(Invalid) as error:
+        load(text, tmp_path, **environ)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+# --- file, code and documents -----------------------------------------------------------------------------------------
+
+
+def test_the_file_has_every_key_with_its_default() -> None:
+    content = tomllib.loads(FILE.read_text())
+    found = {f"{section}.{name}": value for section, entries in content.items() for name, value in entries.items()}
+    assert found == {field.key: field.default for field in FIELDS}
+    assert {key: type(value) for key, value in found.items()} == {field.key: type(field.default) for field in FIELDS}
+
+
+def test_every_key_in_the_file_is_explained_with_its_variable_and_range() -> None:
+    comment = ""
+    explained = {}
+    section = ""
+    for line in FILE.read_text().splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif line.startswith("#"):
+            comment += line[1:]
+        elif "=" in line:
+            explained[f"{section}.{line.partition(' ')[0]}"] = comment
+            comment = ""
+        else:
+            comment = ""
+    for field in FIELDS:
+        text = explained[field.key]
+        assert f"[{field.env}]" in text, field.key
+        if field.high:
+            assert f"{field.low:g} to {field.high:g}" in text, field.key
+            assert (
+                ("Seconds" if isinstance(field.default, float) else field.unit) in text
+                or "Number" in text
+                or ("Port" in text)
+            ), field.key
+        for choice in field.choices:
+            assert choice in text, field.key
+
+
+def test_the_document_lists_every_key() -> None:
+    rows = re.findall(
+        r"^\| `([a-z_.]+)` \| `([A-Z_]+)` \|([^|]*)\|", (ROOT / "docs/coordinator.md").read_text(), re.MULTILINE
+    )
+    assert [(key, env) for key, env, _ in rows] == [(field.key, field.env) for field in FIELDS]
+    for key, _, default in rows:
+        shown = BY_KEY[key].default
+        assert default.strip("` ") == (f"{shown:g}" if isinstance(shown, int | float) else shown), key
+
+
+def test_the_file_as_it_stands_gives_the_defaults() -> None:
+    settings = load_settings(FILE, ENV)
+    assert settings == load_settings(None, ENV)
+    timing = Timing()
+    assert (settings.lease_timeout_s, settings.renewal_s, settings.frozen_after_s) == (
+        timing.lease_timeout_s,
+        timing.renewal_s,
+        timing.frozen_after_s,
+    )
+    assert (settings.handoff_look_s, settings.assumed_session_timeout_s, settings.retry_most_s) == (
+        timing.handoff_look_s,
+        timing.assumed_session_timeout_s,
+        timing.retry_most_s,
+    )
+
+
+# --- where a value comes from -----------------------------------------------------------------------------------------
+
+
+def test_the_command_line_counts_more_than_the_environment_and_that_more_than_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[store]\nurl = "file:///from/file"\nnamespace = "file"\n[leader]\nrenewal_s = 0.5\n')
+    environ = {**ENV, "PARTQ_STORE": "file:///from/env", "PARTQ_COORDINATOR_NAMESPACE": "Env"}
+    settings = load_settings(path, environ, {"store.url": "file:///from/line"})
+    assert settings.store == "file:///from/line"
+    assert settings.namespace == "env", "in lower case, as everywhere"
+    assert settings.renewal_s == 0.5
+    assert load_settings(path, {**environ, "PARTQ_STORE": ""}).store == "file:///from/file", "empty is not set"
+
+
+def test_without_a_store_it_is_the_one_in_the_home_directory() -> None:
+    assert load().store == "file:///home/someone/.partq"
+
+
+def test_heads_are_looked_at_more_often_on_a_disk() -> None:
+    assert load().heads_look_s == 1.0
+    assert load(PARTQ_STORE="azure://container/x").heads_look_s == 5.0
+    assert load(PARTQ_COORDINATOR_HEADS_S="2.5").heads_look_s == 2.5
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "[leader]\nlease_timout_s = 5\n",
+            ["leader.lease_timout_s", "not known", "did you mean leader.lease_timeout_s"],
+        ),
+        ("[leeder]\nname = 'x'\n", ["[leeder]", "not known", "did you mean leader"]),
+        ("leader = 3\n", ["leader = 3", "section"]),
+        ("[leader]\nrenewal_s = 'often'\n", ["leader.renewal_s", "'often'", "seconds from 0.05 to 60"]),
+        ("[leader]\nrenewal_s = true\n", ["leader.renewal_s", "True", "seconds from 0.05 to 60"]),
+        ("[leader]\nrenewal_s = 0\n", ["leader.renewal_s = 0 ", "seconds from 0.05 to 60"]),
+        ("[leader]\nrenewal_s = nan\n", ["leader.renewal_s = nan", "seconds from 0.05 to 60"]),
+        ("[threads]\ngroups = 2.0\n", ["threads.groups = 2.0", "a whole number from 1 to 64"]),
+        ("[threads]\nfences = 1000\n", ["threads.fences = 1000", "a whole number from 1 to 256"]),
+        ("[logs]\nformat = 'xml'\n", ["logs.format = 'xml'", "one of text, json"]),
+        ("[logs]\nlevel = 3\n", ["logs.level = 3", "one of debug, info, warning, error"]),
+        ("[health]\nport = 70000\n", ["health.port = 70000", "a whole number from 0 to 65535"]),
+        ("[store]\nnamespace = 'a/b'\n", ["store.namespace", "'a/b'"]),
+        ("[store]\nurl = 'nowhere'\n", ["store.url", "nowhere"]),
+        ("[leader\n", ["is not TOML"]),
+        ("[leader]\nlease_timeout_s = 1.5\n", ["leader.lease_timeout_s = 1.5", "leader.renewal_s (default) = 1", "2"]),
+        (
+            "[leader]\nrenewal_s = 4\n",
+            ["leader.lease_timeout_s (default) = 5", "leader.renewal_s = 4", "at least", "8"],
+        ),
+        ("[leader]\nfrozen_after_s = 1\n", ["leader.frozen_after_s = 1", "leader.renewal_s", "at least"]),
+        ("[looks]\nhandoff_s = 2\n", ["looks.handoff_s = 2", "leader.renewal_s", "at most the renewal, 1"]),
+    ],
+)
+def test_a_refusal_names_the_file_the_key_the_value_and_what_is_allowed(
+    text: str, words: list[str], tmp_path: Path
+) -> None:
+    message = refusal(text, tmp_path)
+    assert str(tmp_path / "coordinator.toml") in message
+    for word in words:
+        assert word in message, message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("PARTQ_COORDINATOR_RENEWAL_S", "soon", ["PARTQ_COORDINATOR_RENEWAL_S = 'soon'", "seconds from 0.05 to 60"]),
+        ("PARTQ_COORDINATOR_HEALTH_PORT", "80.5", ["PARTQ_COORDINATOR_HEALTH_PORT = '80.5'", "whole number"]),
+        ("PARTQ_COORDINATOR_RENEWAL_S", "inf", ["PARTQ_COORDINATOR_RENEWAL_S = inf", "seconds from 0.05 to 60"]),
+        ("PARTQ_COORDINATOR_LOG_LEVEL", "loud", ["PARTQ_COORDINATOR_LOG_LEVEL = 'loud'", "one of debug"]),
+        ("PARTQ_COORDINATOR_LEASE_TIMEOUT_S", "1", ["PARTQ_COORDINATOR_LEASE_TIMEOUT_S = 1 contradicts"]),
+        ("PARTQ_OWNERSHIP", "none", ["PARTQ_OWNERSHIP = 'none'", "redis://host:port/db"]),
+        ("PARTQ_OWNERSHIP", "mysql://h/0", ["PARTQ_OWNERSHIP: ", "redis://host:port/db"]),
+    ],
+)
+def test_a_variable_is_named_where_it_is_wrong(name: str, value: str, words: list[str], tmp_path: Path) -> None:
+    message = refusal("", tmp_path, **{name: value})
+    for word in words:
+        assert word in message, message
+
+
+def test_a_coordinator_without_ownership_is_told_what_it_is_for() -> None:
+    with pytest.raises(Invalid, match="leaves nothing to coordinate: give redis://host:port/db"):
+        load_settings(None, {"HOME": "/home/someone"})
+
+
+@pytest.mark.parametrize("key", ["ownership", "url"])
+def test_a_secret_in_an_address_is_refused_and_not_repeated(key: str, tmp_path: Path) -> None:
+    message = refusal(f"[store]\n{key} = 'redis://me:hunter2@host:6379/0'\n", tmp_path, PARTQ_OWNERSHIP="")
+    assert f"store.{key}" in message
+    assert "hunter2" not in message
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"absent\.toml is not there"):
+        load_settings(tmp_path / "absent.toml", ENV)
+    with pytest.raises(Invalid, match="cannot be read"):
+        load_settings(tmp_path, ENV)
