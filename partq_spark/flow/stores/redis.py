@@ -11,6 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -112,18 +113,20 @@ class RedisOwnership:
     # ---- flow records
 
     def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
-        rows, beats, _ = self._client.call(_READ_FLOWS, _keys(key, "beats", "flows"))
-        bound = {flow: beat.split(" ") for flow, beat in _pairs(beats, _shown(key, "beats"))}
+        rows, beats, now = self._client.call(_READ_FLOWS, _keys(key, "beats", "flows"))
+        with _reading(key, "beats"):
+            bound = {flow: _beat(beat, int(now))[1] for flow, beat in _pairs(beats)}
         records: dict[str, bytes] = {}
         deliveries: dict[str, dict[int, Delivery]] = {}
-        for name, value in _pairs(rows, _shown(key, "flows")):
-            flow, space, partition = name.partition(" ")
-            if space:
-                deliveries.setdefault(flow, {})[int(partition)] = _delivery(value, key, flow)
-            else:
-                records[flow] = value.encode()
+        with _reading(key, "flows"):
+            for name, value in _pairs(rows):
+                flow, space, partition = name.partition(" ")
+                if space:
+                    deliveries.setdefault(flow, {})[int(partition)] = _delivery(value)
+                else:
+                    records[flow] = value.encode()
         return {
-            flow: self._record(key, flow, body, bound.get(flow), deliveries.get(flow, {}))
+            flow: _record(key, flow, body, bound.get(flow, False), deliveries.get(flow, {}))
             for flow, body in records.items()
         }
 
@@ -132,21 +135,13 @@ class RedisOwnership:
         if found is None:
             return None
         body, beat, now, *rest = found
-        fields = beat.decode().split(" ") if beat else None
-        rows = iter(rest)
-        deliveries = {int(partition): _delivery(next(rows).decode(), key, flow) for partition in rows}
-        record = self._record(key, flow, body, fields, deliveries)
-        if fields is None:
-            return record, Beat(instance=record.instance, count=0, age_s=0.0)
-        return record, _beat(fields, int(now))
-
-    @staticmethod
-    def _record(
-        key: GroupKey, flow: str, body: bytes, beat: list[str] | None, deliveries: Mapping[int, Delivery]
-    ) -> FlowRecord:
-        """Whether the flow is bound is kept with its heartbeat; without one nobody is."""
-        record = decode_record(body, _shown(key, f"flows[{flow}]"))
-        return replace(record, bound=beat is not None and beat[3] == "1", deliveries=deliveries)
+        with _reading(key, "flows"):
+            rows = zip(rest[::2], rest[1::2], strict=True)
+            deliveries = {int(partition): _delivery(value.decode()) for partition, value in rows}
+        with _reading(key, "beats"):
+            seen, bound = _beat(beat.decode(), int(now)) if beat else (None, False)
+        record = _record(key, flow, body, bound, deliveries)
+        return record, seen or Beat(instance=record.instance, count=0, age_s=0.0)
 
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
         done = self._client.call(
@@ -224,12 +219,13 @@ class RedisOwnership:
         if found == 0:
             raise lease_changed(key, "renewing")
         token, version, text, now = found
-        now_ms = int(now)
-        lines = iter(text.decode().split("\n") if text else ())
+        lines = text.decode().split("\n") if text else []
+        with _reading(key, "beats"):
+            beats = {flow: _beat(beat, int(now))[0] for flow, beat in zip(lines[::2], lines[1::2], strict=True)}
         return Pulse(
             state_token=None if token is None else token.decode(),
             records_version="" if version is None else version.decode(),
-            beats={flow: _beat(next(lines).split(" "), now_ms) for flow in lines},
+            beats=beats,
         )
 
     def release_lease(self, key: GroupKey, token: str) -> None:
@@ -239,21 +235,8 @@ class RedisOwnership:
 
     def list_ownership(self, key: GroupKey) -> Mapping[int, OwnershipRecord]:
         rows = self._client.call(_LIST_OWNERSHIP, [_key(key, "ownership")])
-        records = []
-        for partition, value in _pairs(rows, _shown(key, "ownership")):
-            version, time_ms, epoch, flow, instance = value.split(" ")
-            owner = None if instance == "-" else Owner(flow, instance)
-            modified = _rfc_3339(int(time_ms))
-            records.append(
-                OwnershipRecord(
-                    key=key,
-                    partition=int(partition),
-                    owner=owner,
-                    epoch=int(epoch),
-                    version=version,
-                    modified=modified,
-                )
-            )
+        with _reading(key, "ownership"):
+            records = [_ownership(key, int(partition), value) for partition, value in _pairs(rows)]
         return {record.partition: record for record in sorted(records, key=lambda record: record.partition)}
 
     def claim_ownership(self, records: Iterable[OwnershipRecord]) -> Mapping[int, OwnershipRecord]:
@@ -320,9 +303,25 @@ def _age_s(then: bytes, now: bytes) -> float:
     return max(0, int(now) - int(then)) / 1000
 
 
-def _beat(fields: list[str], now_ms: int) -> Beat:
-    instance, count, time_ms, _, _ = fields
-    return Beat(instance=instance, count=int(count), age_s=max(0, now_ms - int(time_ms)) / 1000)
+@contextmanager
+def _reading(key: GroupKey, name: str) -> Iterator[None]:
+    """What cannot be taken apart was not put together by us."""
+    try:
+        yield
+    except ValueError:
+        raise Corrupt(f"{_shown(key, name)} holds what partq did not write: remove the key, flows bind anew") from None
+
+
+def _beat(text: str, now_ms: int) -> tuple[Beat, bool]:
+    """The heartbeat, and whether the flow is bound."""
+    instance, count, time_ms, bound, _ = text.split(" ")
+    return Beat(instance=instance, count=int(count), age_s=max(0, now_ms - int(time_ms)) / 1000), bound == "1"
+
+
+def _record(key: GroupKey, flow: str, body: bytes, bound: bool, deliveries: Mapping[int, Delivery]) -> FlowRecord:
+    """Whether the flow is bound is kept with its heartbeat; without one nobody is."""
+    record = decode_record(body, _shown(key, f"flows[{flow}]"))
+    return replace(record, bound=bound, deliveries=deliveries)
 
 
 def _rows(deliveries: Mapping[int, Delivery]) -> Iterator[str | int]:
@@ -331,24 +330,27 @@ def _rows(deliveries: Mapping[int, Delivery]) -> Iterator[str | int]:
         yield f"{one.epoch} {one.delivered} {one.acknowledged}"
 
 
-def _delivery(text: str, key: GroupKey, flow: str) -> Delivery:
-    try:
-        epoch, delivered, acknowledged = map(int, text.split(" "))
-    except ValueError:
-        raise Corrupt(
-            f"{_shown(key, 'flows')} has a delivery of flow {flow!r} that partq did not write: remove the key, flows"
-            " bind anew"
-        ) from None
+def _delivery(text: str) -> Delivery:
+    epoch, delivered, acknowledged = map(int, text.split(" "))
     return Delivery(epoch=epoch, delivered=delivered, acknowledged=acknowledged)
 
 
-def _pairs(rows: bytes, where: str) -> Iterator[tuple[str, str]]:
+def _pairs(rows: bytes) -> Iterator[tuple[str, str]]:
     """Names and values of a hash that came as JSON; an empty one comes as an empty object."""
-    try:
-        found = iter(json.loads(rows) or ())
-    except ValueError:
-        raise Corrupt(f"{where} holds what partq did not write: remove the key, flows bind anew") from None
+    found = iter(json.loads(rows) or ())
     return zip(found, found, strict=True)
+
+
+def _ownership(key: GroupKey, partition: int, text: str) -> OwnershipRecord:
+    version, time_ms, epoch, flow, instance = text.split(" ")
+    return OwnershipRecord(
+        key=key,
+        partition=partition,
+        owner=None if instance == "-" else Owner(flow, instance),
+        epoch=int(epoch),
+        version=version,
+        modified=_rfc_3339(int(time_ms)),
+    )
 
 
 def _claim(record: OwnershipRecord) -> str:

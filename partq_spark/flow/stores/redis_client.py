@@ -29,6 +29,12 @@ from partq_spark.flow.stores.urls import PASSWORD, USERNAME, RedisUrl
 MINIMUM_VERSION: Final = (6, 0)
 """The first with users (ACL), and scripts may ask for the time before they write only since 5.0."""
 
+RIGHTS: Final = (
+    "~partq:* &partq:*:news &partq:*:changed +eval +evalsha +info +ping +select +time +get +set +del +hget +hset +hdel"
+    " +hexists +hkeys +hgetall +publish +subscribe +psubscribe"
+)
+"""All that a user needs. Redis compares the pattern of a subscription with the rights letter by letter."""
+
 _MAX_CONNECTIONS: Final = 16
 _PING_AFTER_S: Final = 5.0
 _SUBSCRIBE_AGAIN_AFTER_S: Final = 0.5
@@ -133,6 +139,7 @@ class RedisClient:
             "credential_provider": self._credentials if password else None,
             **dict(url.tls_files),
         }
+        self._tls = url.tls
         self._class: type[_Wire] = redis.connection.SSLConnection if url.tls else redis.connection.Connection
         self.closed = threading.Event()
         self._known: str | None = None
@@ -257,9 +264,10 @@ class RedisClient:
         if secure is not None:
             return Invalid(f"ownership {self.url}: {secure} ({said})")
         if isinstance(error, exceptions.TimeoutError | TimeoutError):
+            plain = ", or it speaks no TLS" if self._tls else ""
             return Unavailable(
-                f"ownership {self.url} did not answer within {self.call_timeout_s:g} s: whether a change took place"
-                " is known when it is read again"
+                f"ownership {self.url} did not answer within {self.call_timeout_s:g} s{plain}: whether a change took"
+                " place is known when it is read again"
             )
         if isinstance(error, exceptions.InvalidResponse):
             return Invalid(f"ownership {self.url} does not answer as Redis does: check host and port")
@@ -270,6 +278,8 @@ class RedisClient:
                 return raised(f"ownership {self.url}: {sentence} ({said})")
         if isinstance(error, exceptions.ResponseError):
             return Unavailable(f"ownership {self.url} refuses at the moment: {said}")
+        if self._tls and "EOF" in said:
+            said += "; so does one that asks for a client's certificate, ssl_certfile and ssl_keyfile"
         return Unavailable(
             f"ownership {self.url} cannot be reached or the connection broke ({said}): whether a change took place is"
             " known when it is read again"
@@ -281,9 +291,7 @@ class RedisClient:
 _REPLICA: Final = "this Redis is a read-only replica: wait for the failover to end, or give its master's address"
 _FULL: Final = "maxmemory reached, Redis takes no more writes: raise maxmemory or free memory"
 _LOST_MASTER: Final = "this Redis is a replica that has lost its master: give its master's address"
-_FORBIDDEN: Final = (
-    "the user may not do this: allow the keys and channels partq:*, EVAL, EVALSHA, INFO and what they use"
-)
+_FORBIDDEN: Final = f"the user may not do this: let an administrator give it ACL SETUSER … {RIGHTS}"
 _ELSEWHERE: Final = "the group's keys are on another node of a cluster: give an address that serves all keys"
 _FOREIGN: Final = "a key of the group holds what partq did not write: remove the keys that begin with partq:"
 _MEANINGS: Final[tuple[tuple[type[Exception], str, type[PartqError], str], ...]] = (

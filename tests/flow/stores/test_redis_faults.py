@@ -389,6 +389,7 @@ def test_a_call_that_arrives_late_does_not_undo_what_was_said_since(
     store.swap_state(KEY, b"{}", token="t1", expected=None)
     if verb != "bind":
         store.bind(KEY, RECORD, replaces=None)
+        store.report(KEY, "billing-1", ME, {})  # the server knows the script
     far = open_redis(server, port=line.port, call_timeout_s=0.2)
     far.incarnation()
     line.hold_next(b"EVALSHA")
