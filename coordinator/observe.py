@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from coordinator.core.events import Event, FlowBound, FlowExpired, FlowUnbound, PartitionDrained
+from coordinator.watch import Stillness
 from partq_spark.flow.model import Delivery, FlowRecord, GroupState, Owner, Phase
 
 
@@ -57,6 +58,18 @@ def leftovers(state: GroupState, records: Mapping[str, FlowRecord], setting: Set
     for name, record in sorted(records.items()):
         if name not in state.flows and (not record.bound or record.queue_id != setting.queue_id):
             yield Owner(name, record.instance)
+
+
+def expired(
+    state: GroupState, records: Mapping[str, FlowRecord], heartbeats: Stillness, now_s: float
+) -> Iterator[Event]:
+    """Flows whose heartbeat stood still for their session timeout, by this process' clock."""
+    for name, flow in sorted(state.flows.items()):
+        record = records.get(name)
+        if not flow.bound or record is None or record.instance != flow.instance or not record.bound:
+            continue
+        if heartbeats.still_s(name, now_s) >= record.session_timeout_s:
+            yield FlowExpired(flow=name, instance=flow.instance)
 
 
 def drained(state: GroupState, records: Mapping[str, FlowRecord], setting: Setting) -> Iterator[Event]:

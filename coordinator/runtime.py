@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from coordinator.adopt import adopt, altered, timers_of
 from coordinator.claims import OwnershipRecords
 from coordinator.core.actions import Action, Fence
-from coordinator.core.events import Event, FlowExpired, QueueAltered, Tick
+from coordinator.core.events import Event, QueueAltered, Tick
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
 from coordinator.effects_pool import Run, in_a_row
@@ -27,13 +27,14 @@ from coordinator.fences import carry_out
 from coordinator.leadership import Leadership, Timing
 from coordinator.life import Life
 from coordinator.logs import Log, silent
-from coordinator.observe import Setting, binds, drained, leftovers
+from coordinator.observe import Setting, binds, drained, expired, leftovers
+from coordinator.records import Records, is_in_handoff
 from coordinator.tell import tell_action, tell_event
 from partq_spark.errors import Conflict, PartqError
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.codec import encode_state
 from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import FlowRecord, GroupKey, GroupState, Owner, Phase
+from partq_spark.flow.model import GroupKey, GroupState, Owner
 from partq_spark.flow.stores.api import OwnershipStore, Pulse, Reincarnated
 
 _ROUNDS = 8
@@ -60,25 +61,13 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class _Records:
-    """The flows' records. `token`: of the state that was in the store before they were asked for; `version`: of the
-    look before that.
-    """
-
-    flows: dict[str, FlowRecord]
-    token: str
-    version: str
-    read_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Quiet:
     """What was looked at in full and asked for nothing: as long as it is all still so, there is nothing to do but to
     watch heartbeats and the time. A sidecar has hundreds of groups, and nearly all are quiet.
     """
 
     written: Written
-    records: _Records
+    records: Records
     facts: GroupFacts
     deadline_s: float
     session_timeout_s: float  # the shortest
@@ -121,7 +110,7 @@ class GroupRuntime:
         self._term = 0
         self._written: Written | None = None
         self._setting = Setting(queue_id="", incarnation="")
-        self._records: _Records | None = None
+        self._records: Records | None = None
         self._gone: dict[Owner, None] = {}  # let go, their records still to be removed
         self._ownership = OwnershipRecords(store, key)
         self._quiet: _Quiet | None = None
@@ -211,7 +200,7 @@ class GroupRuntime:
         return Step(leading=True, next_s=0.0)
 
     def _quiet_now(self, written: Written, facts: GroupFacts) -> _Quiet | None:
-        if self._records is None or _in_handoff(written.state):
+        if self._records is None or is_in_handoff(written.state):
             return None
         due_s = next_deadline(written.state)
         return _Quiet(
@@ -231,7 +220,7 @@ class GroupRuntime:
             and quiet.facts == facts
             and quiet.deadline_s > now_s
             and self._leadership.flows.longest_still_s(now_s) < quiet.session_timeout_s
-            and not self._must_read(written, quiet.records, pulse, in_handoff=False)
+            and not self._is_stale(written, quiet.records, pulse, in_handoff=False)
         )
 
     def _next_s(self, state: GroupState) -> float:
@@ -240,7 +229,7 @@ class GroupRuntime:
         due_s = next_deadline(state)
         if due_s is not None:
             wait_s = min(wait_s, due_s - self._effects.now_s())
-        if _in_handoff(state):
+        if is_in_handoff(state):
             retry_s = self._timing.handoff_look_s * 2 ** min(self._failed_fences, 10)
             wait_s = min(wait_s, max(self._timing.handoff_look_s, min(retry_s, self._timing.retry_most_s)))
         return max(0.0, wait_s)
@@ -323,12 +312,12 @@ class GroupRuntime:
             epochs = {number: each.epoch for number, each in known.items()}
             events.append(QueueAltered(settings=facts.settings, partitions=facts.partitions, epochs=epochs))
         records = self._records
-        if records is None or self._must_read(written, records, pulse, in_handoff=_in_handoff(state)):
+        if records is None or self._is_stale(written, records, pulse, in_handoff=is_in_handoff(state)):
             records = self._read_records(written, version=pulse.records_version)
         for owner in leftovers(state, records.flows, self._setting):
             self._gone[owner] = None
         events.extend(binds(state, records.flows, self._setting, self._gone))
-        events.extend(self._expired(state, records.flows))
+        events.extend(expired(state, records.flows, self._leadership.flows, self._now_s()))
         if records.token == written.token:
             events.extend(drained(state, records.flows, self._setting))
         due_s = next_deadline(state)
@@ -336,38 +325,17 @@ class GroupRuntime:
             events.append(Tick())
         return events
 
-    def _must_read(self, written: Written, records: _Records, pulse: Pulse, *, in_handoff: bool) -> bool:
-        """Whether the records may have something new to say. Acknowledgements move the version all the time, and in
-        quiet times only who comes and goes is of interest: then once per renewal is enough.
-        """
-        if in_handoff and records.token != written.token:
-            return True
-        if records.version == pulse.records_version:
-            return False
-        if in_handoff or self._now_s() - records.read_s >= self._timing.renewal_s:
-            return True
-        return any(
-            name not in records.flows or records.flows[name].instance != beat.instance
-            for name, beat in pulse.beats.items()
-        )
+    def _is_stale(self, written: Written, records: Records, pulse: Pulse, *, in_handoff: bool) -> bool:
+        old = self._now_s() - records.read_s >= self._timing.renewal_s
+        return records.are_stale(pulse, written.token, in_handoff=in_handoff, old=old)
 
-    def _read_records(self, written: Written, version: str) -> _Records:
+    def _read_records(self, written: Written, version: str) -> Records:
         flows = dict(self._store.read_flows(self.key))
         if self._life.value != self._setting.incarnation:
             # Another group's look may have acknowledged a restart in between: these may be the records of an old copy.
             raise _AdoptAgain("the ownership store was restarted")
-        self._records = _Records(flows, written.token, version, self._now_s())
+        self._records = Records(flows, written.token, version, self._now_s())
         return self._records
-
-    def _expired(self, state: GroupState, records: dict[str, FlowRecord]) -> Iterable[Event]:
-        """Flows whose heartbeat stood still for their session timeout, by this leader's clock."""
-        now_s = self._now_s()
-        for name, flow in sorted(state.flows.items()):
-            record = records.get(name)
-            if not flow.bound or record is None or record.instance != flow.instance or not record.bound:
-                continue
-            if self._leadership.flows.still_s(name, now_s) >= record.session_timeout_s:
-                yield FlowExpired(flow=name, instance=flow.instance)
 
     def _decide(self, written: Written, events: Iterable[Event]) -> Written:
         """Feed the events to the core and write what comes out; the very same `written` if nothing changed."""
@@ -408,8 +376,3 @@ class GroupRuntime:
             raise
         except PartqError as error:
             self._log("warning", "tidying_failed", group=str(self.key), reason=str(error))
-
-
-def _in_handoff(state: GroupState) -> bool:
-    """Whether a partition changes hands, or is about to."""
-    return any(each.phase is Phase.PAUSED or each.phase is Phase.FENCING for each in state.partitions.values())

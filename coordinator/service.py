@@ -23,6 +23,7 @@ from coordinator.leadership import Timing
 from coordinator.life import Life
 from coordinator.logs import Log
 from coordinator.runtime import GroupRuntime
+from coordinator.schedule import FIRST_RETRY_S, Entry
 from coordinator.settings import Settings
 from partq_spark.errors import PartqError, Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore
@@ -34,32 +35,9 @@ from partq_spark.objects.api import ObjectStore
 STOP_WAIT_S: Final = 1.5
 """For what is under way and for giving up the leases; a lease that is not given up in time ends by itself."""
 
-_FIRST_RETRY_S: Final = 0.1
 _STUCK_AFTER_S: Final = 10.0
-_REPEAT_LOG_S: Final = 60.0
-_NEWS_BURST: Final = 5.0
-_NEWS_PER_S: Final = 10.0
-"""Flows that acknowledge are news too: a busy group is looked at a few times a second, a quiet one at once."""
-
 _GONE_AFTER_LOOKS: Final = 2
 _UNKNOWN_LOOK_S: Final = 1.0
-
-
-class _Group:
-    """One group's place in the schedule. Changed by the main thread alone."""
-
-    def __init__(self, runtime: GroupRuntime, facts: GroupFacts, now_s: float) -> None:
-        self.runtime = runtime
-        self.facts = facts
-        self.due_s = now_s
-        self.running = False
-        self.news = False  # came while it was running
-        self.credit = _NEWS_BURST
-        self.credit_s = now_s
-        self.failures = 0
-        self.problem = ""
-        self.told_s = -_REPEAT_LOG_S
-        self.missing = 0  # looks at heads in a row that did not show it
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +94,7 @@ class Service:
         self._workers = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
         self._fences = Pool(settings.fence_threads, "fence")
         self._inbox: queues.SimpleQueue[_Stepped | _Looked | _News | _Stop] = queues.SimpleQueue()
-        self._groups: dict[GroupKey, _Group] = {}
+        self._groups: dict[GroupKey, Entry] = {}
         self._stopping = threading.Event()
         self._heads_due_s = 0.0
         self._heads_running = False
@@ -164,7 +142,7 @@ class Service:
 
     def _reach_ownership(self) -> bool:
         """Ask the ownership store for its incarnation until it answers; False if the process is to end before."""
-        pause_s = _FIRST_RETRY_S
+        pause_s = FIRST_RETRY_S
         while not self._stopping.is_set():
             self._turned_s = time.monotonic()
             try:
@@ -207,7 +185,7 @@ class Service:
         self._fences.close()
         self._log("info", "stopped", leases_released=released)
 
-    def _begin_release(self, key: GroupKey, group: _Group) -> int:
+    def _begin_release(self, key: GroupKey, group: Entry) -> int:
         if group.runtime.leading:
             self._workers.submit(self._work, key, partial(_release, group.runtime))
             return 1
@@ -256,36 +234,11 @@ class Service:
 
     def _take_step(self, message: _Stepped, now_s: float) -> None:
         group = self._groups[message.key]
-        group.running = False
-        group.due_s = now_s + message.next_s
         if message.error:
-            group.failures += 1
-            pause_s = min(_FIRST_RETRY_S * 2 ** min(group.failures - 1, 16), self._timing.retry_most_s)
-            group.due_s = now_s + self._effects.uniform(pause_s / 2, pause_s)
-            if message.error != group.problem or now_s - group.told_s >= _REPEAT_LOG_S:
-                group.told_s = now_s
+            if group.failed(message.error, now_s, self._timing.retry_most_s, self._effects.uniform):
                 self._log("error", "group_failed", group=str(message.key), reason=message.error)
-            group.problem = message.error
-        elif group.failures:
-            self._log("info", "group_recovered", group=str(message.key), failures=group.failures)
-            group.failures, group.problem = 0, ""
-        if group.news:
-            group.news = False
-            self._wake(group, now_s)
-
-    def _wake(self, group: _Group, now_s: float) -> None:
-        """Look at a group because of news, at once unless it has had many of late."""
-        if group.running:
-            group.news = True
-            return
-        if group.failures:
-            return  # its pause is not cut short, or a store in need would be asked all the more
-        group.credit = min(_NEWS_BURST, group.credit + (now_s - group.credit_s) * _NEWS_PER_S)
-        group.credit_s = now_s
-        wait_s = max(0.0, 1.0 - group.credit) / _NEWS_PER_S
-        if now_s + wait_s < group.due_s:
-            group.credit -= 1.0
-            group.due_s = now_s + wait_s
+        elif failures := group.stepped(message.next_s, now_s):
+            self._log("info", "group_recovered", group=str(message.key), failures=failures)
 
     def _take_news(self, message: _News, now_s: float) -> None:
         if message.error != self._ownership_problem:
@@ -294,7 +247,7 @@ class Service:
         for key in self._groups if message.groups is None else message.groups:
             group = self._groups.get(key)
             if group is not None:
-                self._wake(group, now_s)
+                group.woken(now_s)
             elif key.namespace == self._heads.namespace and now_s >= self._unknown.get(key, now_s):
                 # Made a moment ago; and if it was not, it is not asked for again at once.
                 if len(self._unknown) > 1000:
@@ -314,13 +267,13 @@ class Service:
         for key, facts in found.items():
             group = self._groups.get(key)
             if group is None:
-                self._groups[key] = _Group(self._make_runtime(key), facts, now_s)
+                self._groups[key] = Entry(self._make_runtime(key), facts, now_s)
                 self._log("info", "group_found", group=str(key), queue_id=facts.queue_id)
                 continue
             group.missing = 0
             if group.facts is not facts and group.facts != facts:
                 group.facts = facts
-                self._wake(group, now_s)
+                group.woken(now_s)
         if message.queue is None and not message.error:
             self._drop_missing(set(self._groups) - set(found))
 
