@@ -33,6 +33,7 @@ from tests.ownership.facts import Acknowledged, Bound, Claimed, Delivered, Ended
 
 NAME_TAKEN: Final = 3
 _RETRY_S: Final = 0.1
+_DAWDLE_S: Final = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +59,7 @@ class Settings:
     hold_s: float = 0.2  # messages are held for up to so long before they are acknowledged
     slow_s: float = 0.0  # some of them so long
     slow_share: float = 0.0
+    dawdle_share: float = 0.0  # of the deliveries: up to a second passes between looking and delivering
     follow_parent: bool = False  # end with the process that started this one
 
 
@@ -165,6 +167,8 @@ class Consumer:
         }
         if not ends:
             return False
+        if self._chance.random() < self._settings.dawdle_share:
+            self._session.pause(self._chance.uniform(0, _DAWDLE_S))
         sent_s = now_s()
         if not self._session.deliver(ends):
             return False

@@ -132,7 +132,7 @@ class Storm:
         else:
             note.unlink(missing_ok=True)
             self._count("flows started without history")
-        return self._cast.start_flow(name, keep_mapping=str(note), slow_s=2.0, slow_share=0.005)
+        return self._cast.start_flow(name, keep_mapping=str(note), slow_s=2.0, slow_share=0.005, dawdle_share=0.1)
 
     def _kill(self, name: str) -> None:
         self._count("flows killed")

@@ -60,7 +60,7 @@ def owned_by(cast: Cast, flow: str) -> str:
 def test_a_frozen_flow_plans_and_acknowledges_nothing_after_its_partitions_moved(tmp_path: Path) -> None:
     with Cast(tmp_path, partitions=8, rebalance_delay_s=0.5) as cast:
         with Observer(cast) as observer:
-            started(cast, "a", "b", hold_s=0.5)
+            started(cast, "a", "b", hold_s=0.5, dawdle_share=1.0)
             cast.flows["a"].freeze()
             cast.wait_until(lambda: owned_by(cast, "b"), cast.session_timeout_s + 3)
             moved = cast.epochs()

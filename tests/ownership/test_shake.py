@@ -17,7 +17,7 @@ from tests.ownership.shake import TEMPLATE, shake, told, write_document
 def test_a_storm_ends_in_balance_and_leaves_no_trace_of_two_owners(
     tmp_path: Path, report: Callable[[str], None]
 ) -> None:
-    found = shake(tmp_path / "work", duration_s=24, storm_s=12, seed=20, flows=5, partitions=12, redis_restarts=1)
+    found = shake(tmp_path / "work", duration_s=32, storm_s=12, seed=20, flows=5, partitions=12, redis_restarts=1)
     report(told(found))
     assert found.failures == ()
     assert found.course.done["leading coordinators killed"] >= 1
