@@ -32,7 +32,7 @@ from partq_spark.flow.model import GroupKey
 from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
 from partq_spark.objects.api import ObjectStore
 
-STOP_WAIT_S: Final = 1.5
+STOP_WAIT_S: Final = 1.2
 """For what is under way and for giving up the leases; a lease that is not given up in time ends by itself."""
 
 _STUCK_AFTER_S: Final = 10.0
