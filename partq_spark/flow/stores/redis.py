@@ -71,6 +71,7 @@ class RedisOwnership:
     ) -> None:
         self._client = client
         self._token = token
+        self._read: dict[GroupKey, dict[str, _Read]] = {}  # as `read_flows` found it last, and what it meant
         if group is None:
             self._listener = Listener(client, "PSUBSCRIBE", "partq:*:news")
         else:
@@ -116,18 +117,27 @@ class RedisOwnership:
         rows, beats, now = self._client.call(_READ_FLOWS, _keys(key, "beats", "flows"))
         with _reading(key, "beats"):
             bound = {flow: _beat(beat, int(now))[1] for flow, beat in _pairs(beats)}
-        records: dict[str, bytes] = {}
+        known = self._read.get(key, {})
+        read: dict[str, _Read] = {}
         deliveries: dict[str, dict[int, Delivery]] = {}
+        flows: list[tuple[str, FlowRecord]] = []
         with _reading(key, "flows"):
-            for name, value in _pairs(rows):
-                flow, space, partition = name.partition(" ")
-                if space:
-                    deliveries.setdefault(flow, {})[int(partition)] = _delivery(value)
+            for name, text in _pairs(rows):
+                one = known.get(name)
+                if one is None or one[0] != text:
+                    one = text, *_row(key, name, text)
+                read[name] = one
+                _, flow, partition, value = one
+                if isinstance(value, FlowRecord):
+                    flows.append((flow, value))
+                elif flow in deliveries:
+                    deliveries[flow][partition] = value
                 else:
-                    records[flow] = value.encode()
+                    deliveries[flow] = {partition: value}
+        self._read[key] = read
         return {
-            flow: _record(key, flow, body, bound.get(flow, False), deliveries.get(flow, {}))
-            for flow, body in records.items()
+            flow: replace(record, bound=bound.get(flow, False), deliveries=deliveries.get(flow, {}))
+            for flow, record in flows
         }
 
     def read_flow(self, key: GroupKey, flow: str) -> tuple[FlowRecord, Beat] | None:
@@ -278,6 +288,7 @@ class RedisOwnership:
         return frozenset(GroupKey(*match.groups()) for match in map(_CHANNEL.fullmatch, channels) if match)
 
     def drop_group(self, key: GroupKey) -> None:
+        self._read.pop(key, None)
         self._client.call(_DROP_GROUP, _keys(key, "state", "flows", "beats", "version", "leader", "ownership"))
 
 
@@ -328,6 +339,16 @@ def _rows(deliveries: Mapping[int, Delivery]) -> Iterator[str | int]:
     for partition, one in deliveries.items():
         yield partition
         yield f"{one.epoch} {one.delivered} {one.acknowledged}"
+
+
+_Read = tuple[str, str, int, FlowRecord | Delivery]  # the text; the flow, the partition, and what the text means
+
+
+def _row(key: GroupKey, name: str, text: str) -> tuple[str, int, FlowRecord | Delivery]:
+    flow, space, partition = name.partition(" ")
+    if space:
+        return flow, int(partition), _delivery(text)
+    return flow, -1, decode_record(text.encode(), _shown(key, f"flows[{flow}]"))
 
 
 def _delivery(text: str) -> Delivery:

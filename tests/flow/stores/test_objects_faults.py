@@ -262,6 +262,26 @@ def test_ages_are_the_stores_own_and_grow(tmp_path: Path) -> None:
     assert age_s() == 2
 
 
+def test_a_record_whose_heartbeat_failed_is_seen_by_all_from_the_next_heartbeat_on(recorded: Recorded) -> None:
+    """Also by those who read the record before and keep it as long as its token stays."""
+    flow, leader = open_recorded(recorded), open_recorded(recorded)
+    record = a_record()
+    flow.bind(KEY, record, replaces=None)
+    assert leader.read_flows(KEY) == {"billing-1": record}
+
+    def fail(verb: str, name: str) -> None:
+        if (verb, name) == ("swap", "beats/billing-1"):
+            recorded.before = lambda verb, name: None
+            raise Unavailable("the request was lost")
+
+    recorded.before = fail
+    with pytest.raises(Unavailable):
+        flow.report(KEY, "billing-1", record.instance, {1: delivery(5)})
+    assert leader.read_flows(KEY) == {"billing-1": record}
+    flow.beat(KEY, "billing-1", record.instance)
+    assert leader.read_flows(KEY)["billing-1"].deliveries == {1: delivery(5)}
+
+
 def test_beats_do_not_wait_for_a_delivery(recorded: Recorded) -> None:
     """A delivery whose record takes long does not end the lease of its flow."""
     flow = open_recorded(recorded)

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +117,10 @@ def test_the_rights_that_are_named_are_enough(guarded: RedisServer) -> None:
     store.drop_group(KEY)
     for opened in (store, flow):
         opened.close()
+
+
+def test_the_documents_name_the_same_rights() -> None:
+    assert RIGHTS in (Path(__file__).parents[3] / "docs/ownership.md").read_text(encoding="utf-8")
 
 
 def test_user_and_password_come_from_the_environment(guarded: RedisServer) -> None:

@@ -1,4 +1,7 @@
-"""Redis over TLS, with a real server, an authority of our own and certificates that are wrong in the usual ways."""
+"""Redis over TLS, with a real server, an authority of our own and certificates that are wrong in the usual ways.
+
+The certificates are made with the package cryptography, which comes with Azure's SDK.
+"""
 
 from __future__ import annotations
 
