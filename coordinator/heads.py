@@ -61,6 +61,15 @@ class Heads:
         with self._lock:
             self._seen[queue] = _Seen(etag=document.etag, groups=groups)
 
+    def now(self, key: GroupKey) -> GroupFacts:
+        """One group, looked at now. Raises as `look`, and `Invalid` if the group is gone."""
+        self.look(key.queue)
+        with self._lock:
+            seen = self._seen.get(key.queue)
+        if seen is None or key not in seen.groups:
+            raise Invalid(f"group {key} was deleted: its flows end")
+        return seen.groups[key]
+
     def ends(self, queue: str, queue_id: str) -> tuple[int, ...]:
         """The log's end of every partition number ever used, read now. Raises `Invalid` if the queue is gone."""
         name = names.head_name(self.namespace, queue)

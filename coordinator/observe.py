@@ -54,9 +54,11 @@ def is_candidate(record: FlowRecord, setting: Setting, gone: Collection[Owner]) 
 
 
 def leftovers(state: GroupState, records: Mapping[str, FlowRecord], setting: Setting) -> Iterator[Owner]:
-    """Records that mean nothing any more: of flows that left and own nothing, or that belong to a former queue."""
+    """Records that mean nothing any more: of flows that left and own nothing, and of instances that ended with a former
+    queue or a former life of the store.
+    """
     for name, record in sorted(records.items()):
-        if name not in state.flows and (not record.bound or record.queue_id != setting.queue_id):
+        if name not in state.flows and not (record.bound and is_reliable(record, setting)):
             yield Owner(name, record.instance)
 
 

@@ -88,6 +88,7 @@ class GroupRuntime:
         life: Life,
         checkpoints: Callable[[str], CheckpointStore],
         ends: Callable[[str], Sequence[int]],
+        facts_now: Callable[[], GroupFacts] | None = None,
         name: str,
         timing: Timing | None = None,
         effects: Effects | None = None,
@@ -95,13 +96,15 @@ class GroupRuntime:
         log: Log = silent,
     ) -> None:
         """`checkpoints` makes the checkpoint store for a queue id; `ends` reads the log's end of every partition of the
-        queue with this id, now; `life` is shared by all groups that use `store`; `run` may do fences side by side.
+        queue with this id, now; `facts_now` reads the head now, where it must not be an old one that says what the
+        queue is; `life` is shared by all groups that use `store`; `run` may do fences side by side.
         """
         self.key = key
         self._store = store
         self._life = life
         self._make_checkpoints = checkpoints
         self._ends = ends
+        self._facts_now = facts_now
         self._timing = timing or Timing()
         self._effects = effects or Effects()
         self._run = run
@@ -169,6 +172,8 @@ class GroupRuntime:
 
     def _step(self, facts: GroupFacts) -> Step:
         incarnation = self._incarnation = self._life.ask()
+        if self._written is not None and facts.queue_id != self._setting.queue_id:
+            facts = self._confirmed(facts)
         if self._written is not None and self._setting != Setting(queue_id=facts.queue_id, incarnation=incarnation):
             self._forget("the queue is another one, or the ownership store was restarted")
         pulse = self._leadership.look(self._written.state.flows if self._written is not None else ())
@@ -180,7 +185,10 @@ class GroupRuntime:
             return Step(leading=False, next_s=self._timing.renewal_s)
         if self._written is not None and pulse.state_token != self._written.token:
             self._forget("somebody else wrote the state")
-        written = self._written or self._adopt(facts, incarnation)
+        written = self._written
+        if written is None:
+            facts = self._confirmed(facts)
+            written = self._adopt(facts, incarnation)
         if self._is_quiet(written, facts, pulse):
             self._tidy(written)
             return Step(leading=True, next_s=self._next_s(written.state))
@@ -307,7 +315,7 @@ class GroupRuntime:
         """What has happened since the state was written."""
         state = written.state
         events: list[Event] = []
-        if altered(state, facts):
+        if altered(state, facts) and altered(state, facts := self._confirmed(facts)):
             known = self._make_checkpoints(facts.queue_id).list_checkpoints()
             epochs = {number: each.epoch for number, each in known.items()}
             events.append(QueueAltered(settings=facts.settings, partitions=facts.partitions, epochs=epochs))
@@ -324,6 +332,12 @@ class GroupRuntime:
         if due_s is not None and due_s <= self._now_s():
             events.append(Tick())
         return events
+
+    def _confirmed(self, facts: GroupFacts) -> GroupFacts:
+        """The facts as they are now. Those of a step may be some seconds old, and a former leader may have acted on
+        newer ones: what it added must not be taken for removed.
+        """
+        return self._facts_now() if self._facts_now is not None else facts
 
     def _is_stale(self, written: Written, records: Records, pulse: Pulse, *, in_handoff: bool) -> bool:
         old = self._now_s() - records.read_s >= self._timing.renewal_s

@@ -99,6 +99,7 @@ class Service:
         self._heads_due_s = 0.0
         self._heads_running = False
         self._heads_problem = "no queue was looked at yet"
+        self._head_problems: dict[str, str] = {}  # by queue, as last told
         self._ownership_problem = ""
         self._unknown: dict[GroupKey, float] = {}
         self._turned_s = time.monotonic()
@@ -295,6 +296,7 @@ class Service:
             life=self._life,
             checkpoints=lambda queue_id: CheckpointStore(self._store, key, queue_id, effects=self._effects),
             ends=lambda queue_id: self._heads.ends(key.queue, queue_id),
+            facts_now=lambda: self._heads.now(key),
             name=self._settings.name,
             timing=self._timing,
             effects=self._effects,
@@ -318,7 +320,8 @@ class Service:
         try:
             names = [queue] if queue is not None else self._heads.queues()
             problems = [each for each in self._fences.run(self._look_at, names) if each]
-            error = problems[0] if problems else ""
+            # One that is damaged, say, is no reason to be out of order: its groups stay as they were last seen.
+            error = problems[0] if problems and len(problems) == len(names) else ""
             if not self._groups:
                 self._probe()  # nobody else asks, and `/readyz` is to know
         except PartqError as problem:
@@ -336,11 +339,16 @@ class Service:
                 self._life.lost(known)
 
     def _look_at(self, queue: str) -> str:
+        error = ""
         try:
             self._heads.look(queue)
         except PartqError as problem:
-            return " ".join(str(problem).split())
-        return ""
+            error = " ".join(str(problem).split())
+        if error != self._head_problems.get(queue, ""):
+            self._head_problems[queue] = error
+            if error:
+                self._log("error", "head_failed", queue=queue, reason=error)
+        return error
 
     def _drop(self, key: GroupKey, runtime: GroupRuntime) -> None:
         try:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.core.machine import next_deadline
+from coordinator.facts import facts_of
 from partq_spark.flow.model import Phase, RebalanceStatus
 from partq_spark.log.model import QueueConfig
 from tests.coordinator.world import KEY, SESSION_S, World
@@ -264,3 +265,36 @@ def test_timers_run_on_in_the_lease() -> None:
     assert lease is not None
     assert lease.lease.timers["holddown"] == pytest.approx(20, abs=1.0)
     assert next_deadline(world.state()) == pytest.approx(world.now_s + 30, abs=0.1), "the state's own is as written"
+
+
+def test_a_new_leader_with_an_old_look_at_the_head_takes_nothing_away() -> None:
+    """The former leader has seen that the queue has more partitions; the next one's look at the head is older."""
+    world = World(partitions=4)
+    first = world.coordinator("c1")
+    world.flow("a")
+    world.settle()
+    old = facts_of(world.queue.head, world.queue.head.groups[KEY.group])
+    six = replace(world.queue.head.layout, partitions=6, begin=(0,) * 6)
+    world.altered(lambda head: replace(head, layouts=(six,), next=(0,) * 6))
+    world.settle()
+    assert world.counts() == {"a": 6}
+    first.runtime.release()
+    first.stopped = True
+    second = world.coordinator("c2")
+    for _ in range(3):
+        second.runtime.step(old)
+    assert world.counts() == {"a": 6}
+    assert len(world.log.of("queue_altered")) == 1
+
+
+def test_records_of_a_former_life_of_the_store_are_removed() -> None:
+    world = World()
+    world.coordinator()
+    flow = world.flow("a")
+    world.settle()
+    flow.die()
+    world.server.incarnation = "another"
+    world.settle()
+    world.run(SESSION_S * 2 + 10)
+    assert world.server.open().read_flows(KEY) == {}
+    assert world.state().flows == {}

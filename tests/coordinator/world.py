@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from coordinator.core.invariants import violations
-from coordinator.facts import facts_of
+from coordinator.facts import GroupFacts, facts_of
 from coordinator.leadership import Timing
 from coordinator.life import Life
 from coordinator.logs import Value
@@ -209,6 +209,7 @@ class Coordinator:
             life=Life(self.ownership),
             checkpoints=lambda queue_id: CheckpointStore(objects, KEY, queue_id, effects=effects),
             ends=lambda queue_id: queue.require(queue_id).next,
+            facts_now=self.facts,
             name=name,
             timing=timing,
             effects=effects,
@@ -216,15 +217,18 @@ class Coordinator:
         )
         self.stopped = False
 
+    def facts(self) -> GroupFacts:
+        head = self.world.queue.refresh()
+        return facts_of(head, head.groups[KEY.group])
+
     def step(self) -> Step:
         if self.stopped:
             return Step(leading=False, next_s=1.0)
-        head = self.world.queue.refresh()
         server = self.world.server
         server.before = self.faults.point
         server.after = lambda verb: self.faults.point(f"{verb} answered")
         try:
-            return self.runtime.step(facts_of(head, head.groups[KEY.group]))
+            return self.runtime.step(self.facts())
         except Killed:
             self.stopped = True
             return Step(leading=False, next_s=1.0)
