@@ -1,0 +1,106 @@
+"""A simulated coordinator: the real `GroupRuntime` of one group, stepped as the service does, over simulated stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coordinator.facts import GroupFacts
+from coordinator.leadership import Timing
+from coordinator.life import Life
+from coordinator.logs import Log
+from coordinator.runtime import GroupRuntime
+from partq_spark.errors import PartqError
+from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.effects import Effects
+from partq_spark.flow.model import GroupSettings
+from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
+from tests.simulation.links import Link
+from tests.simulation.objects import Objects
+from tests.simulation.plan import Plan
+from tests.simulation.scheduler import Process
+from tests.simulation.stores import KEY, QUEUE_ID
+
+RETRY_S = 0.2
+MOST_RETRY_S = 2.0
+
+
+@dataclass(slots=True)
+class Head:
+    """What the queue's head says: its settings, its partitions, and how far each has been published."""
+
+    settings: GroupSettings
+    ends: list[int] = field(default_factory=list)
+
+    def facts(self) -> GroupFacts:
+        """As a coordinator takes them out of a head."""
+        return GroupFacts(
+            queue_id=QUEUE_ID,
+            settings=self.settings,
+            partitions=tuple(range(len(self.ends))),
+            starts=dict.fromkeys(range(len(self.ends)), 0),
+        )
+
+
+def coordinate(
+    plan: Plan,
+    process: Process,
+    link: Link,
+    store: OwnershipStore,
+    objects: Objects,
+    head: Head,
+    effects: Effects,
+    log: Log,
+) -> None:
+    """What a coordinator process does until it is killed."""
+
+    def ends(_: str) -> Sequence[int]:
+        return link.call("head", lambda: tuple(head.ends), write=False)
+
+    life = Life(store)
+    runtime = GroupRuntime(
+        KEY,
+        store=store,
+        life=life,
+        checkpoints=lambda queue_id: CheckpointStore(objects, KEY, queue_id, effects=effects, time_us=lambda: 0),
+        ends=ends,
+        name=process.name,
+        timing=Timing(
+            lease_timeout_s=plan.lease_timeout_s,
+            renewal_s=plan.renewal_s,
+            handoff_look_s=0.1,
+            frozen_after_s=min(plan.lease_timeout_s, 3.0),
+            assumed_session_timeout_s=plan.session_timeout_s,
+            retry_most_s=1.0,
+        ),
+        effects=effects,
+        log=log,
+    )
+    facts: GroupFacts | None = None
+    looked_s = 0.0
+    pause_s = RETRY_S
+    while True:
+        incarnation = life.value
+        try:
+            if facts is None or effects.now_s() - looked_s > 1.0:
+                looked_s = effects.now_s()
+                facts = link.call("head", head.facts, write=False)
+            step = runtime.step(facts)
+        except Reincarnated:
+            if incarnation is not None:
+                life.lost(incarnation)
+            wait_s = 0.0
+        except PartqError:
+            wait_s = effects.uniform(0.0, pause_s)
+            pause_s = min(pause_s * 2, MOST_RETRY_S)
+        else:
+            wait_s, pause_s = step.next_s, RETRY_S
+        if wait_s > 0.0:
+            wait(store, effects, wait_s)
+
+
+def wait(store: OwnershipStore, effects: Effects, wait_s: float) -> None:
+    """Until there are news or the time is over; a store that has no news says so early."""
+    begun_s = effects.now_s()
+    if store.wait_news(wait_s) is None:
+        effects.sleep(max(0.0, begun_s + wait_s - effects.now_s()))

@@ -1,0 +1,244 @@
+"""The guards of ownership, each with a way to switch it off: the negative controls of the simulation.
+
+A guard is off in here and nowhere else. If the checker does not notice, it could not notice a bug there either.
+`python -m tests.simulation.guards --seeds N` prints the first seed that notices each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from coordinator import fences, runtime
+from coordinator.core.actions import Action
+from coordinator.core.machine import pending
+from coordinator.facts import GroupFacts
+from coordinator.records import Records
+from coordinator.runtime import GroupRuntime, Step, Written
+from partq_spark.flow.acknowledging import Acknowledger
+from partq_spark.flow.binding import Life
+from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.hand import Hand
+from partq_spark.flow.model import Delivery, GroupKey, GroupState, Lease
+from partq_spark.flow.session import Session
+from partq_spark.flow.stores.api import Pulse
+from partq_spark.flow.stores.memory import MemoryOwnership, MemoryServer
+from tests.simulation.plan import Outcome
+from tests.simulation.world import run_seed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guard:
+    """One thing that stands between a fault and two owners, a lost message or a wrong mark."""
+
+    name: str
+    off: Callable[[], AbstractContextManager[object]]
+    conditional: bool = True  # whether checkpoints compare ETags
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """The first seed that noticed a missing guard, and what it said."""
+
+    seed: int
+    error: str
+
+
+def first_finding(guard: Guard, seeds: Iterable[int]) -> Finding | None:
+    """Run seeds with the guard off until one fails."""
+    with guard.off():
+        for seed in seeds:
+            try:
+                run_seed(seed, conditional=guard.conditional)
+            except Exception as error:  # noqa: BLE001 - whatever goes wrong without a guard is the finding
+                return Finding(seed=seed, error=f"{type(error).__name__}: {error}"[:150])
+    return None
+
+
+def run_without(guard: Guard, seed: int) -> Outcome:
+    """One seed with the guard off."""
+    with guard.off():
+        return run_seed(seed, conditional=guard.conditional)
+
+
+# --- what stands in a guard's place -----------------------------------------------------------------------------------
+
+
+def _always(*_: object, **__: object) -> bool:
+    return True
+
+
+def _never(*_: object, **__: object) -> bool:
+    return False
+
+
+def _renews_any_lease() -> AbstractContextManager[object]:
+    """A leader never learns that another one has taken its place."""
+
+    def renew_lease(store: MemoryOwnership, key: GroupKey, lease: Lease) -> Pulse:
+        with store._call("renew_lease", key) as group:
+            return Pulse(
+                state_token=group.token,
+                records_version=group.version,
+                beats={flow: store._seen_beat(beat) for flow, beat in group.beats.items()},
+            )
+
+    return patch.object(MemoryOwnership, "renew_lease", renew_lease)
+
+
+def _swaps_any_state() -> AbstractContextManager[object]:
+    real = MemoryOwnership.swap_state
+
+    def swap_state(store: MemoryOwnership, key: GroupKey, body: bytes, *, token: str, expected: str | None) -> None:
+        found = store._server.groups.get(key)
+        real(store, key, body, token=token, expected=found.token if found is not None else None)
+
+    return patch.object(MemoryOwnership, "swap_state", swap_state)
+
+
+def _delivers_in_any_state() -> AbstractContextManager[object]:
+    real = MemoryOwnership.deliver
+
+    def deliver(
+        store: MemoryOwnership,
+        key: GroupKey,
+        flow: str,
+        instance: str,
+        deliveries: Mapping[int, Delivery],
+        *,
+        state_token: str,
+    ) -> bool:
+        found = store._server.groups.get(key)
+        token = found.token if found is not None and found.token is not None else state_token
+        return real(store, key, flow, instance, deliveries, state_token=token)
+
+    return patch.object(MemoryOwnership, "deliver", deliver)
+
+
+def _knows_one_life() -> AbstractContextManager[object]:
+    """A restart of the store is not noticed."""
+    setter = MemoryServer.__dict__["incarnation"].fset
+    return patch.object(MemoryServer, "incarnation", property(lambda _: "always", setter))
+
+
+def _fences_first() -> AbstractContextManager[object]:
+    """The fences of a decision are carried out, and then it is written."""
+    stack = ExitStack()
+    real_step, real_write = GroupRuntime.step, GroupRuntime._write
+    facts: dict[int, GroupFacts] = {}
+
+    def step(group: GroupRuntime, now: GroupFacts) -> Step:
+        facts[id(group)] = now
+        return real_step(group, now)
+
+    def write(group: GroupRuntime, state: GroupState, actions: Sequence[Action], expected: str | None) -> Written:
+        before = {(each.partition, each.epoch) for each in pending(group.state)} if group.state is not None else set()
+        early = [each for each in pending(state) if (each.partition, each.epoch) not in before]
+        if early:
+            group._fence(Written(state, expected or ""), early, facts[id(group)])
+        return real_write(group, state, actions, expected)
+
+    stack.enter_context(patch.object(GroupRuntime, "step", step))
+    stack.enter_context(patch.object(GroupRuntime, "_write", write))
+    return stack
+
+
+def _delivers_unclaimed() -> AbstractContextManager[object]:
+    """What is claimed is not entered into the record before its first delivery is announced."""
+    real = Acknowledger.report
+
+    def report(writer: Acknowledger, life: Life, entries: Mapping[int, Delivery]) -> None:
+        known = {number: entry for number, entry in entries.items() if writer._hand.has_claimed((number,))}
+        if known:
+            real(writer, life, known)
+
+    return patch.object(Acknowledger, "report", report)
+
+
+def _announces_nothing() -> AbstractContextManager[object]:
+    """The record learns of deliveries only when they are acknowledged."""
+    real = MemoryOwnership.deliver
+
+    def deliver(
+        store: MemoryOwnership,
+        key: GroupKey,
+        flow: str,
+        instance: str,
+        deliveries: Mapping[int, Delivery],
+        *,
+        state_token: str,
+    ) -> bool:
+        less = {number: replace(entry, delivered=entry.acknowledged) for number, entry in deliveries.items()}
+        return real(store, key, flow, instance, less, state_token=state_token)
+
+    return patch.object(MemoryOwnership, "deliver", deliver)
+
+
+class _AnyToken(str):
+    __slots__ = ()
+
+    def __eq__(self, _: object) -> bool:
+        return True
+
+    def __ne__(self, _: object) -> bool:
+        return False
+
+    __hash__ = str.__hash__
+
+
+def _drains_by_old_records() -> AbstractContextManager[object]:
+    """Records that were read before the pause was written count too."""
+    real = Records
+
+    def records(flows: Any, _: str, version: str, read_s: float) -> Any:
+        return real(flows, _AnyToken("any"), version, read_s)
+
+    return patch.object(runtime, "Records", records)
+
+
+def _lives_for_ever() -> AbstractContextManager[object]:
+    return patch.object(Life, "is_alive", lambda life, _: not life.ended)
+
+
+GUARDS = (
+    Guard(name="epoch equality", off=lambda: patch.object(Hand, "is_same_epoch", _always)),
+    Guard(name="one's own name in the checkpoint", off=lambda: patch.object(Session, "_names_me", _always)),
+    Guard(name="lease token", off=_renews_any_lease),
+    Guard(name="self-fencing", off=_lives_for_ever),
+    Guard(name="condition of the fence", off=nullcontext, conditional=False),
+    Guard(name="state before effect", off=_fences_first),
+    Guard(name="incarnation", off=_knows_one_life),
+    Guard(name="claim before delivery", off=_delivers_unclaimed),
+    Guard(name="announced before delivered", off=_announces_nothing),
+    Guard(name="delivered in the state that was seen", off=_delivers_in_any_state),
+    Guard(name="condition of the state", off=_swaps_any_state),
+    Guard(name="drained by records read after the pause", off=_drains_by_old_records),
+    Guard(name="a fence only at a higher epoch", off=lambda: patch.object(CheckpointStore, "_may_fence", _always)),
+    Guard(name="only the owner moves a checkpoint", off=lambda: patch.object(CheckpointStore, "_is_held", _always)),
+    Guard(name="lost reports count as all delivered", off=lambda: patch.object(fences, "_is_unknown", _never)),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Which seed notices that a guard is off?")
+    parser.add_argument("--seeds", type=int, default=2000, help="how many seeds to try")
+    parser.add_argument("--guard", choices=[guard.name for guard in GUARDS], help="only this one")
+    arguments = parser.parse_args()
+    missed = 0
+    for guard in GUARDS:
+        if arguments.guard in (None, guard.name):
+            finding = first_finding(guard, range(arguments.seeds))
+            missed += finding is None
+            said = f"seed {finding.seed}: {finding.error}" if finding else f"not noticed by {arguments.seeds} seeds"
+            sys.stdout.write(f"without {guard.name}: {said}\n")
+            sys.stdout.flush()
+    return min(missed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,319 @@
+"""One simulated world: its stores, publishers, coordinators and flows, and what becomes of them.
+
+What flows do is in `consumers`, what must be true in `checker`. This module starts, stops and restarts.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from coordinator.logs import Value
+from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.effects import Effects
+from partq_spark.flow.model import AccessType, GroupState, Owner, Phase, RebalanceStatus
+from partq_spark.flow.stores.api import OwnershipStore
+from partq_spark.flow.stores.memory import Snapshot
+from tests.simulation import history as h
+from tests.simulation.checker import Checker, demand
+from tests.simulation.consumers import Actor, Consumer
+from tests.simulation.coordinators import Head, coordinate
+from tests.simulation.links import Link, Weather
+from tests.simulation.objects import Objects, OwnershipInObjects, TrueObjects
+from tests.simulation.plan import MOST_DRIFT, MOST_OFFSET_S, Outcome, Plan
+from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.stores import KEY, QUEUE_ID, Ownership, ownership_server
+from tests.support.faulty import SECOND_US
+
+MOST_STEPS = 60_000
+LOOK_US = SECOND_US // 4
+NEVER_US = 10**12
+
+
+class World:
+    """Everything of one seed. `conditional` False: checkpoints are swapped without comparing ETags."""
+
+    def __init__(self, plan: Plan, *, conditional: bool = True, keep: int = 0) -> None:
+        self.plan = plan
+        self.rng = random.Random(f"run {plan.seed}")
+        self._tokens = random.Random(f"tokens {plan.seed}")
+        self.scheduler = Scheduler(self.rng)
+        self.checker = Checker()
+        self.history = h.History(self.checker.judge, keep)
+        self.counts: Counter[str] = Counter()
+        self.weather = Weather(rates=plan.rates, counts=self.counts, note=self.history.note)
+        self.head = Head(settings=plan.settings, ends=[0] * plan.partitions)
+        self.objects = TrueObjects(
+            self.scheduler,
+            self._tokens,
+            self.history,
+            session_timeout_s=plan.session_timeout_s,
+            conditional=conditional,
+        )
+        self.checkpoints = CheckpointStore(self.objects, KEY, QUEUE_ID, time_us=lambda: 0)
+        self.server, self.board = ownership_server(self.scheduler, self._tokens)
+        self._rewound: set[int] = set()
+        self._snapshots: list[Snapshot] = []
+        self._coordinators: dict[str, Process] = {}
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def process(self, name: str) -> Process:
+        """A new process with a clock of its own."""
+        if not self.plan.skewed:
+            return self.scheduler.process(name)
+        origin_s = 10_000.0 + self.rng.uniform(-MOST_OFFSET_S, MOST_OFFSET_S)
+        return self.scheduler.process(name, origin_s=origin_s, rate=1 + self.rng.uniform(-MOST_DRIFT, MOST_DRIFT))
+
+    def effects(self, process: Process) -> Effects:
+        """A process' own time and chance."""
+        return Effects(
+            now_s=process.now_s,
+            sleep=process.sleep,
+            uniform=self.rng.uniform,
+            token=lambda: f"{self._tokens.getrandbits(64):016x}",
+        )
+
+    def stores(self, process: Process, effects: Effects, *, flow: bool) -> tuple[Link, OwnershipStore, Objects]:
+        """A process' own ways to the stores."""
+        link = Link(process, self.weather)
+        objects = Objects(self.objects, link)
+        if self.plan.objects:
+            return link, OwnershipInObjects(objects, link, self.history, effects, self.scheduler), objects
+        inner = self.server.open(KEY if flow else None)
+        return link, Ownership(inner, self.board, link, self.history), objects
+
+    def start_coordinator(self, number: int) -> None:
+        """Begin a coordinator process, which is started again whenever it dies."""
+        process = self.process(f"c{number}")
+        effects = self.effects(process)
+        link, store, objects = self.stores(process, effects, flow=False)
+        self._coordinators[process.name] = process
+
+        def killed() -> None:
+            self.counts["coordinator restarts"] += 1
+            self.scheduler.push(lambda: self.start_coordinator(number), self.rng.randint(*self.plan.restart_us))
+
+        def log(level: str, event: str, /, **facts: Value) -> None:
+            if self.history.keep:
+                self.history.remember(f"{self.scheduler.now_us} {process.name} {level} {event} {facts}")
+
+        process.on_killed = killed
+        process.spawn("main", lambda: coordinate(self.plan, process, link, store, objects, self.head, effects, log))
+
+    def start_flow(self, actor: Actor) -> None:
+        """Begin a process for a flow identity; who ran it before may still be there, frozen or as a twin."""
+        actor.begun += 1
+        process = self.process(f"{actor.plan.name}/{actor.begun}")
+        effects = self.effects(process)
+        link, store, objects = self.stores(process, effects, flow=True)
+        actor.processes.append(process)
+
+        def again(delay_us: int) -> None:
+            actor.processes.remove(process)
+            if not actor.processes:  # nobody else runs under the name
+                self.scheduler.push(partial(self.start_flow, actor), delay_us)
+
+        def killed() -> None:
+            self.counts["flow restarts"] += 1
+            actor.stopped = actor.plan.deserter and len(actor.processes) == 1
+            again(NEVER_US if actor.stopped else self.rng.randint(*self.plan.restart_us))
+
+        def left() -> None:
+            again(actor.plan.pause_us)
+
+        process.on_killed = killed
+        if not actor.plan.keeps:
+            actor.mapping, actor.batch, actor.done = {}, {}, {}
+        consumer = Consumer(
+            plan=self.plan,
+            actor=actor,
+            process=process,
+            link=link,
+            store=store,
+            objects=objects,
+            head=self.head,
+            effects=effects,
+            history=self.history,
+            weather=self.weather,
+        )
+        process.spawn("main", lambda: consumer.run(left))
+
+    def start_twin(self, actor: Actor) -> None:
+        """Somebody starts a second process under a name that is in use, or was until it froze."""
+        if not self.weather.calm and not actor.stopped:
+            self.counts["twins"] += 1
+            self.start_flow(actor)
+
+    # --- what happens by itself ---------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Now and then something for one of the partitions."""
+        self.head.ends[self.rng.randrange(len(self.head.ends))] += self.rng.randint(1, 8)
+        if not self.weather.calm:
+            self.scheduler.push(self.publish, int(self.plan.publish_us * (0.2 + 1.6 * self.rng.random())))
+
+    def alter(self) -> None:
+        """Other settings, another access type, more partitions."""
+        self.counts["altered"] += 1
+        self.head.settings = self.plan.settings_later
+        self.head.ends += [0] * (self.plan.partitions_later - len(self.head.ends))
+
+    def remember(self) -> None:
+        """A copy of the ownership store that it may be set back to."""
+        self._snapshots.append(self.server.snapshot())
+        if not self.weather.calm:
+            self.scheduler.push(self.remember, self.rng.randint(SECOND_US // 2, 5 * SECOND_US))
+
+    def lose(self, kind: str) -> None:
+        """The ownership store forgets."""
+        self.counts[kind] += 1
+        self.history.add(h.StoreLost(self.scheduler.now_us, kind))
+        if kind == "flush":
+            self.server.flush()
+            return
+        self.weather.lives += 1
+        if kind == "empty":
+            self.server.restart_empty()
+        else:
+            self.server.restore(self.rng.choice(self._snapshots))
+
+    def rewind(self) -> None:
+        """Somebody takes a partition back, and away from whoever has it."""
+        partition = self.rng.randrange(len(self.head.ends))
+        offset = self.checker.partitions[partition].offset
+        if offset is None:
+            return
+        self.counts["rewound"] += 1
+        self.history.add(h.Rewinding(self.scheduler.now_us, partition))
+        # At one instant: what a lost answer does to a rewind is not what is looked at here.
+        to = self.rng.randint(max(0, offset - 20), offset)
+        self.checkpoints.rewind(partition, to, fence=True, delivered=self.head.ends[partition])
+        self._rewound.add(partition)
+
+    def calm(self) -> None:
+        """No faults from now on; who is frozen wakes up."""
+        self.weather.calm = True
+        for partition in sorted(self._rewound):
+            self.head.ends[partition] += 1  # an owner that is idle learns of a rewind with its next message
+        for process in self.scheduler.processes:
+            process.frozen_until_us = min(process.frozen_until_us, self.scheduler.now_us + SECOND_US)
+
+    # --- from beginning to end ----------------------------------------------------------------------------------------
+
+    def play(self) -> Outcome:
+        """Let everything happen, then wait until all is well. Raises `Violation`, or what should not have been
+        raised.
+        """
+        plan, scheduler = self.plan, self.scheduler
+        for number in range(plan.coordinators):
+            scheduler.push(partial(self.start_coordinator, number), self.rng.randrange(SECOND_US))
+        actors = [Actor(flow) for flow in plan.flows]
+        for actor in actors:
+            scheduler.push(partial(self.start_flow, actor), actor.plan.begins_us)
+            if actor.plan.twin:
+                scheduler.push(partial(self.start_twin, actor), self.rng.randrange(actor.plan.begins_us, plan.calm_us))
+        for at_us, kind in plan.losses:
+            scheduler.push(partial(self.lose, kind), at_us)
+        for at_us in plan.rewinds_us:
+            scheduler.push(self.rewind, at_us)
+        if plan.losses:
+            self.remember()
+        if plan.altered_us:
+            scheduler.push(self.alter, plan.altered_us)
+        scheduler.push(self.calm, plan.calm_us)
+        self.publish()
+        try:
+            scheduler.run(plan.calm_us, MOST_STEPS)
+            self.settle(actors)
+        finally:
+            scheduler.end()
+            if self.history.broken is not None:
+                raise self.history.broken
+        self.checker.finish(dict(enumerate(self.head.ends)))
+        self.counts["handoffs drained"] += self.checker.handoffs_drained
+        self.counts["handoffs forced"] += self.checker.handoffs_forced
+        return Outcome(
+            seed=plan.seed,
+            steps=scheduler.steps,
+            simulated_us=scheduler.now_us,
+            history=self.history.digest,
+            facts=self.history.count,
+            counts=self.counts,
+        )
+
+    def settle(self, actors: list[Actor]) -> None:
+        """After the faults: within the sum of the timers everything is Ready, even, and drained to the end."""
+        until_us = self.scheduler.now_us + plan_bound_us(self.plan)
+        while (missing := self.missing(actors)) and self.scheduler.now_us < until_us:
+            self.scheduler.run(self.scheduler.now_us + LOOK_US, MOST_STEPS)
+        demand(not missing, f"not settled {plan_bound_us(self.plan) / SECOND_US:.1f} s after the last fault:", missing)
+
+    def missing(self, actors: list[Actor]) -> str:
+        """What is not as it shall be in the end; empty: all is well."""
+        state = self.checker.state
+        if state is None:
+            return "there is no state"
+        if problem := uneven(state):
+            return f"{problem}: {h.outline(state)}"
+        alive = {actor.plan.name for actor in actors if not actor.stopped}
+        bound = {flow.name for flow in state.flows.values() if flow.bound}
+        if alive != bound:
+            return f"bound are {sorted(bound)}, alive {sorted(alive)}: {h.outline(state)}"
+        for number, end in enumerate(self.head.ends):
+            here = self.checker.partitions[number]
+            if (here.offset or 0) != end:
+                return f"partition {number} ends at {end}, its checkpoint at {here.offset}: {h.outline(state)}"
+        return ""
+
+
+def uneven(state: GroupState) -> str:
+    """Why a group is not Ready and even; empty: it is."""
+    if state.status is not RebalanceStatus.READY:
+        return f"the status is {state.status.value}"
+    bound = {Owner(flow.name, flow.instance): 0 for flow in state.flows.values() if flow.bound}
+    for partition in state.partitions.values():
+        if partition.phase is not Phase.OWNED or partition.owner not in bound:
+            return f"partition {partition.partition} is not Ready"
+        bound[partition.owner] += 1
+    counts = sorted(bound.values())
+    if state.settings.access_type is AccessType.EXCLUSIVE:
+        return "" if counts and counts[-1] == len(state.partitions) else "not exclusive"
+    return "" if counts and counts[-1] - counts[0] <= 1 else f"uneven: {counts}"
+
+
+def plan_bound_us(plan: Plan) -> int:
+    """The sum of all timers that may run one after the other once the faults have stopped."""
+    settings = (plan.settings, plan.settings_later)
+    bound_s = (
+        plan.lease_timeout_s  # the leader is gone
+        + 3 * plan.session_timeout_s  # a flow is gone: it is noticed, and its name becomes free
+        + 2 * max(each.rebalance_delay_s for each in settings)
+        + 2 * max(each.max_handoff_time_s for each in settings)
+        + max(plan.restart_us) / SECOND_US
+        + max(flow.pause_us + flow.work_us for flow in plan.flows) / SECOND_US
+        + 2 * plan.rates.timeout_us / SECOND_US
+        + 10.0
+    )
+    return int(bound_s * SECOND_US)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Every injected fault would be logged."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+
+
+def run_seed(seed: int, *, conditional: bool = True, keep: int = 0) -> Outcome:
+    """One world from beginning to end. Raises `Violation`, or whatever the code under test should not have raised."""
+    with quiet():
+        return World(Plan.draw(seed), conditional=conditional, keep=keep).play()
