@@ -76,4 +76,25 @@ PARTS: Final = (
         takes="2 min",
         limit_s=1200,
     ),
+    Part(
+        name="decide",
+        call="benchmarks.ownership:decide",
+        about="deciding who has what, for 1,000 flows and 10,000 partitions",
+        takes="1 min",
+        limit_s=600,
+    ),
+    Part(
+        name="flow",
+        call="benchmarks.ownership:flow",
+        about="a flow's heartbeat, and its way from bind to its first partitions",
+        takes="1 min",
+        limit_s=600,
+    ),
+    Part(
+        name="groups",
+        call="benchmarks.groups:measure",
+        about="one coordinator for 200 groups of 50 flows: processor time and memory",
+        takes="6 min",
+        limit_s=1800,
+    ),
 )

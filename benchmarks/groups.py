@@ -1,0 +1,238 @@
+"""Part `groups`: what one coordinator process takes for 200 groups of 50 flows each, with its default timers.
+
+Each group has a queue of its own with 50 partitions, and every flow one of them: state, records and checkpoints are
+written beforehand, by the stores' own calls. The 10,000 flows are played by one process that only sends their
+heartbeats, one a second for every flow, as the store's own script; it is not counted, and neither is Redis.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final
+
+import psutil
+
+from benchmarks.environment import ROOT
+from benchmarks.ownership import NAMESPACE, coordinator_process
+from benchmarks.report import Goal, Measure, Series
+from benchmarks.settings import Settings
+from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.codec import decode_state, encode_state
+from partq_spark.flow.model import Flow, FlowRecord, GroupKey, GroupSettings, GroupState, Owner, Partition, Phase
+from partq_spark.flow.stores import open_ownership
+from partq_spark.flow.stores.api import OwnershipStore, StateDocument
+from partq_spark.flow.stores.redis_scripts import BEAT
+from partq_spark.log.admin import create_group, create_queue
+from partq_spark.objects import UNCHANGED, ObjectStore, open_store
+from tests.support.servers import RedisServer, die_with_parent, running
+
+GROUPS: Final = 200
+FLOWS: Final = 50
+_INTERVAL_S: Final = 1.0  # of heartbeats: the default
+_SETTLE_S: Final = 5.0
+_ADOPT_WAIT_S: Final = 120.0
+_STOP_WAIT_S: Final = 10.0
+_LOOK_S: Final = 0.5
+logger = logging.getLogger(__name__)
+
+
+def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
+    """Processor time and memory of the coordinator, over a minute for every round."""
+    groups = GROUPS // 10 if settings.quick else GROUPS
+    minute_s = 10.0 if settings.quick else 60.0
+    url = f"file://{settings.work}/store"
+    with running(RedisServer()) as redis:
+        keys = _prepared(url, redis, groups)
+        logger.info("groups: %d groups are made", groups)
+        with _beating(redis, groups), coordinator_process(settings.work, url, redis.url) as process:
+            adopted_s = _wait_adopted(redis, keys)
+            time.sleep(_SETTLE_S)
+            shares, sizes_mb = [], []
+            for _ in range(1 if settings.quick else settings.rounds):
+                share, size_mb = _watched(psutil.Process(process.pid), minute_s)
+                shares.append(share)
+                sizes_mb.append(size_mb)
+                logger.info("groups: %.1f %% of a core, %.0f MB", share, size_mb)
+            _check_undisturbed(redis, keys)
+    return [
+        Measure(
+            what=f"one coordinator, {groups} groups of {FLOWS} flows: processor time",
+            subject=Series(name="partq", unit="% of a core", samples=tuple(shares)),
+            goal=Goal(sign="<=", limit=20.0, unit="%"),
+        ),
+        Measure(
+            what="its resident memory, the largest of the minute",
+            subject=Series(name="partq", unit="MB", samples=tuple(sizes_mb)),
+            goal=Goal(sign="<=", limit=200.0, unit="MB"),
+        ),
+        Measure(
+            what="from its start until it has adopted all groups",
+            subject=Series(name="partq", unit="s", samples=(adopted_s,)),
+        ),
+    ], []
+
+
+def _watched(process: psutil.Process, duration_s: float) -> tuple[float, float]:
+    """Percent of one core, and the largest resident size in MB (10^6 bytes)."""
+    begun, begun_s = process.cpu_times(), time.monotonic()
+    most = 0
+    while time.monotonic() - begun_s < duration_s:
+        most = max(most, process.memory_info().rss)
+        time.sleep(_LOOK_S)
+    ended = process.cpu_times()
+    took_s = time.monotonic() - begun_s
+    return 100 * (ended.user + ended.system - begun.user - begun.system) / took_s, most / 1e6
+
+
+# --- the groups -------------------------------------------------------------------------------------------------------
+
+
+def _key(number: int) -> GroupKey:
+    return GroupKey(NAMESPACE, f"queue-{number}", "group")
+
+
+def _owners() -> list[Owner]:
+    return [Owner(f"flow-{number:02d}", f"{number:016x}") for number in range(FLOWS)]
+
+
+def _prepared(url: str, redis: RedisServer, groups: int) -> list[GroupKey]:
+    """Balanced groups, as a coordinator would have left them a moment ago."""
+    store = open_store(url)
+    ownership = open_ownership(redis.url)
+    incarnation = ownership.incarnation()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: _prepare(store, ownership, incarnation, number), range(groups)))
+    ownership.close()
+    return [_key(number) for number in range(groups)]
+
+
+def _prepare(store: ObjectStore, ownership: OwnershipStore, incarnation: str, number: int) -> None:
+    key = _key(number)
+    queue = create_queue(store, key.namespace, key.queue, FLOWS)
+    create_group(queue, key.group, [0] * FLOWS)
+    queue_id = queue.head.queue_id
+    checkpoints = CheckpointStore(store, key, queue_id)
+    owners = _owners()
+    for place, owner in enumerate(owners):
+        checkpoints.fence(place, to=owner, epoch=1, start=0, delivered=None)
+        record = FlowRecord(
+            flow=owner.flow,
+            instance=owner.instance,
+            queue_id=queue_id,
+            incarnation=incarnation,
+            bound=True,
+            session_timeout_s=10.0,
+        )
+        ownership.bind(key, record, replaces=None)
+    state = GroupState(
+        queue_id=queue_id,
+        incarnation=incarnation,
+        settings=GroupSettings(),
+        partitions={
+            place: Partition(partition=place, phase=Phase.OWNED, epoch=1, owner=owner)
+            for place, owner in enumerate(owners)
+        },
+        flows={
+            owner.flow: Flow(name=owner.flow, instance=owner.instance, bound=True, since=place + 1, active=True)
+            for place, owner in enumerate(owners)
+        },
+        binds=FLOWS,
+    )
+    ownership.swap_state(key, encode_state(state, 0.0), token="0" * 16, expected=None)
+
+
+def _wait_adopted(redis: RedisServer, keys: list[GroupKey]) -> float:
+    """Until the coordinator has written every group's state under a token of its own; how long it took in s."""
+    store = open_ownership(redis.url)
+    store.incarnation()
+    begun_s = time.monotonic()
+    left = list(keys)
+    while left:
+        if time.monotonic() - begun_s > _ADOPT_WAIT_S:
+            raise RuntimeError(f"{len(left)} of {len(keys)} groups were not adopted in {_ADOPT_WAIT_S:g} s")
+        left = [key for key in left if store.read_state(key, known="0" * 16) is UNCHANGED]
+        time.sleep(0.05)
+    store.close()
+    return time.monotonic() - begun_s
+
+
+def _check_undisturbed(redis: RedisServer, keys: list[GroupKey]) -> None:
+    """Every flow still has its partition at its first epoch: the heartbeats came in time, and nobody did more work."""
+    store = open_ownership(redis.url)
+    store.incarnation()
+    for key in keys:
+        found = store.read_state(key)
+        state = decode_state(found.body, 0.0, str(key)) if isinstance(found, StateDocument) else None
+        if state is None or {(p.phase, p.epoch) for p in state.partitions.values()} != {(Phase.OWNED, 1)}:
+            raise RuntimeError(f"group {key} did not stay as it was: {state}")
+    store.close()
+
+
+# --- the heartbeats ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _beating(redis: RedisServer, groups: int) -> Iterator[None]:
+    """All flows beat, once a second each, by a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.groups", str(redis.port), str(groups)]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - only a system call, from the main thread
+    )
+    try:
+        yield
+        if process.poll() is not None:
+            raise RuntimeError(f"the heartbeats ended by themselves, with {process.returncode}")
+    finally:
+        process.kill()
+        process.wait(_STOP_WAIT_S)
+
+
+def _packed(*words: str) -> bytes:
+    """One command, as Redis reads it."""
+    parts = [f"*{len(words)}\r\n".encode()]
+    parts += [f"${len(data)}\r\n".encode() + data + b"\r\n" for data in (word.encode() for word in words)]
+    return b"".join(parts)
+
+
+def beat_for_ever(port: int, groups: int) -> None:
+    """Send every flow's heartbeat once a second, group by group, spread over the second."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(_packed("SCRIPT", "LOAD", BEAT))
+        sha = connection.recv(1000).split(b"\r\n")[1].decode()
+        work = [
+            b"".join(
+                _packed(
+                    "EVALSHA",
+                    sha,
+                    "3",
+                    *(f"partq:{{{_key(number)}}}:{name}" for name in ("beats", "flows", "state")),
+                    *owner,
+                )
+                for owner in _owners()
+            )
+            for number in range(groups)
+        ]
+        due_s = time.monotonic()
+        while True:
+            for commands in work:
+                connection.sendall(commands)
+                answers = b""
+                while answers.count(b"$") < FLOWS:  # each is the state's token
+                    answers += connection.recv(1 << 16)
+                    if b":0\r\n" in answers or b"-" in answers:
+                        raise RuntimeError(f"a heartbeat was refused: {answers[:200]!r}")
+                due_s += _INTERVAL_S / groups
+                time.sleep(max(0.0, due_s - time.monotonic()))
+
+
+if __name__ == "__main__":
+    beat_for_ever(int(sys.argv[1]), int(sys.argv[2]))

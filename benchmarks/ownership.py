@@ -1,0 +1,274 @@
+"""Parts `decide` and `flow`: what a decision takes, what a heartbeat costs, and how soon a flow has its partitions.
+
+`decide` is the core alone, without I/O. `flow` has a real redis-server, a real coordinator process with its defaults,
+and a session in this process, all on one machine.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from benchmarks.environment import ROOT
+from benchmarks.report import Goal, Measure, Series
+from benchmarks.settings import PARTITIONS, Settings
+from coordinator.core.events import FlowBound, FlowExpired, Tick
+from coordinator.core.machine import decide as decide_event
+from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.codec import decode_state
+from partq_spark.flow.model import Flow, FlowRecord, GroupKey, GroupSettings, GroupState, Owner, Partition, Phase
+from partq_spark.flow.session import Session
+from partq_spark.flow.stores import open_ownership
+from partq_spark.flow.stores.api import StateDocument
+from partq_spark.log.admin import create_group, create_queue
+from partq_spark.log.model import QueueConfig
+from partq_spark.objects import open_store
+from tests.support.servers import RedisServer, die_with_parent, running
+
+NAMESPACE: Final = "bench"
+FLOWS: Final = 1_000
+OWNED: Final = 10_000
+_DELAY_S: Final = 5.0
+_BEATS: Final = 2_000
+_BINDS: Final = 20
+_BIND_WAIT_S: Final = 10.0
+_START_WAIT_S: Final = 20.0
+_STOP_WAIT_S: Final = 10.0
+
+
+# --- the core ---------------------------------------------------------------------------------------------------------
+
+
+def decide(settings: Settings) -> tuple[list[Measure], list[str]]:
+    """One flow joins, and half of the flows are lost."""
+    joins, losses, plans = [], [], []
+    moved = 0
+    event = FlowBound(flow="newcomer", instance="f" * 16)
+    for _ in range(settings.rounds):
+        state = _balanced(0.0)
+        begun_s = time.perf_counter()
+        after, _ = decide_event(state, event, 0.0)
+        joins.append(1000 * (time.perf_counter() - begun_s))
+        moved = sum(partition.phase is not Phase.OWNED for partition in after.partitions.values())
+        state = _balanced(_DELAY_S)
+        lost = list(state.flows.values())[::2]
+        begun_s = time.perf_counter()
+        for flow in lost:
+            state, _ = decide_event(state, FlowExpired(flow=flow.name, instance=flow.instance), 0.0)
+        losses.append(1000 * (time.perf_counter() - begun_s) / len(lost))
+        begun_s = time.perf_counter()
+        decide_event(state, Tick(), _DELAY_S)
+        plans.append(1000 * (time.perf_counter() - begun_s))
+    return [
+        Measure(
+            what=f"one flow joins {FLOWS:,} flows on {OWNED:,} partitions, delay 0: {moved} handoffs planned",
+            subject=Series(name="partq", unit="ms", samples=tuple(joins)),
+            goal=Goal(sign="<=", limit=50.0, unit="ms"),
+        ),
+        Measure(
+            what="half of them are lost: the complete plan when the delay is over",
+            subject=Series(name="partq", unit="ms", samples=tuple(plans)),
+            goal=Goal(sign="<=", limit=150.0, unit="ms"),
+        ),
+        Measure(
+            what="noticing each of the lost before that",
+            subject=Series(name="partq", unit="ms", samples=tuple(losses)),
+        ),
+    ], []
+
+
+def _balanced(rebalance_delay_s: float) -> GroupState:
+    owners = [Owner(f"flow-{number:04d}", f"{number:016x}") for number in range(FLOWS)]
+    return GroupState(
+        queue_id="q",
+        incarnation="i",
+        settings=GroupSettings(rebalance_delay_s=rebalance_delay_s),
+        partitions={
+            number: Partition(partition=number, phase=Phase.OWNED, epoch=1, owner=owners[number % FLOWS])
+            for number in range(OWNED)
+        },
+        flows={
+            owner.flow: Flow(name=owner.flow, instance=owner.instance, bound=True, since=number + 1, active=True)
+            for number, owner in enumerate(owners)
+        },
+        binds=FLOWS,
+    )
+
+
+# --- a flow -----------------------------------------------------------------------------------------------------------
+
+
+def flow(settings: Settings) -> tuple[list[Measure], list[str]]:
+    """A heartbeat, and the way from bind to the first partitions, over loopback."""
+    with running(RedisServer()) as redis:
+        beats_ms, commands = _beats(redis, _BEATS // 10 if settings.quick else _BEATS, settings.rounds)
+        first_ms, second_ms = _binds(redis, settings)
+    sent = sum(count for (is_script, _), count in commands.items() if not is_script)
+    inside = ", ".join(f"{count} {name}" for (is_script, name), count in sorted(commands.items()) if is_script)
+    measures = [
+        Measure(
+            what="commands that a heartbeat sends, each one round trip",
+            subject=Series(name="partq", unit="commands", samples=(float(sent),)),
+            goal=Goal(sign="<=", limit=1.0, unit="command"),
+        ),
+        Measure(
+            what="a heartbeat, from call to return", subject=Series(name="partq", unit="ms", samples=tuple(beats_ms))
+        ),
+        Measure(
+            what=f"bind to first assignment, delay 0: all {PARTITIONS} partitions of an unassigned queue",
+            subject=Series(name="partq", unit="ms", samples=tuple(first_ms)),
+            goal=Goal(sign="<=", limit=50.0, unit="ms"),
+        ),
+        Measure(
+            what=f"the same, {PARTITIONS // 2} of them handed over by another flow that is idle",
+            subject=Series(name="partq", unit="ms", samples=tuple(second_ms)),
+        ),
+    ]
+    return measures, [f"Inside of its one script a heartbeat makes Redis count {inside}."]
+
+
+def _beats(redis: RedisServer, beats: int, rounds: int) -> tuple[list[float], Counter[tuple[bool, str]]]:
+    """The median of every round's beats in ms, and what one beat makes Redis do: (in a script, command) → how often."""
+    key = GroupKey(NAMESPACE, "beaten", "group")
+    store = open_ownership(redis.url, group=key)
+    incarnation = store.incarnation()
+    record = FlowRecord(
+        flow="flow", instance="i" * 16, queue_id="q", incarnation=incarnation, bound=True, session_timeout_s=10.0
+    )
+    store.bind(key, record, replaces=None)
+    store.swap_state(key, b"{}", token="t" * 16, expected=None)
+    store.beat(key, "flow", record.instance)  # the script is known from here on
+    with _monitored(redis) as seen:
+        store.beat(key, "flow", record.instance)
+    medians_ms = []
+    for _ in range(rounds):
+        taken_s = []
+        for _ in range(beats):
+            begun_s = time.perf_counter()
+            store.beat(key, "flow", record.instance)
+            taken_s.append(time.perf_counter() - begun_s)
+        medians_ms.append(1000 * sorted(taken_s)[len(taken_s) // 2])
+    found = store.read_flow(key, "flow")
+    if found is None or found[1].count != 2 + beats * rounds:
+        raise RuntimeError(f"{2 + beats * rounds} heartbeats were made, Redis has {found}")
+    store.close()
+    return medians_ms, seen
+
+
+@contextmanager
+def _monitored(redis: RedisServer) -> Iterator[Counter[tuple[bool, str]]]:
+    """Counts the commands that Redis executes meanwhile, those inside of scripts apart."""
+    seen: Counter[tuple[bool, str]] = Counter()
+    with socket.create_connection(("127.0.0.1", redis.port), timeout=5) as monitor:
+        monitor.sendall(b"MONITOR\r\n")
+        lines = monitor.makefile("rb")
+        if lines.readline() != b"+OK\r\n":
+            raise RuntimeError("Redis does not let itself be monitored")
+        yield seen
+        with socket.create_connection(("127.0.0.1", redis.port), timeout=5) as other:
+            other.sendall(b"ECHO the-end\r\n")
+            other.recv(100)
+        while b"the-end" not in (line := lines.readline()):
+            # +1700000000.123456 [0 127.0.0.1:50000] "HGET" "key" … or [0 lua]
+            source, _, command = line.partition(b"] ")
+            seen[source.endswith(b"lua"), command.split(b'"')[1].decode().upper()] += 1
+
+
+def _binds(redis: RedisServer, settings: Settings) -> tuple[list[float], list[float]]:
+    """Milliseconds from the call of `bind` until the flow has its partitions: as the first flow, and as the second."""
+    url = f"file://{settings.work}/store"
+    store = open_store(url)
+    queue = create_queue(store, NAMESPACE, "bound", PARTITIONS, QueueConfig(rebalance_delay_s=0.0))
+    create_group(queue, "group", [0] * PARTITIONS)
+    key = GroupKey(NAMESPACE, "bound", "group")
+
+    def session(name: str) -> Session:
+        ownership = open_ownership(redis.url, group=key)
+        return Session(ownership, CheckpointStore(store, key, queue.head.queue_id), key, queue.head.queue_id, name)
+
+    first_ms, second_ms = [], []
+    with coordinator_process(settings.work, url, redis.url):
+        warm_up = session("warm-up")
+        warm_up.bind(wait_s=_START_WAIT_S)
+        warm_up.unbind()
+        for number in range(3 if settings.quick else _BINDS):
+            _wait_unassigned(redis, key)
+            one, other = session(f"one-{number}"), session(f"other-{number}")
+            begun_s = time.perf_counter()
+            binding = one.bind(wait_s=_BIND_WAIT_S)
+            first_ms.append(1000 * (time.perf_counter() - begun_s))
+            if len(binding.partitions) != PARTITIONS:
+                raise RuntimeError(f"bound as the first flow, but has {binding.partitions}")
+            stop = threading.Event()
+            idle = threading.Thread(target=_be_idle, args=(one, stop), daemon=True)
+            idle.start()
+            begun_s = time.perf_counter()
+            view = other.bind(wait_s=_BIND_WAIT_S).view
+            while len(view.claims) < PARTITIONS // 2:
+                other.wait_news(0.01)
+                view = other.observe()
+            second_ms.append(1000 * (time.perf_counter() - begun_s))
+            stop.set()
+            idle.join(_STOP_WAIT_S)
+            other.unbind()
+            one.unbind()
+    return first_ms, second_ms
+
+
+def _be_idle(session: Session, stop: threading.Event) -> None:
+    """A flow without work: it looks when there are news."""
+    while not stop.is_set():
+        session.observe()
+        session.wait_news(0.1)
+
+
+def _wait_unassigned(redis: RedisServer, key: GroupKey) -> None:
+    """Until nobody has anything: what the flows before had is given back."""
+    store = open_ownership(redis.url)
+    store.incarnation()
+    deadline_s = time.monotonic() + _BIND_WAIT_S
+    while time.monotonic() < deadline_s:
+        found = store.read_state(key)
+        if isinstance(found, StateDocument):
+            state = decode_state(found.body, 0.0, "state")
+            if not state.flows and all(each.phase is Phase.FREE for each in state.partitions.values()):
+                store.close()
+                return
+        time.sleep(0.01)
+    raise RuntimeError(f"the group has owners {_BIND_WAIT_S:g} s after the last flow has left")
+
+
+@contextmanager
+def coordinator_process(folder: Path, store: str, ownership: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`python -m coordinator` with its defaults, without a health server; ended by its id."""
+    environment = {**os.environ, "PARTQ_COORDINATOR_HEALTH_PORT": "0", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "coordinator", "--store", store, "--namespace", NAMESPACE]
+    command += ["--ownership", ownership]
+    with (folder / "coordinator.log").open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - only a system call, from the main thread
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(_STOP_WAIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(_STOP_WAIT_S)
