@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
 from partq_spark.errors import Fenced, Invalid, Unavailable
 from partq_spark.flow import acknowledging
 from partq_spark.flow.binding import Life
-from partq_spark.flow.codec import encode_state
+from partq_spark.flow.claims import Standing
+from partq_spark.flow.codec import decode_state, encode_state
 from partq_spark.flow.hand import Hand
+from partq_spark.flow.model import (
+    Delivery,
+    GroupKey,
+    GroupSettings,
+    GroupState,
+    Owner,
+    Partition,
+    Phase,
+    RebalanceStatus,
+)
 from partq_spark.flow.model import Flow as FlowValue
-from partq_spark.flow.model import GroupSettings, GroupState, Owner, Partition, Phase
 from partq_spark.flow.session import Session
+from partq_spark.flow.stores.api import StateDocument
 from tests.flow.session.world import KEY, QUEUE_ID, Process, World, bound, with_settings
 
 # --- claims -----------------------------------------------------------------------------------------------------------
@@ -386,6 +398,76 @@ def test_what_was_announced_and_not_delivered_is_taken_back(world: World, lost: 
     claim = a.views[-1].claims[0]
     assert (claim.epoch, claim.position, claim.redelivered_below) == (1, 3, 3)
     assert a.record_entry(0) == (1, 3, 0)
+
+
+def test_what_a_refused_announcement_left_in_the_record_is_taken_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store whose record and state are two objects has written the record when it finds the state changed."""
+    a = world.flow("a")
+    bound(a)
+
+    def refuse(
+        key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery], *, state_token: str
+    ) -> bool:
+        monkeypatch.undo()
+        a.store.report(key, flow, instance, deliveries)
+        return False
+
+    monkeypatch.setattr(a.store, "deliver", refuse)
+    assert not a.deliver(0, 9)
+    assert a.record_entry(0) == (1, 9, 0)
+    assert a.look().claims[0].position == 0
+    assert a.record_entry(0) == (1, 0, 0)
+
+
+def test_a_flow_that_the_coordinator_has_given_up_is_somebody_new_at_once(world: World) -> None:
+    a = world.flow("a")
+    instance = bound(a).instance
+    world.tickers[0].frozen = True
+    gone = {"a": FlowValue(name="a", instance=instance, bound=False, since=1)}
+    held = {"status": RebalanceStatus.HOLDDOWN, "holddown_until_s": world.now_s + 60}
+    rewrite(world, lambda state: replace(state, flows=gone, **held))  # type: ignore[arg-type] # fields by name
+    view = a.look()
+    assert view.instance != instance
+    assert view.standing is Standing.UNANSWERED
+    assert view.lost == {0: 1, 1: 1}
+    world.tickers[0].frozen = False
+    world.until(lambda: a.has(0, 1), 5)
+    assert a.views[-1].claims[0].epoch == 1
+
+
+def test_the_state_of_a_former_queue_says_nothing(world: World) -> None:
+    a = world.flow("a")
+    bound(a)
+    world.tickers[0].frozen = True
+    rewrite(world, lambda state: replace(state, queue_id="former"))
+    assert a.look().paused == {0, 1}
+    assert not a.deliver(0, 1)
+
+
+def test_without_a_state_everything_is_held_back_and_nothing_is_forgotten(world: World) -> None:
+    a = world.flow("a")
+    bound(a)
+    assert a.deliver(0, 4)
+    world.tickers[0].frozen = a.heart.frozen = True
+    world.server.flush()
+    view = a.look()
+    assert view.paused == {0, 1}
+    assert not view.deliverable
+    assert view.claims[0].position == 4
+    assert not a.deliver(0, 5)
+    assert a.acknowledge(0, 4)
+    assert world.offset(0) == 4
+
+
+def rewrite(world: World, change: Callable[[GroupState], GroupState]) -> None:
+    """Another state, by hand."""
+    store = world.server.open()
+    found = store.read_state(KEY)
+    assert isinstance(found, StateDocument)
+    state = change(decode_state(found.body, world.now_s, "the state"))
+    store.swap_state(KEY, encode_state(state, world.now_s), token=world.token(), expected=found.token)
 
 
 def lost_report(a: Process, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
