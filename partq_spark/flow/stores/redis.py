@@ -23,7 +23,8 @@ from partq_spark.flow.effects import new_token
 from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, Lease, Owner, OwnershipRecord
 from partq_spark.flow.stores import redis_scripts
 from partq_spark.flow.stores.api import Beat, LeaseDocument, Pulse, Reincarnated, StateDocument
-from partq_spark.flow.stores.redis_client import Listener, RedisClient, Script
+from partq_spark.flow.stores.redis_client import Listener, RedisClient
+from partq_spark.flow.stores.redis_scripts import Script
 from partq_spark.flow.stores.refusals import (
     checked_flow,
     lease_changed,

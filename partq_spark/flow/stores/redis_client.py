@@ -8,14 +8,13 @@ that a restart between two calls is noticed before anything is sent. Waits are b
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import ssl
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import redis.connection
@@ -23,34 +22,16 @@ from redis import exceptions
 from redis.credentials import CredentialProvider
 
 from partq_spark.errors import Corrupt, Invalid, PartqError, Unavailable
+from partq_spark.flow.stores.redis_scripts import RIGHTS, Script
 from partq_spark.flow.stores.refusals import reincarnated
 from partq_spark.flow.stores.urls import PASSWORD, USERNAME, RedisUrl
 
-MINIMUM_VERSION: Final = (6, 0)
-"""The first with users (ACL), and scripts may ask for the time before they write only since 5.0."""
-
-RIGHTS: Final = (
-    "~partq:* &partq:*:news &partq:*:changed +eval +evalsha +info +ping +select +time +get +set +del +hget +hset +hdel"
-    " +hexists +hkeys +hgetall +publish +subscribe +psubscribe"
-)
-"""All that a user needs. Redis compares the pattern of a subscription with the rights letter by letter."""
-
+MINIMUM_VERSION: Final = (6, 0)  # the first with users (ACL)
 _MAX_CONNECTIONS: Final = 16
 _PING_AFTER_S: Final = 5.0
 _SUBSCRIBE_AGAIN_AFTER_S: Final = 0.5
 
 Reply = Any  # int, bytes, None or a list of such: what a script returned
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """A script, known to the server by its hash once it has run there."""
-
-    text: str
-    sha: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 
 class _Wire(Protocol):

@@ -17,7 +17,27 @@ if Redis has no memory left or is a replica. Numbers are formatted with %.0f, or
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass, field
 from typing import Final
+
+RIGHTS: Final = (
+    "~partq:* &partq:*:news &partq:*:changed +eval +evalsha +info +ping +select +time +get +set +del +hget +hset +hdel"
+    " +hexists +hkeys +hgetall +publish +subscribe +psubscribe"
+)
+"""All that a user needs. Redis compares the pattern of a subscription with the rights letter by letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script, known to the server by its hash once it has run there."""
+
+    text: str
+    sha: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
+
 
 _NOW: Final = """
 local function now()

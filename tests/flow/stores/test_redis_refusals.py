@@ -15,7 +15,7 @@ from partq_spark.errors import Corrupt, Invalid, Unavailable
 from partq_spark.flow.model import GroupKey, Lease, OwnershipRecord
 from partq_spark.flow.stores import open_ownership
 from partq_spark.flow.stores.redis import RedisOwnership
-from partq_spark.flow.stores.redis_client import RIGHTS
+from partq_spark.flow.stores.redis_scripts import RIGHTS
 from tests.flow.stores.conftest import a_record, delivery
 from tests.flow.stores.redis_servers import SpecialRedis, command, open_redis
 from tests.support.servers import RedisServer, running
