@@ -1,4 +1,4 @@
-"""Becoming an instance of a flow: taking its name, and only if nobody alive has it (FLO-08).
+"""Becoming an instance of a flow, by taking its name only if nobody alive has it (FLO-08), and leaving.
 
 A name is taken from a former instance whose heartbeat stood still, watched by this process's own clock, or that the
 coordinator has given up already, or that was this very process. Which partitions come of it is the coordinator's
@@ -152,6 +152,19 @@ class Binder:
             raise _UnknownOutcome from error
         _log.info("flow %s of group %s is bound as instance %s", self._flow, self._key, instance)
         return Life(instance, self._session_timeout_s, sent_s)
+
+    def leave(self, life: Life) -> None:
+        """Unbind. Raises `Unavailable` if the store does not answer: the group will notice the silence."""
+        for left in reversed(range(MAX_TRIES)):
+            try:
+                return self._ownership.unbind(self._key, self._flow, life.instance)
+            except Reincarnated:
+                return None  # its record belongs to a former life of the store
+            except Unavailable:
+                if not left:
+                    raise
+                self._effects.sleep(self._effects.uniform(0.0, _RETRY_PAUSE_S))
+        return None
 
     # --- who has the name ---------------------------------------------------------------------------------------------
 

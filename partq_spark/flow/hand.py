@@ -44,6 +44,7 @@ class Hand:
     def __init__(self) -> None:
         self.holdings: dict[int, Holding] = {}
         self.mapping: dict[int, int] = {}
+        self._doubts: dict[int, tuple[str | None, float]] = {}
         self._lost: dict[int, int] = {}
         self._updates: list[FlowChangeUpdate] = []
 
@@ -95,8 +96,17 @@ class Hand:
         holding.written_s = now_s
         self.holdings[partition] = holding
         self.mapping[partition] = holding.epoch
+        self._doubts.pop(partition, None)
         if self._lost.get(partition) == holding.epoch:
             del self._lost[partition]
+
+    def doubts_for_s(self, partition: int, state_token: str | None, now_s: float) -> float:
+        """A granted partition's checkpoint says otherwise: for how long it does so under this very state."""
+        token, since_s = self._doubts.get(partition, (None, now_s))
+        if token != state_token:
+            since_s = now_s
+        self._doubts[partition] = (state_token, since_s)
+        return now_s - since_s
 
     def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]:
         """Note what the application has dealt with; the partitions that are still held at that epoch."""

@@ -34,9 +34,8 @@ from partq_spark.objects.api import Unchanged
 __all__ = ["Session", "SessionSettings"]
 
 MAX_TRIES: Final = 5
-"""Instances that one `observe` may begin, and unbinds that are tried."""
+"""Instances that one `observe` may begin."""
 
-_RETRY_PAUSE_S: Final = 0.1
 _FIRST_LOOK: Final = 0.05
 _LOOKS_GROW: Final = 1.3
 """An answer takes some milliseconds where it comes at once: look soon at first, in parts of the usual interval."""
@@ -89,7 +88,6 @@ class Session:
         self._state_token: str | None = None
         self._hand = Hand()
         self._acknowledger = Acknowledger(ownership, checkpoints, key, flow, self._hand, self._settings, self._effects)
-        self._doubts: dict[int, tuple[str | None, float]] = {}  # granted, but the checkpoint says otherwise; since when
 
     def __repr__(self) -> str:
         return f"Session({self._key}, {self._flow!r})"
@@ -161,19 +159,7 @@ class Session:
             life.end("it has unbound")
             self._life = None
             self._hand.clear()
-            self._leave(life)
-
-    def _leave(self, life: Life) -> None:
-        for left in reversed(range(MAX_TRIES)):
-            try:
-                return self._ownership.unbind(self._key, self._flow, life.instance)
-            except Reincarnated:
-                return None  # its record belongs to a former life of the store
-            except Unavailable:
-                if not left:
-                    raise
-                self._effects.sleep(self._effects.uniform(0.0, _RETRY_PAUSE_S))
-        return None
+            self._binder.leave(life)
 
     # --- being alive --------------------------------------------------------------------------------------------------
 
@@ -363,27 +349,17 @@ class Session:
                 continue
             checkpoint = self._checkpoints.read(partition)
             if checkpoint is None or not self._names_me(checkpoint, self._me(life), grant.epoch):
-                self._doubt(life, partition)
+                # The state may be about to change. If it stays, a new bind makes the coordinator look at that.
+                now_s, patience_s = self._effects.now_s(), self._settings.beat_interval_s
+                if self._hand.doubts_for_s(partition, self._state_token, now_s) >= patience_s:
+                    life.end(f"the checkpoint of partition {partition} does not name it, although the state does")
                 continue
             start = checkpoint.offset if checkpoint.offset is not None else self._start_of(partition)
             fresh.append((self._hand.offered(checkpoint, grant, start), checkpoint))
-            self._doubts.pop(partition, None)
-        self._doubts = {partition: doubt for partition, doubt in self._doubts.items() if partition in grants}
         if fresh:
             self._acknowledger.report(life, {checkpoint.partition: holding.entry for holding, checkpoint in fresh})
         for holding, checkpoint in fresh:
             self._hand.take(holding, checkpoint, self._effects.now_s())
-
-    def _doubt(self, life: Life, partition: int) -> None:
-        """State and checkpoint disagree. The state may be about to change; if it stays, a new bind makes the
-        coordinator look at that checkpoint.
-        """
-        now_s = self._effects.now_s()
-        token, since_s = self._doubts.get(partition, (None, now_s))
-        if token != self._state_token:
-            self._doubts[partition] = (self._state_token, now_s)
-        elif now_s - since_s >= self._settings.beat_interval_s:
-            life.end(f"the checkpoint of partition {partition} does not name it, although the state does")
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
