@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 import time
 
 from partq_spark.log.publish import publish, stage_for
@@ -18,18 +17,18 @@ from tests.log.queues import staged
 
 def main(store_url: str, namespace: str, name: str, messages: int, interval_s: float) -> None:
     """Publish at a steady rate."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop: list[int] = []  # no event: setting one takes a lock, which the interrupted code below may hold
+    signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
     queue = Queue(open_store(store_url), namespace, name)
     number = 0
     due_s = time.monotonic()
-    while not stop.is_set():
+    while not stop:
         rows = [(f"key{number + row}", b"%d" % (number + row)) for row in range(messages)]
         number += messages
         stage = stage_for(queue)
         publish(queue, stage, staged(queue, stage, rows))
         due_s = max(due_s + interval_s, time.monotonic())
-        stop.wait(due_s - time.monotonic())
+        time.sleep(max(0.0, due_s - time.monotonic()))
 
 
 if __name__ == "__main__":
