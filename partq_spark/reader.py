@@ -29,6 +29,7 @@ from partq_spark.log.queue import Queue
 from partq_spark.offsets import BatchEnd, Span
 from partq_spark.options import Place, SourceOptions, Target, stream_source_options
 from partq_spark.schema import check_source_columns
+from partq_spark.workers import spare_collector
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,6 +88,7 @@ def plan_tasks(queue: Queue, head: Head, spans: Mapping[int, Span], options: Sou
 
 def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task, as Arrow batches of the source's schema."""
+    spare_collector()
     if not isinstance(partition, LogPartition):
         return  # a batch read of nothing: Spark asks with InputPartition(None) (spark-traps 29)
     from partq_spark.columns import batches

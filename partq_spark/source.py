@@ -17,6 +17,7 @@ from partq_spark import options
 from partq_spark.connect import open_queue
 from partq_spark.errors import Invalid
 from partq_spark.schema import check_sink_columns, check_source_columns, source_ddl
+from partq_spark.workers import spare_collector
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +57,7 @@ class PartqDataSource(DataSource):
     def streamReader(self, schema: StructType) -> PartqStreamReader:
         from partq_spark.reader import PartqStreamReader
 
+        spare_collector()
         # What is wrong is said by the reader's first call: raised here, Spark would bury the message.
         return PartqStreamReader(dict(self.options), column_types(schema))
 
@@ -70,6 +72,7 @@ class PartqDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> PartqStreamWriter:
         from partq_spark.writer import PartqStreamWriter
 
+        spare_collector()
         if overwrite:
             raise Invalid('a queue is only ever appended to, output mode "complete" is refused: use "append"')
         check_sink_columns(column_types(schema))

@@ -18,6 +18,7 @@ from partq_spark.connect import open_queue
 from partq_spark.errors import Invalid
 from partq_spark.log.publish import Identity, Published, Stage, StagedSegment, publish, stage_for
 from partq_spark.options import SinkOptions
+from partq_spark.workers import spare_collector
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +67,7 @@ class _Sink:
         from partq_spark.log.segment import Stager
         from partq_spark.rows import normalised
 
+        spare_collector()
         stage = self._stage or stage_for(self._queue)
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId") if context else None
@@ -98,6 +100,7 @@ class _Sink:
         return f"{transaction[0]}/{transaction[1]}" if transaction else self._seed
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> Published | None:
+        spare_collector()
         tasks = sorted(
             (message for message in messages if isinstance(message, StagedTask)), key=lambda message: message.task
         )
