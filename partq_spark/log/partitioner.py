@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from partq_spark.log.hashing import xxh64_column
+
 _SEED = 42  # Spark SQL's own seed for xxhash64, so that pmod(xxhash64(key), partitions) says the same
 _SIGN = 1 << 63
 
@@ -24,17 +26,20 @@ def partitions_of(keys: pa.Array, partitions: int, seed: str, first_row: int) ->
     The choice for a null key depends on `seed` (writer, batch and task) and the row's number in its task alone, so that
     a retried task chooses as the first attempt did (DIS-03). `first_row` is the number of the first of `keys`.
     """
-    values = keys.to_pylist()
+    # pmod for a column: Arrow divides towards zero, so a negative remainder moves up by one divisor.
+    signed = _digests(keys, seed, first_row).view(pa.int64())
+    count = pa.scalar(partitions, pa.int64())
+    rest = pc.subtract(signed, pc.multiply(pc.divide(signed, count), count))
+    return pc.if_else(pc.less(rest, 0), pc.add(rest, count), rest).cast(pa.uint16())
+
+
+def _digests(keys: pa.Array, seed: str, first_row: int) -> pa.Array:
     intdigest = xxhash.xxh64_intdigest
     if keys.null_count:
         digests = [
             intdigest(f"{seed}/{first_row + row}".encode()) if key is None else intdigest(key, _SEED)
-            for row, key in enumerate(values)
+            for row, key in enumerate(keys.to_pylist())
         ]
-    else:
-        digests = list(map(intdigest, values, repeat(_SEED)))
-    # pmod for a column: Arrow divides towards zero, so a negative remainder moves up by one divisor.
-    signed = pa.array(digests, pa.uint64()).view(pa.int64())
-    count = pa.scalar(partitions, pa.int64())
-    rest = pc.subtract(signed, pc.multiply(pc.divide(signed, count), count))
-    return pc.if_else(pc.less(rest, 0), pc.add(rest, count), rest).cast(pa.uint16())
+        return pa.array(digests, pa.uint64())
+    at_once = xxh64_column(keys, _SEED)
+    return pa.array(map(intdigest, keys.to_pylist(), repeat(_SEED)), pa.uint64()) if at_once is None else at_once
