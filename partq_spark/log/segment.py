@@ -37,6 +37,20 @@ def segment_schema(headers: bool) -> pa.Schema:
     return WITH_HEADERS if headers else PLAIN
 
 
+def _codec(compression: str) -> pa.Codec | None:
+    """lz4 takes larger steps through what does not compress: 20 to 40 % less time, 1 to 7 % more bytes (decision
+    0013).
+    """
+    if compression == "none":
+        return None
+    if compression != "lz4":
+        return pa.Codec(compression)
+    try:
+        return pa.Codec("lz4", compression_level=-2)  # lz4's own meaning of levels below 0; any reader takes it
+    except ValueError:
+        return pa.Codec("lz4")  # should a later PyArrow refuse such levels
+
+
 # --- staging ----------------------------------------------------------------------------------------------------------
 
 
@@ -63,9 +77,7 @@ class Stager:
         self._schema = segment_schema(headers)
         # Without Arrow's threads: the other cores have tasks of their own, and small slices are written three times as
         # fast.
-        self._options = pa.ipc.IpcWriteOptions(
-            compression=None if compression == "none" else compression, use_threads=False
-        )
+        self._options = pa.ipc.IpcWriteOptions(compression=_codec(compression), use_threads=False)
         self._run_bytes = run_bytes
         self._rows = 0
         self._run = _Run(stage.partitions)
