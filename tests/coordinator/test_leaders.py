@@ -10,6 +10,7 @@ import pytest
 from coordinator.core.machine import pending
 from partq_spark.errors import Unavailable
 from partq_spark.flow.model import RebalanceStatus
+from partq_spark.flow.stores.api import StateDocument
 from partq_spark.log.model import QueueConfig
 from tests.coordinator.world import KEY, Killed, World
 
@@ -254,3 +255,64 @@ def test_killed_is_not_handled() -> None:
     assert first.stopped
     assert Killed.__mro__[1] is BaseException
     assert world.server.open().read_state(KEY) is None
+
+
+def test_a_holddown_runs_on_where_the_killed_leader_left_it() -> None:
+    """Also if the next one is killed between taking the lease and reading anything."""
+    world = World(config=QueueConfig(rebalance_delay_s=30.0))
+    first = world.coordinator("c1")
+    world.flow("a")
+    world.settle()
+    world.flow("b")
+    world.settle()
+    world.run(20)
+    first.stopped = True
+    second = world.coordinator("c2")
+
+    def kill(verb: str) -> None:
+        if verb == "read_state":
+            raise Killed
+
+    second.faults.hook = kill
+    world.run(7)
+    assert second.stopped
+    world.coordinator("c3")
+    world.run(7)
+    assert world.state().status is RebalanceStatus.HOLDDOWN
+    world.run(10)
+    assert world.state().status is RebalanceStatus.READY, "30 s, and twice the time without a leader"
+    assert world.counts() == {"a": 2, "b": 2}
+
+
+def test_a_lease_whose_answer_was_lost_is_recognised() -> None:
+    world = World()
+    only = world.coordinator()
+
+    def lose(verb: str) -> None:
+        if verb == "take_lease answered":
+            only.faults.hook = None
+            raise Unavailable("lost")
+
+    only.faults.hook = lose
+    only.step()
+    assert leading(world) == []
+    only.step()
+    assert leading(world) == ["c1"]
+    assert [line["reason"] for line in world.log.of("lease_taken")] == ["the answer to taking it had been lost"]
+
+
+def test_a_state_that_somebody_else_wrote_is_adopted_also_in_quiet_times() -> None:
+    world = World()
+    only = world.coordinator()
+    world.flow("a")
+    world.settle()
+    world.run(3)
+    store = world.server.open()
+    document = store.read_state(KEY)
+    assert isinstance(document, StateDocument)
+    store.swap_state(KEY, document.body, token="somebody", expected=document.token)
+    only.step()
+    assert "somebody else wrote the state" in [line["reason"] for line in world.log.of("adopting_again")]
+    after = store.read_state(KEY)
+    assert isinstance(after, StateDocument)
+    assert after.token != "somebody", "from now on that one's swaps fail"

@@ -298,3 +298,34 @@ def test_records_of_a_former_life_of_the_store_are_removed() -> None:
     world.run(SESSION_S * 2 + 10)
     assert world.server.open().read_flows(KEY) == {}
     assert world.state().flows == {}
+
+
+def test_a_flow_whose_record_is_lost_is_let_go_at_once() -> None:
+    """It binds anew if it lives: its next heartbeat tells it."""
+    world = World()
+    coordinator = world.coordinator()
+    flow = world.flow("a")
+    world.settle()
+    flow.die()
+    world.server.open().forget_flow(KEY, "a", flow.instance)
+    world.now_s += 1.0
+    coordinator.step()
+    assert not world.state().flows["a"].bound
+
+
+def test_what_is_remembered_of_a_forgotten_flow_is_forgotten_with_it() -> None:
+    world = World(partitions=1)
+    coordinator = world.coordinator()
+    world.flow("a")
+    world.settle()
+    standby = world.flow("b")
+    world.settle()
+    standby.die()
+    while "b" in world.state().flows:
+        coordinator.runtime._records = None  # so that they were just read when the flow expires
+        world.run(0.25)
+    # Something else makes the leader look in full, before it reads the records again.
+    world.altered(lambda head: replace(head, config=replace(head.config, rebalance_delay_s=77.0)))
+    coordinator.step()
+    assert world.state().settings.rebalance_delay_s == 77.0
+    assert set(world.state().flows) == {"a"}

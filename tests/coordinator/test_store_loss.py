@@ -139,3 +139,26 @@ def test_a_checkpoint_that_is_ahead_is_found_by_the_fence_itself() -> None:
     assert after.offset == 10
     assert after.redelivered_below == 1000
     assert world.state().partitions[number].phase is Phase.OWNED
+
+
+@pytest.mark.conformance("OWN-04")
+def test_after_a_jump_back_nobody_waits_for_a_flow_to_leave() -> None:
+    """By the old copy a partition is a's, by its checkpoint it is b's, and both live: neither could deliver it."""
+    world, a, b = shared()
+    old = world.server.snapshot()
+    number = min(a.mapping())
+    a.unbind()
+    world.run(DELAY_S + 3)
+    assert world.counts() == {"b": 4}
+    a = world.flow("a")
+    world.run(DELAY_S + 3)
+    assert world.counts() == {"a": 2, "b": 2}
+    mappings = {flow: flow.mapping() for flow in (a, b)}
+    world.server.restore(old)
+    for flow, mapping in mappings.items():
+        bind_again(flow, mapping)
+    world.settle()
+    assert world.log.of("checkpoint_ahead")
+    world.run(3)
+    assert sum(world.counts().values()) == 4, "state and checkpoints agree again, long before a session timeout"
+    assert world.state().partitions[number].epoch > 1

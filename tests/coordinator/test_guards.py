@@ -1,0 +1,118 @@
+"""What a leader must not do even if something else went wrong: write a broken state, or trust an old life's records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator import runtime as runtime_module
+from coordinator.core.actions import Action
+from coordinator.core.events import Event, FlowBound
+from coordinator.core.machine import decide
+from coordinator.facts import facts_of
+from coordinator.life import Life
+from coordinator.runtime import GroupRuntime
+from partq_spark.errors import Invalid
+from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.model import GroupKey, GroupState, Phase
+from partq_spark.log import admin
+from partq_spark.log.model import QueueConfig
+from tests.coordinator.world import KEY, World
+
+
+def test_a_state_against_the_invariants_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(partitions=2)
+    coordinator = world.coordinator()
+    world.settle()
+    before = world.server.open().read_state(KEY)
+
+    def wrong(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, tuple[Action, ...]]:
+        after, actions = decide(state, event, now_s)
+        if isinstance(event, FlowBound):
+            partitions = {number: replace(each, phase=Phase.OWNED) for number, each in after.partitions.items()}
+            after = replace(after, partitions=partitions)
+        return after, actions
+
+    monkeypatch.setattr(runtime_module, "decide", wrong)
+    world.flow("a")
+    world.run(10)
+    after = world.server.open().read_state(KEY)
+    assert before is not None
+    assert world.owners() == {0: None, 1: None}
+    assert world.checkpoints() == {}, "nothing was done about it either"
+    refusals = world.log.of("state_refused")
+    assert refusals
+    assert "partition 0 is owned" in str(refusals[0]["reason"])
+    assert max(coordinator.step().next_s for _ in range(20)) > 1.0, "with growing pauses"
+    assert after is not None
+    monkeypatch.undo()
+    world.run(6)
+    assert coordinator.runtime.leading
+    assert world.counts() == {"a": 2}
+
+
+def test_records_that_were_read_across_a_restart_are_not_used() -> None:
+    """Two groups share a connection. The store is restarted with an old copy while one of them reads its records, and
+    the other one has acknowledged the restart: the store then answers the first without a word.
+    """
+    world = World(partitions=2, config=QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=0.0))
+    world.published(1000)
+    other = GroupKey("default", "orders", "other")
+    admin.create_group(world.queue, other.group, (0, 0))
+    ownership = world.server.open()
+    life = Life(ownership)
+    runtimes = [
+        GroupRuntime(
+            key,
+            store=ownership,
+            life=life,
+            checkpoints=lambda queue_id, key=key: CheckpointStore(world.objects, key, queue_id),  # type: ignore[misc]
+            ends=lambda queue_id: world.queue.require(queue_id).next,
+            name="c1",
+            effects=world.effects(),
+            log=world.log,
+        )
+        for key in (KEY, other)
+    ]
+    head = world.queue.refresh()
+    facts = [facts_of(head, head.groups[key.group]) for key in (KEY, other)]
+    a = world.flow("a")
+    for runtime, each in zip(runtimes, facts, strict=True):
+        runtime.step(each)
+    old = world.server.snapshot()
+    for number in (0, 1):
+        assert a.deliver(number, 500)
+    a.unbind()
+    world.flow("b")
+    reads = 0
+
+    def restart(verb: str) -> None:
+        nonlocal reads
+        reads += verb == "read_flows"
+        if verb == "read_flows" and reads == 2:  # the one before the fences
+            world.server.before = lambda _: None
+            world.server.restore(old)
+            assert runtimes[1].step(facts[1]).next_s < 1.0
+            runtimes[1].step(facts[1])
+
+    world.server.before = restart
+    runtimes[0].step(facts[0])
+    assert reads == 2
+    marks = world.checkpoints()
+    assert {each.owner for each in marks.values()} == {a.owner}, "nothing was fenced by what the old copy says"
+
+
+@pytest.mark.parametrize("gone", ["queue", "group"])
+def test_a_group_that_is_gone_is_not_adopted(gone: str) -> None:
+    world = World()
+
+    def facts_now() -> None:
+        raise Invalid(f"{gone} was deleted")
+
+    coordinator = world.coordinator()
+    head = world.queue.refresh()
+    coordinator.runtime._facts_now = facts_now  # type: ignore[assignment]
+    with pytest.raises(Invalid, match="was deleted"):
+        coordinator.runtime.step(facts_of(head, head.groups[KEY.group]))
+    assert world.server.open().read_state(KEY) is None
