@@ -127,11 +127,11 @@ class Sidecar:
 
 
 class Place:
-    """A local store, an ownership store, and sidecars and flows that use them."""
+    """An object store, an ownership store, and sidecars and flows that use them."""
 
-    def __init__(self, folder: Path, ownership: str) -> None:
+    def __init__(self, folder: Path, ownership: str, url: str | None = None) -> None:
         self.folder = folder
-        self.url = f"file://{folder}/store"
+        self.url = url or f"file://{folder}/store"
         self.ownership = ownership
         self.store: ObjectStore = open_store(self.url)
 

@@ -17,7 +17,7 @@ from partq_spark.flow.model import GroupKey
 from partq_spark.flow.stores import open_ownership
 from partq_spark.log import admin
 from tests.coordinator.sidecars import WAIT_S, Place, Sidecar, eventually, living
-from tests.support.servers import RedisServer, free_port, running
+from tests.support.servers import Azurite, RedisServer, free_port, running
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 
@@ -82,6 +82,20 @@ def test_ownership_may_be_kept_beside_the_queue(tmp_path: Path) -> None:
         a, b = place.flow(key, "a"), place.flow(key, "b")
         eventually(lambda: place.shares(key) == {"a": 2, "b": 2}, "balance", also=living(a, b))
         assert sidecar.end()[0] == 0
+
+
+@pytest.mark.azurite
+def test_it_works_with_nothing_but_a_container(
+    tmp_path: Path, azurite: Azurite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string)
+    place = Place(tmp_path, "store", azurite.fresh_url())
+    key = place.group()
+    with place.sidecar(AZURE_STORAGE_CONNECTION_STRING=azurite.connection_string) as sidecar:
+        a, b = place.flow(key, "a"), place.flow(key, "b")
+        eventually(lambda: place.shares(key) == {"a": 2, "b": 2}, "balance", also=living(a, b))
+        assert sidecar.end()[0] == 0
+    assert azurite.key not in sidecar.text()
 
 
 def test_signals_reach_it_through_the_command_line(place: Place) -> None:
