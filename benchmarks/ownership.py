@@ -6,6 +6,7 @@ and a session in this process, all on one machine.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -109,6 +110,7 @@ def _balanced(rebalance_delay_s: float) -> GroupState:
 
 def flow(settings: Settings) -> tuple[list[Measure], list[str]]:
     """A heartbeat, and the way from bind to the first partitions, over loopback."""
+    logging.getLogger("partq.flow").setLevel(logging.WARNING)
     with running(RedisServer()) as redis:
         beats_ms, commands = _beats(redis, _BEATS // 10 if settings.quick else _BEATS, settings.rounds)
         first_ms, second_ms = _binds(redis, settings)

@@ -111,17 +111,18 @@ class Cast:
         rebalance_delay_s: float = 1.5,
         max_handoff_time_s: float = 1.0,
         session_timeout_s: float = 5.0,
-        ownership: str = "",
+        on_objects: bool = False,
     ) -> None:
-        """`ownership`: another address for flows than the Redis that is started here, such as a proxy's."""
+        """`on_objects`: ownership is kept beside the queue (`ownership=store`), and Redis only stands by."""
         self.folder = folder
         self.partitions = partitions
         self.rebalance_delay_s = rebalance_delay_s
         self.session_timeout_s = session_timeout_s
         self.store_url = f"file://{folder}/store"
         self.redis = RedisServer()
-        self._ownership = ownership
+        self.ownership_url = "store" if on_objects else self.redis.url
         store = open_store(self.store_url, retry_timeout_s=2.0)
+        self._objects = store
         config = QueueConfig(rebalance_delay_s=rebalance_delay_s, max_handoff_time_s=max_handoff_time_s)
         self.queue: Queue = create_queue(store, KEY.namespace, KEY.queue, partitions, config)
         create_group(self.queue, KEY.group, [0] * partitions)
@@ -137,7 +138,7 @@ class Cast:
 
     def __enter__(self) -> Self:
         self.redis.start()
-        self._store = open_ownership(self.redis.url)
+        self._store = open_ownership(self.ownership_url, store=self._objects)
         return self
 
     def __exit__(
@@ -168,7 +169,7 @@ class Cast:
         self._lives += 1
         settings = Settings(
             store=self.store_url,
-            ownership=self._ownership or self.redis.url,
+            ownership=self.ownership_url,
             namespace=KEY.namespace,
             queue=KEY.queue,
             group=KEY.group,
@@ -202,7 +203,7 @@ class Cast:
         short |= {"ASSUMED_SESSION_TIMEOUT_S": self.session_timeout_s, **timing}
         environment = {
             "PARTQ_STORE": self.store_url,
-            "PARTQ_OWNERSHIP": self.redis.url,
+            "PARTQ_OWNERSHIP": self.ownership_url,
             "PARTQ_COORDINATOR_NAME": name,
             "PARTQ_COORDINATOR_HEALTH_PORT": "0",
             "PARTQ_COORDINATOR_LOG_FORMAT": "json",

@@ -54,12 +54,13 @@ def shake(
     partitions: int,
     storm_s: float = 20.0,
     redis_restarts: int = 2,
+    on_objects: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Run a whole course in `folder`, which must be empty, and judge it."""
     begun_s = now_s()
     names = [f"flow-{number:02d}" for number in range(1, flows + 1)]
-    with Cast(folder, partitions=partitions) as cast:
+    with Cast(folder, partitions=partitions, on_objects=on_objects) as cast:
         publisher = cast.start_publisher(partitions, 0.1)
         weather = Weather(duration_s=duration_s, storm_s=storm_s, redis_restarts=redis_restarts)
         storm = Storm(cast, names, weather, seed, tell)
@@ -105,9 +106,11 @@ def told(report: Report) -> str:
     verdict, course = report.verdict, report.course
     pauses_ms = sorted(handoff.pause_s * 1000 for handoff in verdict.handoffs)
     drained_ms = sorted(handoff.pause_s * 1000 for handoff in verdict.handoffs if not handoff.forced)
+    # A drained handoff is an event and a fence.
+    decisions = report.decisions + Counter({"fence": -report.decisions["partition_drained"]})
     events = {"partition_drained": "drained", "fence after the deadline": "forced", "fence": "other fences"}
     events |= {"lease_taken": "terms", "adopting_again": "adoptions for doubt"}
-    decided = ", ".join(f"{report.decisions[event]} {what}" for event, what in events.items())
+    decided = ", ".join(f"{decisions[event]} {what}" for event, what in events.items())
     lines = [
         f"{report.flows} flow processes, {report.partitions} partitions, seed {report.seed}, {report.took_s:.0f} s",
         *(f"{count} {what}" for what, count in sorted(course.done.items())),
@@ -146,8 +149,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--flows", type=int, default=12)
     parser.add_argument("--partitions", type=int, default=32)
     parser.add_argument("--folder", type=Path, help="a new folder for logs and queue (kept); default: a temporary one")
+    parser.add_argument("--objects", action="store_true", help="ownership=store: beside the queue, without Redis")
     parser.add_argument("--write-docs", action="store_true", help="write docs/reliability.md from this run")
     found = parser.parse_args(arguments)
+    if found.objects and found.write_docs:
+        parser.error("--write-docs is for a run with Redis")
     if found.minutes <= 0 or found.flows < 2 or found.partitions < 1:
         parser.error("--minutes is above 0, --flows from 2, --partitions from 1")
     seed = found.seed if found.seed is not None else time.time_ns() % 100_000
@@ -165,6 +171,8 @@ def main(arguments: Sequence[str]) -> int:
         seed=seed,
         flows=found.flows,
         partitions=found.partitions,
+        redis_restarts=0 if found.objects else 2,
+        on_objects=found.objects,
         tell=tell,
     )
     tell(told(report))

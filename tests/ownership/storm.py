@@ -97,7 +97,7 @@ class Storm:
         leader_due_s = begun_s + 1.0
         while (at_s := now_s()) < begun_s + duration_s:
             if at_s >= act_due_s:
-                self._act()
+                self._act(begun_s + duration_s - at_s)
                 act_due_s = at_s + self._chance.uniform(*_ACT_S)
             if at_s >= leader_due_s:
                 leader_due_s = at_s + LEADER_EVERY_S
@@ -106,18 +106,19 @@ class Storm:
             self._thaw()
             time.sleep(_TURN_S)
 
-    def _act(self) -> None:
-        """Something to one flow."""
+    def _act(self, left_s: float) -> None:
+        """Something to one flow. Who is frozen wakes up before the storm is over, so that the calm begins at once."""
         fighting = {duel.name for duel in self._duels}
         alive = self._cast.alive()
         awake = [name for name in alive if name not in fighting and not self._cast.flows[name].frozen]
         gone = [name for name in self._names if name not in alive and name not in fighting]
         doomed = awake if len(awake) > 1 else []  # somebody is always left, or nothing would move
+        enough = left_s > self._cast.session_timeout_s + _FROZEN_S[1]
         acts: list[tuple[Callable[[str], object], list[str], float]] = [
             (self._start, gone, 1.0 + len(gone)),
             (self._kill, doomed, 3.0),
-            (self._freeze, doomed, 1.5),
-            (self._replace, doomed, 0.7),
+            (self._freeze, doomed if enough else [], 3.0),
+            (self._replace, doomed if enough else [], 1.5),
             (self._stop, doomed, 1.0),
         ]
         possible = [each for each in acts if each[1]]

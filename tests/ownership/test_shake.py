@@ -29,3 +29,22 @@ def test_a_storm_ends_in_balance_and_leaves_no_trace_of_two_owners(
     assert "{{" not in text
     assert "- verdict: 0 violations" in text
     assert TEMPLATE.read_text().splitlines()[0] in text
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(120)
+@pytest.mark.conformance("DIS-05", "LOS-04")
+def test_a_storm_over_ownership_that_is_kept_as_objects(tmp_path: Path, report: Callable[[str], None]) -> None:
+    found = shake(
+        tmp_path / "work",
+        duration_s=14,
+        storm_s=10,
+        seed=21,
+        flows=4,
+        partitions=8,
+        redis_restarts=0,
+        on_objects=True,
+    )
+    report("ownership=store: " + told(found))
+    assert found.failures == ()
+    assert found.course.done["leading coordinators killed"] >= 1
