@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.ownership.shake import TEMPLATE, shake, told, write_document
+from tests.ownership.checker import judge
+from tests.ownership.facts import Seen
+from tests.ownership.shake import TEMPLATE, Report, main, shake, told, write_document
+from tests.ownership.storm import Course
 
 
 @pytest.mark.redis
@@ -48,3 +52,31 @@ def test_a_storm_over_ownership_that_is_kept_as_objects(tmp_path: Path, report: 
     report("ownership=store: " + told(found))
     assert found.failures == ()
     assert found.course.done["leading coordinators killed"] >= 1
+
+
+def test_wrong_use_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in (["--flows", "1"], ["--minutes", "0"], ["--objects", "--write-docs"], ["--partitions", "0"]):
+        with pytest.raises(SystemExit) as ended:
+            main(wrong)
+        assert ended.value.code == 2
+    assert "--flows from 2" in capsys.readouterr().err
+
+
+def test_what_must_not_be_is_told() -> None:
+    facts = [
+        Seen(sent_s=1, done_s=1, partition=0, epoch=2, flow="a", instance="i", offset=0, redelivered_below=0),
+        Seen(sent_s=2, done_s=2, partition=0, epoch=1, flow="a", instance="i", offset=0, redelivered_below=0),
+    ]
+    found = Report(
+        flows=1,
+        partitions=1,
+        seed=1,
+        took_s=1,
+        course=Course(troubles=["nobody leads"]),
+        verdict=judge(facts, {}),
+        decisions=Counter(),
+        calm_s=7.5,
+    )
+    assert "verdict: 2 violations" in told(found)
+    assert "nobody leads" in told(found)
+    assert "the checkpoint's epoch went from 2 back to 1" in told(found)
