@@ -62,7 +62,8 @@ class Total:
         counts = self.counts
         faults = ", ".join(f"{fault} {counts[fault]:,}" for fault in FAULTS)
         injected = sum(counts[fault] for fault in FAULTS if fault != "landed late")
-        rest = ("flow stops", "flow restarts", "coordinator restarts", "twins", "flow refused", "altered", "rewound")
+        rest = ["flow stops", "flow restarts", "coordinator stops", "coordinator restarts", "twins", "flow refused"]
+        rest += ["altered", "shrunk", "rewound"]
         return (
             f"{self.seeds:,} seeds, {self.simulated_us / SECOND_US / 3600:.1f} simulated hours, {self.steps:,} steps, "
             f"{self.facts:,} facts, {len(self.failures)} failures\n"

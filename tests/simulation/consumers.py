@@ -72,6 +72,7 @@ class Consumer:
     session: Session = field(init=False)
     instance: str = ""
     done: dict[int, Position] = field(default_factory=dict)
+    held: dict[int, Position] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checkpoints = CheckpointStore(self.objects, KEY, QUEUE_ID, effects=self.effects, time_us=lambda: 0)
@@ -132,6 +133,8 @@ class Consumer:
 
     def _round(self) -> None:
         """What a query does between two batches, and then the batch."""
+        if self.held and self.weather.calm:
+            self.done, self.held = {**self.done, **self.held}, {}
         try:
             self.session.acknowledge(self.done)
             view = self._observe()
@@ -188,6 +191,8 @@ class Consumer:
         for partition, part in batch.items():
             self.history.add(h.Processed(self.link.now_us, owner, partition, part.epoch, part.end))
         self.done = {partition: Position(part.epoch, part.end) for partition, part in batch.items()}
+        if self.actor.plan.holds:
+            self.done, self.held = self.held, self.done
         if self._is_bound_last():
             self.actor.done, self.actor.batch = dict(self.done), {}
         return True

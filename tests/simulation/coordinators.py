@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.facts import GroupFacts
@@ -27,18 +27,26 @@ MOST_RETRY_S = 2.0
 
 @dataclass(slots=True)
 class Head:
-    """What the queue's head says: its settings, its partitions, and how far each has been published."""
+    """What the queue's head says: its settings, how many partitions it has (`partitions`), and how far each that it
+    ever had was published.
+    """
 
     settings: GroupSettings
+    partitions: int
     ends: list[int] = field(default_factory=list)
+
+    def resize(self, partitions: int) -> None:
+        """One that comes back goes on where it was."""
+        self.partitions = partitions
+        self.ends += [0] * (partitions - len(self.ends))
 
     def facts(self) -> GroupFacts:
         """As a coordinator takes them out of a head."""
         return GroupFacts(
             queue_id=QUEUE_ID,
             settings=self.settings,
-            partitions=tuple(range(len(self.ends))),
-            starts=dict.fromkeys(range(len(self.ends)), 0),
+            partitions=tuple(range(self.partitions)),
+            starts=dict.fromkeys(range(self.partitions), 0),
         )
 
 
@@ -51,8 +59,12 @@ def coordinate(
     head: Head,
     effects: Effects,
     log: Log,
+    stopping: Callable[[], bool],
 ) -> None:
-    """What a coordinator process does until it is killed."""
+    """What a coordinator process does until it is killed, or stopped in good order."""
+
+    def facts_now() -> GroupFacts:
+        return link.call("head", head.facts, write=False)
 
     def ends(_: str) -> Sequence[int]:
         return link.call("head", lambda: tuple(head.ends), write=False)
@@ -64,6 +76,7 @@ def coordinate(
         life=life,
         checkpoints=lambda queue_id: CheckpointStore(objects, KEY, queue_id, effects=effects, time_us=lambda: 0),
         ends=ends,
+        facts_now=facts_now,
         name=process.name,
         timing=Timing(
             lease_timeout_s=plan.lease_timeout_s,
@@ -79,12 +92,12 @@ def coordinate(
     facts: GroupFacts | None = None
     looked_s = 0.0
     pause_s = RETRY_S
-    while True:
+    while not stopping():
         incarnation = life.value
         try:
             if facts is None or effects.now_s() - looked_s > 1.0:
                 looked_s = effects.now_s()
-                facts = link.call("head", head.facts, write=False)
+                facts = facts_now()
             step = runtime.step(facts)
         except Reincarnated:
             if incarnation is not None:
@@ -97,6 +110,10 @@ def coordinate(
             wait_s, pause_s = step.next_s, RETRY_S
         if wait_s > 0.0:
             wait(store, effects, wait_s)
+    try:
+        runtime.release()
+    except PartqError:
+        pass  # the lease ends by itself
 
 
 def wait(store: OwnershipStore, effects: Effects, wait_s: float) -> None:

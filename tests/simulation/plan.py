@@ -18,12 +18,14 @@ MOST_DRIFT = 0.00005
 class FlowPlan:
     """One flow identity and the consumer behind it.
 
-    `keeps`: what it has and how far it is survives a restart (Spark's checkpoint). `work_us`: about so long for one
+    `keeps`: what it has and how far it is survives a restart (Spark's checkpoint). `holds`: it acknowledges a batch
+    only when it is done with the next one. `work_us`: about so long for one
     batch. `life_us`: it is stopped in good order after so long, and started again after `pause_us`; 0: never.
     """
 
     name: str
     keeps: bool
+    holds: bool
     work_us: int
     batch: int
     begins_us: int
@@ -41,12 +43,15 @@ class Plan:
     kind: str
     objects: bool  # the ownership store is made of objects
     coordinators: int
+    coordinator_life_us: int  # the first coordinator is stopped in good order after so long; 0: never
     partitions: int
     partitions_later: int
     flows: tuple[FlowPlan, ...]
     settings: GroupSettings
     settings_later: GroupSettings
     altered_us: int  # when the queue is altered; 0: never
+    shrunk_us: int  # from when on the last partition is taken away, as soon as it is drained; 0: never
+    grown_us: int  # so long afterwards it comes back; 0: never
     session_timeout_s: float
     beat_s: float
     checkpoint_s: float
@@ -82,6 +87,7 @@ class Plan:
             kind=kind,
             objects=rng.random() < 0.25,
             coordinators=rng.choice((1, 2, 2, 3)),
+            coordinator_life_us=rng.choice((0, 0, rng.randint(2 * SECOND_US, calm_us))),
             partitions=partitions,
             partitions_later=partitions + rng.choice((0, 1, 2)),
             flows=tuple(_flow(rng, number, calm_us) for number in range(count)),
@@ -92,6 +98,8 @@ class Plan:
                 access_type=rng.choice((AccessType.NON_EXCLUSIVE, AccessType.NON_EXCLUSIVE, AccessType.EXCLUSIVE)),
             ),
             altered_us=rng.randint(2 * SECOND_US, calm_us) if altered else 0,
+            shrunk_us=rng.randint(2 * SECOND_US, calm_us // 2) if rng.random() < 0.15 else 0,
+            grown_us=rng.choice((0, SECOND_US, 4 * SECOND_US)),
             session_timeout_s=timeout_s,
             beat_s=timeout_s / rng.choice((3, 4)),
             checkpoint_s=rng.choice((0.0, 0.3, 1.0)),
@@ -119,9 +127,11 @@ class Plan:
 
 def _flow(rng: random.Random, number: int, calm_us: int) -> FlowPlan:
     stays = rng.random() < 0.6
+    keeps = rng.random() < 0.5
     return FlowPlan(
         name=f"f{number}",
-        keeps=rng.random() < 0.5,
+        keeps=keeps,
+        holds=not keeps and rng.random() < 0.3,
         work_us=rng.choice((SECOND_US // 100, SECOND_US // 5, SECOND_US, 4 * SECOND_US)),
         batch=rng.choice((3, 10, 50)),
         begins_us=rng.choice((0, 0, rng.randint(0, calm_us // 2))),

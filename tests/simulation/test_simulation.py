@@ -35,7 +35,16 @@ def test_no_seed_breaks_ownership(report: Callable[[str], None]) -> None:
     report(f"simulation: {total.text()}")
     told = [f"seed {seed}: {error}; repeat it by: {repeat_line(seed)}" for seed, error in total.failures]
     assert not told, "\n".join(told[:10])
-    for what in (*FAULTS, "altered", "rewound", "twins", "flow refused", "flow restarts", "coordinator restarts"):
+    for what in (
+        *FAULTS,
+        "altered",
+        "shrunk",
+        "rewound",
+        "twins",
+        "flow refused",
+        "flow restarts",
+        "coordinator restarts",
+    ):
         assert total.counts[what] > 0, f"no seed shows {what!r}: the simulation has become weaker"
     assert total.counts["handoffs drained"] > SEEDS
     assert total.counts["handoffs forced"] > SEEDS / 4

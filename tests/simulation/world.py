@@ -46,7 +46,8 @@ class World:
         self.history = h.History(self.checker.judge, keep)
         self.counts: Counter[str] = Counter()
         self.weather = Weather(rates=plan.rates, counts=self.counts, note=self.history.note)
-        self.head = Head(settings=plan.settings, ends=[0] * plan.partitions)
+        self.head = Head(settings=plan.settings, partitions=plan.partitions, ends=[0] * plan.partitions)
+        self._closing = False  # nothing is published to the last partition any more
         self.objects = TrueObjects(
             self.scheduler,
             self._tokens,
@@ -58,7 +59,6 @@ class World:
         self.server, self.board = ownership_server(self.scheduler, self._tokens)
         self._rewound: set[int] = set()
         self._snapshots: list[Snapshot] = []
-        self._coordinators: dict[str, Process] = {}
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -92,18 +92,31 @@ class World:
         process = self.process(f"c{number}")
         effects = self.effects(process)
         link, store, objects = self.stores(process, effects, flow=False)
-        self._coordinators[process.name] = process
+        stop_us = self.scheduler.now_us + self.plan.coordinator_life_us
+        stops = number == 0 and self.plan.coordinator_life_us > 0
+
+        def again() -> None:
+            self.scheduler.push(lambda: self.start_coordinator(number), self.rng.randint(*self.plan.restart_us))
 
         def killed() -> None:
             self.counts["coordinator restarts"] += 1
-            self.scheduler.push(lambda: self.start_coordinator(number), self.rng.randint(*self.plan.restart_us))
+            again()
 
         def log(level: str, event: str, /, **facts: Value) -> None:
             if self.history.keep:
                 self.history.remember(f"{self.scheduler.now_us} {process.name} {level} {event} {facts}")
 
+        def stopping() -> bool:
+            return stops and self.scheduler.now_us >= stop_us and not self.weather.calm
+
+        def run() -> None:
+            coordinate(self.plan, process, link, store, objects, self.head, effects, log, stopping)
+            self.counts["coordinator stops"] += 1
+            process.on_killed = again
+            process.alive = False
+
         process.on_killed = killed
-        process.spawn("main", lambda: coordinate(self.plan, process, link, store, objects, self.head, effects, log))
+        process.spawn("main", run)
 
     def start_flow(self, actor: Actor) -> None:
         """Begin a process for a flow identity; who ran it before may still be there, frozen or as a twin."""
@@ -153,7 +166,7 @@ class World:
 
     def publish(self) -> None:
         """Now and then something for one of the partitions."""
-        self.head.ends[self.rng.randrange(len(self.head.ends))] += self.rng.randint(1, 8)
+        self.head.ends[self.rng.randrange(self.head.partitions - self._closing)] += self.rng.randint(1, 8)
         if not self.weather.calm:
             self.scheduler.push(self.publish, int(self.plan.publish_us * (0.2 + 1.6 * self.rng.random())))
 
@@ -161,7 +174,21 @@ class World:
         """Other settings, another access type, more partitions."""
         self.counts["altered"] += 1
         self.head.settings = self.plan.settings_later
-        self.head.ends += [0] * (self.plan.partitions_later - len(self.head.ends))
+        if not self._closing:
+            self.head.resize(max(self.head.partitions, self.plan.partitions_later))
+
+    def shrink(self) -> None:
+        """The last partition goes, once everything in it is acknowledged (RES-02); later it may come back (RES-04)."""
+        self._closing = True
+        last = self.head.partitions - 1
+        if (self.checker.partitions[last].offset or 0) != self.head.ends[last]:
+            self.scheduler.push(self.shrink, SECOND_US // 5)
+            return
+        self._closing = False
+        self.counts["shrunk"] += 1
+        self.head.resize(last)
+        if self.plan.grown_us:
+            self.scheduler.push(lambda: self.head.resize(max(self.head.partitions, last + 1)), self.plan.grown_us)
 
     def remember(self) -> None:
         """A copy of the ownership store that it may be set back to."""
@@ -184,7 +211,7 @@ class World:
 
     def rewind(self) -> None:
         """Somebody takes a partition back, and away from whoever has it."""
-        partition = self.rng.randrange(len(self.head.ends))
+        partition = self.rng.randrange(self.head.partitions - self._closing)
         offset = self.checker.partitions[partition].offset
         if offset is None:
             return
@@ -198,7 +225,7 @@ class World:
     def calm(self) -> None:
         """No faults from now on; who is frozen wakes up."""
         self.weather.calm = True
-        for partition in sorted(self._rewound):
+        for partition in sorted(self._rewound & set(range(self.head.partitions))):
             self.head.ends[partition] += 1  # an owner that is idle learns of a rewind with its next message
         for process in self.scheduler.processes:
             process.frozen_until_us = min(process.frozen_until_us, self.scheduler.now_us + SECOND_US)
@@ -225,6 +252,8 @@ class World:
             self.remember()
         if plan.altered_us:
             scheduler.push(self.alter, plan.altered_us)
+        if plan.shrunk_us:
+            scheduler.push(self.shrink, plan.shrunk_us)
         scheduler.push(self.calm, plan.calm_us)
         self.publish()
         try:
@@ -258,6 +287,8 @@ class World:
         state = self.checker.state
         if state is None:
             return "there is no state"
+        if len(state.partitions) != self.head.partitions:
+            return f"the queue has {self.head.partitions} partitions: {h.outline(state)}"
         if problem := uneven(state):
             return f"{problem}: {h.outline(state)}"
         alive = {actor.plan.name for actor in actors if not actor.stopped}
