@@ -6,12 +6,11 @@ in two at once; what they came to, news and the wish to end arrive in one inbox.
 
 from __future__ import annotations
 
-import queue as queues
+import math
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -19,6 +18,7 @@ from coordinator.effects_pool import Pool
 from coordinator.facts import GroupFacts
 from coordinator.heads import Heads
 from coordinator.health import Status
+from coordinator.inbox import TURN_S, Asked, Inbox, Looked, Message, News, Stepped, Stop
 from coordinator.leadership import Timing
 from coordinator.life import Life
 from coordinator.logs import Log
@@ -38,30 +38,6 @@ STOP_WAIT_S: Final = 1.2
 _STUCK_AFTER_S: Final = 10.0
 _GONE_AFTER_LOOKS: Final = 2
 _UNKNOWN_LOOK_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Stepped:
-    key: GroupKey
-    next_s: float
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    queue: str | None  # None: all of them
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class _News:
-    groups: frozenset[GroupKey] | None
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stop:
-    pass
 
 
 class Service:
@@ -93,7 +69,7 @@ class Service:
         self._heads = Heads(store, settings.namespace)
         self._workers = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
         self._fences = Pool(settings.fence_threads, "fence")
-        self._inbox: queues.SimpleQueue[_Stepped | _Looked | _News | _Stop] = queues.SimpleQueue()
+        self._inbox = Inbox()
         self._groups: dict[GroupKey, Entry] = {}
         self._stopping = threading.Event()
         self._heads_due_s = 0.0
@@ -102,20 +78,18 @@ class Service:
         self._head_problems: dict[str, str] = {}  # by queue, as last told
         self._ownership_problem = ""
         self._unknown: dict[GroupKey, float] = {}
-        self._turned_s = time.monotonic()
 
     # --- from outside -------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End soon. May be called by a signal handler: putting into this inbox takes no lock that could be held."""
-        self._stopping.set()
-        self._inbox.put(_Stop())
+        """End soon. May be called by a signal handler."""
+        self._inbox.put(Stop())
 
     def status(self) -> Status:
         """For the health server, from another thread."""
         groups = list(self._groups.values())
         failing = [group for group in groups if group.failures]
-        looked_s = time.monotonic() - self._turned_s
+        looked_s = time.monotonic() - self._inbox.turned_s
         problem = self._ownership_problem or self._heads_problem or next((group.problem for group in failing), "")
         out_of_order = bool(self._ownership_problem or self._heads_problem) or (
             bool(failing) and len(failing) == len(groups)
@@ -135,7 +109,6 @@ class Service:
         if self._reach_ownership():
             threading.Thread(target=self._listen, name="news", daemon=True).start()
             while not self._stopping.is_set():
-                self._turned_s = time.monotonic()
                 self._take_inbox(self._begin_what_is_due())
         self._end()
 
@@ -144,20 +117,29 @@ class Service:
     def _reach_ownership(self) -> bool:
         """Ask the ownership store for its incarnation until it answers; False if the process is to end before."""
         pause_s = FIRST_RETRY_S
-        while not self._stopping.is_set():
-            self._turned_s = time.monotonic()
-            try:
-                self._life.ask()
-            except Unavailable as error:
-                if self._ownership_problem != str(error):
-                    self._log("warning", "ownership_unavailable", reason=str(error))
-                self._ownership_problem = str(error)
-                self._stopping.wait(self._effects.uniform(pause_s / 2, pause_s))
-                pause_s = min(pause_s * 2, self._timing.retry_most_s)
-            else:
+        while True:
+            self._workers.submit(self._ask)
+            answer = self._get(math.inf)
+            if not isinstance(answer, Asked):
+                return False
+            if answer.problem is None:
                 self._ownership_problem = ""
                 return True
-        return False
+            if not isinstance(answer.problem, Unavailable):
+                raise answer.problem
+            if self._ownership_problem != str(answer.problem):
+                self._log("warning", "ownership_unavailable", reason=str(answer.problem))
+            self._ownership_problem = str(answer.problem)
+            if self._get(self._effects.uniform(pause_s / 2, pause_s)) is not None:
+                return False
+            pause_s = min(pause_s * 2, self._timing.retry_most_s)
+
+    def _get(self, wait_s: float) -> Message | None:
+        """The next message; None when the time is over. One that says to end is heeded here."""
+        message = self._inbox.get(wait_s)
+        if isinstance(message, Stop):
+            self._stopping.set()
+        return message
 
     def _end(self) -> None:
         """Let what runs come to its end, give up the leases, within `STOP_WAIT_S`."""
@@ -169,11 +151,10 @@ class Service:
                 left += self._begin_release(key, group)
         released = 0
         while left or any(group.running for group in self._groups.values()):
-            try:
-                message = self._inbox.get(timeout=max(0.0, deadline_s - time.monotonic()))
-            except queues.Empty:
+            message = self._inbox.get(deadline_s - time.monotonic())
+            if message is None:
                 break
-            if not isinstance(message, _Stepped):
+            if not isinstance(message, Stepped):
                 continue
             group = self._groups[message.key]
             if group.running:
@@ -200,7 +181,7 @@ class Service:
         if now_s >= self._heads_due_s and not self._heads_running:
             self._heads_running = True
             self._workers.submit(self._look_at_heads, None)
-        next_s = self._heads_due_s if not self._heads_running else now_s + _STUCK_AFTER_S / 4
+        next_s = self._heads_due_s if not self._heads_running else now_s + TURN_S
         for key, group in self._groups.items():
             if group.running:
                 continue
@@ -209,31 +190,25 @@ class Service:
                 self._workers.submit(self._work, key, partial(_step, group.runtime, group.facts))
             elif group.due_s < next_s:
                 next_s = group.due_s
-        return min(max(0.0, next_s - now_s), _STUCK_AFTER_S / 4)
+        return min(max(0.0, next_s - now_s), TURN_S)
 
     def _take_inbox(self, wait_s: float) -> None:
         """Wait for a message, then take all that are there."""
-        try:
-            message = self._inbox.get(timeout=wait_s) if wait_s > 0 else self._inbox.get_nowait()
-            while True:
-                self._take(message)
-                message = self._inbox.get_nowait()
-        except queues.Empty:
-            pass
+        message = self._get(wait_s)
+        while message is not None:
+            now_s = self._effects.now_s()
+            match message:
+                case Stepped():
+                    self._take_step(message, now_s)
+                case Looked():
+                    self._take_heads(message, now_s)
+                case News():
+                    self._take_news(message, now_s)
+                case _:
+                    pass
+            message = self._get(0.0)
 
-    def _take(self, message: _Stepped | _Looked | _News | _Stop) -> None:
-        now_s = self._effects.now_s()
-        match message:
-            case _Stepped():
-                self._take_step(message, now_s)
-            case _Looked():
-                self._take_heads(message, now_s)
-            case _News():
-                self._take_news(message, now_s)
-            case _Stop():
-                pass
-
-    def _take_step(self, message: _Stepped, now_s: float) -> None:
+    def _take_step(self, message: Stepped, now_s: float) -> None:
         group = self._groups[message.key]
         if message.error:
             if group.failed(message.error, now_s, self._timing.retry_most_s, self._effects.uniform):
@@ -241,7 +216,7 @@ class Service:
         elif failures := group.stepped(message.next_s, now_s):
             self._log("info", "group_recovered", group=str(message.key), failures=failures)
 
-    def _take_news(self, message: _News, now_s: float) -> None:
+    def _take_news(self, message: News, now_s: float) -> None:
         if message.error != self._ownership_problem:
             self._log("warning" if message.error else "info", "news", reason=message.error or "they come again")
             self._ownership_problem = message.error
@@ -256,7 +231,7 @@ class Service:
                 self._unknown[key] = now_s + _UNKNOWN_LOOK_S
                 self._workers.submit(self._look_at_heads, key.queue)
 
-    def _take_heads(self, message: _Looked, now_s: float) -> None:
+    def _take_heads(self, message: Looked, now_s: float) -> None:
         if message.queue is None:
             self._heads_running = False
             self._heads_due_s = now_s + self._settings.heads_look_s
@@ -304,6 +279,14 @@ class Service:
             log=self._log,
         )
 
+    def _ask(self) -> None:
+        try:
+            self._life.ask()
+        except Exception as problem:  # noqa: BLE001 - raised by the main thread, unless it may pass
+            self._inbox.put(Asked(problem))
+        else:
+            self._inbox.put(Asked(None))
+
     def _work(self, key: GroupKey, work: Callable[[], float]) -> None:
         """One piece of work for a group; whatever goes wrong is that group's alone."""
         next_s, error = 0.0, ""
@@ -313,7 +296,7 @@ class Service:
             error = " ".join(str(problem).split())
         except Exception as problem:  # noqa: BLE001 - a mistake in here must not end the coordination of other groups
             error = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
-        self._inbox.put(_Stepped(key, next_s, error))
+        self._inbox.put(Stepped(key, next_s, error))
 
     def _look_at_heads(self, queue: str | None) -> None:
         error = ""
@@ -328,7 +311,7 @@ class Service:
             error = " ".join(str(problem).split())
         except Exception as problem:  # noqa: BLE001 - the next look may do better
             error = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
-        self._inbox.put(_Looked(queue, error))
+        self._inbox.put(Looked(queue, error))
 
     def _probe(self) -> None:
         try:
@@ -370,7 +353,7 @@ class Service:
             if self._stopping.is_set():
                 return
             if news or error or (news is None and knows) or self._ownership_problem:
-                self._inbox.put(_News(frozenset() if error else news, error))
+                self._inbox.put(News(frozenset() if error else news, error))
             knows = news is not None
             if not knows:
                 # A store that cannot tell is looked at as in quiet times, not whenever it says so again.

@@ -200,6 +200,18 @@ def test_a_redis_that_is_not_there_yet_is_waited_for(place: Place, redis: RedisS
         eventually(lambda: place.shares(key) == {"a": 4}, "assignment", also=living(flow))
 
 
+def test_it_ends_in_time_while_it_waits_for_its_first_answer(place: Place, redis: RedisServer) -> None:
+    redis.freeze()
+    try:
+        with place.sidecar() as sidecar:
+            eventually(lambda: bool(sidecar.lines("started")), "start")
+            code, took_s = sidecar.end()
+    finally:
+        redis.thaw()
+    assert code == 0
+    assert took_s < 2.0
+
+
 def test_it_ends_in_time_while_redis_does_not_answer(place: Place, redis: RedisServer) -> None:
     place.group()
     with place.sidecar() as sidecar:
