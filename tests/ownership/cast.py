@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -291,6 +292,12 @@ class Cast:
     def epochs(self) -> dict[int, int]:
         """The epoch in every checkpoint."""
         return {partition: found.epoch for partition, found in self.checkpoints.list_checkpoints().items()}
+
+    def redis_command(self, command: str) -> bytes:
+        """Send one command without arguments; the answer as it comes."""
+        with socket.create_connection(("127.0.0.1", self.redis.port), timeout=5) as connection:
+            connection.sendall(f"{command}\r\n".encode())
+            return connection.recv(1000)
 
     def facts(self) -> list[Fact]:
         """Everything that anybody has written down."""

@@ -30,7 +30,7 @@ _TURN_S: Final = 0.05
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weather:
-    """How long, and how much. `redis_restarts` are spread evenly over the whole time."""
+    """How long, and how much. `redis_restarts` are spread evenly over the whole time; half-way Redis is flushed."""
 
     duration_s: float
     storm_s: float = 20.0
@@ -70,6 +70,7 @@ class Storm:
         self._duels: list[_Duel] = []
         self._begun_s = 0.0
         self._restarted = 0
+        self._flushed = False
         self.course = Course()
 
     @property
@@ -103,6 +104,7 @@ class Storm:
                 leader_due_s = at_s + LEADER_EVERY_S
                 self._kill_leader()
             self._restart_redis(at_s)
+            self._flush_redis(at_s)
             self._thaw()
             time.sleep(_TURN_S)
 
@@ -194,6 +196,13 @@ class Storm:
             self._cast.redis.kill()
             time.sleep(self._chance.uniform(0, 1))
             self._cast.redis.start()
+
+    def _flush_redis(self, at_s: float) -> None:
+        """FLUSHALL: everything is gone, and the server is the same."""
+        if self._weather.redis_restarts and not self._flushed and at_s - self._begun_s > self._weather.duration_s / 2:
+            self._flushed = True
+            self._count("Redis flushed")
+            self._cast.redis_command("FLUSHALL")
 
     def _count(self, what: str) -> None:
         self.course.done[what] += 1

@@ -26,6 +26,7 @@ def test_a_storm_ends_in_balance_and_leaves_no_trace_of_two_owners(
     assert found.failures == ()
     assert found.course.done["leading coordinators killed"] >= 1
     assert found.course.done["Redis restarted empty"] == 1
+    assert found.course.done["Redis flushed"] == 1
     assert found.course.done["flows killed"] >= 1
     assert len(found.course.balance_s) >= 2
     write_document(found, "scripts/shake", tmp_path / "reliability.md")
