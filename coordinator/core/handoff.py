@@ -65,7 +65,7 @@ TABLE: tuple[Row, ...] = (
     _row(_PAUSED, Step.DRAINED, _FENCING, Fence, "all that was delivered is acknowledged"),
     _row(_PAUSED, Step.DEADLINE, _FENCING, Fence, "max-handoff-time is over"),
     _row(_PAUSED, Step.OWNER_LOST, _FENCING, Fence, "its owner is lost, the receiving flow is not"),
-    _row(_PAUSED, Step.KEEP, _OWNED, Resume, "the receiving flow is lost, its owner or not: it stays, same epoch"),
+    _row(_PAUSED, Step.KEEP, _OWNED, Resume, "the receiving flow is lost: it stays with its owner, same epoch"),
     _row(_PAUSED, Step.REMOVE, _FENCING, Fence, "the queue has fewer partitions now: fenced for nobody"),
     _row(_PAUSED, Step.AHEAD, _FENCING, Fence, "its checkpoint says something else: the receiving flow, above that"),
     # --- its checkpoint is being rewritten: left only by completing, or by another fence ------------------------------

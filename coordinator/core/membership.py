@@ -65,7 +65,7 @@ def _detach(draft: Draft, flow: Flow, reason: str) -> None:
         if partition.to == owner:
             draft.step(number, Step.KEEP, reason)
         elif partition.owner == owner:
-            draft.step(number, Step.OWNER_LOST if draft.is_bound(partition.to) else Step.KEEP, reason)
+            draft.step(number, Step.OWNER_LOST, reason)  # its receiver is bound: else the pause would be over
 
 
 def _judge(draft: Draft) -> None:

@@ -379,6 +379,58 @@ def test_an_alteration_during_a_rebalance_is_handled_when_it_has_ended() -> None
     ]
 
 
+@pytest.mark.conformance("REB-14")
+@pytest.mark.conformance("REB-04")
+def test_a_flow_that_waits_for_its_share_does_not_take_over_at_the_end_of_a_rebalance() -> None:
+    group = balanced(6, 2)
+    group.bind("c")
+    group.sleep(DELAY_S)
+    group.bind("d")
+    group.expire("a")
+    group.drain()
+    assert group.status is HOLDDOWN
+    assert group.statuses()[0] is PartitionStatus.UNBOUND
+
+
+@pytest.mark.conformance("REB-01")
+@pytest.mark.conformance("REB-14")
+def test_what_was_left_uneven_by_a_rebalance_is_evened_out_after_the_delay() -> None:
+    group = balanced(6, 2)
+    group.bind("c")
+    group.sleep(DELAY_S)
+    group.drain(2)
+    assert group.bind("c", group.mapping("c")) == ["resume 5 b1", "fence 2 c1@2 for c2@2"]
+    assert group.counts() == {"a": 2, "b": 3, "c": 1}
+    assert group.status is HOLDDOWN
+    group.settle()
+    assert group.counts() == {"a": 2, "b": 2, "c": 2}
+
+
+def test_what_is_being_fenced_for_one_flow_goes_to_another_without_a_pause() -> None:
+    """Nobody has delivered anything since, so there is nothing to wait for."""
+    group = balanced(2, 1, access=AccessType.EXCLUSIVE, land_fences=False)
+    group.bind("b")
+    group.bind("c")
+    group.expire("a")
+    assert group.alter(access=AccessType.NON_EXCLUSIVE) == [
+        "status Rebalancing",
+        "fence 1 a1@1 for c1@3",
+        "tell c1 active",
+    ]
+
+
+def test_what_is_being_fenced_is_moved_last() -> None:
+    group = balanced(4, 1, land_fences=False)
+    group.ahead(3, 5)
+    group.bind("b")
+    assert group.sleep(DELAY_S) == ["status Rebalancing", "pause 2 a1 for b1", "pause 1 a1 for b1"]
+
+
+def test_a_rebalance_that_has_nothing_to_move_ends_at_once() -> None:
+    group = balanced(2, 1)
+    assert group.alter(access=AccessType.EXCLUSIVE) == ["status Rebalancing", "status Ready"]
+
+
 @pytest.mark.conformance("REB-16")
 @pytest.mark.parametrize("partitions", [2, 100])
 def test_handoffs_run_side_by_side(partitions: int) -> None:
