@@ -31,13 +31,19 @@ def main() -> int:
         print(f"model-check: BROKEN\n{failure}", file=sys.stderr)  # noqa: T201 # a command prints
         return 1
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(  # noqa: T201 # a command prints
-        f"model-check: {options.flows} flows, {options.partitions} partitions: {result.states:,} states "
-        f"({'all' if result.complete else 'not all'}), {result.transitions:,} transitions, depth {result.depth}, "
-        f"{result.seconds:.0f} s, {memory_mb:,.0f} MB; safe in every state, and from every state timers and fences "
-        f"alone lead to Ready in at most {result.longest_way_to_ready} steps "
-        f"({result.extra_states:,} further states were looked at for that)"
+    lines = (
+        (
+            f"model-check: {options.flows} flows, {options.partitions} partitions: {result.states:,} states "
+            f"({'all there are' if result.complete else 'not all there are'}), {result.transitions:,} transitions, "
+            f"depth {result.depth}"
+        ),
+        f"model-check: {result.seconds:.0f} s, of which {result.cpu_s:.0f} s on one core, {memory_mb:,.0f} MB",
+        (
+            "model-check: safe in every state; from every state timers and fences alone lead to Ready, in at most "
+            f"{result.longest_way_to_ready} steps ({result.extra_states:,} further states were looked at for that)"
+        ),
     )
+    print(*lines, sep="\n")  # noqa: T201 # a command prints
     return 0
 
 
