@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-from coordinator.effects_pool import Pool
+from coordinator.effects_pool import Pool, Run, in_a_row
 from coordinator.facts import GroupFacts
 from coordinator.heads import Heads
 from coordinator.health import Status
@@ -69,6 +69,8 @@ class Service:
         self._heads = Heads(store, settings.namespace)
         self._workers = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
         self._fences = Pool(settings.fence_threads, "fence")
+        # On a disk a look takes microseconds, and handing it to another thread takes more.
+        self._side_by_side: Run = in_a_row if store.url.startswith("file:") else self._fences.run
         self._inbox = Inbox()
         self._groups: dict[GroupKey, Entry] = {}
         self._stopping = threading.Event()
@@ -302,7 +304,7 @@ class Service:
         error = ""
         try:
             names = [queue] if queue is not None else self._heads.queues()
-            problems = [each for each in self._fences.run(self._look_at, names) if each]
+            problems = [each for each in self._side_by_side(self._look_at, names) if each]
             # One that is damaged, say, is no reason to be out of order: its groups stay as they were last seen.
             error = problems[0] if problems and len(problems) == len(names) else ""
             if not self._groups:
