@@ -6,7 +6,7 @@ token: whoever leads newly writes the state first, and from then on the former l
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from coordinator.adopt import Timers
@@ -14,7 +14,7 @@ from coordinator.logs import Log
 from coordinator.watch import Stillness
 from partq_spark.errors import Conflict
 from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import GroupKey, Lease
+from partq_spark.flow.model import GroupKey, Lease, Owner
 from partq_spark.flow.stores.api import OwnershipStore, Pulse
 
 _LEASE = "lease"
@@ -51,8 +51,8 @@ class Leadership:
         self._log = log
         self._lease: Lease | None = None  # held, as this process last knew
         self._asked: Lease | None = None  # asked for; whether it was granted is not known yet
-        self._rival = Stillness(timing.frozen_after_s)
-        self.flows = Stillness(timing.frozen_after_s)
+        self._rival = Stillness[str](timing.frozen_after_s)
+        self.flows = Stillness[Owner](timing.frozen_after_s)
         self.timers = Timers()
         self.terms = 0
 
@@ -61,7 +61,7 @@ class Leadership:
         """Whether this process held the lease when it last looked."""
         return self._lease is not None
 
-    def look(self, flows: Collection[str]) -> Pulse | None:
+    def look(self, flows: Iterable[Owner]) -> Pulse | None:
         """Renew the lease, and look; or watch it, and take it once it stands still. None: somebody else leads.
 
         `flows` are watched even if the store shows no heartbeat of them. Raises `Conflict` when the lease was lost.
@@ -77,15 +77,17 @@ class Leadership:
         )
         # Kept before the answer is known: a beat that was sent and got lost must not be sent again.
         self._lease = lease
+        asked_s = self._effects.now_s()
         try:
             pulse = self._store.renew_lease(self._key, lease)
         except Conflict as error:
             self._lease = None
             self._log("warning", "lease_lost", group=str(self._key), reason=str(error))
             raise
-        values: dict[str, tuple[str, int] | None] = dict.fromkeys(flows)
-        values.update((name, (beat.instance, beat.count)) for name, beat in pulse.beats.items())
-        if self.flows.look(values, self._effects.now_s()):
+        # By instance: a new one does not inherit the silence of the former.
+        values: dict[Owner, int | None] = dict.fromkeys(flows)
+        values.update((Owner(name, beat.instance), beat.count) for name, beat in pulse.beats.items())
+        if self.flows.look(values, asked_s=asked_s, heard_s=self._effects.now_s()):
             reason = f"this leader did not look for more than {self._timing.frozen_after_s:g} s"
             self._log("warning", "all_flows_granted", group=str(self._key), reason=reason)
         return pulse
@@ -98,14 +100,15 @@ class Leadership:
 
     def _take(self) -> Lease | None:
         """Take the lease if it is free, was granted already, or stood still for its time-out."""
+        asked_s = self._effects.now_s()
         document = self._store.read_lease(self._key)
         found = document.lease if document is not None else None
         asked, self._asked = self._asked, None
         if asked is not None and found is not None and found.token == asked.token:
             return self._begin(found, "the answer to taking it had been lost")
-        now_s = self._effects.now_s()
-        self._rival.look({} if found is None else {_LEASE: (found.token, found.beat)}, now_s)
-        if found is not None and self._rival.still_s(_LEASE, now_s) < self._timing.lease_timeout_s:
+        values = {} if found is None else {_LEASE: (found.token, found.beat)}
+        self._rival.look(values, asked_s=asked_s, heard_s=self._effects.now_s())
+        if found is not None and self._rival.still_s(_LEASE) < self._timing.lease_timeout_s:
             return None
         # The former leader's timers stay in the lease until this one has adopted the group: it may die before.
         lease = Lease(
@@ -126,8 +129,8 @@ class Leadership:
     def _begin(self, lease: Lease, reason: str) -> Lease:
         now_s = self._effects.now_s()
         self._lease, self._asked = lease, None
-        self._rival = Stillness(self._timing.frozen_after_s)
-        self.flows = Stillness(self._timing.frozen_after_s)
+        self._rival = Stillness[str](self._timing.frozen_after_s)
+        self.flows = Stillness[Owner](self._timing.frozen_after_s)
         self.timers = Timers(
             state_token=lease.state_token,
             deadlines_s={name: now_s + remaining_s for name, remaining_s in lease.timers.items()},

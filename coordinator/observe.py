@@ -62,15 +62,13 @@ def leftovers(state: GroupState, records: Mapping[str, FlowRecord], setting: Set
             yield Owner(name, record.instance)
 
 
-def expired(
-    state: GroupState, records: Mapping[str, FlowRecord], heartbeats: Stillness, now_s: float
-) -> Iterator[Event]:
-    """Flows whose heartbeat stood still for their session timeout, by this process' clock."""
+def expired(state: GroupState, records: Mapping[str, FlowRecord], heartbeats: Stillness[Owner]) -> Iterator[Event]:
+    """Flows whose heartbeat was seen to stand still for their session timeout, by this process' clock."""
     for name, flow in sorted(state.flows.items()):
         record = records.get(name)
         if not flow.bound or record is None or record.instance != flow.instance or not record.bound:
             continue
-        if heartbeats.still_s(name, now_s) >= record.session_timeout_s:
+        if heartbeats.still_s(Owner(name, flow.instance)) >= record.session_timeout_s:
             yield FlowExpired(flow=name, instance=flow.instance)
 
 

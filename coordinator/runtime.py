@@ -176,7 +176,7 @@ class GroupRuntime:
             facts = self._confirmed(facts)
         if self._written is not None and self._setting != Setting(queue_id=facts.queue_id, incarnation=incarnation):
             self._forget("the queue is another one, or the ownership store was restarted")
-        pulse = self._leadership.look(self._written.state.flows if self._written is not None else ())
+        pulse = self._leadership.look(_instances(self._written.state) if self._written is not None else ())
         if self._term != self._leadership.terms:
             self._term = self._leadership.terms
             self._gone.clear()
@@ -227,7 +227,7 @@ class GroupRuntime:
             and quiet.records is self._records
             and quiet.facts == facts
             and quiet.deadline_s > now_s
-            and self._leadership.flows.longest_still_s(now_s) < quiet.session_timeout_s
+            and self._leadership.flows.longest_still_s() < quiet.session_timeout_s
             and not self._is_stale(written, quiet.records, pulse, in_handoff=False)
         )
 
@@ -305,6 +305,9 @@ class GroupRuntime:
             session_timeout_s=self._timing.assumed_session_timeout_s,
             now_s=self._now_s,
         )
+        # A look more, after the state was read: whoever has led since makes either this renewal or the swap fail. Else
+        # a leader that slept before it read the state would take it from its successor.
+        self._leadership.look(_instances(found.state))
         written = self._write(found.state, found.actions, found.token)
         for event in found.events:
             tell_event(self._log, self.key, event)
@@ -325,7 +328,7 @@ class GroupRuntime:
         for owner in leftovers(state, records.flows, self._setting):
             self._gone[owner] = None
         events.extend(binds(state, records.flows, self._setting, self._gone))
-        events.extend(expired(state, records.flows, self._leadership.flows, self._now_s()))
+        events.extend(expired(state, records.flows, self._leadership.flows))
         if records.token == written.token:
             events.extend(drained(state, records.flows, self._setting))
         due_s = next_deadline(state)
@@ -390,3 +393,7 @@ class GroupRuntime:
             raise
         except PartqError as error:
             self._log("warning", "tidying_failed", group=str(self.key), reason=str(error))
+
+
+def _instances(state: GroupState) -> list[Owner]:
+    return [Owner(name, flow.instance) for name, flow in state.flows.items()]

@@ -7,50 +7,57 @@ from its silence, is not known here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
 
 
-class Stillness:
+class Stillness(Generic[K]):
     """Remembers when each watched value was last seen to change.
+
+    What counts is what was really observed: from the time when the answer came that showed the value for the first
+    time, to the time before the last look was sent that showed it still. An answer that was long on its way, or a
+    watcher that did other things since, makes nobody silent.
 
     Whoever is watched gets a full period anew when the watcher itself did not look for more than `frozen_after_s`
     seconds: it was stopped, its machine slept, or the store was away, and then the watched could not move either.
     """
 
-    __slots__ = ("_frozen_after_s", "_longest_since_s", "_looked_s", "_seen")
+    __slots__ = ("_asked_s", "_frozen_after_s", "_heard_s", "_longest_since_s", "_seen")
 
     def __init__(self, frozen_after_s: float) -> None:
         self._frozen_after_s = frozen_after_s
-        self._looked_s: float | None = None
-        self._longest_since_s = math.inf
-        self._seen: dict[str, tuple[Hashable, float]] = {}
+        self._asked_s = 0.0
+        self._heard_s: float | None = None
+        self._longest_since_s = 0.0
+        self._seen: dict[K, tuple[Hashable, float]] = {}
 
-    def look(self, values: Mapping[str, Hashable], now_s: float) -> bool:
-        """Take in what the store showed. `now_s` is read after the answer came, so that nobody is charged for its way.
+    def look(self, values: Mapping[K, Hashable], *, asked_s: float, heard_s: float) -> bool:
+        """Take in what the store showed: the clock before it was asked, and after the answer came.
 
         Names that are missing are forgotten. True if this look came so late that everybody begins anew.
         """
-        late = self._looked_s is not None and now_s - self._looked_s > self._frozen_after_s
-        self._looked_s = now_s
+        late = self._heard_s is not None and heard_s - self._heard_s > self._frozen_after_s
+        self._asked_s, self._heard_s = asked_s, heard_s
         seen = {} if late else self._seen
         self._seen = fresh = {}
-        longest_since_s = now_s
+        longest_since_s = heard_s
         for name, value in values.items():
             before = seen.get(name)
             if before is None or before[0] != value:
-                fresh[name] = (value, now_s)
+                fresh[name] = (value, heard_s)
                 continue
             fresh[name] = before
             longest_since_s = min(longest_since_s, before[1])
         self._longest_since_s = longest_since_s
         return late
 
-    def longest_still_s(self, now_s: float) -> float:
-        """For how many seconds the stillest of them all was not seen to change; at most 0.0 if none is watched."""
-        return now_s - self._longest_since_s
+    def longest_still_s(self) -> float:
+        """For how many seconds the stillest of them all was seen not to change."""
+        return max(0.0, self._asked_s - self._longest_since_s)
 
-    def still_s(self, name: str, now_s: float) -> float:
-        """For how many seconds the value was not seen to change; 0.0 for a name that is not watched."""
+    def still_s(self, name: K) -> float:
+        """For how many seconds the value was seen not to change; 0.0 for a name that is not watched."""
         seen = self._seen.get(name)
-        return 0.0 if seen is None else now_s - seen[1]
+        return 0.0 if seen is None else max(0.0, self._asked_s - seen[1])

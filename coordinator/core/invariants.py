@@ -36,7 +36,8 @@ def _partition_fields(state: GroupState) -> Iterator[str]:
 def _free(partition: Partition) -> str:
     if partition.owner is not None or partition.to is not None:
         return "names a flow"
-    if partition.removed or partition.reports_lost or partition.to_epoch or partition.deadline_s is not None:
+    # `reports_lost`: its checkpoint shows an owner whom the state has forgotten.
+    if partition.removed or partition.to_epoch or partition.deadline_s is not None:
         return "waits for something"
     return ""
 

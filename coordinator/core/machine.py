@@ -119,7 +119,12 @@ def _altered(draft: Draft, event: QueueAltered) -> None:
         raise ValueError(f"partitions {event.partitions}: each number from 0 once")
     again = [replace(p, removed=False) for p in draft.partitions.values() if p.removed and p.partition in wanted]
     new = [
-        Partition(partition=number, epoch=max(draft.retired.get(number, 0), event.epochs.get(number, 0)))
+        # A checkpoint above the last epoch that is known here: the store has lost that somebody had the partition.
+        Partition(
+            partition=number,
+            epoch=max(draft.retired.get(number, 0), event.epochs.get(number, 0)),
+            reports_lost=event.epochs.get(number, 0) > draft.retired.get(number, 0),
+        )
         for number in sorted(wanted - draft.partitions.keys())
     ]
     gone = [p for p in draft.partitions.values() if p.partition not in wanted and not p.removed]

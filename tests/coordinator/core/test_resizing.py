@@ -26,7 +26,15 @@ def test_a_number_that_comes_back_continues_above_its_checkpoint() -> None:
     group = balanced(2, 2)
     group.alter([0])
     group.settle()
-    assert "fence 1 nobody@7 for b1@8" in group.alter([0, 1], epochs={1: 7})
+    # Above what the state remembers: somebody had it meanwhile of whom the state knows nothing, nor what he delivered.
+    assert "fence 1 nobody@7 for b1@8 (reports lost)" in group.alter([0, 1], epochs={1: 7})
+
+
+def test_a_number_that_comes_back_where_it_was_left_lost_no_reports() -> None:
+    group = balanced(2, 2)
+    group.alter([0])
+    group.settle()
+    assert "fence 1 nobody@2 for b1@3" in group.alter([0, 1], epochs={1: 2})
 
 
 @pytest.mark.conformance("RES-04")
