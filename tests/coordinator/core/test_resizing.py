@@ -59,6 +59,8 @@ def test_an_unassigned_queue_is_altered_without_any_fence() -> None:
     assert group.alter([1, 3]) == []
     assert list(group.state.partitions) == [1, 3]
     assert group.state.retired == {0: 0, 2: 0}
+    assert group.alter([0, 1, 2, 3]) == []
+    assert list(group.state.partitions) == [0, 1, 2, 3]
     assert group.status is RebalanceStatus.READY
 
 

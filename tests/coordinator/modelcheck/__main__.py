@@ -31,11 +31,11 @@ def main() -> int:
         print(f"model-check: BROKEN\n{failure}", file=sys.stderr)  # noqa: T201 # a command prints
         return 1
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    extent = "all there are" if result.complete else f"not all there are, {result.followed:,} of them followed further"
     lines = (
         (
             f"model-check: {options.flows} flows, {options.partitions} partitions: {result.states:,} states "
-            f"({'all there are' if result.complete else 'not all there are'}), {result.transitions:,} transitions, "
-            f"depth {result.depth}"
+            f"({extent}), {result.transitions:,} transitions, depth {result.depth}"
         ),
         f"model-check: {result.seconds:.0f} s, of which {result.cpu_s:.0f} s on one core, {memory_mb:,.0f} MB",
         (

@@ -49,7 +49,8 @@ class Failure(AssertionError):
 class Result:
     """What an exploration has found."""
 
-    states: int = 0
+    states: int = 0  # found, each checked
+    followed: int = 0  # of these, with everything that may happen next
     transitions: int = 0
     depth: int = 0
     complete: bool = False
@@ -110,7 +111,8 @@ class Explorer:
             self._expand(current, result)
             current += 1
         result.states = len(self._numbers)
-        result.complete = current == len(self._numbers)
+        result.followed = current
+        result.complete = current == result.states
 
     def _expand(self, current: int, result: Result) -> None:
         self._now = current
