@@ -16,10 +16,9 @@ from partq_spark.flow.model import (
     GroupState,
     Partition,
     PartitionStatus,
-    Phase,
     RebalanceStatus,
 )
-from tests.coordinator.core.context import DELAY_S, HANDOFF_S, Group, balanced
+from tests.coordinator.core.context import DELAY_S, Group, balanced
 
 READY, HOLDDOWN, REBALANCING = RebalanceStatus.READY, RebalanceStatus.HOLDDOWN, RebalanceStatus.REBALANCING
 
@@ -192,87 +191,6 @@ def test_a_loss_in_holddown_is_absorbed_although_a_flow_without_partitions_is_th
     assert group.counts() == {"a": 1, "c": 1, "d": 1}
 
 
-@pytest.mark.conformance("REB-08")
-def test_a_changed_partition_count_rebalances_at_once() -> None:
-    group = balanced(2, 2)
-    assert group.alter(range(4)) == [
-        "status Rebalancing",
-        "fence 2 nobody@0 for a1@1",
-        "fence 3 nobody@0 for b1@1",
-    ]
-    assert group.counts() == {"a": 2, "b": 2}
-    assert group.alter([0, 2]) == [
-        "fence 1 b1@1 for nobody@2",
-        "fence 3 b1@1 for nobody@2",
-        "status Rebalancing",
-        "tell b1 inactive",
-        "pause 2 a1 for b1",
-    ]
-    group.settle()
-    assert group.owners() == {0: "a", 2: "b"}
-
-
-@pytest.mark.conformance("REB-08")
-def test_a_changed_partition_count_ends_holddown() -> None:
-    group = balanced(2, 2)
-    group.expire("b")
-    assert group.status is HOLDDOWN
-    assert group.alter(range(3)) == ["status Rebalancing", "fence 1 b1@1 for a1@2", "fence 2 nobody@0 for a1@1"]
-    assert group.status is READY
-
-
-@pytest.mark.conformance("REB-08")
-@pytest.mark.parametrize("in_holddown", [False, True])
-def test_from_exclusive_to_non_exclusive_rebalances_at_once(in_holddown: bool) -> None:
-    group = balanced(4, 1, access=AccessType.EXCLUSIVE)
-    group.bind("b")
-    group.bind("c")
-    if in_holddown:
-        group.expire("b")
-        group.expire("a")
-        group.expire("c")
-        assert group.status is HOLDDOWN
-        group.bind("d")
-        group.alter(access=AccessType.NON_EXCLUSIVE)
-        assert group.status is READY  # everything was lost, so nothing had to be paused
-        assert group.counts() == {"d": 4}
-        return
-    assert group.alter(access=AccessType.NON_EXCLUSIVE) == [
-        "status Rebalancing",
-        "pause 3 a1 for b1",
-        "pause 2 a1 for c1",
-    ]
-    group.settle()
-    assert group.counts() == {"a": 2, "b": 1, "c": 1}
-
-
-def test_other_settings_count_from_then_on_and_trigger_nothing() -> None:
-    group = balanced(4, 2)
-    group.bind("c")
-    due_s = next_deadline(group.state)
-    group.settings = type(group.settings)(rebalance_delay_s=100.0, max_handoff_time_s=50.0)
-    assert group.alter() == []
-    assert next_deadline(group.state) == due_s
-    group.sleep(DELAY_S)
-    assert next_deadline(group.state) == group.now_s + 50.0
-
-
-@pytest.mark.conformance("REB-08")
-@pytest.mark.conformance("LOS-05")
-def test_an_alteration_while_no_flow_is_bound_takes_nothing_from_who_may_come_back() -> None:
-    group = balanced(3, 1)
-    group.expire("a")
-    assert group.alter([0, 1, 3]) == ["fence 2 a1@1 for nobody@2"]
-    assert group.status is HOLDDOWN
-    group.bind("a", {0: 1, 1: 1, 2: 1})
-    group.settle()
-    assert {number: (p.owner, p.epoch) for number, p in group.state.partitions.items()} == {
-        0: (("a", "a2"), 1),
-        1: (("a", "a2"), 1),
-        3: (("a", "a2"), 1),
-    }
-
-
 @pytest.mark.conformance("REB-09")
 def test_the_steps_come_in_their_order() -> None:
     group = balanced(9, 3)  # a: 0-2, b: 3-5, c: 6-8
@@ -327,122 +245,6 @@ def test_max_handoff_time_0_moves_at_once() -> None:
     assert group.status is READY
     assert group.owners() == {0: "a", 1: "b"}
     assert not any("Holddown" in entry for entry in group.log)
-
-
-@pytest.mark.conformance("REB-14")
-def test_a_bind_during_a_rebalance_is_handled_when_it_has_ended() -> None:
-    group = balanced(4, 1)
-    group.bind("b")
-    group.sleep(DELAY_S)
-    assert group.bind("c") == []
-    seen = [(group.status, group.state.trigger)]
-    group.drain()
-    assert [*seen, (group.status, group.state.trigger)] == [(REBALANCING, True), (HOLDDOWN, False)]
-    group.settle()
-    assert group.counts() == {"a": 1, "b": 2, "c": 1}  # of two with as many, the oldest gives
-
-
-@pytest.mark.conformance("REB-14")
-def test_a_loss_during_a_rebalance_is_handled_when_it_has_ended() -> None:
-    group = balanced(6, 2)
-    group.bind("c")
-    group.sleep(DELAY_S)
-    assert group.status is REBALANCING
-    assert group.expire("a") == ["fence 2 a1@1 for c1@2", "tell c1 active"]
-    group.drain()
-    assert group.status is HOLDDOWN
-    assert group.statuses()[0] is PartitionStatus.UNBOUND
-    group.settle()
-    assert group.counts() == {"b": 3, "c": 3}
-
-
-@pytest.mark.conformance("REB-14")
-def test_an_alteration_during_a_rebalance_is_handled_when_it_has_ended() -> None:
-    group = balanced(4, 1)
-    group.bind("b")
-    group.sleep(DELAY_S)
-    assert group.alter(range(6)) == []
-    assert group.status is REBALANCING
-    group.drain(3)
-    assert group.log[-1] == "assign 3 to b1@2"
-    group.log.clear()
-    group.drain(2)
-    assert group.log == [
-        "fence 2 a1@1 for b1@2",
-        "assign 2 to b1@2",
-        "status Rebalancing",
-        "fence 4 nobody@0 for a1@1",
-        "fence 5 nobody@0 for b1@1",
-        "assign 4 to a1@1",
-        "assign 5 to b1@1",
-        "status Ready",
-    ]
-
-
-@pytest.mark.conformance("REB-14")
-@pytest.mark.conformance("REB-04")
-def test_a_flow_that_waits_for_its_share_does_not_take_over_at_the_end_of_a_rebalance() -> None:
-    group = balanced(6, 2)
-    group.bind("c")
-    group.sleep(DELAY_S)
-    group.bind("d")
-    group.expire("a")
-    group.drain()
-    assert group.status is HOLDDOWN
-    assert group.statuses()[0] is PartitionStatus.UNBOUND
-
-
-@pytest.mark.conformance("REB-01")
-@pytest.mark.conformance("REB-14")
-def test_what_was_left_uneven_by_a_rebalance_is_evened_out_after_the_delay() -> None:
-    group = balanced(6, 2)
-    group.bind("c")
-    group.sleep(DELAY_S)
-    group.drain(2)
-    assert group.bind("c", group.mapping("c")) == ["resume 5 b1", "fence 2 c1@2 for c2@2"]
-    assert group.counts() == {"a": 2, "b": 3, "c": 1}
-    assert group.status is HOLDDOWN
-    group.settle()
-    assert group.counts() == {"a": 2, "b": 2, "c": 2}
-
-
-def test_what_is_being_fenced_for_one_flow_goes_to_another_without_a_pause() -> None:
-    """Nobody has delivered anything since, so there is nothing to wait for."""
-    group = balanced(2, 1, access=AccessType.EXCLUSIVE, land_fences=False)
-    group.bind("b")
-    group.bind("c")
-    group.expire("a")
-    assert group.alter(access=AccessType.NON_EXCLUSIVE) == [
-        "status Rebalancing",
-        "fence 1 a1@1 for c1@3",
-        "tell c1 active",
-    ]
-
-
-def test_what_is_being_fenced_is_moved_last() -> None:
-    group = balanced(4, 1, land_fences=False)
-    group.ahead(3, 5)
-    group.bind("b")
-    assert group.sleep(DELAY_S) == ["status Rebalancing", "pause 2 a1 for b1", "pause 1 a1 for b1"]
-
-
-def test_a_rebalance_that_has_nothing_to_move_ends_at_once() -> None:
-    group = balanced(2, 1)
-    assert group.alter(access=AccessType.EXCLUSIVE) == ["status Rebalancing", "status Ready"]
-
-
-@pytest.mark.conformance("REB-16")
-@pytest.mark.parametrize("partitions", [2, 100])
-def test_handoffs_run_side_by_side(partitions: int) -> None:
-    group = balanced(partitions, 1)
-    group.bind("b")
-    group.sleep(DELAY_S)
-    started_s = group.now_s
-    assert sum(p.phase is Phase.PAUSED for p in group.state.partitions.values()) == partitions // 2
-    group.sleep(HANDOFF_S)  # nobody acknowledges anything
-    assert group.status is READY
-    assert group.now_s == started_s + HANDOFF_S
-    assert group.counts() == {"a": partitions // 2, "b": partitions // 2}
 
 
 @pytest.mark.conformance("REB-12")
