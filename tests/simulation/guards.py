@@ -1,5 +1,8 @@
 """The guards of ownership, each with a way to switch it off: the negative controls of the simulation.
 
+One is missing on purpose: the entry that a claim makes in the flow's record (decision 0016). Without it nothing goes
+wrong, because announcing a delivery makes the entry before anything is delivered.
+
 A guard is off in here and nowhere else. If the checker does not notice, it could not notice a bug there either.
 `python -m tests.simulation.guards --seeds N` prints the first seed that notices each.
 """
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +23,7 @@ from coordinator.core.machine import pending
 from coordinator.facts import GroupFacts
 from coordinator.records import Records
 from coordinator.runtime import GroupRuntime, Step, Written
-from partq_spark.flow.acknowledging import Acknowledger
+from coordinator.watch import Stillness
 from partq_spark.flow.binding import Life
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.hand import Hand
@@ -28,7 +31,7 @@ from partq_spark.flow.model import Delivery, GroupKey, GroupState, Lease
 from partq_spark.flow.session import Session
 from partq_spark.flow.stores.api import Pulse
 from partq_spark.flow.stores.memory import MemoryOwnership, MemoryServer
-from tests.simulation.plan import Outcome
+from tests.simulation.plan import KINDS, Outcome
 from tests.simulation.world import run_seed
 
 
@@ -39,6 +42,7 @@ class Guard:
     name: str
     off: Callable[[], AbstractContextManager[object]]
     conditional: bool = True  # whether checkpoints compare ETags
+    kinds: tuple[str, ...] = KINDS  # of trouble in which it is needed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +57,8 @@ def first_finding(guard: Guard, seeds: Iterable[int]) -> Finding | None:
     """Run seeds with the guard off until one fails."""
     with guard.off():
         for seed in seeds:
+            if KINDS[seed % len(KINDS)] not in guard.kinds:
+                continue
             try:
                 run_seed(seed, conditional=guard.conditional)
             except Exception as error:  # noqa: BLE001 - whatever goes wrong without a guard is the finding
@@ -71,6 +77,10 @@ def run_without(guard: Guard, seed: int) -> Outcome:
 
 def _always(*_: object, **__: object) -> bool:
     return True
+
+
+def _nothing(*_: object) -> None:
+    return None
 
 
 def _never(*_: object, **__: object) -> bool:
@@ -148,18 +158,6 @@ def _fences_first() -> AbstractContextManager[object]:
     return stack
 
 
-def _delivers_unclaimed() -> AbstractContextManager[object]:
-    """What is claimed is not entered into the record before its first delivery is announced."""
-    real = Acknowledger.report
-
-    def report(writer: Acknowledger, life: Life, entries: Mapping[int, Delivery]) -> None:
-        known = {number: entry for number, entry in entries.items() if writer._hand.has_claimed((number,))}
-        if known:
-            real(writer, life, known)
-
-    return patch.object(Acknowledger, "report", report)
-
-
 def _announces_nothing() -> AbstractContextManager[object]:
     """The record learns of deliveries only when they are acknowledged."""
     real = MemoryOwnership.deliver
@@ -201,6 +199,27 @@ def _drains_by_old_records() -> AbstractContextManager[object]:
     return patch.object(runtime, "Records", records)
 
 
+def _adopts_without_a_look() -> AbstractContextManager[object]:
+    """Whether the lease is still held is not asked after the state was read."""
+    real = GroupRuntime._adopt
+
+    def adopt(group: GroupRuntime, facts: GroupFacts, incarnation: str) -> Written:
+        with patch.object(group._leadership, "look", _nothing):
+            return real(group, facts, incarnation)
+
+    return patch.object(GroupRuntime, "_adopt", adopt)
+
+
+def _counts_the_way_as_silence() -> AbstractContextManager[object]:
+    """A heartbeat is taken to stand still until the answer is there, however long that was on its way."""
+    real = Stillness.look
+
+    def look(watch: Stillness[Any], values: Mapping[Any, Hashable], *, asked_s: float, heard_s: float) -> bool:
+        return real(watch, values, asked_s=heard_s, heard_s=heard_s)
+
+    return patch.object(Stillness, "look", look)
+
+
 def _lives_for_ever() -> AbstractContextManager[object]:
     return patch.object(Life, "is_alive", lambda life, _: not life.ended)
 
@@ -212,8 +231,9 @@ GUARDS = (
     Guard(name="self-fencing", off=_lives_for_ever),
     Guard(name="condition of the fence", off=nullcontext, conditional=False),
     Guard(name="state before effect", off=_fences_first),
-    Guard(name="incarnation", off=_knows_one_life),
-    Guard(name="claim before delivery", off=_delivers_unclaimed),
+    Guard(name="incarnation", off=_knows_one_life, kinds=("amnesia",)),
+    Guard(name="the lease is still held after the state was read", off=_adopts_without_a_look, kinds=("freezes",)),
+    Guard(name="silence is what was observed", off=_counts_the_way_as_silence, kinds=("network", "freezes", "amnesia")),
     Guard(name="announced before delivered", off=_announces_nothing),
     Guard(name="delivered in the state that was seen", off=_delivers_in_any_state),
     Guard(name="condition of the state", off=_swaps_any_state),

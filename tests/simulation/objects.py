@@ -71,8 +71,8 @@ class TrueObjects(MemoryStore):
                 if kind == "beats":
                     self._beat(flow, content)
             elif kind == "state":
-                token, _, body = content.removeprefix(_STATE_BEGIN).partition(_STATE_MIDDLE)
-                written(self._history, self._scheduler.now_us, sent_us, lease, token.decode(), body[:-1])
+                token, body = _parts(content)
+                written(self._history, self._scheduler.now_us, sent_us, lease, token, body)
             elif kind == "leader":
                 token_now = decode_lease(content, name).token
                 if token_now != self._lease:
@@ -84,6 +84,11 @@ class TrueObjects(MemoryStore):
                 self._records[owner] = record
                 self._report(owner, told=False)
         return etag
+
+    def state_body(self) -> bytes | None:
+        """The state as it is stored."""
+        found = self.load(f"{OWNERSHIP}state")
+        return _parts(found.body)[1] if isinstance(found, Document) else None
 
     def _checkpoint(self, partition: int, metadata: Mapping[str, str]) -> None:
         flow, offset = metadata.get("flow"), metadata.get("offset")
@@ -127,6 +132,11 @@ class TrueObjects(MemoryStore):
     def _compare(self, name: str, expected: str | None) -> None:
         if self._conditional or not name.startswith(CHECKPOINTS):
             super()._compare(name, expected)
+
+
+def _parts(content: bytes) -> tuple[str, bytes]:
+    token, _, body = content.removeprefix(_STATE_BEGIN).partition(_STATE_MIDDLE)
+    return token.decode(), body[:-1]
 
 
 class Objects:

@@ -14,6 +14,7 @@ from functools import partial
 
 from coordinator.logs import Value
 from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.codec import decode_state
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.model import AccessType, GroupState, Owner, Phase, RebalanceStatus
 from partq_spark.flow.stores.api import OwnershipStore
@@ -282,9 +283,18 @@ class World:
             self.scheduler.run(self.scheduler.now_us + LOOK_US, MOST_STEPS)
         demand(not missing, f"not settled {plan_bound_us(self.plan) / SECOND_US:.1f} s after the last fault:", missing)
 
+    def stored_state(self) -> GroupState | None:
+        """What the ownership store has."""
+        body: bytes | None = None
+        if self.plan.objects:
+            body = self.objects.state_body()
+        elif KEY in self.server.groups and self.server.groups[KEY].token is not None:
+            body = self.server.groups[KEY].body
+        return decode_state(body, 0.0, "state") if body is not None else None
+
     def missing(self, actors: list[Actor]) -> str:
         """What is not as it shall be in the end; empty: all is well."""
-        state = self.checker.state
+        state = self.stored_state()
         if state is None:
             return "there is no state"
         if len(state.partitions) != self.head.partitions:
