@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.environment import Environment, observe
 from tests.ownership.cast import Cast, Observer
 from tests.ownership.checker import Verdict, judge
 from tests.ownership.facts import now_s
@@ -165,6 +166,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
 
     tell(f"seed {seed}, everything is written to {folder}")
+    machine = observe(folder)
     report = shake(
         folder,
         duration_s=found.minutes * 60,
@@ -177,14 +179,19 @@ def main(arguments: Sequence[str]) -> int:
     )
     tell(told(report))
     if found.write_docs:
-        write_document(report, f"scripts/shake --minutes {found.minutes:g} --seed {seed}")
+        write_document(report, f"scripts/shake --minutes {found.minutes:g} --seed {seed}", machine)
         tell(f"wrote {DOCUMENT}")
     return 1 if report.failures else 0
 
 
-def write_document(report: Report, command: str, target: Path = DOCUMENT) -> None:
+def write_document(report: Report, command: str, machine: Environment, target: Path = DOCUMENT) -> None:
     """Put the report into the template."""
     text = TEMPLATE.read_text(encoding="utf-8").replace("{{command}}", command)
+    where = (
+        f"Run {machine.date} at commit {machine.commit} on {machine.cpu}, {machine.cores} cores, {machine.system}; "
+        f"load of the machine before: {machine.load:.1f}."
+    )
+    text = text.replace("{{machine}}", where)
     facts = "\n".join(f"- {line}" for line in told(report).splitlines())
     target.write_text(text.replace("{{report}}", facts), encoding="utf-8")
 

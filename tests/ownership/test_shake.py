@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.environment import observe
 from tests.ownership.checker import judge
 from tests.ownership.facts import Seen
 from tests.ownership.shake import TEMPLATE, Report, main, shake, told, write_document
@@ -29,7 +30,7 @@ def test_a_storm_ends_in_balance_and_leaves_no_trace_of_two_owners(
     assert found.course.done["Redis flushed"] == 1
     assert found.course.done["flows killed"] >= 1
     assert len(found.course.balance_s) >= 2
-    write_document(found, "scripts/shake", tmp_path / "reliability.md")
+    write_document(found, "scripts/shake", observe(tmp_path), tmp_path / "reliability.md")
     text = (tmp_path / "reliability.md").read_text()
     assert "{{" not in text
     assert "- verdict: 0 violations" in text
