@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from coordinator.core.actions import Action
 from coordinator.core.events import Event, QueueAltered, ReportsLost
+from coordinator.core.invariants import violations
 from coordinator.core.machine import decide
 from coordinator.core.reconcile import Mark, differences, initial_state
 from coordinator.facts import GroupFacts
@@ -42,6 +43,7 @@ class Adopted:
     events: tuple[Event, ...]
     actions: tuple[Action, ...]
     reason: str
+    level: str  # of the line that tells it
 
 
 def timers_of(state: GroupState, token: str) -> Timers:
@@ -100,7 +102,7 @@ def adopt(
     """
     document = store.read_state(key)
     found = document if isinstance(document, StateDocument) else None
-    state, reason = _read(key, found, facts, now_s())
+    state, level, reason = _read(key, found, facts, now_s())
     if state is None:
         known = [record.session_timeout_s for record in store.read_flows(key).values()]
         session_timeout_s = max([session_timeout_s, *known])
@@ -123,20 +125,26 @@ def adopt(
         state, more = decide(state, event, now_s())
         actions.extend(more)
     token = found.token if found is not None else None
-    return Adopted(state=state, token=token, events=events, actions=tuple(actions), reason=reason)
+    return Adopted(state=state, token=token, events=events, actions=tuple(actions), reason=reason, level=level)
 
 
-def _read(key: GroupKey, found: StateDocument | None, facts: GroupFacts, now_s: float) -> tuple[GroupState | None, str]:
-    """The state if there is one of this queue, and what is to be told of it."""
+def _read(
+    key: GroupKey, found: StateDocument | None, facts: GroupFacts, now_s: float
+) -> tuple[GroupState | None, str, str]:
+    """The state if there is one of this queue that can be used; what is to be told of it, and how loudly."""
     if found is None:
-        return None, "there was no state: it begins with the checkpoints"
+        return None, "info", "there was no state: it begins with the checkpoints"
+    anew = "it begins anew with the checkpoints"
     try:
         state = decode_state(found.body, now_s, f"state of group {key}")
     except Corrupt as error:
-        return None, f"the state could not be read, it begins anew with the checkpoints: {error}"
+        return None, "error", f"the state could not be read, {anew}: {error}"
     if state.queue_id != facts.queue_id:
-        return None, f"the state was that of a former queue, {state.queue_id}: it begins anew"
-    return state, "the lease was taken over"
+        return None, "info", f"the state was that of a former queue, {state.queue_id}: it begins anew"
+    broken = violations(state)
+    if broken:  # nothing may be built on it, and waiting would not mend it
+        return None, "error", f"the state is against the invariants, {anew}: {'; '.join(broken[:3])}"
+    return state, "info", "the lease was taken over"
 
 
 def _what_differs(state: GroupState, facts: GroupFacts, incarnation: str, marks: Mapping[int, Mark]) -> Iterator[Event]:

@@ -311,7 +311,8 @@ class GroupRuntime:
         written = self._write(found.state, found.actions, found.token)
         for event in found.events:
             tell_event(self._log, self.key, event)
-        self._log("info", "group_adopted", group=str(self.key), status=found.state.status.value, reason=found.reason)
+        status = found.state.status.value
+        self._log(found.level, "group_adopted", group=str(self.key), status=status, reason=found.reason)
         return written
 
     def _observe(self, written: Written, facts: GroupFacts, pulse: Pulse) -> Iterable[Event]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.codec import encode_state
 from partq_spark.flow.model import Phase, RebalanceStatus
+from partq_spark.flow.stores.api import StateDocument
 from partq_spark.log.model import QueueConfig
 from tests.coordinator.world import KEY, SESSION_S, HandFlow, World
 
@@ -162,3 +166,26 @@ def test_after_a_jump_back_nobody_waits_for_a_flow_to_leave() -> None:
     world.run(3)
     assert sum(world.counts().values()) == 4, "state and checkpoints agree again, long before a session timeout"
     assert world.state().partitions[number].epoch > 1
+
+
+@pytest.mark.parametrize("harm", ["unreadable", "impossible"])
+def test_a_state_that_cannot_be_used_is_made_anew_from_the_checkpoints(harm: str) -> None:
+    world, a, b = shared()
+    mappings = {flow: flow.mapping() for flow in (a, b)}
+    state = world.state()
+    number = min(a.mapping())
+    nobodys = replace(state.partitions[number], owner=None)
+    body = encode_state(replace(state, partitions={**state.partitions, number: nobodys}), world.now_s)
+    store = world.server.open()
+    document = store.read_state(KEY)
+    assert isinstance(document, StateDocument)
+    store.swap_state(KEY, body if harm == "impossible" else body[:-9], token="harmed", expected=document.token)
+    world.settle()
+    told = [facts["reason"] for level, event, facts in world.log.lines if event == "group_adopted" and level == "error"]
+    assert len(told) == 1
+    assert "begins anew with the checkpoints" in str(told[0])
+    for flow, mapping in mappings.items():
+        bind_again(flow, mapping)
+    world.settle()
+    assert {flow: flow.mapping() for flow in (a, b)} == mappings
+    assert world.state().status is RebalanceStatus.READY
