@@ -148,6 +148,9 @@ class CheckpointStore:
 
         def fenced(found: Checkpoint | None) -> Checkpoint:
             if found is not None and self._is_fence(found, to, epoch):
+                if to is None and (delivered or 0) > found.redelivered_below:
+                    # A rewind looks like a fence for nobody, and whoever lost the partition by it may have gone on.
+                    return replace(found, redelivered_below=delivered or 0, updated=self._now())
                 return found
             if found is not None and not self._may_fence(found, to, epoch, replaces):
                 raise FenceRefused(

@@ -192,6 +192,17 @@ def test_a_fence_recognises_its_own_repetition(store: Lossy, checkpoints: Checkp
     assert store.calls["swap"] == 0
 
 
+def test_a_fence_for_nobody_is_not_content_with_a_rewind_that_looks_like_it(checkpoints: CheckpointStore) -> None:
+    held = checkpoints.fence(0, to=A1, epoch=1, start=0, delivered=None)
+    checkpoints.update_checkpoint(held, 10)
+    rewound = checkpoints.rewind(0, 5, fence=True, delivered=20).after
+    assert (rewound.epoch, rewound.owner, rewound.redelivered_below) == (2, None, 20)
+    # A1 did not know yet, and delivered up to 30 before the coordinator fences it at the epoch that the rewind took.
+    fenced = checkpoints.fence(0, to=None, epoch=2, start=None, delivered=30)
+    assert (fenced.epoch, fenced.owner, fenced.offset, fenced.redelivered_below) == (2, None, 5, 30)
+    assert checkpoints.fence(0, to=None, epoch=2, start=None, delivered=30) == fenced
+
+
 @pytest.mark.parametrize(
     ("to", "epoch", "replaces"),
     [
