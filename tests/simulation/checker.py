@@ -238,7 +238,7 @@ class Checker:
         if (fact.epoch, fact.owner) != (here.epoch, here.owner):
             self._fenced(fact, here, offset, rewound)
         else:
-            demand(fact.owner is not None, "a checkpoint of nobody was moved:", fact)
+            demand(fact.owner is not None or offset == known, "a checkpoint of nobody was moved:", fact)
             done = here.processed.get((fact.epoch, fact.owner.flow if fact.owner else ""), self._start)
             demand(offset <= max(known, done), "a checkpoint passes what its owner has processed:", fact, "done", done)
         here.epoch, here.owner, here.offset, here.marked_below = fact.epoch, fact.owner, offset, fact.redelivered_below

@@ -120,7 +120,7 @@ class Link:
         if fault == "crash before":
             if write and rng.random() < 0.5:
                 self._later(verb, effect, rng.randint(0, 3 * rates.way_us), mortal)
-            raise Crash
+            raise self._dead()
         if fault in ("request lost", "effect late"):
             if write and fault == "effect late":
                 spread = rng.choice((0.01, 0.5, 3.0))  # long before, about when, or after the caller gives up
@@ -143,7 +143,7 @@ class Link:
         except PartqError as error:  # this answer, too, may be lost
             failed = error
         if fault == "crash after":
-            raise Crash
+            raise self._dead()
         if fault == "freeze after":
             self._process.freeze(rng.randint(*rates.freeze_us))
         back_us = self._way_us(fault)
@@ -155,6 +155,11 @@ class Link:
         if failed is not None:
             raise failed
         return result  # type: ignore[return-value]  # None only where T allows it
+
+    def _dead(self) -> Crash:
+        """From this instant on no strand of the process does anything, not even on its way out."""
+        self._process.alive = False
+        return Crash()
 
     def _way_us(self, fault: str | None) -> int:
         rates = self._weather.rates

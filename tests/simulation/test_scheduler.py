@@ -114,6 +114,28 @@ def test_a_strand_that_crashes_takes_its_process_along(scheduler: Scheduler) -> 
     assert not process.alive
 
 
+def test_a_crash_is_not_felt_by_the_strand_that_began_the_one_that_crashes(scheduler: Scheduler) -> None:
+    process = scheduler.process("p")
+    link = Link(process, Weather(rates=Rates(crash=1.0), counts=Counter(), note=lambda _: None))
+    seen: list[str] = []
+
+    def beats() -> None:
+        link.call("beat", lambda: None, write=False)
+
+    def main() -> None:
+        process.spawn("beats", beats)
+        try:
+            process.sleep(10.0)
+        finally:
+            with pytest.raises(Crash):
+                link.call("unbind", lambda: seen.append("unbound"), write=False)
+
+    process.spawn("main", main)
+    run(scheduler)
+    assert not seen
+    assert not process.alive
+
+
 def test_what_a_strand_raises_comes_out(scheduler: Scheduler) -> None:
     def fail() -> None:
         raise ValueError("out")
