@@ -56,6 +56,7 @@ def shake(
     storm_s: float = 20.0,
     redis_restarts: int = 2,
     on_objects: bool = False,
+    slack_s: float = 0.0,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Run a whole course in `folder`, which must be empty, and judge it."""
@@ -63,7 +64,7 @@ def shake(
     names = [f"flow-{number:02d}" for number in range(1, flows + 1)]
     with Cast(folder, partitions=partitions, on_objects=on_objects) as cast:
         publisher = cast.start_publisher(partitions, 0.1)
-        weather = Weather(duration_s=duration_s, storm_s=storm_s, redis_restarts=redis_restarts)
+        weather = Weather(duration_s=duration_s, storm_s=storm_s, redis_restarts=redis_restarts, slack_s=slack_s)
         storm = Storm(cast, names, weather, seed, tell)
         with Observer(cast):
             course = storm.run()

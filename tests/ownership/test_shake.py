@@ -14,6 +14,8 @@ from tests.ownership.facts import Seen
 from tests.ownership.shake import TEMPLATE, Report, main, shake, told, write_document
 from tests.ownership.storm import Course
 
+SLACK_S = 3.0  # a busy machine is no failure; scripts/shake grants none
+
 
 @pytest.mark.redis
 @pytest.mark.crash
@@ -22,7 +24,9 @@ from tests.ownership.storm import Course
 def test_a_storm_ends_in_balance_and_leaves_no_trace_of_two_owners(
     tmp_path: Path, report: Callable[[str], None]
 ) -> None:
-    found = shake(tmp_path / "work", duration_s=32, storm_s=12, seed=20, flows=5, partitions=12, redis_restarts=1)
+    found = shake(
+        tmp_path / "work", duration_s=32, storm_s=12, seed=20, flows=5, partitions=12, redis_restarts=1, slack_s=SLACK_S
+    )
     report(told(found))
     assert found.failures == ()
     assert found.course.done["leading coordinators killed"] >= 1
@@ -50,6 +54,7 @@ def test_a_storm_over_ownership_that_is_kept_as_objects(tmp_path: Path, report: 
         partitions=8,
         redis_restarts=0,
         on_objects=True,
+        slack_s=SLACK_S,
     )
     report("ownership=store: " + told(found))
     assert found.failures == ()
