@@ -255,6 +255,11 @@ class FlowDocuments:
         name = _record_name(key, record.flow, own.instance)
         own.record_etag = self._store.swap(name, encode_record(record), expected=own.record_etag)
         own.record, own.record_token = record, self._token()
+        entry = self._flow(key, record.flow)
+        if entry.own is not own:
+            # A heartbeat that failed meanwhile has read both documents anew, and others may have kept the former record
+            # under its token: the next heartbeat needs another one.
+            entry.own = None
 
     def deliver(
         self,

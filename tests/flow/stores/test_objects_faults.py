@@ -282,6 +282,38 @@ def test_a_record_whose_heartbeat_failed_is_seen_by_all_from_the_next_heartbeat_
     assert leader.read_flows(KEY)["billing-1"].deliveries == {1: delivery(5)}
 
 
+@pytest.mark.parametrize("verb", ["deliver", "report"])
+def test_a_heartbeat_that_fails_while_a_record_is_written_hides_nothing(recorded: Recorded, verb: str) -> None:
+    """One beat fails, the next reads both documents anew and gives the record that is still there a token, which a
+    leader keeps; then the record is swapped.
+    """
+    flow, leader = open_recorded(recorded), open_recorded(recorded)
+    record = a_record(p1=delivery(50, 50))
+    me = record.instance
+    leader.swap_state(KEY, b"{}", token="t1", expected=None)
+    flow.bind(KEY, record, replaces=None)
+
+    def fail(verb: str, name: str) -> None:
+        if (verb, name) == ("swap", "beats/billing-1"):
+            recorded.before = lambda verb, name: None
+            raise Unavailable("the request was lost")
+
+    def beat_twice(verb: str, name: str) -> None:
+        if verb == "swap" and name.startswith("flows/"):
+            recorded.before = fail
+            with pytest.raises(Unavailable):
+                flow.beat(KEY, "billing-1", me)
+            flow.beat(KEY, "billing-1", me)
+            assert leader.read_flows(KEY)["billing-1"].deliveries == {1: delivery(50, 50)}
+
+    recorded.before = beat_twice
+    if verb == "deliver":
+        assert flow.deliver(KEY, "billing-1", me, {1: delivery(99, 50)}, state_token="t1")
+    else:
+        flow.report(KEY, "billing-1", me, {1: delivery(99, 50)})
+    assert leader.read_flows(KEY)["billing-1"].deliveries == {1: delivery(99, 50)}
+
+
 def test_beats_do_not_wait_for_a_delivery(recorded: Recorded) -> None:
     """A delivery whose record takes long does not end the lease of its flow."""
     flow = open_recorded(recorded)
