@@ -50,7 +50,14 @@ def run_flow(
     """
     line = lifeline if lifeline is not None else Lifeline(parent=None)
     try:
-        session.bind(wait_s=bind_wait_s)
+        if not session.bind(wait_s=bind_wait_s).answered:
+            _log.warning(
+                "no coordinator has answered flow %s of group %s in %g s: it waits; does the group exist, and does"
+                " `partq coordinator run` run for this store, namespace and ownership?",
+                session.flow,
+                session.key,
+                bind_wait_s,
+            )
         with Heartbeat(session.beat, session.settings.beat_interval_s, line, name=session.flow) as heartbeat:
             while keep_on():
                 heartbeat.check()

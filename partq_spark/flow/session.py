@@ -75,14 +75,8 @@ class Session:
         self._settings = settings if settings is not None else SessionSettings()
         self._effects = effects if effects is not None else Effects()
         self._start_of = start_of
-        self._binder = Binder(
-            ownership,
-            key,
-            queue_id,
-            flow,
-            session_timeout_s=self._settings.session_timeout_s,
-            effects=self._effects,
-        )
+        timeout_s = self._settings.session_timeout_s
+        self._binder = Binder(ownership, key, queue_id, flow, session_timeout_s=timeout_s, effects=self._effects)
         self._life: Life | None = None
         self._state: GroupState | None = None
         self._state_token: str | None = None
@@ -96,6 +90,11 @@ class Session:
     def flow(self) -> str:
         """The flow's name."""
         return self._flow
+
+    @property
+    def key(self) -> GroupKey:
+        """The group."""
+        return self._key
 
     @property
     def settings(self) -> SessionSettings:
@@ -130,6 +129,8 @@ class Session:
                 answered = False
             except PartqError:
                 self._life = None
+                with suppress(PartqError):  # or the coordinator gives partitions to nobody for a session timeout
+                    self._binder.leave(life)
                 raise
             left_s = until_s - self._effects.now_s()
             if answered or left_s <= 0:

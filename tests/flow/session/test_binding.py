@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from partq_spark.errors import Invalid, Unavailable
+from partq_spark.errors import Corrupt, Invalid, Unavailable
 from partq_spark.flow import claims
 from partq_spark.flow.binding import MAX_TRIES, Binder
+from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.claims import FlowChangeUpdate, Standing
 from partq_spark.flow.model import Delivery, Flow, GroupSettings, GroupState, Owner, Partition, Phase
 from partq_spark.flow.session import Session, SessionSettings
+from partq_spark.flow.stores.memory import MemoryServer
+from partq_spark.objects import open_store
 from tests.flow.session.world import KEY, QUEUE_ID, SETTINGS, World, bound, with_settings
 
 # --- the answer -------------------------------------------------------------------------------------------------------
@@ -353,3 +356,21 @@ def test_the_room_that_is_left_can_be_asked_for(world: World) -> None:
     a.acknowledge(0, 5)
     assert a.session.room() == 7
     assert world.flow("b").session.room() is None
+
+
+def test_a_bind_that_fails_leaves_nobody_bound() -> None:
+    server = MemoryServer()
+    store = open_store("file:///nowhere-that-is-written-to", retry_timeout_s=0)
+    session = Session(server.open(KEY), CheckpointStore(store, KEY, QUEUE_ID), KEY, QUEUE_ID, "a")
+
+    def damaged(verb: str) -> None:
+        if verb == "read_state":
+            raise Corrupt("the state is damaged")
+
+    server.before = damaged
+    with pytest.raises(Corrupt):
+        session.bind(wait_s=1.0)
+    server.before = lambda _: None
+    found = server.open(KEY).read_flow(KEY, "a")
+    assert found is not None
+    assert not found[0].bound

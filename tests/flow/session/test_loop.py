@@ -29,6 +29,8 @@ from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.stores import open_ownership
 from partq_spark.flow.stores.api import OwnershipStore
 from partq_spark.flow.stores.memory import MemoryServer
+from partq_spark.log.admin import create_queue
+from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
 from tests.support.servers import ROOT, RedisServer, running
 
@@ -233,9 +235,32 @@ def test_what_handling_raises_ends_the_flow_in_good_order(place: Place) -> None:
     assert {claim.position for claim in again.observe().claims.values() if claim.redelivered_below == 30} == {20}
 
 
+def blocks_of_the_page() -> list[str]:
+    """The code of docs/flows.md: making the group, then being a flow of it."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs/flows.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_page_makes_the_group(tmp_path: Path) -> None:
+    store_url = f"file://{tmp_path}/store"
+    create_queue(open_store(store_url), "default", "orders", 3)
+    names: dict[str, object] = {"store_url": store_url, "ownership_url": "store"}
+    for _ in range(2):  # by every consumer that comes
+        exec(compile(blocks_of_the_page()[0], "docs/flows.md", "exec"), names)  # noqa: S102 - our own page
+    assert Queue(open_store(store_url), "default", "orders").refresh().groups["billing"].start == (0, 0, 0)
+    assert names["key"] == GroupKey("default", "orders", "billing")
+
+
+def test_a_flow_that_no_coordinator_answers_says_so(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    key = GroupKey("default", "orders", "forgotten")
+    session = Session(place.open(key), place.checkpoints(), key, QUEUE_ID, "a", SETTINGS)
+    turns = iter([True, False])
+    with caplog.at_level("WARNING", "partq.flow"):
+        run_flow(session, place.poll, lambda _: None, keep_on=lambda: next(turns), bind_wait_s=0.05, idle_s=0.01)
+    assert "no coordinator has answered flow a of group default/orders/forgotten in 0.05 s" in caplog.text
+
+
 def test_the_page_of_flows_runs_as_it_stands(place: Place) -> None:
-    """The code block of docs/flows.md, with the names that it takes for granted."""
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/flows.md").read_text(encoding="utf-8"), re.DOTALL)
+    block = blocks_of_the_page()[1]
     seen: list[object] = []
     names = {
         "ownership": place.open(place.key),
