@@ -325,6 +325,7 @@ class FlowDocuments:
                 continue
         else:
             raise _restless(key, flow)
+        self._records.pop((key, flow), None)
         self._delete_record(_record_name(key, flow, instance))
 
     def drop_group(self, key: GroupKey) -> None:

@@ -242,6 +242,16 @@ def test_the_names_are_those_of_seed_004(tmp_path: Path) -> None:
     }
 
 
+def test_nothing_is_remembered_of_a_flow_that_was_forgotten(recorded: Recorded) -> None:
+    store = open_recorded(recorded)
+    record = a_record()
+    store.bind(KEY, record, replaces=None)
+    assert store.read_flows(KEY) == {"billing-1": record}
+    store.unbind(KEY, "billing-1", record.instance)
+    store.forget_flow(KEY, "billing-1", record.instance)
+    assert store._flows._records == {}
+
+
 def test_ages_are_the_stores_own_and_grow(tmp_path: Path) -> None:
     now_s = [100.0]
     objects = LocalStore(str(tmp_path / "store"))
