@@ -74,8 +74,8 @@ def _look(queue: Queue, ownership: OwnershipStore | None, group: str) -> GroupVi
     if group not in head.groups:
         known = ", ".join(sorted(head.groups)) or "none yet"
         raise Invalid(
-            f"{queue} has no group {group!r} (its groups: {known}): a group is made when its first flow binds; "
-            "correct the name, or start a query with that group"
+            f"{queue} has no group {group!r} (its groups: {known}): correct the name, or make the group before its "
+            "first flow binds (docs/flows.md)"
         )
     key = GroupKey(queue.namespace, queue.name, group)
     checkpoints = CheckpointStore(queue.store, key, head.queue_id).list_checkpoints()

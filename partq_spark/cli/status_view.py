@@ -134,7 +134,7 @@ def _print_partitions(partitions: Sequence[PartitionView]) -> None:
     from rich.text import Text
 
     columns = [("partition", ">"), ("status", "<"), ("flow", "<"), ("epoch", ">")]
-    columns += [("acknowledged", ">"), ("delivered", ">"), ("end", ">"), ("lag", ">"), ("why", "*")]
+    columns += [("acknowledged", ">"), ("delivered", ">"), ("end", ">"), ("lag", ">")]
     # What does not flow comes first where not everything can be shown.
     shown = sorted(partitions, key=lambda each: not each.reason)[:MOST_SHOWN]
     rows: list[list[Text]] = []
@@ -150,12 +150,24 @@ def _print_partitions(partitions: Sequence[PartitionView]) -> None:
                 Text(delivered),
                 Text(f"{each.end:,}"),
                 Text(f"{each.lag:,}"),
-                Text(each.reason),
             ]
         )
     output.print_table(columns, rows)
     if len(partitions) > MOST_SHOWN:
         click.echo(f"… and {output.plural(len(partitions) - MOST_SHOWN, 'more partition')}: --json shows all")
+    _print_reasons(partitions)
+
+
+def _print_reasons(partitions: Sequence[PartitionView]) -> None:
+    """Why something does not flow, whole: a sentence does not fit beside eight columns."""
+    reasons: dict[str, list[int]] = {}
+    for each in partitions:
+        if each.reason:
+            reasons.setdefault(each.reason, []).append(each.partition)
+    if reasons:
+        click.echo()
+    for reason, numbers in list(reasons.items())[:MOST_SHOWN]:
+        click.echo(f"partition{'' if len(numbers) == 1 else 's'} {_numbers(numbers)}: {reason}")
 
 
 def _numbers(partitions: Sequence[int]) -> str:

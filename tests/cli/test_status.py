@@ -113,9 +113,10 @@ def test_the_json_is_the_interfaces(handoff: Partq) -> None:
 
 
 def test_people_read_the_reason(handoff: Partq) -> None:
-    shown = handoff("status", "orders", "--group", "billing", COLUMNS="200", PARTQ_OWNERSHIP="store").stdout
-    assert "paused: waits for 2 messages of flow billing-1, " in shown
-    assert "then goes to billing-2" in shown
+    shown = handoff("status", "orders", "--group", "billing", COLUMNS="80", PARTQ_OWNERSHIP="store").stdout
+    (reason,) = (line for line in shown.splitlines() if line.startswith("partition 1: "))
+    assert reason.startswith("partition 1: paused: waits for 2 messages of flow billing-1, ")
+    assert reason.endswith(" s left, then goes to billing-2")
     assert "1 Ready, 1 Paused" in shown
     assert "host:1, renewed" in shown
 
@@ -125,6 +126,14 @@ def test_without_ownership_the_checkpoints_are_shown(handoff: Partq) -> None:
     assert [each["acknowledged"] for each in found["partitions"]] == [3, 3]
     assert [each["flow"] for each in found["partitions"]] == ["billing-1", "billing-1"]
     assert "--ownership" in found["notes"][0]
+
+
+def test_partitions_with_one_reason_share_a_line(partq: Partq) -> None:
+    partq("queue", "create", "orders", "--partitions", 4)
+    create_group(Queue(open_store(partq.url), "default", "orders"), "billing", [0] * 4)
+    shown = partq("status", "orders", "--group", "billing", COLUMNS="80", PARTQ_OWNERSHIP="store").stdout
+    assert "partitions 0-3: no flow has taken it yet\n" in shown
+    assert "! no coordinator leads this group" in shown
 
 
 def test_watching_shows_it_again(handoff: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
