@@ -186,14 +186,16 @@ class Ownership:
 
         self._call("unbind", unbind, write=True)
 
-    def forget_flow(self, key: GroupKey, flow: str, instance: str) -> None:
-        def forget() -> None:
+    def forget_flow(self, key: GroupKey, flow: str, instance: str, *, state_token: str) -> bool:
+        def forget() -> bool:
             before = self._inner._server.groups[key].records.get(flow) if key in self._inner._server.groups else None
-            self._inner.forget_flow(key, flow, instance)
-            if before is not None and before.instance == instance:
+            done = self._inner.forget_flow(key, flow, instance, state_token=state_token)
+            if done and before is not None and before.instance == instance:
                 self._history.add(h.Forgotten(self._link.now_us, Owner(flow, instance)))
+            return done
 
-        self._call("forget_flow", forget, write=True)
+        done: bool = self._call("forget_flow", forget, write=True)
+        return done
 
     # --- the lease ----------------------------------------------------------------------------------------------------
 

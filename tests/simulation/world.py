@@ -121,6 +121,8 @@ class World:
 
     def start_flow(self, actor: Actor) -> None:
         """Begin a process for a flow identity; who ran it before may still be there, frozen or as a twin."""
+        if actor.stopped:
+            return  # it was begun again before its last process ended for good
         actor.begun += 1
         process = self.process(f"{actor.plan.name}/{actor.begun}")
         effects = self.effects(process)
