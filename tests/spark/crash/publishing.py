@@ -51,7 +51,8 @@ class Publishing:
         """Delete the newest batch's completion from the Spark checkpoint; returns the batch."""
         newest = self.spark_commits(queue)[-1]
         (self._checkpoint(queue) / "commits" / str(newest)).unlink()
-        (self._checkpoint(queue) / "commits" / f".{newest}.crc").unlink()
+        # Spark renames the checksum into its place after the file itself: a kill may have come between.
+        (self._checkpoint(queue) / "commits" / f".{newest}.crc").unlink(missing_ok=True)
         return newest
 
     def whole_files(self, queue: str) -> int:
