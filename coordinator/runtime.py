@@ -378,14 +378,13 @@ class GroupRuntime:
     # --- what nobody depends on ---------------------------------------------------------------------------------------
 
     def _tidy(self, written: Written) -> None:
-        """Ownership records for people and tools (seed 004), and records of flows that are gone. Again next time if it
-        fails: neither decides anything.
-        """
+        """Ownership records (seed 004), and records of flows that are gone. Again if it fails: neither decides."""
         try:
             self._ownership.follow(written.state, written.token)
+            forget = self._store.forget_flow
             for owner in list(self._gone):
-                if owner.flow not in written.state.flows:
-                    self._store.forget_flow(self.key, owner.flow, owner.instance)
+                if owner.flow not in written.state.flows and not forget(self.key, *owner, state_token=written.token):
+                    return  # somebody else wrote the state: the next step sees it too, and adopts the group anew
                 record = self._records.flows.get(owner.flow) if self._records is not None else None
                 if self._records is not None and record is not None and record.instance == owner.instance:
                     del self._records.flows[owner.flow]  # what is remembered must not bring it back

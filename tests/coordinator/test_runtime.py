@@ -307,7 +307,8 @@ def test_a_flow_whose_record_is_lost_is_let_go_at_once() -> None:
     flow = world.flow("a")
     world.settle()
     flow.die()
-    world.server.open().forget_flow(KEY, "a", flow.instance)
+    token = world.server.groups[KEY].token or ""
+    assert world.server.open().forget_flow(KEY, "a", flow.instance, state_token=token)
     world.now_s += 1.0
     coordinator.step()
     assert not world.state().flows["a"].bound
@@ -329,3 +330,29 @@ def test_what_is_remembered_of_a_forgotten_flow_is_forgotten_with_it() -> None:
     coordinator.step()
     assert world.state().settings.rebalance_delay_s == 77.0
     assert set(world.state().flows) == {"a"}
+
+
+def test_a_leader_that_was_replaced_before_it_forgets_a_flow_forgets_nobody() -> None:
+    """Its successor may have given the flow partitions again: without its record nobody knows what it delivered."""
+    world = World(partitions=1)
+    coordinator = world.coordinator()
+    world.flow("a")
+    world.settle()
+    standby = world.flow("b")
+    world.settle()
+    standby.die()
+    successor = world.server.open()
+    kept: list[bool] = []
+
+    def replaced(verb: str) -> None:
+        if verb == "forget_flow" and not kept:
+            group = world.server.groups[KEY]
+            kept.append(True)
+            successor.swap_state(KEY, group.body, token="successor", expected=group.token)
+        elif verb == "renew_lease" and len(kept) == 1:
+            kept.append("b" in world.server.groups[KEY].records)
+
+    coordinator.faults.hook = replaced
+    world.run(SESSION_S * 3)
+    assert kept == [True, True]
+    assert "b" not in world.server.groups[KEY].records, "forgotten under the state as it is by now"

@@ -141,9 +141,12 @@ class OwnershipStore(Protocol):
     def unbind(self, key: GroupKey, flow: str, instance: str) -> None:
         """Mark the record as not bound; news for the coordinator. Another instance's record is left alone."""
 
-    def forget_flow(self, key: GroupKey, flow: str, instance: str) -> None:
+    def forget_flow(self, key: GroupKey, flow: str, instance: str, *, state_token: str) -> bool:
         """Remove the record and heartbeat of this instance: by the leader, when no partition names the flow. A record
         of another instance is left alone.
+
+        False: the state's token is not `state_token` any more, and nothing was done: who leads by now may have given
+        the flow partitions again.
         """
 
     # --- the lease ----------------------------------------------------------------------------------------------------

@@ -275,12 +275,15 @@ class MemoryOwnership:
             if record is not None and record.instance == instance and record.bound:
                 self._write(key, group, replace(record, bound=False))
 
-    def forget_flow(self, key: GroupKey, flow: str, instance: str) -> None:
+    def forget_flow(self, key: GroupKey, flow: str, instance: str, *, state_token: str) -> bool:
         with self._call("forget_flow", key) as group:
+            if group.token != state_token:
+                return False
             record = group.records.get(flow)
             if record is not None and record.instance == instance:
                 del group.records[flow], group.beats[flow]
                 group.version = self._server.token()
+            return True
 
     # ---- the lease
 

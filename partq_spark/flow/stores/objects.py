@@ -162,8 +162,8 @@ class ObjectsOwnership:
     def unbind(self, key: GroupKey, flow: str, instance: str) -> None:
         self._flows.unbind(key, flow, instance)
 
-    def forget_flow(self, key: GroupKey, flow: str, instance: str) -> None:
-        self._flows.forget_flow(key, flow, instance)
+    def forget_flow(self, key: GroupKey, flow: str, instance: str, *, state_token: str) -> bool:
+        return self._flows.forget_flow(key, flow, instance, unchanged=lambda: self._state_token(key) == state_token)
 
     # ---- the lease
 

@@ -312,11 +312,16 @@ class FlowDocuments:
                     continue
         raise _restless(key, flow)
 
-    def forget_flow(self, key: GroupKey, flow: str, instance: str) -> None:
+    def forget_flow(self, key: GroupKey, flow: str, instance: str, unchanged: Callable[[], bool]) -> bool:
+        """In this order: the heartbeat is read, the state is looked at, and the heartbeat is removed if it is still the
+        one that was read: a flow that lives on under a later state has moved it.
+        """
         for _ in range(_TRIES):
             beat, etag, name = self._beat(key, flow)
+            if not unchanged():
+                return False
             if beat is not None and beat.instance != instance:
-                return
+                return True
             try:
                 if beat is not None:
                     self._store.remove(name, expected=etag)
@@ -327,6 +332,7 @@ class FlowDocuments:
             raise _restless(key, flow)
         self._records.pop((key, flow), None)
         self._delete_record(_record_name(key, flow, instance))
+        return True
 
     def drop_group(self, key: GroupKey) -> None:
         """Forget what is known of the group's flows; their objects are gone."""

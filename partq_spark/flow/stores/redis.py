@@ -206,8 +206,9 @@ class RedisOwnership:
         keys = _keys(key, "beats", "flows", "version")
         self._client.call(_UNBIND, keys, flow, instance, self._token(), _key(key, "news"))
 
-    def forget_flow(self, key: GroupKey, flow: str, instance: str) -> None:
-        self._client.call(_FORGET_FLOW, _keys(key, "beats", "flows", "version"), flow, instance, self._token())
+    def forget_flow(self, key: GroupKey, flow: str, instance: str, *, state_token: str) -> bool:
+        keys = _keys(key, "beats", "flows", "version", "state")
+        return bool(self._client.call(_FORGET_FLOW, keys, flow, instance, self._token(), state_token))
 
     # ---- the lease
 

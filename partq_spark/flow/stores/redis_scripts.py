@@ -206,12 +206,14 @@ redis.call('PUBLISH', ARGV[4], '')
 return 1
 """
 
-# ARGV flow, instance, version. A record whose beat is lost goes too: nobody can be bound to it.
+# KEYS beats, flows, version, state. ARGV flow, instance, version, token. A record whose beat is lost goes too: nobody
+# can be bound to it. 0: the state has changed.
 FORGET_FLOW: Final = (
     _FORGET
     + """
 local beat = redis.call('HGET', KEYS[1], ARGV[1])
-if beat and string.match(beat, '^(%S+) ') ~= ARGV[2] then return 0 end
+if redis.call('HGET', KEYS[4], 't') ~= ARGV[4] then return 0 end
+if beat and string.match(beat, '^(%S+) ') ~= ARGV[2] then return 1 end
 forget()
 redis.call('HDEL', KEYS[1], ARGV[1])
 redis.call('SET', KEYS[3], ARGV[3])

@@ -146,7 +146,7 @@ def test_who_is_not_bound_is_fenced_and_changes_nothing(world: World, key: Group
         case "unbound":
             other.unbind(key, "billing-1", instance)
         case "forgotten":
-            other.forget_flow(key, "billing-1", instance)
+            assert other.forget_flow(key, "billing-1", instance, state_token="t1")
         case "dropped":
             other.drop_group(key)
     before = other.read_flows(key)
@@ -221,15 +221,34 @@ def test_a_flow_is_forgotten_by_name_and_instance(world: World, key: GroupKey) -
     first, second = a_record(p1=delivery(1)), a_record("billing-2", p1=delivery(2))
     flow.bind(key, first, replaces=None)
     flow.bind(key, second, replaces=None)
-    leader.forget_flow(key, "billing-1", second.instance)
-    leader.forget_flow(key, "billing-3", first.instance)
+    leader.swap_state(key, b"{}", token="t1", expected=None)
+    assert leader.forget_flow(key, "billing-1", second.instance, state_token="t1")
+    assert leader.forget_flow(key, "billing-3", first.instance, state_token="t1")
     assert sorted(leader.read_flows(key)) == ["billing-1", "billing-2"]
-    leader.forget_flow(key, "billing-1", first.instance)
-    leader.forget_flow(key, "billing-1", first.instance)
+    for _ in range(2):
+        assert leader.forget_flow(key, "billing-1", first.instance, state_token="t1")
     assert leader.read_flows(key) == {"billing-2": second}
     assert flow.read_flow(key, "billing-1") is None
     flow.bind(key, a_record(), replaces=None)
     assert record_of(leader, key).deliveries == {}
+
+
+@pytest.mark.parametrize("state", ["changed", "gone"])
+def test_who_does_not_lead_any_more_forgets_nobody(world: World, key: GroupKey, state: str) -> None:
+    """He looked at the state long ago; since then the flow may have been given partitions again."""
+    flow, stale, leader = world.open(), world.open(), world.open()
+    record = a_record(p1=delivery(1))
+    stale.swap_state(key, b"{}", token="t1", expected=None)
+    if state == "gone":
+        leader.drop_group(key)
+    flow.bind(key, record, replaces=None)
+    if state == "changed":
+        leader.swap_state(key, b"{}", token="t2", expected="t1")
+    for _ in range(2):
+        assert not stale.forget_flow(key, "billing-1", record.instance, state_token="t1")
+        assert not stale.forget_flow(key, "billing-2", record.instance, state_token="t1")
+    assert world.open().read_flows(key) == {"billing-1": record}
+    flow.beat(key, "billing-1", record.instance)
 
 
 def test_a_name_that_begins_another_is_another(world: World, key: GroupKey) -> None:
@@ -238,7 +257,8 @@ def test_a_name_that_begins_another_is_another(world: World, key: GroupKey) -> N
     records = {name: a_record(name, p1=delivery(number)) for number, name in enumerate(names)}
     for record in records.values():
         store.bind(key, record, replaces=None)
-    store.forget_flow(key, "b", records.pop("b").instance)
+    store.swap_state(key, b"{}", token="t1", expected=None)
+    assert store.forget_flow(key, "b", records.pop("b").instance, state_token="t1")
     assert world.open().read_flows(key) == records
 
 

@@ -157,7 +157,7 @@ def test_a_leader_sees_that_records_have_changed_and_that_they_have_not(world: W
     unchanged()
     flow.bind(key, again, replaces=None)
     changed()
-    leader.forget_flow(key, "billing-1", record.instance)
+    leader.forget_flow(key, "billing-1", record.instance, state_token="t1")
     unchanged()
-    leader.forget_flow(key, "billing-1", again.instance)
+    leader.forget_flow(key, "billing-1", again.instance, state_token="t1")
     assert version() != seen[-1]

@@ -23,7 +23,7 @@ def test_a_restore_undoes_and_is_noticed() -> None:
     copy = server.snapshot()
     store.swap_state(KEY, b"2", token="t2", expected="t1")
     store.report(KEY, "billing-1", record.instance, {1: delivery(5)})
-    store.forget_flow(KEY, "billing-1", record.instance)
+    store.forget_flow(KEY, "billing-1", record.instance, state_token="t2")
     for _ in range(2):  # a copy is not used up
         server.restore(copy)
         with pytest.raises(Reincarnated, match=life):

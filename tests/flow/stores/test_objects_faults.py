@@ -246,9 +246,10 @@ def test_nothing_is_remembered_of_a_flow_that_was_forgotten(recorded: Recorded) 
     store = open_recorded(recorded)
     record = a_record()
     store.bind(KEY, record, replaces=None)
+    store.swap_state(KEY, b"{}", token="t1", expected=None)
     assert store.read_flows(KEY) == {"billing-1": record}
     store.unbind(KEY, "billing-1", record.instance)
-    store.forget_flow(KEY, "billing-1", record.instance)
+    assert store.forget_flow(KEY, "billing-1", record.instance, state_token="t1")
     assert store._flows._records == {}
 
 

@@ -54,7 +54,7 @@ def verbs(store: OwnershipStore) -> dict[str, Callable[[], object]]:
         "deliver": lambda: store.deliver(KEY, "billing-1", ME, {1: delivery(1)}, state_token="t1"),
         "report": lambda: store.report(KEY, "billing-1", ME, {1: delivery(1)}),
         "unbind": lambda: store.unbind(KEY, "billing-1", ME),
-        "forget_flow": lambda: store.forget_flow(KEY, "billing-1", ME),
+        "forget_flow": lambda: store.forget_flow(KEY, "billing-1", ME, state_token="t1"),
         "read_lease": lambda: store.read_lease(KEY),
         "take_lease": lambda: store.take_lease(KEY, lease, expected=None),
         "renew_lease": lambda: store.renew_lease(KEY, lease),

@@ -110,7 +110,7 @@ def test_the_rights_that_are_named_are_enough(guarded: RedisServer) -> None:
     assert store.read_flow(KEY, "billing-1")
     assert store.read_lease(KEY)
     flow.unbind(KEY, "billing-1", record.instance)
-    store.forget_flow(KEY, "billing-1", record.instance)
+    assert store.forget_flow(KEY, "billing-1", record.instance, state_token="t1")
     store.release_lease(KEY, "l")
     store.announce(KEY)
     assert store.wait_news(5) == flow.wait_news(5) == frozenset({KEY})
