@@ -11,7 +11,7 @@ from coordinator.core.actions import Fence
 from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
 from coordinator.effects_pool import Run
 from coordinator.logs import Log
-from coordinator.observe import Setting, entry_of, is_reliable
+from coordinator.observe import Setting, entry_of, is_whole
 from partq_spark.errors import Conflict, Corrupt, Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore, FenceRefused
 from partq_spark.flow.model import FlowRecord, GroupKey
@@ -80,4 +80,4 @@ def _is_unknown(
     record = records.get(fence.owner.flow)
     if entry_of(record, fence.partition, fence.owner_epoch, setting) is not None:
         return False
-    return fence.reports_lost or not is_reliable(record, setting)
+    return fence.reports_lost or not is_whole(record, fence.owner, setting)

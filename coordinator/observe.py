@@ -78,16 +78,27 @@ def drained(state: GroupState, records: Mapping[str, FlowRecord], setting: Setti
         if partition.phase is not Phase.PAUSED or partition.owner is None:
             continue
         record = records.get(partition.owner.flow)
-        if not is_reliable(record, setting):
-            continue
         entry = entry_of(record, number, partition.epoch, setting)
-        if (not partition.reports_lost) if entry is None else entry.acknowledged >= entry.delivered:
+        if entry is not None:
+            is_drained = entry.acknowledged >= entry.delivered
+        else:
+            is_drained = not partition.reports_lost and is_whole(record, partition.owner, setting)
+        if is_drained:
             yield PartitionDrained(partition=number, epoch=partition.epoch)
 
 
 def is_reliable(record: FlowRecord | None, setting: Setting) -> bool:
     """Whether the record has everything that its flow reported since it bound."""
     return record is not None and record.incarnation == setting.incarnation and record.queue_id == setting.queue_id
+
+
+def is_whole(record: FlowRecord | None, owner: Owner, setting: Setting) -> bool:
+    """Whether an entry that the record does not have means that this owner delivered nothing. A record that began anew,
+    after the owner's was lost, says nothing of it.
+    """
+    if record is None or not is_reliable(record, setting):
+        return False
+    return owner.instance == record.instance or owner.instance in record.former
 
 
 def entry_of(record: FlowRecord | None, partition: int, epoch: int, setting: Setting) -> Delivery | None:

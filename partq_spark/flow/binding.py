@@ -23,6 +23,7 @@ from partq_spark.objects.api import Unchanged
 
 MAX_TRIES: Final = 5
 MOVES_OF_THE_LIVING: Final = 2
+MAX_FORMER: Final = 8  # more than the coordinator misses in the ordinary; what it cannot see counts as delivered
 LONGEST_WATCH_S: Final = 3600.0  # whatever a foreign record asks for
 
 _WATCH_INTERVAL_S: Final = 0.1
@@ -125,11 +126,13 @@ class Binder:
             found = self._watch(*found)
         replaces: Beat | None = None
         deliveries: Mapping[int, Delivery] = own
+        former: tuple[str, ...] = ()
         if found is not None:
             record, beat = found
             replaces = beat if record.bound else None
             if record.incarnation == incarnation and record.queue_id == self._queue_id:
                 deliveries = claims.merged(record.deliveries, own, by_itself=self._is_own(record.instance))
+                former = (record.instance, *record.former)[:MAX_FORMER]
         instance = self._effects.token()
         self._own_instances.append(instance)
         record = FlowRecord(
@@ -141,6 +144,7 @@ class Binder:
             session_timeout_s=self._session_timeout_s,
             mapping=dict(mapping),
             deliveries=deliveries,
+            former=former,
         )
         sent_s = self._effects.now_s()
         try:

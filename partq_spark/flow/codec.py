@@ -168,6 +168,7 @@ def encode_record(record: FlowRecord) -> bytes:
                 (partition, one.epoch, one.delivered, one.acknowledged)
                 for partition, one in sorted(record.deliveries.items())
             ],
+            "former": record.former,
         },
     )
 
@@ -196,6 +197,7 @@ def _record_in(raw: dict[str, Any]) -> FlowRecord:
                 for partition, epoch, delivered, acknowledged in raw["deliveries"]
             ),
         ),
+        former=tuple(_text(instance) for instance in raw["former"]),
     )
 
 

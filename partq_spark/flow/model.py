@@ -146,7 +146,9 @@ class FlowRecord:
 
     `mapping` is what the client presented when it bound: the partitions it had, with their epochs (seed 001, "Outcomes
     of Consumer Loss"). `deliveries` outlives instances: who binds under a name takes over what the former instance
-    reported, as long as the store is in the same incarnation.
+    reported, as long as the store is in the same incarnation. `former` names those instances, newest first, as many as
+    are of use: only of them, and of the record's own, does a missing entry say that nothing was delivered. Any other
+    may have reported to a record that was lost.
     """
 
     flow: str
@@ -157,6 +159,7 @@ class FlowRecord:
     session_timeout_s: float
     mapping: Mapping[int, int] = field(default_factory=dict)
     deliveries: Mapping[int, Delivery] = field(default_factory=dict)
+    former: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

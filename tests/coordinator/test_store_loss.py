@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.observe import Setting, drained
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.codec import encode_state
 from partq_spark.flow.model import Phase, RebalanceStatus
@@ -189,3 +190,58 @@ def test_a_state_that_cannot_be_used_is_made_anew_from_the_checkpoints(harm: str
     world.settle()
     assert {flow: flow.mapping() for flow in (a, b)} == mappings
     assert world.state().status is RebalanceStatus.READY
+
+
+def began_anew(world: World, flow: HandFlow) -> None:
+    """The store lost the flow's record and told nobody; then a process without memory binds under the name."""
+    group = world.server.groups[KEY]
+    del group.records[flow.name], group.beats[flow.name]
+    flow.deliveries = {}
+    flow.bind({})
+
+
+@pytest.mark.conformance("OWN-04")
+def test_a_record_that_began_anew_does_not_say_that_nothing_was_delivered() -> None:
+    world, _, b = shared()
+    mine = set(b.mapping())
+    former = b.owner
+    began_anew(world, b)
+    world.run(SESSION_S + DELAY_S + 5)
+    assert former not in {each.owner for each in world.state().partitions.values()}
+    after = world.checkpoints()
+    assert {after[number].redelivered_below for number in mine} == {1000}
+
+
+def test_a_record_that_went_on_says_that_nothing_was_delivered() -> None:
+    """The flow was given its partitions and started again before it had claimed them."""
+    world = World(config=QueueConfig(rebalance_delay_s=DELAY_S))
+    world.coordinator()
+    world.published(1000)
+    a = world.flow("a")
+    world.settle()
+    mapping = a.mapping()
+    a.unbind()
+    a.bind({})
+    a.unbind()
+    a.bind(mapping)
+    world.settle()
+    assert a.mapping() == mapping
+    assert {each.redelivered_below for each in world.checkpoints().values()} == {0}
+
+
+def test_a_paused_partition_is_drained_only_by_its_owners_record() -> None:
+    world, a, b = shared()
+    setting = Setting(queue_id=world.queue.head.queue_id, incarnation=world.server.incarnation)
+    state = world.state()
+    number = min(b.mapping())
+    pause = replace(state.partitions[number], phase=Phase.PAUSED, to=a.owner, deadline_s=world.now_s + 1)
+    state = replace(state, partitions={**state.partitions, number: pause})
+
+    def is_drained() -> bool:
+        return bool(list(drained(state, world.server.groups[KEY].records, setting)))
+
+    assert not is_drained(), "it has 40 messages in hand"
+    began_anew(world, b)
+    assert not is_drained()
+    state = replace(state, partitions={**state.partitions, number: replace(pause, owner=b.owner)})
+    assert is_drained(), "this instance has nothing"

@@ -256,16 +256,21 @@ class HandFlow:
 
     def bind(self, mapping: Mapping[int, int]) -> None:
         found = self.store.read_flow(KEY, self.name)
+        incarnation = self.store.incarnation()
+        former: tuple[str, ...] = ()
+        if found is not None and found[0].incarnation == incarnation:
+            former = (found[0].instance, *found[0].former)
         self.instance = self.world.token()
         record = FlowRecord(
             flow=self.name,
             instance=self.instance,
             queue_id=self.world.queue.head.queue_id,
-            incarnation=self.store.incarnation(),
+            incarnation=incarnation,
             bound=True,
             session_timeout_s=SESSION_S,
             mapping=mapping,
             deliveries=self.deliveries,
+            former=former,
         )
         self.store.bind(KEY, record, replaces=found[1] if found is not None else None)
         self.beats = True

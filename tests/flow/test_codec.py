@@ -89,6 +89,7 @@ _records = st.builds(
     session_timeout_s=_seconds,
     mapping=st.dictionaries(_whole, _whole, max_size=5),
     deliveries=_deliveries,
+    former=st.lists(_text, max_size=3).map(tuple),
 )
 _leases = st.builds(
     Lease,

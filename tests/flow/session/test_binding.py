@@ -6,7 +6,7 @@ import pytest
 
 from partq_spark.errors import Corrupt, Invalid, Unavailable
 from partq_spark.flow import claims
-from partq_spark.flow.binding import MAX_TRIES, Binder
+from partq_spark.flow.binding import MAX_FORMER, MAX_TRIES, Binder
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.claims import FlowChangeUpdate, Standing
 from partq_spark.flow.model import Delivery, Flow, GroupSettings, GroupState, Owner, Partition, Phase
@@ -233,6 +233,19 @@ def test_a_restart_waits_no_longer_than_the_coordinator() -> None:
     began_s = world.now_s
     assert again.session.bind({0: 1, 1: 1}, wait_s=2).partitions == (0, 1)
     assert world.now_s - began_s < 3  # the coordinator has watched for 9 s already
+
+
+def test_a_record_names_the_instances_that_it_goes_on_from(world: World) -> None:
+    instances = []
+    for _ in range(MAX_FORMER + 2):
+        a = world.flow("a")
+        instances.append(bound(a).instance)
+        a.session.unbind()
+    record = world.server.groups[KEY].records["a"]
+    assert (record.instance, record.former) == (instances[-1], tuple(reversed(instances[1:-1])))
+    del world.server.groups[KEY].records["a"]
+    bound(world.flow("a"))
+    assert world.server.groups[KEY].records["a"].former == ()
 
 
 def test_what_was_reported_in_another_life_of_the_store_is_not_taken_over(world: World) -> None:
