@@ -107,7 +107,7 @@ FIELDS: Final = (
         3.0,
         0.2,
         600,
-        "a leader that did not look for so long grants every flow its full session timeout anew",
+        "of a time so long in which a leader did not look, a second counts towards flows' session timeouts",
     ),
     _seconds(
         "looks.handoff_s",

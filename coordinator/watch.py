@@ -8,9 +8,12 @@ from its silence, is not known here.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+
+_LATE_LOOK_S: Final = 1.0
+"""What a late look counts: little of the shortest session timeout, 5 s."""
 
 
 class Stillness(Generic[K]):
@@ -20,8 +23,9 @@ class Stillness(Generic[K]):
     time, to the time before the last look was sent that showed it still. An answer that was long on its way, or a
     watcher that did other things since, makes nobody silent.
 
-    Whoever is watched gets a full period anew when the watcher itself did not look for more than `frozen_after_s`
-    seconds: it was stopped, its machine slept, or the store was away, and then the watched could not move either.
+    When the watcher itself did not look for more than `frozen_after_s` seconds, it was stopped, its machine slept, or
+    the store was away, and then the watched could not move either: of all that time at most a second counts. It counts
+    for something, so that what is only ever looked at late is found silent in the end.
     """
 
     __slots__ = ("_asked_s", "_frozen_after_s", "_heard_s", "_longest_since_s", "_seen")
@@ -36,20 +40,23 @@ class Stillness(Generic[K]):
     def look(self, values: Mapping[K, Hashable], *, asked_s: float, heard_s: float) -> bool:
         """Take in what the store showed: the clock before it was asked, and after the answer came.
 
-        Names that are missing are forgotten. True if this look came so late that everybody begins anew.
+        Names that are missing are forgotten. True if this look came so late that the time before it hardly counts.
         """
-        late = self._heard_s is not None and heard_s - self._heard_s > self._frozen_after_s
+        gap_s = 0.0 if self._heard_s is None else heard_s - self._heard_s
+        late = gap_s > self._frozen_after_s
+        uncounted_s = gap_s - min(_LATE_LOOK_S, self._frozen_after_s / 3) if late else 0.0
         self._asked_s, self._heard_s = asked_s, heard_s
-        seen = {} if late else self._seen
-        self._seen = fresh = {}
+        seen, fresh = self._seen, dict[K, tuple[Hashable, float]]()
+        self._seen = fresh
         longest_since_s = heard_s
         for name, value in values.items():
             before = seen.get(name)
             if before is None or before[0] != value:
                 fresh[name] = (value, heard_s)
                 continue
-            fresh[name] = before
-            longest_since_s = min(longest_since_s, before[1])
+            since_s = before[1] + uncounted_s
+            fresh[name] = (value, since_s)
+            longest_since_s = min(longest_since_s, since_s)
         self._longest_since_s = longest_since_s
         return late
 
