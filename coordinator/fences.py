@@ -12,7 +12,7 @@ from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
 from coordinator.effects_pool import Run
 from coordinator.logs import Log
 from coordinator.observe import Setting, entry_of, is_whole
-from partq_spark.errors import Conflict, Corrupt, Unavailable
+from partq_spark.errors import Conflict, Corrupt, PartqError, Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore, FenceRefused
 from partq_spark.flow.model import FlowRecord, GroupKey
 
@@ -35,7 +35,19 @@ def carry_out(
     `records` were read after the state that asks for these fences was written: later ones cannot have more. `ends`
     reads the log's end of every partition, and is asked only where nobody knows what was delivered.
     """
-    unknown = {fence.partition for fence in fences if _is_unknown(fence, records, setting, checkpoints)}
+
+    def failed(fence: Fence, error: PartqError) -> None:
+        log("warning", "fence_failed", group=str(key), partition=fence.partition, reason=str(error))
+
+    def is_unknown(fence: Fence) -> bool | None:  # None: it has failed already
+        try:
+            return _is_unknown(fence, records, setting, checkpoints)
+        except (Unavailable, Corrupt) as error:
+            failed(fence, error)
+            return None
+
+    answers = dict(zip((fence.partition for fence in fences), run(is_unknown, fences), strict=True))
+    unknown = {partition for partition, answer in answers.items() if answer}
     log_ends = ends() if unknown else ()
 
     def delivered(fence: Fence) -> int | None:
@@ -59,11 +71,12 @@ def carry_out(
         except FenceRefused as error:
             return CheckpointAhead(partition=fence.partition, epoch=error.epoch)
         except (Conflict, Unavailable, Corrupt) as error:
-            log("warning", "fence_failed", group=str(key), partition=fence.partition, reason=str(error))
+            failed(fence, error)
             return None
         return PartitionFenced(partition=fence.partition, epoch=fence.epoch, owner=fence.to)
 
-    return [event for event in run(one, fences) if event is not None]
+    known = [fence for fence in fences if answers[fence.partition] is not None]
+    return [event for event in run(one, known) if event is not None]
 
 
 def _is_unknown(
