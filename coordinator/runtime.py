@@ -29,7 +29,7 @@ from coordinator.life import Life
 from coordinator.logs import Log, silent
 from coordinator.observe import Setting, binds, drained, expired, leftovers
 from coordinator.records import Records, is_in_handoff
-from coordinator.tell import tell_action, tell_event
+from coordinator.tell import tell
 from partq_spark.errors import Conflict, PartqError
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.codec import encode_state
@@ -251,11 +251,13 @@ class GroupRuntime:
 
     # --- state before effect ------------------------------------------------------------------------------------------
 
-    def _write(self, state: GroupState, actions: Sequence[Action], expected: str | None) -> Written:
+    def _write(
+        self, state: GroupState, actions: Sequence[Action], expected: str | None, events: Sequence[Event] = ()
+    ) -> Written:
         """Put `state` in place of the one at `expected`. The only place where a group's state changes.
 
-        Nothing of it may be acted on before this has returned. Raises `Conflict`, `Unavailable` (nobody knows), and
-        `_AdoptAgain` for a state that must not be.
+        Nothing of it may be acted on, or told, before the answer is there. Raises `Conflict`, `Unavailable` (nobody
+        knows), and `_AdoptAgain` for a state that must not be.
         """
         broken = violations(state)
         if broken:
@@ -267,8 +269,7 @@ class GroupRuntime:
         self._store.swap_state(self.key, encode_state(state, now_s), token=token, expected=expected)
         self._written = Written(state, token)
         self._leadership.timers = timers_of(state, token)
-        for action in actions:
-            tell_action(self._log, self.key, action)
+        tell(self._log, self.key, events, actions)
         return self._written
 
     def _fence(self, written: Written, fences: Sequence[Fence], facts: GroupFacts) -> list[Event]:
@@ -308,9 +309,7 @@ class GroupRuntime:
         # A look more, after the state was read: whoever has led since makes either this renewal or the swap fail. Else
         # a leader that slept before it read the state would take it from its successor.
         self._leadership.look(_instances(found.state))
-        written = self._write(found.state, found.actions, found.token)
-        for event in found.events:
-            tell_event(self._log, self.key, event)
+        written = self._write(found.state, found.actions, found.token, found.events)
         status = found.state.status.value
         self._log(found.level, "group_adopted", group=str(self.key), status=status, reason=found.reason)
         return written
@@ -358,17 +357,18 @@ class GroupRuntime:
     def _decide(self, written: Written, events: Iterable[Event]) -> Written:
         """Feed the events to the core and write what comes out; the very same `written` if nothing changed."""
         state = written.state
+        heeded: list[Event] = []
         actions: list[Action] = []
         for event in events:
             after, more = decide(state, event, self._now_s())
             if after is not state or more:
-                tell_event(self._log, self.key, event)
+                heeded.append(event)
             state = after
             actions.extend(more)
         if state is written.state:
             return written
         let_go = [Owner(name, flow.instance) for name, flow in written.state.flows.items() if name not in state.flows]
-        written = self._write(state, actions, written.token)
+        written = self._write(state, actions, written.token, heeded)
         self._gone.update(dict.fromkeys(let_go))
         return written
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from coordinator.core.actions import Action, Assign, ChangeStatus, Fence, NotifyFlow, Pause, Resume
 from coordinator.core.events import (
     CheckpointAhead,
@@ -19,21 +21,27 @@ from coordinator.logs import Log, Value
 from partq_spark.flow.model import GroupKey, Owner
 
 
-def tell_event(log: Log, key: GroupKey, event: Event) -> None:
-    """One line for an event that changed something. A tick is told by what it brings about."""
-    if isinstance(event, Tick | PartitionFenced):
-        return
-    log("info", _EVENTS[type(event)], group=str(key), **_event_facts(event))
+def tell(log: Log, key: GroupKey, events: Sequence[Event], actions: Sequence[Action]) -> None:
+    """What was decided: first the events that changed something, then what follows from them. A tick and a fence are
+    told by what they bring about.
+    """
+    for event in events:
+        if not isinstance(event, Tick | PartitionFenced):
+            name, reason = _EVENTS[type(event)]
+            log("info", name, group=str(key), **_event_facts(event), reason=reason)
+    for action in actions:
+        name, facts = _action_facts(action)
+        log("info", name, group=str(key), **facts, reason=action.reason)
 
 
-_EVENTS: dict[type, str] = {
-    FlowBound: "flow_bound",
-    FlowUnbound: "flow_unbound",
-    FlowExpired: "flow_expired",
-    PartitionDrained: "partition_drained",
-    CheckpointAhead: "checkpoint_ahead",
-    ReportsLost: "reports_lost",
-    QueueAltered: "queue_altered",
+_EVENTS: dict[type, tuple[str, str]] = {
+    FlowBound: ("flow_bound", "its record shows an instance that the group did not know"),
+    FlowUnbound: ("flow_unbound", "it asked to leave"),
+    FlowExpired: ("flow_expired", "its heartbeat stood still for its session timeout, or its record is gone"),
+    PartitionDrained: ("partition_drained", "all that was delivered is acknowledged"),
+    CheckpointAhead: ("checkpoint_ahead", "the checkpoint says what the group's state does not explain"),
+    ReportsLost: ("reports_lost", "the ownership store was restarted"),
+    QueueAltered: ("queue_altered", "the queue's head says so"),
 }
 
 
@@ -56,12 +64,6 @@ def _event_facts(event: Event) -> dict[str, Value]:
             }
         case Tick():
             return {}
-
-
-def tell_action(log: Log, key: GroupKey, action: Action) -> None:
-    """One line for what was decided, with its reason."""
-    name, facts = _action_facts(action)
-    log("info", name, group=str(key), **facts, reason=action.reason)
 
 
 def _action_facts(action: Action) -> tuple[str, dict[str, Value]]:

@@ -247,6 +247,30 @@ def test_a_leader_that_slept_before_a_fence_changes_nothing() -> None:
     assert world.counts() == {"a": 4}
 
 
+def test_a_decision_that_did_not_hold_is_not_told() -> None:
+    world = World(config=QueueConfig(rebalance_delay_s=0.0))
+    only = world.coordinator()
+    world.settle()
+    world.flow("a")
+
+    def lose(verb: str) -> None:
+        if verb == "swap_state":
+            only.faults.hook = None
+            raise Unavailable("lost")
+
+    only.faults.hook = lose
+    world.log.lines.clear()
+    only.step()
+    assert "adopting_again" in world.log.events()
+    assert [event for level, event, _ in world.log.lines if level == "info"] == []
+    world.settle()
+    told = world.log.of("flow_bound")
+    assert len(told) == 1
+    assert told[0]["reason"]
+    decisions = {"status", "fence", "assign", "flow_bound"}
+    assert all(facts.get("reason") for _, event, facts in world.log.lines if event in decisions)
+
+
 def test_killed_is_not_handled() -> None:
     world = World()
     first = world.coordinator()
