@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from partq_spark.log.queue import Queue
 
 WATCH_S = 1.0
-MOST_HEARTBEATS = 200  # asked for one by one; a group with more flows shows the others without
 GROUP = Checked("name", name_check("group"))
 
 
@@ -116,9 +115,4 @@ def _seen(key: GroupKey, head: Head, ownership: OwnershipStore | None, checkpoin
 
 
 def _beats(ownership: OwnershipStore, key: GroupKey, records: Mapping[str, FlowRecord]) -> dict[str, float]:
-    ages: dict[str, float] = {}
-    for flow in sorted(records)[:MOST_HEARTBEATS]:
-        found = ownership.read_flow(key, flow)
-        if found is not None:
-            ages[flow] = max(found[1].age_s, 0.0)
-    return ages
+    return {flow: max(beat.age_s, 0.0) for flow, beat in ownership.read_beats(key).items() if flow in records}

@@ -22,6 +22,7 @@ from partq_spark.flow.model import (
     RebalanceStatus,
 )
 from partq_spark.flow.stores import open_ownership
+from partq_spark.flow.stores.objects import ObjectsOwnership
 from partq_spark.log.admin import create_group
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
@@ -110,6 +111,15 @@ def test_the_json_is_the_interfaces(handoff: Partq) -> None:
     assert (flows["billing-2"]["active"], flows["billing-2"]["last_seen_s"]) == (False, None)
     assert found["coordinator"]["leader"] == "host:1"
     assert 0 <= found["coordinator"]["age_s"] < 30
+
+
+def test_flows_are_not_asked_for_one_by_one(handoff: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*_: object) -> None:
+        pytest.fail("a group has hundreds of flows")
+
+    monkeypatch.setattr(ObjectsOwnership, "read_flow", ask)
+    found = handoff.json("status", "orders", "--group", "billing", "--ownership", "store")
+    assert 0 <= next(each["last_seen_s"] for each in found["flows"] if each["flow"] == "billing-1") < 30
 
 
 def test_people_read_the_reason(handoff: Partq) -> None:

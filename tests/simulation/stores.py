@@ -121,6 +121,10 @@ class Ownership:
         found: tuple[FlowRecord, Beat] | None = self._call("read_flow", lambda: self._inner.read_flow(key, flow))
         return found
 
+    def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
+        found: Mapping[str, Beat] = self._call("read_beats", lambda: self._inner.read_beats(key))
+        return found
+
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
         owner = Owner(record.flow, record.instance)
 

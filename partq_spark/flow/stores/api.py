@@ -103,6 +103,9 @@ class OwnershipStore(Protocol):
     def read_flow(self, key: GroupKey, flow: str) -> tuple[FlowRecord, Beat] | None:
         """One flow's record and heartbeat."""
 
+    def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
+        """All heartbeats of the group, by flow name, in one call: for people and tools. A leader renews."""
+
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
         """Write `record` (bound, with a new instance) and start its heartbeat at 0; news for the coordinator.
 

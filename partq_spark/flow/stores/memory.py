@@ -216,6 +216,10 @@ class MemoryOwnership:
             record = group.records.get(flow)
             return None if record is None else (record, self._seen_beat(group.beats[flow]))
 
+    def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
+        with self._call("read_beats", key) as group:
+            return {flow: self._seen_beat(beat) for flow, beat in group.beats.items()}
+
     def _seen_beat(self, beat: _Beat) -> Beat:
         return Beat(instance=beat.instance, count=beat.count, age_s=self._server.now_s() - beat.at_s)
 

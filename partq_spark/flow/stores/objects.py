@@ -142,6 +142,13 @@ class ObjectsOwnership:
     def read_flow(self, key: GroupKey, flow: str) -> tuple[FlowRecord, Beat] | None:
         return self._flows.read_flow(key, flow)
 
+    def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
+        """One listing."""
+        return {
+            flow: Beat(instance=beat.instance, count=beat.count, age_s=age_s)
+            for flow, beat, age_s in self._flows.beats(key)
+        }
+
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
         self._flows.bind(key, record, replaces=replaces)
 

@@ -45,6 +45,7 @@ _READ_STATE: Final = Script(redis_scripts.READ_STATE)
 _SWAP_STATE: Final = Script(redis_scripts.SWAP_STATE)
 _READ_FLOWS: Final = Script(redis_scripts.READ_FLOWS)
 _READ_FLOW: Final = Script(redis_scripts.READ_FLOW)
+_READ_BEATS: Final = Script(redis_scripts.READ_BEATS)
 _BIND: Final = Script(redis_scripts.BIND)
 _BEAT: Final = Script(redis_scripts.BEAT)
 _DELIVER: Final = Script(redis_scripts.DELIVER)
@@ -124,6 +125,8 @@ class RedisOwnership:
         flows: list[tuple[str, FlowRecord]] = []
         with _reading(key, "flows"):
             for name, text in _pairs(rows):
+                if name.endswith(" "):
+                    continue  # which partitions the flow has
                 one = known.get(name)
                 if one is None or one[0] != text:
                     one = text, *_row(key, name, text)
@@ -153,6 +156,11 @@ class RedisOwnership:
             seen, bound = _beat(beat.decode(), int(now)) if beat else (None, False)
         record = _record(key, flow, body, bound, deliveries)
         return record, seen or Beat(instance=record.instance, count=0, age_s=0.0)
+
+    def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
+        rows, now = self._client.call(_READ_BEATS, _keys(key, "beats"))
+        with _reading(key, "beats"):
+            return {flow: _beat(beat, int(now))[0] for flow, beat in _pairs(rows)}
 
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
         done = self._client.call(

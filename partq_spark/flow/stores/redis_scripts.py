@@ -5,7 +5,7 @@ Keys of a group, all with the prefix `partq:{namespace/queue/group}:` (the brace
 
 - `state`, a hash: `t` token, `b` body, `m` when it was written, in milliseconds by Redis' clock;
 - `flows`, a hash: a flow's name → its record without deliveries; name, space, partition → "epoch delivered
-  acknowledged";
+  acknowledged"; name, space → the flow's partitions, with spaces between, so that one flow is read without the others;
 - `beats`, a hash: a flow's name → "instance count time bound sequence", bound being 1 or 0;
 - `version`: a random token that changes with every change of a record;
 - `leader`, a hash: `t` token, `n` beat, `b` body, `m` time;
@@ -67,7 +67,13 @@ end
 
 _STORE: Final = """
 local function store(first)
-  for at = first, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[1] .. ' ' .. ARGV[at], ARGV[at + 1]) end
+  local prefix, new = ARGV[1] .. ' ', {}
+  for at = first, #ARGV, 2 do
+    if redis.call('HSET', KEYS[2], prefix .. ARGV[at], ARGV[at + 1]) == 1 then new[#new + 1] = ARGV[at] end
+  end
+  if #new == 0 then return end
+  table.insert(new, 1, redis.call('HGET', KEYS[2], prefix) or '')
+  redis.call('HSET', KEYS[2], prefix, table.concat(new, ' '))
 end
 """
 
@@ -122,14 +128,19 @@ local record = redis.call('HGET', KEYS[2], ARGV[1])
 if not record then return false end
 local found = {record, redis.call('HGET', KEYS[1], ARGV[1]) or '', now()}
 local prefix = ARGV[1] .. ' '
-local all = redis.call('HGETALL', KEYS[2])
-for at = 1, #all, 2 do
-  if string.sub(all[at], 1, #prefix) == prefix then
-    found[#found + 1] = string.sub(all[at], #prefix + 1)
-    found[#found + 1] = all[at + 1]
-  end
+for partition in string.gmatch(redis.call('HGET', KEYS[2], prefix) or '', '%S+') do
+  found[#found + 1] = partition
+  found[#found + 1] = redis.call('HGET', KEYS[2], prefix .. partition)
 end
 return found
+"""
+)
+
+# KEYS beats. The hash as JSON, and now.
+READ_BEATS: Final = (
+    _NOW
+    + """
+return {cjson.encode(redis.call('HGETALL', KEYS[1])), now()}
 """
 )
 

@@ -38,8 +38,22 @@ def test_a_bound_flow_is_seen_by_all(world: World, key: GroupKey) -> None:
         assert replace(beat_of(store, key), age_s=0) == Beat(instance=record.instance, count=0, age_s=0)
 
 
+def test_all_heartbeats_are_read_at_once(world: World, key: GroupKey) -> None:
+    store, first, second = world.open(), a_record(), a_record("billing-2")
+    for record in (first, second):
+        store.bind(key, record, replaces=None)
+    store.beat(key, "billing-2", second.instance)
+    found = world.open().read_beats(key)
+    assert {flow: replace(beat, age_s=0) for flow, beat in found.items()} == {
+        "billing-1": Beat(instance=first.instance, count=0, age_s=0),
+        "billing-2": Beat(instance=second.instance, count=1, age_s=0),
+    }
+    assert all(0 <= beat.age_s < 30 for beat in found.values())
+
+
 def test_there_is_nothing_before(store: OwnershipStore, key: GroupKey) -> None:
     assert store.read_flows(key) == {}
+    assert store.read_beats(key) == {}
     assert store.read_flow(key, "billing-1") is None
 
 

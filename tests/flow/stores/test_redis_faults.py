@@ -49,6 +49,7 @@ def verbs(store: OwnershipStore) -> dict[str, Callable[[], object]]:
         "swap_state": lambda: store.swap_state(KEY, b"{}", token="t2", expected="t1"),
         "read_flows": lambda: store.read_flows(KEY),
         "read_flow": lambda: store.read_flow(KEY, "billing-1"),
+        "read_beats": lambda: store.read_beats(KEY),
         "bind": lambda: store.bind(KEY, RECORD, replaces=None),
         "beat": lambda: store.beat(KEY, "billing-1", ME),
         "deliver": lambda: store.deliver(KEY, "billing-1", ME, {1: delivery(1)}, state_token="t1"),

@@ -108,6 +108,7 @@ def test_the_rights_that_are_named_are_enough(guarded: RedisServer) -> None:
     store.claim_ownership([claim])
     assert (len(store.read_flows(KEY)), len(store.list_ownership(KEY))) == (1, 1)
     assert store.read_flow(KEY, "billing-1")
+    assert list(store.read_beats(KEY)) == ["billing-1"]
     assert store.read_lease(KEY)
     flow.unbind(KEY, "billing-1", record.instance)
     assert store.forget_flow(KEY, "billing-1", record.instance, state_token="t1")
@@ -207,6 +208,30 @@ def test_a_server_that_repeats_what_it_was_sent_gives_no_password_away(caplog: p
         special = RedisServer()
         special.port = listener.getsockname()[1]
         assert "lacks a command" in refused(open_redis(special, username="billing", password=SECRET), caplog)
+
+
+def test_one_flow_is_read_without_the_others(redis_server: RedisServer) -> None:
+    """Redis serves nobody else while a script runs: a look at one flow must not cost what the group has."""
+    group = GroupKey("default", "orders", "one-of-many")
+    store = open_redis(redis_server)
+    mine, other = a_record(p1=delivery(1), p2=delivery(2)), a_record("billing-2", p3=delivery(3))
+    store.swap_state(group, b"{}", token="t1", expected=None)
+    for record in (mine, other):
+        store.bind(group, record, replaces=None)
+    store.deliver(group, "billing-1", mine.instance, {2: delivery(4), 30: delivery(5)}, state_token="t1")
+    store.report(group, "billing-1", mine.instance, {31: delivery(6)})
+    command(redis_server, "CONFIG", "RESETSTAT")
+    found = store.read_flow(group, "billing-1")
+    assert found is not None
+    assert found[0] == store.read_flows(group)["billing-1"]
+    assert found[0].deliveries == {1: delivery(1), 2: delivery(4), 30: delivery(5), 31: delivery(6)}
+    assert "cmdstat_hgetall:calls=2," in command(redis_server, "INFO", "commandstats"), "those of `read_flows` alone"
+    second = replace(mine, instance="another", deliveries={2: delivery(7)})
+    store.bind(group, second, replaces=found[1])
+    found = store.read_flow(group, "billing-1")
+    assert found is not None
+    assert found[0].deliveries == {2: delivery(7)}
+    store.close()
 
 
 @pytest.mark.parametrize("key", ["state", "flows", "beats", "leader", "ownership"])
