@@ -26,7 +26,7 @@ def facts_of(head: Head, group: Group) -> GroupFacts:
     # A partition that came after the group begins where its layout does: nothing in it is older than the group.
     starts = {
         partition: group.start[partition] if partition < len(group.start) else at(head.layout.begin, partition)
-        for partition in range(head.partitions)
+        for partition in range(max(head.partitions, len(group.start)))  # one that was removed is yet to be fenced
     }
     return GroupFacts(
         queue_id=head.queue_id,

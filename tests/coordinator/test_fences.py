@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from coordinator.core.actions import Fence
 from coordinator.core.events import PartitionFenced
 from coordinator.fences import carry_out
 from coordinator.observe import Setting
+from partq_spark.errors import Unavailable
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.flow.model import Owner
+from partq_spark.flow.model import Owner, Phase
 from tests.coordinator.world import KEY, World
 
 A = TypeVar("A")
@@ -18,6 +20,31 @@ B = TypeVar("B")
 
 PARTITIONS = 3
 HEIR = Owner("b", "2")
+
+
+def test_a_removed_partition_that_has_no_checkpoint_yet_begins_where_its_group_does() -> None:
+    """The flow was given everything, the fences failed, and then the queue got fewer partitions."""
+    world = World(partitions=PARTITIONS)
+    starts = (10, 20, 30)
+    world.published(100)
+    world.altered(lambda head: replace(head, groups={KEY.group: replace(head.groups[KEY.group], start=starts)}))
+    coordinator = world.coordinator()
+    world.flow("a")
+
+    def refuse(verb: str) -> None:
+        if verb == "objects.swap":
+            raise Unavailable("no")
+
+    coordinator.faults.hook = refuse
+    world.run(1)
+    assert world.checkpoints() == {}
+    assert {each.phase for each in world.state().partitions.values()} == {Phase.FENCING}
+    fewer = replace(world.queue.head.layout, partitions=1, begin=world.queue.head.layout.begin[:1])
+    world.altered(lambda head: replace(head, layouts=(fewer,)))
+    coordinator.faults.hook = None
+    world.run(8)
+    assert world.owners() == {0: "a"}
+    assert {number: mark.offset for number, mark in world.checkpoints().items()} == dict(enumerate(starts))
 
 
 def test_a_checkpoint_that_cannot_be_read_fails_only_its_own_fence() -> None:
