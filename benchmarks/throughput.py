@@ -13,10 +13,13 @@ from dataclasses import dataclass
 
 from benchmarks.bed import Bed, bed
 from benchmarks.kafka import note as kafka_note
+from benchmarks.ready_made import ReadySource, write_ready
 from benchmarks.report import Goal, Measure, Series
-from benchmarks.settings import Settings
+from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import Run, checked, parquet_stream
 from partq_spark.log.admin import delete_queue
+from partq_spark.options import batch_source_options
+from partq_spark.reader import PartqBatchReader, read_task
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +47,7 @@ def take_turns(sides: Sequence[Side], rounds: int, rows: int) -> list[list[Run]]
 
 
 def read(settings: Settings) -> tuple[list[Measure], list[str]]:
-    """AvailableNow into noop: a queue, its seven columns in Parquet, `key` and `value` in Parquet, a topic."""
+    """AvailableNow into noop: a queue; its columns in Parquet and ready made; `key` and `value` in Parquet; a topic."""
     with bed(settings) as made:
         queue = made.fresh_queue()
         checked(made.publishing("partq", made.options(queue)), settings.rows, "publishing the rows to be read")
@@ -67,6 +70,7 @@ def read(settings: Settings) -> tuple[list[Measure], list[str]]:
                 run=lambda: made.reading(lambda: parquet_stream(made.spark, two_columns)),
             ),
         ]
+        sides.insert(2, _ready_made(made, settings.rows, ddl, made.options(queue)))
         if (topics := made.topics) is not None:
             topic = topics.fresh()
             checked(made.publishing("kafka", topics.sink(topic)), settings.rows, "publishing the rows to Kafka")
@@ -79,6 +83,16 @@ def read(settings: Settings) -> tuple[list[Measure], list[str]]:
             )
         runs = take_turns(sides, settings.rounds, settings.rows)
         return measures("reading", sides, runs), [kafka_note()] if made.topics else []
+
+
+def _ready_made(made: Bed, rows: int, ddl: str, options: dict[str, str]) -> Side:
+    """A Python source that only gives out what partq made before: how much of the time is Spark's own."""
+    reader = PartqBatchReader(batch_source_options(options))
+    file = made.fresh_folder()
+    write_ready(file, read_task(reader.partitions()[0]))
+    made.spark.dataSource.register(ReadySource)
+    stream = made.spark.readStream.format("bench_ready").options(file=str(file), ddl=ddl, rows=rows, tasks=PARTITIONS)
+    return Side(name="bare Python source, batches ready made", run=lambda: made.reading(stream.load))
 
 
 def publish(settings: Settings) -> tuple[list[Measure], list[str]]:
