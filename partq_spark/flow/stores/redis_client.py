@@ -120,7 +120,7 @@ class RedisClient:
             "credential_provider": self._credentials if password else None,
             **dict(url.tls_files),
         }
-        self._tls = url.tls
+        self._tls, self._tls_files = url.tls, [path for _, path in url.tls_files]
         self._class: type[_Wire] = redis.connection.SSLConnection if url.tls else redis.connection.Connection
         self.closed = threading.Event()
         self._known: str | None = None
@@ -241,7 +241,7 @@ class RedisClient:
         """partq's error for one of redis-py's or the system's."""
         text = self._credentials.hidden(str(error)).splitlines()
         said = text[0][:300] if text else type(error).__name__
-        secure = _tls_problem(error)
+        secure = _tls_problem(error, self._tls_files)
         if secure is not None:
             return Invalid(f"ownership {self.url}: {secure} ({said})")
         if isinstance(error, exceptions.TimeoutError | TimeoutError):
@@ -292,18 +292,17 @@ _MEANINGS: Final[tuple[tuple[type[Exception], str, type[PartqError], str], ...]]
 )
 
 
-def _tls_problem(error: BaseException | None) -> str | None:
+def _tls_problem(error: BaseException | None, files: Sequence[str]) -> str | None:
     """What is wrong with certificates or keys, looking at the causes too; None for any other error."""
     for _ in range(5):
         if isinstance(error, ssl.SSLCertVerificationError):
             return "its certificate is not trusted: name the authority's certificate, ?ssl_ca_certs=/path/ca.pem"
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return "TLS failed: use redis:// if the server speaks no TLS, and check the certificate's files"
-        if isinstance(error, FileNotFoundError | PermissionError):
+        denied = isinstance(error, FileNotFoundError | PermissionError)  # by a firewall, too
+        if denied and not all(os.access(file, os.R_OK) for file in files):
             return "a certificate's file cannot be read: check the paths in the URL"
-        if error is None:
-            return None
-        error = error.__cause__ or error.__context__
+        error = error and (error.__cause__ or error.__context__)
     return None
 
 

@@ -6,7 +6,10 @@ The certificates are made with the package cryptography, which comes with Azure'
 from __future__ import annotations
 
 import datetime
+import errno
 import ipaddress
+import os
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,6 +182,23 @@ def test_a_file_that_is_not_there_is_told(server: TlsRedis, tmp_path: Path) -> N
     error = refused(server.tls_url(ssl_ca_certs=tmp_path / "no.pem"))
     assert isinstance(error, Invalid)
     assert "file cannot be read" in str(error)
+
+
+@pytest.mark.parametrize("tls", [True, False])
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EACCES])
+def test_a_firewall_that_lets_nobody_out_is_no_certificates_fault(
+    server: TlsRedis, authority: Authority, monkeypatch: pytest.MonkeyPatch, tls: bool, code: int
+) -> None:
+    """It may be over in a minute, so that it is worth another try. The rule itself needs an administrator."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    error = refused(server.tls_url(ssl_ca_certs=authority.folder / "ca.pem") if tls else server.url)
+    assert isinstance(error, Unavailable)
+    assert os.strerror(code) in str(error)
+    assert "certificate" not in str(error)
 
 
 def test_the_wrong_kind_of_port_is_told(server: TlsRedis) -> None:
