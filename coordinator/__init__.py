@@ -1,5 +1,6 @@
 """Decides which consumer has which partition: a small process beside the queues, which imports `partq_spark` and is
 imported by nobody.
 
-It is empty until ownership is built. Queries without a consumer group need no coordinator.
+`core` decides, without I/O; `runtime` does what was decided for one group, `service` for all of them. Queries without a
+consumer group need no coordinator.
 """
