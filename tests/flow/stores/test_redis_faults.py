@@ -278,6 +278,19 @@ def test_no_memory_left_is_said_and_nothing_is_half_done(server: RedisServer, st
     assert store.beat(KEY, "billing-1", ME) == "t1"
 
 
+def test_a_primary_without_its_replicas_takes_nothing_and_says_so(server: RedisServer, store: RedisOwnership) -> None:
+    """With `min-replicas-to-write`: who still reaches it must not believe that it renewed anything there."""
+    begin(store)
+    before = store.read_flows(KEY), token_of(store)
+    command(server, "CONFIG", "SET", "min-replicas-to-write", "1")
+    for name in ("swap_state", "beat", "deliver", "report", "unbind", "take_lease"):
+        with pytest.raises(Unavailable, match="NOREPLICAS"):
+            verbs(store)[name]()
+    assert (store.read_flows(KEY), token_of(store)) == before
+    command(server, "CONFIG", "SET", "min-replicas-to-write", "0")
+    assert store.beat(KEY, "billing-1", ME) == "t1"
+
+
 def test_a_read_only_replica_is_read_and_not_written(server: RedisServer, store: RedisOwnership) -> None:
     begin(store)
     with running(
