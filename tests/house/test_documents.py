@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 import tomllib
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from coordinator.service import STOP_WAIT_S
+from partq_spark.cli.coordinator_commands import run
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -94,3 +98,18 @@ def test_every_environment_variable_is_in_the_example() -> None:
     )
     listed = set(re.findall(rf"^#?({pattern})=", (ROOT / "conf/partq.env").read_text(), re.MULTILINE))
     assert listed == set(re.findall(pattern, code))
+
+
+def test_the_systemd_unit_starts_what_there_is() -> None:
+    (text,) = re.findall(r"```ini\n(.*?)```", (ROOT / "docs/coordinator.md").read_text(encoding="utf-8"), re.DOTALL)
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read_string(text)
+    assert set(unit) == {"DEFAULT", "Unit", "Service", "Install"}
+    service = unit["Service"]
+    program, *words = service["ExecStart"].split()
+    assert Path(program).name == "partq"
+    assert words[:2] == ["coordinator", "run"]
+    options = {option for parameter in run.params for option in parameter.opts}
+    assert {word for word in words if word.startswith("-")} <= options
+    assert service["RestartPreventExitStatus"] == "2", "what a configuration that cannot be used ends with"
+    assert float(service["TimeoutStopSec"]) > STOP_WAIT_S
