@@ -106,6 +106,11 @@ class Session:
         """Between `bind` and `unbind`, also while an instance that ended waits to be replaced."""
         return self._life is not None
 
+    @property
+    def mapping(self) -> Mapping[int, int]:
+        """The partitions (with epochs) that this flow has, or would get back as another instance."""
+        return dict(self._hand.mapping)
+
     # --- coming and going ---------------------------------------------------------------------------------------------
 
     def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> Binding:

@@ -72,10 +72,12 @@ def test_defaults() -> None:
     target = Target(store=STORE, namespace="default", queue="orders", retry_timeout_s=120.0)
     assert source() == SourceOptions(
         target=target,
+        group=None,
         start=None,
         end=Place(edge="latest"),
         max_messages=None,
         max_bytes=None,
+        max_delivered_unacked=None,
         fail_on_data_loss=True,
         include_headers=False,
         poll_interval_s=None,
