@@ -252,9 +252,8 @@ class Consumer:
     # --- the next batch -----------------------------------------------------------------------------------------------
 
     def _settled(self, member: Membership, before: BatchEnd | None) -> View:
-        """Acknowledge what `before` has, and look. Twice, because the look may claim what `before` speaks of."""
+        """Look, and acknowledge what `before` has: after the look, which may have claimed what `before` speaks of."""
         done = {p: Position(span.epoch, span.to) for p, span in before.spans.items()} if before is not None else {}
-        member.acknowledge(done)
         view = member.observe()
         member.acknowledge(done)
         self._seen(view)

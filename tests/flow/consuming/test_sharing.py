@@ -370,3 +370,61 @@ def test_an_instance_of_the_same_epoch_in_between_is_another_owner(world: World)
     world.seize(0, Owner("stranger", "s1"), 99)
     query.start()
     assert {row.partition for row in query.deliver()} == {1}
+
+
+def test_a_replayed_batch_holds_a_handoff_up_as_any_other_does(world: World) -> None:
+    (first,) = begun(world, world.query())
+    world.publish(4, 4)
+    first.plan()
+    first.kill()
+    first.start()
+    second = world.query()
+
+    def meanwhile() -> None:
+        second.start()
+        second.trigger()
+        second.run()
+        world.sleep(1.0)
+        assert second.rows == []
+
+    first.during = meanwhile
+    assert len(first.deliver()) == 8
+    first.during = lambda: None
+    first.committed += 1
+    world.publish(1, 1)
+    first.run()
+    world.until(lambda: len(second.partitions) == 1)
+    world.until(lambda: delivered(first, second) == expected(world))
+
+
+def test_what_was_announced_is_planned_again_in_full(world: World) -> None:
+    (query,) = begun(world, world.query(maxMessagesPerTrigger="2"))
+    world.publish(5, 5)
+    query.consumer.next_end(query.at, limited=False)
+    query.drain()
+    assert [len(batch.rows) for batch in query.batches] == [0, 10]
+
+
+@pytest.mark.conformance("CHK-06")
+def test_a_run_that_finds_nothing_new_acknowledges_the_one_before_also_after_a_late_answer() -> None:
+    world = World(delay_s=3.0)
+    coordinator = world.coordinated()
+    (query,) = begun(world, world.query(checkpointInterval="1h"))
+    world.publish(2, 2)
+    query.trigger()
+    query.kill()
+    assert world.offset(0) == 0
+    coordinator.frozen = True
+    thawed: list[float] = []
+
+    def thaw() -> float:
+        coordinator.frozen = not thawed and world.now_s < frozen_s + 16.0
+        if not coordinator.frozen:
+            thawed.append(world.now_s)
+        return 1.0
+
+    frozen_s = world.now_s
+    world.lives(thaw)
+    query.start(available_now=True)
+    query.drain()
+    assert [world.offset(p) for p in (0, 1)] == [2, 2]

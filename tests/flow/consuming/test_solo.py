@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from partq_spark.errors import Fenced
+from partq_spark.objects.api import Document, Unchanged
 from tests.flow.consuming.test_sharing import delivered, expected
 from tests.flow.consuming.world import Query, World, begun
 
@@ -54,6 +55,9 @@ def test_what_the_first_had_not_acknowledged_comes_again_marked(world: World) ->
     first.deliver()
     (second,) = begun(world, solo(world, "second"))
     second.trigger()
+    found = world.checkpoints().read(0)
+    assert found is not None
+    assert found.redelivered_below == 4
     world.publish(1, 1)
     second.trigger()
     assert Counter(row.redelivered for row in second.rows) == {True: 8, False: 2}
@@ -144,3 +148,22 @@ def test_two_that_start_at_once_end_with_one(world: World) -> None:
     world.publish(3, 3)
     world.until(lambda: (first.failure is None) != (second.failure is None))
     world.until(lambda: set(delivered(first, second)) == set(expected(world)))
+
+
+def test_what_was_delivered_up_to_the_fence_counts_as_delivered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former owner may read and deliver more between the newcomer's look at the log and its fence."""
+    (first,) = begun(world, solo(world, "first"))
+    first.drain()
+    (second,) = begun(world, solo(world, "second"))
+    load = world.objects.load
+
+    def load_slowly(name: str, *, known: str | None = None) -> Document | Unchanged | None:
+        if name.endswith("checkpoint/0") and not first.rows:
+            world.publish(4, 4)
+            assert first.trigger()
+        return load(name, known=known)
+
+    monkeypatch.setattr(world.objects, "load", load_slowly)
+    second.trigger()
+    assert len(first.rows) == 8
+    assert Counter(row.redelivered for row in second.rows) == {True: 8}
