@@ -281,6 +281,7 @@ class Consumer:
             announced=announced,
             mapping=member.mapping,
             target=self._target,
+            keeps_offsets=self._group.keep_offsets,
             limits=self._limits(member, limited),
             entries=lambda spans: tree.walk(tree.view(head, spans), self.queue.load_chunk),
             fail_on_data_loss=self._options.fail_on_data_loss,

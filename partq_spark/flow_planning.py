@@ -38,12 +38,13 @@ class Plan:
         return {partition: span for partition, span in self.spans.items() if span.start < span.to}
 
 
-def begin(before: BatchEnd, announced: BatchEnd | None, claim: Claim) -> Span:
+def begin(before: BatchEnd, announced: BatchEnd | None, claim: Claim, *, keeps_offsets: bool = True) -> Span:
     """Where the flow is with a partition that it has: an empty span at the offset that is next.
 
     What `before` says at the same epoch is exact, because this flow alone delivered since: also of what may come again,
     where the checkpoint knows only that something was announced. `announced` is an end that this process gave away and
-    that never became a batch: it was not read.
+    that never became a batch: it was not read. Without `keeps_offsets` (`checkpoints=none`) the checkpoint never moves,
+    and what this query has completed is not read again, even if the partition was somebody else's meanwhile.
     """
     known = before.spans.get(claim.partition)
     if known is not None and known.epoch == claim.epoch:
@@ -53,7 +54,8 @@ def begin(before: BatchEnd, announced: BatchEnd | None, claim: Claim) -> Span:
     unread = announced.spans.get(claim.partition) if announced is not None else None
     if unread is not None and unread.epoch == claim.epoch:
         return Span(claim.epoch, unread.start, unread.start, unread.redelivered_below)
-    return Span(claim.epoch, claim.position, claim.position, claim.redelivered_below)
+    at = claim.position if keeps_offsets or known is None else max(claim.position, known.to)
+    return Span(claim.epoch, at, at, claim.redelivered_below)
 
 
 def plan(
@@ -64,6 +66,7 @@ def plan(
     announced: BatchEnd | None,
     mapping: Mapping[int, int],
     target: Mapping[int, int] | None,
+    keeps_offsets: bool,
     limits: planning.Limits,
     entries: Callable[[planning.Spans], Iterable[Entry]],
     fail_on_data_loss: bool,
@@ -73,7 +76,11 @@ def plan(
 
     Raises `ObjectMissing` for messages that are gone (failOnDataLoss).
     """
-    begins = {p: begin(before, announced, claim) for p, claim in view.claims.items() if p < len(head.next)}
+    begins = {
+        p: begin(before, announced, claim, keeps_offsets=keeps_offsets)
+        for p, claim in view.claims.items()
+        if p < len(head.next)
+    }
     ready = {p: span.to for p, span in begins.items() if p in view.deliverable}
     starts = _without_lost(head, ready, before, fail_on_data_loss, warn)
     ends = {p: _end(head, target, p, offset) for p, offset in starts.items()}

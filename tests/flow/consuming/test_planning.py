@@ -49,6 +49,7 @@ def planned(before: BatchEnd, *claims: Claim, mapping: dict[int, int] | None = N
         announced=None,
         mapping=mapping or {},
         target=None,
+        keeps_offsets=True,
         limits=planning.Limits(),
         entries=lambda _: (),
         fail_on_data_loss=True,
@@ -63,6 +64,14 @@ def test_a_new_partition_begins_where_its_checkpoint_says() -> None:
 def test_the_offset_knows_better_at_the_same_epoch_and_nothing_at_another() -> None:
     assert begin(end(p0=Span(3, 2, 5, 1)), None, claim()) == Span(3, 5, 5, 1)
     assert begin(end(p0=Span(2, 2, 5, 1)), None, claim()) == Span(3, 4, 4, 6)
+
+
+def test_without_checkpoints_what_this_query_completed_is_not_read_again() -> None:
+    before = end(p0=Span(2, 2, 5, 1))
+    assert begin(before, None, claim(position=0), keeps_offsets=False) == Span(3, 5, 5, 6)
+    assert begin(before, None, claim(position=7), keeps_offsets=False) == Span(3, 7, 7, 6)
+    assert begin(before, None, claim(position=0)) == Span(3, 0, 0, 6)
+    assert begin(end(), None, claim(position=0), keeps_offsets=False) == Span(3, 0, 0, 6)
 
 
 def test_what_was_acknowledged_beyond_an_older_spark_checkpoint_is_marked() -> None:
