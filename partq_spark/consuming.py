@@ -41,10 +41,9 @@ BIND_WAIT_S: Final = 5.0
 MAX_LOOKS: Final = 1000
 """At a state that changes each time that something is to be delivered; a rebalance changes it a few dozen times."""
 
-POLL_S: Final = 0.1
-"""The default of pollInterval, unless the store may not be looked at so often."""
-
-_LOOK_S: Final = 0.1  # while a replay waits
+POLL_S: Final = 0.1  # the default of pollInterval, unless the store may not be looked at so often
+IDLE_LOOK_S: Final = 0.025  # at log and group; 100 looks a second would take 2 % of a core
+_LOOK_S: Final = 0.1  # while something is waited for
 _log = logging.getLogger("partq.flow")
 
 
@@ -317,7 +316,7 @@ class Consumer:
     def _wait_for_news(self, member: Membership, plan: Plan, until_s: float) -> bool:
         """An idle look: True as soon as log or group may have something new."""
         head = self.queue.head
-        look_s = self.queue.store.look_interval_s
+        look_s = max(IDLE_LOOK_S, self.queue.store.look_interval_s)
         while (left_s := until_s - self._effects.now_s()) > 0:
             asked_s, wait_s = self._effects.now_s(), min(look_s, left_s)
             self._patience.try_for(partial(member.wait_news, wait_s))
