@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from partq_spark import flow_planning, offsets, planning
+from partq_spark import flow_planning, offsets
 from partq_spark.errors import Invalid, Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.claims import Position, Standing, View
@@ -45,6 +45,16 @@ POLL_S: Final = 0.1  # the default of pollInterval, unless the store may not be 
 IDLE_LOOK_S: Final = 0.025  # at log and group; 100 looks a second would take 2 % of a core
 _LOOK_S: Final = 0.1  # while something is waited for
 _log = logging.getLogger("partq.flow")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Announced:
+    """An end that was given to Spark, what its batch delivers, and the instance in whose name that was announced."""
+
+    raw: dict[str, Any]
+    end: BatchEnd
+    spans: Spans
+    instance: str | None
 
 
 class Consumer:
@@ -83,7 +93,7 @@ class Consumer:
         self._checkpoints: CheckpointStore | None = None
         self._target: Mapping[int, int] | None = None  # of Trigger.AvailableNow
         self._settle_until_s: float | None = None  # AvailableNow waits for its partitions no longer than this
-        self._last: tuple[dict[str, Any], BatchEnd, Spans] | None = None  # the last end, and what it delivers
+        self._last: _Announced | None = None
         self._view: View | None = None
         self._reached: dict[int, int] = {}
         self._asked_s = self._effects.now_s()
@@ -122,7 +132,7 @@ class Consumer:
             plan = self._planned(member, before, view, limited)
             if plan.news:
                 if self._patience.try_for(partial(member.deliver, plan.news)):
-                    return self._given(before, plan)
+                    return self._given(member, before, plan)
                 refused += 1  # the state has changed: look again
                 continue
             self._note_reached(plan)
@@ -151,17 +161,15 @@ class Consumer:
         if after is None or not wanted:
             return nothing
         for _ in range(MAX_LOOKS):
-            if self._last is not None and self._last[0] == end and self._is_alive():
-                head, spans = self.queue.head, self._last[2]
+            last = self._last
+            if last is not None and last.raw == end and self._is_alive(last.instance):
+                head = self.queue.head
             else:
-                before = self._checked(start)
-                spans = self._replayed(before, after, wanted)
+                last = self._last = self._replayed(self._checked(start), end, after, wanted)
                 head = self._fresh_head(after)
-                self._last = (end, after, spans)
-            planned = plan(head, spans) if spans else nothing
-            if self._is_alive():
+            planned = plan(head, last.spans) if last.spans else nothing
+            if self._is_alive(last.instance):
                 return planned
-            self._last = None
         raise Unavailable(f"flow {self._flow!r} of {self.queue} loses its lease while it plans a batch: try again")
 
     def report(self) -> dict[str, Any] | None:
@@ -244,9 +252,10 @@ class Consumer:
                 )
         return member
 
-    def _is_alive(self) -> bool:
-        """A guard: nobody can have taken this flow for gone."""
-        return self._member is not None and self._member.lease_left_s() > 0
+    def _is_alive(self, instance: str | None) -> bool:
+        """A guard: nobody can have taken this instance for gone. Another thread may have begun a new one meanwhile."""
+        member = self._member
+        return member is not None and member.instance == instance is not None and member.lease_left_s() > 0
 
     # --- the next batch -----------------------------------------------------------------------------------------------
 
@@ -272,7 +281,7 @@ class Consumer:
 
     def _planned(self, member: Membership, before: BatchEnd, view: View, limited: bool) -> Plan:
         head = self._fresh_head(before)
-        announced = self._last[1] if self._last is not None and self._last[1] != before else None
+        announced = self._last.end if self._last is not None and self._last.end != before else None
         return flow_planning.plan(
             head,
             view,
@@ -281,24 +290,16 @@ class Consumer:
             mapping=member.mapping,
             target=self._target,
             keeps_offsets=self._group.keep_offsets,
-            limits=self._limits(member, limited),
+            limits=flow_planning.limits(self._options, member.room(), limited),
             entries=lambda spans: tree.walk(tree.view(head, spans), self.queue.load_chunk),
             fail_on_data_loss=self._options.fail_on_data_loss,
             warn=_log.warning,
         )
 
-    def _limits(self, member: Membership, limited: bool) -> planning.Limits:
-        room = member.room()
-        most = self._options.max_messages if limited else None
-        given = [bound for bound in (room, most) if bound is not None]
-        return planning.Limits(
-            messages=min(given) if given else None, bytes=self._options.max_bytes if limited else None
-        )
-
-    def _given(self, before: BatchEnd, plan: Plan) -> dict[str, Any]:
+    def _given(self, member: Membership, before: BatchEnd, plan: Plan) -> dict[str, Any]:
         end = replace(before, spans=plan.all_spans)
         raw = offsets.encode(end)
-        self._last = (raw, end, plan.filled)
+        self._last = _Announced(raw=raw, end=end, spans=plan.filled, instance=member.instance)
         self._note_reached(plan)
         self._settle_until_s = None
         return raw
@@ -355,7 +356,7 @@ class Consumer:
 
     # --- a batch that comes again -------------------------------------------------------------------------------------
 
-    def _replayed(self, before: BatchEnd | None, after: BatchEnd, wanted: Spans) -> Spans:
+    def _replayed(self, before: BatchEnd | None, end: dict[str, Any], after: BatchEnd, wanted: Spans) -> _Announced:
         """Of `wanted` what is still this flow's, announced."""
         member = self._joined(after)
         config = self.queue.head.config
@@ -376,7 +377,7 @@ class Consumer:
                             self.queue,
                             sorted(moved),
                         )
-                    return held
+                    return _Announced(raw=end, end=after, spans=held, instance=member.instance)
             if self._effects.now_s() >= until_s:
                 raise Unavailable(
                     f"flow {self._flow!r} of {self.queue} has to repeat a batch, and for {wait_s:.0f} s nothing says "

@@ -13,6 +13,7 @@ from partq_spark.errors import ObjectMissing
 from partq_spark.flow.claims import Claim, View
 from partq_spark.log.model import Entry, Head
 from partq_spark.offsets import BatchEnd, Span
+from partq_spark.options import SourceOptions
 
 Spans = Mapping[int, Span]
 
@@ -36,6 +37,12 @@ class Plan:
     def filled(self) -> Spans:
         """What the batch reads."""
         return {partition: span for partition, span in self.spans.items() if span.start < span.to}
+
+
+def limits(options: SourceOptions, room: int | None, limited: bool) -> planning.Limits:
+    """What a batch may take. `room` holds with every trigger, the others only if the trigger is `limited`."""
+    bounds = [bound for bound in (room, options.max_messages if limited else None) if bound is not None]
+    return planning.Limits(messages=min(bounds, default=None), bytes=options.max_bytes if limited else None)
 
 
 def begin(before: BatchEnd, announced: BatchEnd | None, claim: Claim, *, keeps_offsets: bool = True) -> Span:

@@ -118,7 +118,7 @@ class _Process:
         self._consumer = consumer
         self._lock = threading.RLock()
         self._stopping = threading.Event()
-        self._trouble: PartqError | None = None
+        self._trouble: Exception | None = None
         lifeline = Lifeline(parent=os.getppid())
         self._heartbeat = Heartbeat(self._beat, BEAT_S, lifeline, name="the query").start()
         self._beside = threading.Thread(target=self._look_beside, name="partq beside the batch", daemon=True)
@@ -167,7 +167,7 @@ class _Process:
                     self._consumer.look_beside()
             except Unavailable as error:
                 _log.info("beside a batch: %s", error)  # the next question meets it by itself
-            except PartqError as error:
+            except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by the next question
                 self._trouble = error
             finally:
                 self._lock.release()

@@ -107,6 +107,11 @@ class Session:
         return self._life is not None
 
     @property
+    def instance(self) -> str | None:
+        """The present instance, which may have ended; None while unbound."""
+        return self._life.instance if self._life is not None else None
+
+    @property
     def mapping(self) -> Mapping[int, int]:
         """The partitions (with epochs) that this flow has, or would get back as another instance."""
         return dict(self._hand.mapping)

@@ -69,6 +69,10 @@ class SoloSession:
         return self._me is not None
 
     @property
+    def instance(self) -> str | None:
+        return self._me.instance if self._me is not None else None
+
+    @property
     def mapping(self) -> Mapping[int, int]:
         return dict(self._hand.mapping)
 

@@ -361,6 +361,22 @@ def test_a_lease_that_ended_between_planning_and_partitions_is_noticed(world: Wo
     assert first.deliver() == []
 
 
+def test_a_new_instance_that_another_thread_began_does_not_deliver_what_the_former_planned(world: World) -> None:
+    (first,) = begun(world, world.query())
+    world.publish(4, 4)
+    first.plan()
+    first.freeze()
+    (second,) = begun(world, world.query())
+    second.run()
+    world.until(lambda: delivered(second) == expected(world))
+    first.thaw()
+    first.consumer.look_beside()
+    member = first.consumer.member
+    assert member is not None
+    assert member.lease_left_s() > 0, "the new instance's"
+    assert first.deliver() == []
+
+
 def test_an_instance_of_the_same_epoch_in_between_is_another_owner(world: World) -> None:
     """A checkpoint rewritten behind everybody's back is not trusted."""
     (query,) = begun(world, world.query())
