@@ -22,8 +22,11 @@ from partq_spark.flow.stores import open_ownership
 from partq_spark.flow.stores.api import StateDocument
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects import open_store
+from tests.spark.test_outages import azure_lab
 from tests.support.servers import ROOT, RedisServer, die_with_parent
 from tests.support.spark import Consumer, Lab, wait_until
+
+__all__ = ["azure_lab", "shared"]
 
 GROUP = "billing"
 SESSION_S = 5
@@ -34,7 +37,7 @@ class Shared:
     """One queue, its group, and what can be seen of both from outside. Partition p's messages have the key `key(p)`."""
 
     lab: Lab
-    redis: RedisServer
+    ownership: str
     name: str
     partitions: int
     consumers: list[Consumer] = field(default_factory=list)
@@ -45,7 +48,7 @@ class Shared:
 
     def stream(self, **options: str) -> DataFrame:
         """A stream of the group, shared by Redis, that begins at the beginning."""
-        given = {"group": GROUP, "ownership": self.redis.url, "startingOffsets": "earliest"}
+        given = {"group": GROUP, "ownership": self.ownership, "startingOffsets": "earliest"}
         given |= {"sessionTimeout": f"{SESSION_S}s", "retryTimeout": "20s"}
         given |= options
         if given["ownership"] == "none":
@@ -79,7 +82,7 @@ class Shared:
     # --- what can be seen ---------------------------------------------------------------------------------------------
 
     def state(self) -> GroupState | None:
-        store = open_ownership(self.redis.url)
+        store = open_ownership(self.ownership, store=open_store(self.lab.url))
         try:
             found = store.read_state(self.key)
         finally:
@@ -87,7 +90,7 @@ class Shared:
         return decode_state(found.body, 0.0, "state") if isinstance(found, StateDocument) else None
 
     def records(self) -> Mapping[str, FlowRecord]:
-        store = open_ownership(self.redis.url)
+        store = open_ownership(self.ownership, store=open_store(self.lab.url))
         try:
             return store.read_flows(self.key)
         finally:
@@ -144,7 +147,7 @@ def shared(lab: Lab, redis_server: RedisServer, tmp_path: Path) -> Iterator[Call
 
     def make(partitions: int = 2, *, delay_s: float = 0.0, handoff_s: float = 30.0, coordinated: bool = True) -> Shared:
         nonlocal process
-        made = Shared(lab=lab, redis=redis_server, name=f"orders-{secrets.token_hex(4)}", partitions=partitions)
+        made = Shared(lab=lab, ownership=redis_server.url, name=f"orders-{secrets.token_hex(4)}", partitions=partitions)
         lab.create(made.name, partitions, QueueConfig(rebalance_delay_s=delay_s, max_handoff_time_s=handoff_s))
         if coordinated and process is None:
             process = start_coordinator(lab.url, redis_server.url, tmp_path / "coordinator.log")
@@ -161,7 +164,9 @@ def shared(lab: Lab, redis_server: RedisServer, tmp_path: Path) -> Iterator[Call
 def start_coordinator(store_url: str, ownership: str, log: Path) -> subprocess.Popen[bytes]:
     """A coordinator with short timers."""
     short = {"LEASE_TIMEOUT_S": 1.5, "RENEWAL_S": 0.25, "FROZEN_AFTER_S": 2.0, "HEADS_S": 0.2, "RETRY_MOST_S": 0.5}
+    credentials = {name: value for name, value in os.environ.items() if name == "AZURE_STORAGE_CONNECTION_STRING"}
     environment: dict[str, Any] = {
+        **credentials,
         "PATH": os.environ["PATH"],
         "HOME": str(log.parent),
         "PYTHONPATH": str(ROOT),
