@@ -42,7 +42,7 @@ MAX_LOOKS: Final = 1000
 """At a state that changes each time that something is to be delivered; a rebalance changes it a few dozen times."""
 
 POLL_S: Final = 0.1  # the default of pollInterval, unless the store may not be looked at so often
-IDLE_LOOK_S: Final = 0.025  # at log and group; 100 looks a second would take 2 % of a core
+IDLE_LOOK_S: Final = 0.025  # at log and group, or as seldom as the store wants it
 _LOOK_S: Final = 0.1  # while something is waited for
 _log = logging.getLogger("partq.flow")
 
