@@ -86,3 +86,20 @@ def require_same_queue(end: BatchEnd, queue_id: str, queue: str) -> None:
             f"another queue, or "
             "it was deleted and created again; use a new checkpoint location"
         )
+
+
+def require_same_group(end: BatchEnd, group: str, flow: str | None) -> None:
+    """Raises `Invalid` if the offset belongs to another group, to none, or to another flow than `flow`, if that is
+    given.
+    """
+    if end.group != group or end.flow is None:
+        whose = "a query without a group" if end.group is None else f"group {end.group!r}"
+        raise Invalid(
+            f"the Spark checkpoint belongs to {whose}, this query has group={group!r}: give the group it began with, "
+            "or use a new checkpoint location"
+        )
+    if flow is not None and end.flow != flow:
+        raise Invalid(
+            f"the Spark checkpoint belongs to flow {end.flow!r}, this query has flow={flow!r}: leave the option out, "
+            "or use a new checkpoint location"
+        )

@@ -15,41 +15,43 @@ from dataclasses import dataclass
 from typing import Literal
 
 from partq_spark.errors import Invalid
+from partq_spark.flow.stores.urls import canonical_ownership
 from partq_spark.log.names import checked_name
 from partq_spark.objects.urls import canonical_url
-from partq_spark.settings import default_store
+from partq_spark.settings import default_ownership, default_store
 from partq_spark.timestamps import parse_rfc3339
 
 COMMON = ("queue", "path", "store", "namespace", "retryTimeout", "includeHeaders")
+GROUP_ONLY = ("ownership", "checkpoints", "flow", "ackMode", "checkpointInterval", "sessionTimeout", "maxPollInterval")
+SHARED_ONLY = ("sessionTimeout", "maxPollInterval")  # with an ownership other than none
 SOURCE = (
     *COMMON,
+    "group",
+    *GROUP_ONLY,
     "startingOffsets",
     "startingTimestamp",
     "endingOffsets",
     "endingTimestamp",
     "maxMessagesPerTrigger",
     "maxBytesPerTrigger",
+    "maxDeliveredUnackedMsgsPerFlow",
     "failOnDataLoss",
     "pollInterval",
 )
 BATCH_SOURCE_ONLY = ("endingOffsets", "endingTimestamp")
-STREAM_SOURCE_ONLY = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "pollInterval")
+STREAM_SOURCE_ONLY = (
+    "group",
+    *GROUP_ONLY,
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "maxDeliveredUnackedMsgsPerFlow",
+    "pollInterval",
+)
 SINK = (*COMMON, "compression")
 BATCH_SINK_ONLY = ("txnAppId", "txnVersion")
 # Spark puts these among a streaming sink's options itself (spark-traps 8).
 FROM_SPARK = ("checkpointLocation", "queryName")
-LATER = (
-    "group",
-    "ownership",
-    "checkpoints",
-    "flow",
-    "ackMode",
-    "checkpointInterval",
-    "sessionTimeout",
-    "maxPollInterval",
-    "maxDeliveredUnackedMsgsPerFlow",
-    "topic",
-)
+LATER = ("topic",)
 
 MOST = (1 << 63) - 1  # what Spark and the log can count
 
@@ -86,14 +88,29 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GroupOptions:
+    """How a stream takes part in a consumer group. Free of secrets: Redis' user and password are each process's own."""
+
+    name: str
+    ownership: str  # none, store, or a canonical Redis URL
+    keep_offsets: bool  # False with checkpoints=none
+    flow: str | None  # None: generated, and kept in the query's offsets
+    checkpoint_interval_s: float | None  # None: the store's default
+    session_timeout_s: float
+    max_poll_interval_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SourceOptions:
-    """The options of a batch or stream source."""
+    """The options of a batch or stream source. `group` is None for a query that stands alone."""
 
     target: Target
+    group: GroupOptions | None
     start: Place | None  # None: the role's default
     end: Place
     max_messages: int | None
     max_bytes: int | None
+    max_delivered_unacked: int | None  # messages
     fail_on_data_loss: bool
     include_headers: bool
     poll_interval_s: float | None  # None: the store's default
@@ -125,7 +142,7 @@ class _Given:
             if name.lower() in later:
                 raise Invalid(
                     f"option {spelled[name.lower()]!r} (value {_shown(name, value)}) comes with a later version of "
-                    "partq; this one has no consumer groups, ownership, checkpoints or topics yet: leave it out"
+                    "partq; this one has no topics yet: leave it out"
                 )
             # An empty value is mostly a variable that is not set; a default in its place might be another store.
             if not str(value).strip():
@@ -135,10 +152,11 @@ class _Given:
     def text(self, name: str) -> str | None:
         return self.names.get(name)
 
-    def refuse(self, names: tuple[str, ...], why: str) -> None:
+    def refuse(self, names: tuple[str, ...], why: str, do: str = "leave it out") -> None:
         for name in names:
             if name in self.names:
-                raise Invalid(f"option {name!r} (value {self.names[name]!r}) {why}: leave it out")
+                shown = _shown(name, self.names[name])
+                raise Invalid(f"option {name!r} (value {shown}) {why}: {do}")
 
     def bool(self, name: str, default: bool) -> bool:
         value = self.text(name)
@@ -206,14 +224,59 @@ def stream_source_options(options: Mapping[str, str]) -> SourceOptions:
 def _source(given: _Given) -> SourceOptions:
     return SourceOptions(
         target=_target(given),
+        group=_group(given),
         start=_place(given, "startingOffsets", "startingTimestamp"),
         end=_place(given, "endingOffsets", "endingTimestamp") or Place(edge="latest"),
         max_messages=given.count("maxMessagesPerTrigger"),
         max_bytes=given.size("maxBytesPerTrigger"),
+        max_delivered_unacked=given.count("maxDeliveredUnackedMsgsPerFlow"),
         fail_on_data_loss=given.bool("failOnDataLoss", True),
         include_headers=given.bool("includeHeaders", False),
         poll_interval_s=given.duration_s("pollInterval", least_s=0.0, most_s=60.0),
     )
+
+
+def _group(given: _Given) -> GroupOptions | None:
+    name = given.text("group")
+    if name is None:
+        given.refuse(GROUP_ONLY, "is for a consumer group, and none is named", "give the option group, or leave it out")
+        return None
+    if name.startswith("_"):
+        raise Invalid(f"option group={name!r} is not allowed: names that begin with '_' are the queue's own")
+    ownership = _ownership(given)
+    if ownership == "none":
+        given.refuse(SHARED_ONLY, "is for flows that share a group, and with ownership=none one query has all of it")
+    ack_mode = (given.text("ackMode") or "auto").lower()
+    if ack_mode == "manual":
+        raise Invalid("option ackMode='manual' comes with a later version of partq: give auto, or leave it out")
+    if ack_mode != "auto":
+        raise Invalid(f"option ackMode={ack_mode!r} is not allowed: give auto")
+    checkpoints = (given.text("checkpoints") or "store").lower()
+    if checkpoints not in ("store", "none"):
+        raise Invalid(f"option checkpoints={checkpoints!r} is not allowed: give store or none")
+    if checkpoints == "none":
+        given.refuse(("checkpointInterval",), "is for checkpoints=store, this query keeps none")
+    flow = given.text("flow")
+    timeout_s = given.duration_s("sessionTimeout", least_s=5.0, most_s=3600.0)
+    return GroupOptions(
+        name=checked_name("group", name),
+        ownership=ownership,
+        keep_offsets=checkpoints == "store",
+        flow=checked_name("flow", flow) if flow is not None else None,
+        checkpoint_interval_s=given.duration_s("checkpointInterval", least_s=0.0, most_s=3600.0),
+        session_timeout_s=10.0 if timeout_s is None else timeout_s,
+        max_poll_interval_s=given.duration_s("maxPollInterval", least_s=1.0, most_s=7 * 24 * 3600.0),
+    )
+
+
+def _ownership(given: _Given) -> str:
+    text = given.text("ownership")
+    if text is None:
+        return default_ownership(os.environ)
+    try:
+        return canonical_ownership(text)
+    except Invalid as error:
+        raise Invalid(f"option ownership is not usable: {error}") from None
 
 
 def batch_sink_options(options: Mapping[str, str]) -> SinkOptions:

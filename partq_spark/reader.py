@@ -266,9 +266,11 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return head
 
     def _limits(self, limit: ReadLimit) -> planning.Limits:
+        in_hand = self.options.max_delivered_unacked  # of a query alone nothing else is in hand; holds always
         if isinstance(limit, ReadAllAvailable):
-            return planning.Limits()  # overrides whatever was configured (spark-traps 13)
-        return planning.Limits(messages=self.options.max_messages, bytes=self.options.max_bytes)
+            return planning.Limits(messages=in_hand)  # overrides the other limits (spark-traps 13)
+        bounds = [bound for bound in (in_hand, self.options.max_messages) if bound is not None]
+        return planning.Limits(messages=min(bounds, default=None), bytes=self.options.max_bytes)
 
     def _entries(self, head: Head, spans: planning.Spans) -> Iterator[Entry]:
         return tree.walk(tree.view(head, spans), self.queue.load_chunk)

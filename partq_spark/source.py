@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from partq_spark.group_reader import PartqGroupReader
     from partq_spark.reader import PartqBatchReader, PartqStreamReader
     from partq_spark.writer import PartqBatchWriter, PartqStreamWriter
 
@@ -54,11 +55,15 @@ class PartqDataSource(DataSource):
         check_source_columns(column_types(schema), parsed.include_headers)
         return PartqBatchReader(parsed)
 
-    def streamReader(self, schema: StructType) -> PartqStreamReader:
-        from partq_spark.reader import PartqStreamReader
-
+    def streamReader(self, schema: StructType) -> PartqStreamReader | PartqGroupReader:
         spare_collector()
         # What is wrong is said by the reader's first call: raised here, Spark would bury the message.
+        if any(name.lower() == "group" for name in self.options):
+            from partq_spark.group_reader import PartqGroupReader
+
+            return PartqGroupReader(dict(self.options), column_types(schema))
+        from partq_spark.reader import PartqStreamReader
+
         return PartqStreamReader(dict(self.options), column_types(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> PartqBatchWriter:

@@ -12,7 +12,6 @@ whatever reason, is replaced by a new one at the next `observe`, with the mappin
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
@@ -27,7 +26,7 @@ from partq_spark.flow.codec import decode_state
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.hand import Hand, Holding
 from partq_spark.flow.model import Delivery, GroupKey, GroupState, Owner
-from partq_spark.flow.settings import SessionSettings
+from partq_spark.flow.settings import SessionSettings, checked_flow_name
 from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
 from partq_spark.objects.api import Unchanged
 
@@ -40,7 +39,6 @@ _FIRST_LOOK: Final = 0.05
 _LOOKS_GROW: Final = 1.3
 """An answer takes some milliseconds where it comes at once: look soon at first, in parts of the usual interval."""
 
-_FLOW_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _log = logging.getLogger("partq.flow")
 
 
@@ -62,16 +60,11 @@ class Session:
         *,
         start_of: Callable[[int], int] = lambda _: 0,
     ) -> None:
-        if not _FLOW_NAME.fullmatch(flow):
-            raise Invalid(
-                f"flow name {flow!r} is not allowed: use 1 to 63 of a-z, 0-9, '.', '_', '-', beginning with a letter "
-                "or digit"
-            )
         self._ownership = ownership
         self._checkpoints = checkpoints
         self._key = key
         self._queue_id = queue_id
-        self._flow = flow
+        self._flow = flow = checked_flow_name(flow)
         self._settings = settings if settings is not None else SessionSettings()
         self._effects = effects if effects is not None else Effects()
         self._start_of = start_of
@@ -105,6 +98,16 @@ class Session:
     def is_bound(self) -> bool:
         """Between `bind` and `unbind`, also while an instance that ended waits to be replaced."""
         return self._life is not None
+
+    @property
+    def instance(self) -> str | None:
+        """The present instance, which may have ended; None while unbound."""
+        return self._life.instance if self._life is not None else None
+
+    @property
+    def mapping(self) -> Mapping[int, int]:
+        """The partitions (with epochs) that this flow has, or would get back as another instance."""
+        return dict(self._hand.mapping)
 
     # --- coming and going ---------------------------------------------------------------------------------------------
 

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from partq_spark.errors import Invalid
+
+_FLOW_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+def checked_flow_name(name: str) -> str:
+    """`name` itself, which is in lower case already. Raises `Invalid` otherwise."""
+    if not _FLOW_NAME.fullmatch(name):
+        raise Invalid(
+            f"flow name {name!r} is not allowed: use 1 to 63 of a-z, 0-9, '.', '_', '-', beginning with a letter or "
+            "digit"
+        )
+    return name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

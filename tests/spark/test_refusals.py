@@ -43,7 +43,7 @@ AT_LOAD = {
     "two queues": ({"queue": "bills"}, "name two queues"),
     "a relative store": ({"store": "file:data"}, "'file:data' is relative.*write file:///"),
     "no URL at all": ({"store": "data"}, "is not a URL"),
-    "an option of a later version": ({"group": "billing"}, "'group' .* comes with a later version"),
+    "an option of a later version": ({"topic": "a/b"}, "'topic' .* comes with a later version"),
 }
 
 

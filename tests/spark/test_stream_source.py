@@ -135,6 +135,12 @@ def test_trigger_once_reads_everything_whatever_the_limits(lab: Lab) -> None:
     limited = lab.stream("orders", startingOffsets="earliest", maxMessagesPerTrigger="7", maxBytesPerTrigger="10")
     ended(consumer.start(limited, once=True))
     assert consumer.sizes == [100]
+    bounded = lab.consumer("bounded")  # but for what may be in hand at once
+    stream = lab.stream("orders", startingOffsets="earliest", maxDeliveredUnackedMsgsPerFlow="40")
+    ended(bounded.start(stream, once=True))
+    assert bounded.sizes == [40]
+    bounded.run(stream)
+    assert bounded.sizes == [40, 40, 20]
 
 
 # --- what a restart reads ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from partq_spark import options
 from partq_spark.errors import Invalid
-from partq_spark.options import MOST, Place, SinkOptions, SourceOptions, Target
+from partq_spark.options import MOST, GroupOptions, Place, SinkOptions, SourceOptions, Target
 
 STORE = "file:///stores/here"
 BASE = {"queue": "orders", "store": STORE}
@@ -31,19 +31,23 @@ EVERYWHERE = {
     "includeHeaders": "true",
 }
 SOURCE = {"startingOffsets": "earliest", "startingTimestamp": "2026-11-20T09:30:00Z", "failOnDataLoss": "false"}
-STREAM_SOURCE = {"maxMessagesPerTrigger": "10", "maxBytesPerTrigger": "64m", "pollInterval": "50ms"}
+STREAM_SOURCE = {
+    "maxMessagesPerTrigger": "10",
+    "maxBytesPerTrigger": "64m",
+    "maxDeliveredUnackedMsgsPerFlow": "10",
+    "pollInterval": "50ms",
+}
 BATCH_SOURCE = {"endingOffsets": "latest", "endingTimestamp": "2026-11-20T09:30:00Z"}
-LATER = {
+LATER = {"topic": "a/b"}
+GROUP = {
     "group": "billing",
     "ownership": "store",
-    "checkpoints": "none",
     "flow": "left",
-    "ackMode": "manual",
+    "ackMode": "auto",
     "checkpointInterval": "1s",
     "sessionTimeout": "10s",
     "maxPollInterval": "1m",
-    "maxDeliveredUnackedMsgsPerFlow": "10",
-    "topic": "a/b",
+    "checkpoints": "store",
 }
 
 
@@ -68,10 +72,12 @@ def test_defaults() -> None:
     target = Target(store=STORE, namespace="default", queue="orders", retry_timeout_s=120.0)
     assert source() == SourceOptions(
         target=target,
+        group=None,
         start=None,
         end=Place(edge="latest"),
         max_messages=None,
         max_bytes=None,
+        max_delivered_unacked=None,
         fail_on_data_loss=True,
         include_headers=False,
         poll_interval_s=None,
@@ -116,6 +122,8 @@ def test_options_of_later_versions_are_refused_by_name(parse: Callable[[dict[str
     ("parse", "names"),
     [
         (options.batch_source_options, STREAM_SOURCE),
+        (options.batch_source_options, GROUP),
+        (options.batch_sink_options, GROUP),
         (options.stream_source_options, BATCH_SOURCE),
         (options.stream_sink_options, {"txnAppId": "job", "txnVersion": "1"}),
         (options.batch_source_options, {"compression": "lz4", "txnAppId": "job", "checkpointLocation": "/x"}),
@@ -192,6 +200,69 @@ def test_an_empty_value_is_no_value(name: str) -> None:
     """It is mostly a variable that was not set; a default in its place might be another store."""
     for blank in ("", "  "):
         assert f"{name!r} is empty" in refused(options.source_options, {**BASE, name: blank})
+
+
+# --- consumer groups --------------------------------------------------------------------------------------------------
+
+
+def group(**more: str) -> GroupOptions:
+    found = options.stream_source_options({**BASE, "group": "Billing", **more}).group
+    assert found is not None
+    return found
+
+
+def test_a_group_has_defaults_and_its_names_are_lower_cased(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PARTQ_OWNERSHIP", raising=False)
+    assert options.stream_source_options(BASE).group is None
+    assert group(flow="Left") == GroupOptions(
+        name="billing",
+        ownership="none",
+        keep_offsets=True,
+        flow="left",
+        checkpoint_interval_s=None,
+        session_timeout_s=10.0,
+        max_poll_interval_s=None,
+    )
+    assert group(ownership="redis://Host").ownership == "redis://Host:6379/0"
+    assert group(**{**GROUP, "group": "billing"}).max_poll_interval_s == 60.0
+    assert not group(checkpoints="none").keep_offsets
+
+
+def test_the_default_ownership_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARTQ_OWNERSHIP", "redis://host:7000/3")
+    assert group().ownership == "redis://host:7000/3"
+    assert group(sessionTimeout="7s").session_timeout_s == 7.0
+    assert group(ownership="none").ownership == "none"
+    assert options.stream_source_options(BASE).group is None, "without a group it says nothing"
+    monkeypatch.setenv("PARTQ_OWNERSHIP", f"redis://:{SECRET}@host")
+    assert SECRET not in refused(options.stream_source_options, {**BASE, "group": "billing"})
+
+
+@pytest.mark.parametrize("name", [each for each in GROUP if each != "group"])
+def test_what_is_for_groups_is_refused_without_one(name: str) -> None:
+    message = refused(options.stream_source_options, {**BASE, name: GROUP[name]})
+    assert f"'{name}'" in message
+    assert "group" in message
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"ownership": "none", "sessionTimeout": "9s"}, "'sessionTimeout'"),
+        ({"ownership": "none", "maxPollInterval": "9s"}, "'maxPollInterval'"),
+        ({"ownership": "kafka"}, "redis://host:port/db"),
+        ({"ownership": "store", "sessionTimeout": "4s"}, "from 5s"),
+        ({"checkpoints": "none", "checkpointInterval": "1s"}, "'checkpointInterval'"),
+        ({"checkpoints": "redis"}, "give store or none"),
+        ({"ackMode": "manual"}, "ackMode='manual' comes with a later version"),
+        ({"ackMode": "sometimes"}, "give auto"),
+        ({"flow": "no spaces"}, "flow name 'no spaces'"),
+        ({"group": "_segments"}, "begin with '_'"),
+        ({"maxDeliveredUnackedMsgsPerFlow": "0"}, "maxDeliveredUnackedMsgsPerFlow='0'"),
+    ],
+)
+def test_what_contradicts_itself_in_a_group_is_refused(more: dict[str, str], said: str) -> None:
+    assert said in refused(options.stream_source_options, {**BASE, "group": "billing", **more})
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,255 @@
+"""A flow that has a whole group to itself (`ownership=none`): it takes every partition by fencing its checkpoint.
+
+There is no coordinator and no heartbeat. Whoever comes last has the group: the one before finds another name in the
+checkpoints, at its next batch at the latest, and stops with an error that says whose. Nothing is given back at the end,
+because a restart on the same Spark checkpoint must find its partitions at the epoch at which it left them, or the batch
+that it has to repeat would be nobody's.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from partq_spark.errors import Fenced, Invalid
+from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore, FenceRefused
+from partq_spark.flow.claims import Binding, Position, Standing, View
+from partq_spark.flow.effects import Effects
+from partq_spark.flow.hand import Hand, Holding
+from partq_spark.flow.model import GroupKey, Owner
+from partq_spark.flow.settings import SessionSettings
+
+MAX_TRIES: Final = 5
+"""Fences of one partition: only another query that starts at this moment makes a second one necessary."""
+
+_log = logging.getLogger("partq.flow")
+
+
+class SoloSession:
+    """A `Membership` without others. `ends` reads the log's end of every partition, now; `start_of` is where the group
+    begins.
+    """
+
+    def __init__(
+        self,
+        checkpoints: CheckpointStore,
+        key: GroupKey,
+        queue_id: str,
+        flow: str,
+        settings: SessionSettings | None = None,
+        effects: Effects | None = None,
+        *,
+        ends: Callable[[], Sequence[int]],
+        start_of: Callable[[int], int],
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._key = key
+        self._queue_id = queue_id
+        self._flow = flow
+        self._settings = settings if settings is not None else SessionSettings()
+        self._effects = effects if effects is not None else Effects()
+        self._ends = ends
+        self._start_of = start_of
+        self._hand = Hand()
+        self._me: Owner | None = None
+        self._verified_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"SoloSession({self._key}, {self._flow!r})"
+
+    @property
+    def flow(self) -> str:
+        return self._flow
+
+    @property
+    def is_bound(self) -> bool:
+        return self._me is not None
+
+    @property
+    def instance(self) -> str | None:
+        return self._me.instance if self._me is not None else None
+
+    @property
+    def mapping(self) -> Mapping[int, int]:
+        return dict(self._hand.mapping)
+
+    @property
+    def has_news(self) -> bool:
+        return False
+
+    # --- coming and going ---------------------------------------------------------------------------------------------
+
+    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> Binding:
+        """Take every partition; those of `mapping` at the epoch at which this flow left them, if nobody came since.
+
+        Raises `Unavailable`: what was taken is taken, call again.
+        """
+        me = self._me if self._me is not None else Owner(self._flow, self._effects.token())
+        self._take(me, dict(mapping or {}))
+        self._me = me
+        self._verified_s = self._effects.now_s()
+        return Binding(view=self._view(me), answered=True)
+
+    def unbind(self) -> None:
+        """Write down what is acknowledged. The partitions stay this flow's until somebody takes them."""
+        if self._me is None:
+            return
+        try:
+            self.flush()
+        finally:
+            self._me = None
+            self._hand.clear()
+
+    def beat(self) -> None:
+        """Nobody listens."""
+
+    def _take(self, me: Owner, mapping: Mapping[int, int]) -> None:
+        before = self._ends()
+        taken: dict[int, Checkpoint] = {}
+        foreign: set[int] = set()
+        for partition, end in enumerate(before):
+            if self._hand.has_claimed((partition,)):
+                continue
+            taken[partition], others = self._fence(me, partition, mapping.get(partition), end)
+            if others:
+                foreign.add(partition)
+        if not taken:
+            return
+        # Whom this fence overtook may have delivered what was published up to the fence, but nothing after it, because
+        # he looks at the checkpoints after he has looked at the log (`deliver`).
+        after = self._ends() if foreign else before
+        now_s = self._effects.now_s()
+        for partition, checkpoint in taken.items():
+            below = max(checkpoint.redelivered_below, after[partition] if partition in foreign else 0)
+            start = checkpoint.offset if checkpoint.offset is not None else self._start_of(partition)
+            holding = Holding(epoch=checkpoint.epoch, delivered=start, done=start, acknowledged=start)
+            self._hand.take(holding, replace(checkpoint, redelivered_below=below), now_s)
+
+    def _fence(self, me: Owner, partition: int, known: int | None, end: int) -> tuple[Checkpoint, bool]:
+        """The partition's checkpoint as this flow's, and whether it was somebody else's before."""
+        refused: FenceRefused | None = None
+        for _ in range(MAX_TRIES):
+            found = self._checkpoints.read(partition)
+            owner = found.owner if found is not None else None
+            epoch = found.epoch if found is not None else 0
+            same = owner is not None and owner.flow == me.flow and epoch == known
+            foreign = owner is not None and not same
+            try:
+                fenced = self._checkpoints.fence(
+                    partition,
+                    to=me,
+                    epoch=epoch if same else epoch + 1,
+                    replaces=owner if same else None,
+                    start=self._start_of(partition) if self._settings.keep_offsets else None,
+                    delivered=end if foreign else None,  # he left no word of how far he came
+                )
+            except FenceRefused as error:
+                refused = error
+                continue
+            if foreign and owner is not None:
+                _log.warning(
+                    "flow %s took partition %d of group %s from flow %s", me.flow, partition, self._key, owner.flow
+                )
+            return fenced, foreign
+        raise Fenced(
+            f"partition {partition} of group {self._key} was taken by others {MAX_TRIES} times in a row while flow "
+            f"{me.flow!r} took it: run one query of a group with ownership=none, or share it by an ownership"
+        ) from refused
+
+    # --- what is mine -------------------------------------------------------------------------------------------------
+
+    def observe(self) -> View:
+        """Write down what is due, take partitions that are new in the queue, and now and then look whether the group
+        is still this flow's. Raises `Fenced` if it is not.
+        """
+        me = self._required()
+        now_s = self._effects.now_s()
+        if now_s - self._verified_s >= max(self._settings.checkpoint_interval_s, self._settings.beat_interval_s):
+            self._verify(me)
+            self._take(me, {})
+        self._write(everything=False)
+        return self._view(me)
+
+    def deliver(self, ends: Mapping[int, int]) -> bool:
+        """Look whether the partitions are still this flow's, after the log was looked at. Raises `Fenced`."""
+        self._verify(self._required())
+        for partition, end in ends.items():
+            holding = self._hand.holdings.get(partition)
+            if holding is None:
+                return False
+            holding.delivered = max(holding.delivered, end)
+        return True
+
+    def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]:
+        still = self._hand.acknowledge(positions)
+        self._write(everything=False)
+        return still
+
+    def flush(self) -> None:
+        self._write(everything=True)
+
+    def room(self) -> int | None:
+        bound = self._settings.max_delivered_unacked
+        return None if bound is None else max(bound - self._hand.unacknowledged(), 0)
+
+    def lease_left_s(self) -> float:
+        return math.inf if self._me is not None else -1.0
+
+    def wait_news(self, timeout_s: float) -> None:
+        self._effects.sleep(timeout_s)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def _required(self) -> Owner:
+        if self._me is None:
+            raise Invalid(f"flow {self._flow!r} of group {self._key} is not bound: call bind first")
+        return self._me
+
+    def _verify(self, me: Owner) -> None:
+        """One listing. Raises `Fenced`, which says who took over."""
+        self._verified_s = self._effects.now_s()
+        listed = self._checkpoints.list_checkpoints()
+        for partition, holding in self._hand.holdings.items():
+            found = listed.get(partition)
+            if found is None or not self._is_mine(found, me, holding.epoch):
+                raise Fenced(self._taken_over(partition, found))
+
+    def _is_mine(self, found: Checkpoint, me: Owner, epoch: int) -> bool:
+        """A guard: exactly this flow, instance, epoch and queue."""
+        return (found.queue_id, found.owner, found.epoch) == (self._queue_id, me, epoch)
+
+    def _taken_over(self, partition: int, found: Checkpoint | None) -> str:
+        if found is None:
+            return (
+                f"checkpoint {self._checkpoints.name_of(partition)} of flow {self._flow!r} was deleted while it was in "
+                "use: start the query again"
+            )
+        who = "nobody" if found.owner is None else f"flow {found.owner.flow!r} (instance {found.owner.instance})"
+        return (
+            f"{who} took over partition {partition} of group {self._key} at epoch {found.epoch}, flow {self._flow!r} "
+            "stops: with ownership=none one query has the whole group; stop that one, give this one another group, or "
+            "share the group by the option ownership"
+        )
+
+    def _write(self, *, everything: bool) -> None:
+        now_s = self._effects.now_s()
+        for partition, holding in self._hand.holdings.items():
+            due = everything or now_s - holding.written_s >= self._settings.checkpoint_interval_s
+            if holding.checkpoint is None or holding.done <= holding.acknowledged or not due:
+                continue
+            if self._settings.keep_offsets:
+                try:
+                    holding.checkpoint = self._checkpoints.update_checkpoint(holding.checkpoint, holding.done)
+                except Fenced as error:
+                    raise Fenced(self._taken_over(partition, self._checkpoints.read(partition))) from error
+            holding.acknowledged = holding.done
+            holding.written_s = now_s
+
+    def _view(self, me: Owner) -> View:
+        lost, updates = self._hand.tell_once()
+        return View(
+            instance=me.instance, standing=Standing.ACTIVE, claims=self._hand.claims(), lost=lost, updates=updates
+        )

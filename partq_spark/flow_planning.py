@@ -1,0 +1,128 @@
+"""Where a flow is with its partitions, and what its next micro-batch takes of them. Pure: no I/O, no clock, no pyspark.
+
+What a flow has is a `View` of its session, what it did is in the offset that Spark starts from; `consuming` gets both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from partq_spark import planning
+from partq_spark.errors import ObjectMissing
+from partq_spark.flow.claims import Claim, View
+from partq_spark.log.model import Entry, Head
+from partq_spark.offsets import BatchEnd, Span
+from partq_spark.options import SourceOptions
+
+Spans = Mapping[int, Span]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """A batch. `spans` are those that may be delivered, some of them empty; `held_back` are empty spans of partitions
+    that are the flow's and may not be delivered now; `news` has the new ends of those that moved on.
+    """
+
+    spans: Spans
+    held_back: Spans
+    news: Mapping[int, int]
+
+    @property
+    def all_spans(self) -> Spans:
+        """What the end of the batch says: everything that the flow has, so that a restart can present it (FLO-07)."""
+        return {**self.held_back, **self.spans}
+
+    @property
+    def filled(self) -> Spans:
+        """What the batch reads."""
+        return {partition: span for partition, span in self.spans.items() if span.start < span.to}
+
+
+def limits(options: SourceOptions, room: int | None, limited: bool) -> planning.Limits:
+    """What a batch may take. `room` holds with every trigger, the others only if the trigger is `limited`."""
+    bounds = [bound for bound in (room, options.max_messages if limited else None) if bound is not None]
+    return planning.Limits(messages=min(bounds, default=None), bytes=options.max_bytes if limited else None)
+
+
+def begin(before: BatchEnd, announced: BatchEnd | None, claim: Claim, *, keeps_offsets: bool = True) -> Span:
+    """Where the flow is with a partition that it has: an empty span at the offset that is next.
+
+    What `before` says at the same epoch is exact, because this flow alone delivered since: also of what may come again,
+    where the checkpoint knows only that something was announced. `announced` is an end that this process gave away and
+    that never became a batch: it was not read. Without `keeps_offsets` (`checkpoints=none`) the checkpoint never moves,
+    and what this query has completed is not read again, even if the partition was somebody else's meanwhile.
+    """
+    known = before.spans.get(claim.partition)
+    if known is not None and known.epoch == claim.epoch:
+        # What is acknowledged beyond it was delivered: an older Spark checkpoint came back.
+        below = max(known.redelivered_below, claim.acknowledged if claim.acknowledged > known.to else 0)
+        return Span(claim.epoch, known.to, known.to, below)
+    unread = announced.spans.get(claim.partition) if announced is not None else None
+    if unread is not None and unread.epoch == claim.epoch:
+        return Span(claim.epoch, unread.start, unread.start, unread.redelivered_below)
+    at = claim.position if keeps_offsets or known is None else max(claim.position, known.to)
+    return Span(claim.epoch, at, at, claim.redelivered_below)
+
+
+def plan(
+    head: Head,
+    view: View,
+    before: BatchEnd,
+    *,
+    announced: BatchEnd | None,
+    mapping: Mapping[int, int],
+    target: Mapping[int, int] | None,
+    keeps_offsets: bool,
+    limits: planning.Limits,
+    entries: Callable[[planning.Spans], Iterable[Entry]],
+    fail_on_data_loss: bool,
+    warn: Callable[[str], None],
+) -> Plan:
+    """The batch that follows `before`. `target`: where AvailableNow ends. `mapping`: what the flow would get back.
+
+    Raises `ObjectMissing` for messages that are gone (failOnDataLoss).
+    """
+    begins = {
+        p: begin(before, announced, claim, keeps_offsets=keeps_offsets)
+        for p, claim in view.claims.items()
+        if p < len(head.next)
+    }
+    ready = {p: span.to for p, span in begins.items() if p in view.deliverable}
+    starts = _without_lost(head, ready, before, fail_on_data_loss, warn)
+    ends = {p: _end(head, target, p, offset) for p, offset in starts.items()}
+    reached = planning.batch_ends(starts, ends, limits, entries)
+    spans = {
+        # never less than what was announced before
+        p: Span(begins[p].epoch, start, max(reached[p], view.claims[p].position), begins[p].redelivered_below)
+        for p, start in starts.items()
+    }
+    held_back = {p: span for p, span in begins.items() if p not in spans}
+    for p, span in before.spans.items():  # this instance of the flow has not claimed it yet
+        if p not in begins and mapping.get(p) == span.epoch:
+            held_back[p] = Span(span.epoch, span.to, span.to, span.redelivered_below)
+    return Plan(
+        spans=spans,
+        held_back=held_back,
+        news={p: span.to for p, span in spans.items() if not span.start == span.to == begins[p].to},
+    )
+
+
+def _end(head: Head, target: Mapping[int, int] | None, partition: int, offset: int) -> int:
+    end = head.next[partition]
+    return max(offset, end if target is None else min(end, target.get(partition, 0)))
+
+
+def _without_lost(
+    head: Head, ready: Mapping[int, int], before: BatchEnd, fail_on_data_loss: bool, warn: Callable[[str], None]
+) -> dict[int, int]:
+    """`ready`, from the earliest message on."""
+    for partition, offset in ready.items():
+        if offset > head.next[partition]:
+            raise ObjectMissing(
+                f"group {before.group!r} is at offset {offset} of partition {partition} of queue {head.queue!r}, which "
+                f"ends at {head.next[partition]}: was the store restored from an older copy? Go back with `partq "
+                "checkpoints rewind`"
+            )
+    moved = planning.continued(head, ready, fail_on_data_loss=fail_on_data_loss, warn=warn)
+    return {partition: moved[partition] for partition in ready}

@@ -1,0 +1,118 @@
+"""How a query becomes a flow: the group in the queue's head, the stores that its options name, the session. No pyspark.
+
+The group is created before its first flow binds, with the starting offset of every partition, so that two flows never
+resolve `latest` differently.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from partq_spark import planning
+from partq_spark.connect import open_queue, shared_store
+from partq_spark.consuming import Consumer
+from partq_spark.errors import Invalid
+from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.effects import Effects
+from partq_spark.flow.membership import Membership
+from partq_spark.flow.model import GroupKey
+from partq_spark.flow.session import Session, SessionSettings
+from partq_spark.flow.solo import SoloSession
+from partq_spark.flow.stores import open_ownership
+from partq_spark.log import admin
+from partq_spark.log.model import Head, at
+from partq_spark.log.queue import Queue
+from partq_spark.options import GroupOptions, Place, SourceOptions
+
+BEAT_S = 1.0
+STORE_RETRY_S = 2.0
+"""How long the stores themselves try again: not for long, because whoever waits for them goes on trying by himself."""
+
+_log = logging.getLogger("partq.flow")
+
+
+def open_consumer(options: SourceOptions, effects: Effects | None = None) -> Consumer:
+    """The flow that `options` describe. Nothing is read or connected yet. Raises `Invalid`."""
+    group = options.group
+    if group is None:
+        raise Invalid("a query without a group is no flow: give the option group")
+    queue = open_queue(options.target)
+
+    def join(flow: str, queue_id: str) -> tuple[Membership, CheckpointStore]:
+        return join_group(queue, options, group, flow, queue_id, effects)
+
+    return Consumer(
+        queue, options, create_group=lambda: create_group(queue, options, group), join=join, effects=effects
+    )
+
+
+def create_group(queue: Queue, options: SourceOptions, group: GroupOptions) -> None:
+    """Make the group where it is not there; warn if it is there and the options would have it begin elsewhere."""
+    head = queue.refresh()
+    place = options.start or Place(edge="latest")
+    found = head.groups.get(group.name)
+    if found is None:
+        start = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
+        found = admin.create_group(queue, group.name, [start[partition] for partition in sorted(start)])
+    if options.start is None or place.edge == "latest":  # that is where the group began, at its time
+        return
+    wanted = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
+    if any(max(at(found.start, p), at(head.earliest, p)) != offset for p, offset in wanted.items()):
+        _log.warning(
+            "group %s of %s exists and begins elsewhere than startingOffsets or startingTimestamp say, which is of no "
+            "effect: to go back in an existing group use `partq checkpoints rewind %s --group %s`",
+            group.name,
+            queue,
+            queue.name,
+            group.name,
+        )
+
+
+def join_group(
+    queue: Queue,
+    options: SourceOptions,
+    group: GroupOptions,
+    flow: str,
+    queue_id: str,
+    effects: Effects | None = None,
+) -> tuple[Membership, CheckpointStore]:
+    """A membership of `flow`, not bound yet, and the group's checkpoints. Raises `Invalid`."""
+    target = options.target
+    key = GroupKey(target.namespace, target.queue, group.name)
+    store = shared_store(target.store, min(STORE_RETRY_S, target.retry_timeout_s))
+    checkpoints = CheckpointStore(store, key, queue_id, effects=effects)
+    interval_s = group.checkpoint_interval_s
+    settings = SessionSettings(
+        session_timeout_s=group.session_timeout_s,
+        beat_interval_s=BEAT_S,
+        checkpoint_interval_s=interval_s if interval_s is not None else default_checkpoint_interval_s(target.store),
+        keep_offsets=group.keep_offsets,
+        max_delivered_unacked=options.max_delivered_unacked,
+    )
+
+    def start_of(partition: int) -> int:
+        return group_start(queue.head, group.name, partition)
+
+    def ends() -> Sequence[int]:
+        return queue.require(queue_id).next
+
+    if group.ownership == "none":
+        solo = SoloSession(checkpoints, key, queue_id, flow, settings, effects, ends=ends, start_of=start_of)
+        return solo, checkpoints
+    ownership = open_ownership(group.ownership, store=shared_store(target.store, 0.0), group=key)
+    session = Session(ownership, checkpoints, key, queue_id, flow, settings, effects, start_of=start_of)
+    return session, checkpoints
+
+
+def group_start(head: Head, group: str, partition: int) -> int:
+    """Where the group begins in a partition; in one that came later, where that one begins."""
+    found = head.groups.get(group)
+    if found is not None and partition < len(found.start):
+        return found.start[partition]
+    return at(head.layout.begin, partition)
+
+
+def default_checkpoint_interval_s(store_url: str) -> float:
+    """Seconds, as interface.md has it: a write costs next to nothing on a disk, and a request elsewhere."""
+    return 1.0 if store_url.startswith("file:") else 10.0

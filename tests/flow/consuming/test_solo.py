@@ -1,0 +1,169 @@
+"""`ownership=none`: one query has the whole group, and whoever comes last is it. All four ways to keep things."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from partq_spark.errors import Fenced
+from partq_spark.objects.api import Document, Unchanged
+from tests.flow.consuming.test_sharing import delivered, expected
+from tests.flow.consuming.world import Query, World, begun
+
+
+@pytest.fixture
+def world() -> World:
+    """Without a coordinator."""
+    return World()
+
+
+def solo(world: World, flow: str | None = None, **options: str) -> Query:
+    return world.query(flow, **{"ownership": "none", **options})
+
+
+def test_a_query_alone_has_everything_and_writes_down_how_far_it_is(world: World) -> None:
+    world.publish(4, 3)
+    (query,) = begun(world, solo(world))
+    query.run()
+    world.until(lambda: world.offset(0) == 4 and world.offset(1) == 3)
+    assert delivered(query) == expected(world)
+    assert query.epochs == {0: 1, 1: 1}
+    assert world.server.groups == {}, "no ownership store is asked"
+
+
+def test_a_second_query_takes_over_and_the_first_says_who_did(world: World) -> None:
+    (first,) = begun(world, solo(world, "first"))
+    first.run()
+    world.publish(4, 4)
+    world.until(lambda: world.offset(0) == world.offset(1) == 4)
+    (second,) = begun(world, solo(world, "second"))
+    second.run()
+    world.until(lambda: first.failure is not None)
+    assert isinstance(first.failure, Fenced)
+    assert "flow 'second' (instance" in str(first.failure)
+    assert "took over partition 0 of group default/orders/billing at epoch 2" in str(first.failure)
+    world.publish(2, 2)
+    world.until(lambda: delivered(first, second) == expected(world))
+    assert {row.redelivered for row in second.rows} == {False}
+
+
+def test_what_the_first_had_not_acknowledged_comes_again_marked(world: World) -> None:
+    (first,) = begun(world, solo(world, "first"))
+    world.publish(4, 4)
+    first.plan()
+    first.deliver()
+    (second,) = begun(world, solo(world, "second"))
+    second.trigger()
+    found = world.checkpoints().read(0)
+    assert found is not None
+    assert found.redelivered_below == 4
+    world.publish(1, 1)
+    second.trigger()
+    assert Counter(row.redelivered for row in second.rows) == {True: 8, False: 2}
+    first.committed += 1
+    with pytest.raises(Fenced, match="'second'"):
+        first.trigger()
+    assert world.offset(0) == 0, "the first one's acknowledgement came too late"
+
+
+def test_a_takeover_between_look_and_plan_delivers_nothing(world: World) -> None:
+    """The checkpoints are looked at after the log."""
+    (first,) = begun(world, solo(world, "first"))
+    first.drain()
+    world.publish(4, 4)
+    (second,) = begun(world, solo(world, "second"))
+    second.trigger()
+    with pytest.raises(Fenced, match="'second'"):
+        first.trigger()
+    assert first.rows == []
+
+
+@pytest.mark.conformance("FLO-07")
+def test_a_restart_takes_its_partitions_back_at_their_epochs_and_repeats_its_batch(world: World) -> None:
+    (query,) = begun(world, solo(world))
+    world.publish(4, 4)
+    query.plan()
+    query.deliver()
+    query.kill()
+    query.start()
+    query.trigger()
+    assert query.batches[-1].rows == query.batches[-2].rows
+    assert query.epochs == {0: 1, 1: 1}
+    world.publish(1, 1)
+    query.drain()
+    assert {row.redelivered for row in query.rows} == {False}
+    query.stop()
+    query.start().drain()
+    assert query.epochs == {0: 1, 1: 1}
+
+
+@pytest.mark.conformance("HAN-10")
+def test_a_replay_after_somebody_else_came_and_went_delivers_nothing(world: World) -> None:
+    (first,) = begun(world, solo(world, "first"))
+    world.publish(4, 4)
+    first.plan()
+    first.kill()
+    (second,) = begun(world, solo(world, "second"))
+    second.drain()
+    second.stop()
+    first.start()
+    assert first.deliver() == []
+    first.committed += 1
+    world.publish(1, 1)
+    first.drain()
+    assert delivered(first, second) == expected(world)
+
+
+@pytest.mark.conformance("OWN-01")
+@pytest.mark.parametrize("ownership", ["none", "store"])
+@pytest.mark.parametrize("checkpoints", ["none", "store"])
+def test_ownership_and_checkpoints_work_with_and_without_each_other(
+    world: World, ownership: str, checkpoints: str
+) -> None:
+    if ownership == "store":
+        world.coordinated()
+    query = world.query("left", ownership=ownership, checkpoints=checkpoints)
+    begun(world, query)
+    world.publish(4, 4)
+    query.drain()
+    assert delivered(query) == expected(world)
+    query.stop()
+    assert (world.offset(0) or 0) == (4 if checkpoints == "store" else 0)
+    query.start()
+    world.publish(1, 1)
+    query.drain()
+    assert delivered(query) == expected(world), "its own Spark checkpoint is enough to go on"
+    query.stop()
+    world.sleep(20.0)
+    (other,) = begun(world, world.query("right", ownership=ownership, checkpoints=checkpoints))
+    other.drain()
+    assert len(other.rows) == (0 if checkpoints == "store" else 10), "a new owner begins where the group began"
+    assert {row.redelivered for row in other.rows} <= {True}
+
+
+def test_two_that_start_at_once_end_with_one(world: World) -> None:
+    first, second = begun(world, solo(world, "first"), solo(world, "second"))
+    first.run(), second.run()
+    world.publish(3, 3)
+    world.until(lambda: (first.failure is None) != (second.failure is None))
+    world.until(lambda: set(delivered(first, second)) == set(expected(world)))
+
+
+def test_what_was_delivered_up_to_the_fence_counts_as_delivered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former owner may read and deliver more between the newcomer's look at the log and its fence."""
+    (first,) = begun(world, solo(world, "first"))
+    first.drain()
+    (second,) = begun(world, solo(world, "second"))
+    load = world.objects.load
+
+    def load_slowly(name: str, *, known: str | None = None) -> Document | Unchanged | None:
+        if name.endswith("checkpoint/0") and not first.rows:
+            world.publish(4, 4)
+            assert first.trigger()
+        return load(name, known=known)
+
+    monkeypatch.setattr(world.objects, "load", load_slowly)
+    second.trigger()
+    assert len(first.rows) == 8
+    assert Counter(row.redelivered for row in second.rows) == {True: 8}
