@@ -17,7 +17,7 @@ from partq_spark.errors import Corrupt
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.flow.codec import decode_state
 from partq_spark.flow.model import GroupKey, GroupState, Phase
-from partq_spark.flow.stores.api import OwnershipStore, StateDocument
+from partq_spark.flow.stores.api import OwnershipStore, Pulse, StateDocument
 
 HOLDDOWN = "holddown"
 
@@ -83,6 +83,13 @@ def altered(state: GroupState, facts: GroupFacts) -> bool:
     return state.settings != facts.settings or sorted(present) != sorted(facts.partitions)
 
 
+def is_left_alone(pulse: Pulse) -> bool:
+    """No flow has bound by this store, or it lost all it knew and those who live will bind again. Until one does, the
+    checkpoints may be those of a query that has the group for itself (`ownership=none`), and are not touched.
+    """
+    return pulse.state_token is None and not pulse.beats
+
+
 def adopt(
     store: OwnershipStore,
     key: GroupKey,
@@ -120,6 +127,8 @@ def adopt(
     elif found is not None and timers.state_token == found.token:
         state = with_timers(state, timers)
     actions: list[Action] = []
+    if not state.flows and all(each.owner is None and each.to is None for each in state.partitions.values()):
+        marks = {}  # whose the checkpoints are is a matter for the first flow that binds (see `is_left_alone`)
     events = tuple(_what_differs(state, facts, incarnation, marks))
     for event in events:
         state, more = decide(state, event, now_s())

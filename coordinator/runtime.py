@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from coordinator.adopt import adopt, altered, timers_of
+from coordinator.adopt import adopt, altered, is_left_alone, timers_of
 from coordinator.claims import OwnershipRecords
 from coordinator.core.actions import Action, Fence
 from coordinator.core.events import Event, QueueAltered, Tick
@@ -181,8 +181,8 @@ class GroupRuntime:
             self._term = self._leadership.terms
             self._gone.clear()
             self._forget("a new term")
-        if pulse is None:
-            return Step(leading=False, next_s=self._timing.renewal_s)
+        if pulse is None or (self._written is None and is_left_alone(pulse)):
+            return Step(leading=pulse is not None, next_s=self._timing.renewal_s)
         if self._written is not None and pulse.state_token != self._written.token:
             self._forget("somebody else wrote the state")
         written = self._written

@@ -18,7 +18,7 @@ from partq_spark.flow.stores.redis import RedisOwnership
 from partq_spark.flow.stores.redis_scripts import RIGHTS
 from tests.flow.stores.conftest import a_record, delivery
 from tests.flow.stores.redis_servers import SpecialRedis, command, open_redis
-from tests.support.servers import RedisServer, running
+from tests.support.servers import RedisServer, free_port, running
 
 pytestmark = pytest.mark.redis
 
@@ -161,7 +161,9 @@ def test_a_database_that_is_not_there_is_named(redis_server: RedisServer) -> Non
 
 
 def test_a_node_of_a_cluster_without_its_slots_is_unavailable() -> None:
-    with running(SpecialRedis("--cluster-enabled", "yes")) as node, pytest.raises(Unavailable, match="slot"):
+    bus = str(free_port())  # else the port plus 10,000, which not every port has
+    node = SpecialRedis("--cluster-enabled", "yes", "--cluster-port", bus)
+    with running(node), pytest.raises(Unavailable, match="slot"):
         open_redis(node).read_state(KEY)
 
 
