@@ -130,16 +130,16 @@ def test_a_group_that_fails_leaves_the_others_alone(place: Place) -> None:
     damaged = CheckpointStore(place.store, bad, place.queue(bad).head.queue_id).name_of(0)
     etag = place.store.swap(damaged, {"offset": "nonsense"}, expected=None)
     with place.sidecar(PARTQ_COORDINATOR_RETRY_MOST_S="0.5") as sidecar:
-        flow = place.flow(good, "a")
-        eventually(lambda: place.shares(good) == {"a": 4}, "assignment", also=living(flow))
-        eventually(lambda: bool(sidecar.lines("group_failed")), "failure of the other", also=living(flow))
+        flow, hapless = place.flow(good, "a"), place.flow(bad, "b")
+        eventually(lambda: place.shares(good) == {"a": 4}, "assignment", also=living(flow, hapless))
+        eventually(lambda: bool(sidecar.lines("group_failed")), "failure of the other", also=living(flow, hapless))
         (line,) = sidecar.lines("group_failed")
         assert line["group"] == str(bad)
         assert damaged in line["reason"]
         code, facts = sidecar.health()
         assert (code, facts["failing"], facts["groups"]) == (200, 1, 2)
         place.store.remove(damaged, expected=etag)
-        eventually(lambda: bool(sidecar.lines("group_recovered")), "recovery", also=living(flow))
+        eventually(lambda: bool(sidecar.lines("group_recovered")), "recovery", also=living(flow, hapless))
         assert len(sidecar.lines("group_failed")) == 1, "once, however often it was tried"
 
 
