@@ -192,8 +192,9 @@ def test_a_redis_that_is_not_there_yet_is_waited_for(place: Place, redis: RedisS
     with place.sidecar(PARTQ_COORDINATOR_RETRY_MOST_S="0.3") as sidecar:
         eventually(lambda: sidecar.health()[0] == 503, "health")
         assert sidecar.health("/healthz")[0] == 200
-        assert "cannot be reached" in sidecar.health()[1]["problem"]
-        assert len(sidecar.lines("ownership_unavailable")) == 1
+        eventually(lambda: "cannot be reached" in str(sidecar.health()[1].get("problem")), "reason")
+        eventually(lambda: bool(sidecar.lines("ownership_unavailable")), "line")
+        assert len(sidecar.lines("ownership_unavailable")) == 1, "once, however often it was tried"
         redis.start()
         eventually(sidecar.is_ready, "readiness")
         flow = place.flow(key, "a")
