@@ -63,9 +63,9 @@ def initial_state(
 def differences(state: GroupState, checkpoints: Mapping[int, Mark]) -> tuple[Event, ...]:
     """Events that bring the state in line with the checkpoints, to be fed to `decide` in order when a leader adopts.
 
-    `PartitionFenced` for a fence that is in place already, `CheckpointAhead` for what the state does not explain. A
-    checkpoint that is behind (lower epoch than the state's, or missing where the state names an owner) counts as
-    unexplained too. Partitions that the state does not have are left to `QueueAltered.epochs`.
+    `PartitionFenced` for a fence for a flow that is in place already, `CheckpointAhead` for what the state does not
+    explain. A checkpoint that is behind (lower epoch than the state's, or missing where the state names an owner)
+    counts as unexplained too. Partitions that the state does not have are left to `QueueAltered.epochs`.
     """
     events = (
         _difference(partition, checkpoints.get(number, _NO_MARK)) for number, partition in state.partitions.items()
@@ -80,6 +80,10 @@ def _difference(partition: Partition, mark: Mark) -> Event | None:
     elif partition.phase is not Phase.FENCING:
         explained = mark == Mark(epoch=partition.epoch, owner=partition.owner)
     elif mark == Mark(epoch=partition.to_epoch, owner=partition.to):
+        if partition.to is None:
+            # It may as well be a rewind, which knows nothing of what its owner went on to deliver: the fence is
+            # repeated, and marks that.
+            return None
         return PartitionFenced(partition=partition.partition, epoch=mark.epoch, owner=mark.owner)
     elif partition.to_epoch == partition.epoch:
         explained = mark == Mark(epoch=partition.epoch, owner=partition.owner)

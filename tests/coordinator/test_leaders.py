@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.core.machine import pending
 from partq_spark.errors import Unavailable
+from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.model import RebalanceStatus
 from partq_spark.flow.stores.api import StateDocument
 from partq_spark.log.model import QueueConfig
@@ -343,3 +344,31 @@ def test_a_state_that_somebody_else_wrote_is_adopted_also_in_quiet_times() -> No
     after = store.read_state(KEY)
     assert isinstance(after, StateDocument)
     assert after.token != "somebody", "from now on that one's swaps fail"
+
+
+@pytest.mark.conformance("OWN-04")
+def test_a_rewind_does_not_pass_for_the_fence_that_a_killed_leader_owed() -> None:
+    """It has the same epoch and nobody for an owner too, but knows nothing of what was delivered after it."""
+    world = World(config=QueueConfig(rebalance_delay_s=0.0))
+    first = world.coordinator("c1")
+    world.published(1000)
+    a = world.flow("a")
+    world.settle()
+    assert a.deliver(0, 100)
+    CheckpointStore(world.objects, KEY, world.queue.head.queue_id).rewind(0, 0, fence=True, delivered=100)
+    assert a.deliver(0, 400), "it learns of the rewind with its next acknowledgement"
+
+    def kill(verb: str) -> None:
+        if verb == "swap_state answered":
+            raise Killed
+
+    first.faults.hook = kill
+    a.unbind()
+    world.run(1)
+    assert first.stopped
+    assert {(each.owner, each.epoch) for each in pending(world.state())} == {(a.owner, 2)}
+    world.coordinator("c2")
+    world.run(10)
+    after = world.checkpoints()
+    assert (after[0].owner, after[0].epoch, after[0].redelivered_below) == (None, 2, 400)
+    assert pending(world.state()) == ()
