@@ -54,6 +54,7 @@ class _Partition:
     ownerships: list[_Ownership] = field(default_factory=list)
     announced: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))  # most, by epoch and flow
     reported: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))  # last, by epoch and flow
+    stored: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))  # the same, told or not yet
     delivered: dict[tuple[int, str], int] = field(default_factory=dict)
     processed: dict[tuple[int, str], int] = field(default_factory=dict)
     rewinding: bool = False  # it may go back once
@@ -175,9 +176,14 @@ class Checker:
         )
 
     def _look_drained(self, here: _Partition) -> None:
-        """Whether the record said, at this instant, that nothing is unacknowledged."""
-        flow = here.owner.flow if here.owner is not None else ""
-        here.drained = here.drained or here.reported[here.epoch, flow] <= (here.offset or self._start)
+        """Whether the record said, at this instant, that nothing is unacknowledged.
+
+        Who hears of a record and then reads it may find it as it was told of, or as it is stored since: an announcement
+        that was taken back shows before the heartbeat tells of it.
+        """
+        key = here.epoch, here.owner.flow if here.owner is not None else ""
+        shown = min(here.reported[key], here.stored[key])
+        here.drained = here.drained or shown <= (here.offset or self._start)
 
     def _given_up(self, owner: Owner, fact: h.StateWritten) -> None:
         """A flow was bound and is not any more: it asked for it, somebody took its name, or it was silent for long."""
@@ -221,9 +227,10 @@ class Checker:
         here = self.partitions[fact.partition]
         key = (fact.epoch, fact.owner.flow)
         here.announced[key] = max(here.announced[key], fact.delivered)
+        here.stored[key] = fact.delivered
         if fact.told:
             here.reported[key] = fact.delivered
-            self._look_drained(here)
+        self._look_drained(here)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
