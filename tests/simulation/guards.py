@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 from coordinator import fences, runtime
 from coordinator.core.actions import Action
+from coordinator.core.events import Event
 from coordinator.core.machine import pending
 from coordinator.facts import GroupFacts
 from coordinator.records import Records
@@ -31,6 +32,7 @@ from partq_spark.flow.model import Delivery, GroupKey, GroupState, Lease
 from partq_spark.flow.session import Session
 from partq_spark.flow.stores.api import Pulse
 from partq_spark.flow.stores.memory import MemoryOwnership, MemoryServer
+from tests.simulation.checker import Violation
 from tests.simulation.plan import KINDS, Outcome
 from tests.simulation.world import run_seed
 
@@ -61,7 +63,7 @@ def first_finding(guard: Guard, seeds: Iterable[int]) -> Finding | None:
                 continue
             try:
                 run_seed(seed, conditional=guard.conditional)
-            except Exception as error:  # noqa: BLE001 - whatever goes wrong without a guard is the finding
+            except Violation as error:  # anything else is a mistake in what stands in the guard's place
                 return Finding(seed=seed, error=f"{type(error).__name__}: {error}"[:150])
     return None
 
@@ -146,12 +148,18 @@ def _fences_first() -> AbstractContextManager[object]:
         facts[id(group)] = now
         return real_step(group, now)
 
-    def write(group: GroupRuntime, state: GroupState, actions: Sequence[Action], expected: str | None) -> Written:
+    def write(
+        group: GroupRuntime,
+        state: GroupState,
+        actions: Sequence[Action],
+        expected: str | None,
+        events: Sequence[Event] = (),
+    ) -> Written:
         before = {(each.partition, each.epoch) for each in pending(group.state)} if group.state is not None else set()
         early = [each for each in pending(state) if (each.partition, each.epoch) not in before]
         if early:
             group._fence(Written(state, expected or ""), early, facts[id(group)])
-        return real_write(group, state, actions, expected)
+        return real_write(group, state, actions, expected, events)
 
     stack.enter_context(patch.object(GroupRuntime, "step", step))
     stack.enter_context(patch.object(GroupRuntime, "_write", write))
