@@ -200,7 +200,12 @@ class Binder:
                     f"flow {self._flow!r} of group {self._key} is in use by another live process (instance "
                     f"{beat.instance}): stop that one, or give this one a name or Spark checkpoint of its own"
                 )
-        return record, beat
+        # What was read may be old, if this process was frozen meanwhile: the former instance may have delivered since,
+        # and left (simulation, seed 1491).
+        found = self._ownership.read_flow(self._key, self._flow)
+        if found is not None and found[0].bound and self._moves(beat, found[1]):
+            raise Conflict(f"flow {self._flow!r} of group {self._key} came to life while it was watched")
+        return found
 
     def _moves(self, before: Beat, now: Beat) -> bool:
         """Somebody lives under the name. Ages are by another clock and not looked at."""
