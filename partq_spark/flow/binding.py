@@ -128,8 +128,7 @@ class Binder:
         deliveries: Mapping[int, Delivery] = own
         former: tuple[str, ...] = ()
         if found is not None:
-            record, beat = found
-            replaces = beat if record.bound else None
+            record, replaces = found
             if record.incarnation == incarnation and record.queue_id == self._queue_id:
                 deliveries = claims.merged(record.deliveries, own, by_itself=self._is_own(record.instance))
                 former = (record.instance, *record.former)[:MAX_FORMER]
@@ -200,12 +199,7 @@ class Binder:
                     f"flow {self._flow!r} of group {self._key} is in use by another live process (instance "
                     f"{beat.instance}): stop that one, or give this one a name or Spark checkpoint of its own"
                 )
-        # What was read may be old, if this process was frozen meanwhile: the former instance may have delivered since,
-        # and left (simulation, seed 1491).
-        found = self._ownership.read_flow(self._key, self._flow)
-        if found is not None and found[0].bound and self._moves(beat, found[1]):
-            raise Conflict(f"flow {self._flow!r} of group {self._key} came to life while it was watched")
-        return found
+        return record, beat
 
     def _moves(self, before: Beat, now: Beat) -> bool:
         """Somebody lives under the name. Ages are by another clock and not looked at."""

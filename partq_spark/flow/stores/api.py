@@ -109,10 +109,10 @@ class OwnershipStore(Protocol):
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
         """Write `record` (bound, with a new instance) and start its heartbeat at 0; news for the coordinator.
 
-        Allowed where there is no record of that name, or its flow has unbound, or its heartbeat is still exactly at
-        `replaces` (instance and count): whoever takes over a name must have watched that the former instance is
-        still. Raises `Conflict` otherwise, and nothing was changed. The caller has put the deliveries to be kept
-        into `record`. Repeating a bind whose answer was lost succeeds and changes nothing.
+        Allowed where there is no record of that name, or its heartbeat is still exactly at `replaces` (instance and
+        count), also if its flow has unbound: whoever takes over a name must have watched that the former instance is
+        still, and has put the deliveries to be kept into `record` as they were at that heartbeat. Raises `Conflict`
+        otherwise, and nothing was changed. Repeating a bind whose answer was lost succeeds and changes nothing.
         """
 
     def beat(self, key: GroupKey, flow: str, instance: str) -> str | None:

@@ -230,7 +230,7 @@ class MemoryOwnership:
             found = group.records.get(record.flow)
             if found is not None and found.bound and found.instance == record.instance:
                 return
-            if found is not None and found.bound:
+            if found is not None:
                 at = group.beats[record.flow]
                 if replaces is None or (at.instance, at.count) != (replaces.instance, replaces.count):
                     raise name_taken(key, record.flow)

@@ -150,8 +150,8 @@ class FlowDocuments:
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
         checked_flow(record.instance)
         former, etag, name = self._beat(key, record.flow)
-        if former is not None and former.bound:
-            if former.instance == record.instance:
+        if former is not None:
+            if former.bound and former.instance == record.instance:
                 return  # an earlier try, whose answer was lost
             if replaces is None or (former.instance, former.count) != (replaces.instance, replaces.count):
                 raise name_taken(key, record.flow)

@@ -155,7 +155,7 @@ local beat = redis.call('HGET', KEYS[1], ARGV[1])
 if beat and redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then
   local instance, count, bound = string.match(beat, '^(%S+) (%d+) %d+ (%d) %d+$')
   if bound == '1' and instance == ARGV[2] then return 1 end
-  if bound == '1' and (instance ~= ARGV[5] or count ~= ARGV[6]) then return 0 end
+  if instance ~= ARGV[5] or count ~= ARGV[6] then return 0 end
 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' 0 ' .. now() .. ' 1 0')
 forget()

@@ -18,8 +18,11 @@ def state_changed(key: GroupKey, expected: str | None) -> Conflict:
 
 
 def name_taken(key: GroupKey, flow: str) -> Conflict:
-    """`bind` found a record of another instance that is bound and was not the one that was watched."""
-    return Conflict(f"flow {flow!r} of group {key} is bound by another process: watch its heartbeat before taking over")
+    """`bind` found a record of another instance, or one whose heartbeat has moved since it was read."""
+    return Conflict(
+        f"flow {flow!r} of group {key} is or was bound by another process: read its record and watch its heartbeat "
+        "before taking over"
+    )
 
 
 def not_bound(key: GroupKey, flow: str, instance: str) -> Fenced:

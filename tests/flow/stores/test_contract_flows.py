@@ -96,6 +96,24 @@ def test_a_name_is_taken_over_only_from_a_heart_that_stood_still(world: World, k
         former.beat(key, "billing-1", first.instance)
 
 
+@pytest.mark.conformance("FLO-08")
+def test_what_a_former_instance_delivered_before_it_left_is_not_overlooked(world: World, key: GroupKey) -> None:
+    """Between the newcomer's look at the record and its bind: it would count as not delivered."""
+    former, newcomer = world.open(), world.open()
+    first, second = a_record(), a_record(p1=delivery(1))
+    former.swap_state(key, b"{}", token="t1", expected=None)
+    former.bind(key, first, replaces=None)
+    seen = beat_of(newcomer, key)
+    assert former.deliver(key, "billing-1", first.instance, {1: delivery(1)}, state_token="t1")
+    former.unbind(key, "billing-1", first.instance)
+    for replaces in (seen, None):
+        with pytest.raises(Conflict, match="billing-1"):
+            newcomer.bind(key, second, replaces=replaces)
+    assert record_of(newcomer, key).deliveries == {1: delivery(1)}
+    newcomer.bind(key, second, replaces=beat_of(newcomer, key))
+    assert record_of(newcomer, key) == second
+
+
 def test_a_delivery_moves_the_heart_too(world: World, key: GroupKey) -> None:
     former, newcomer = world.open(), world.open()
     record = a_record()
@@ -225,7 +243,7 @@ def test_who_unbinds_leaves_his_record_and_his_name(world: World, key: GroupKey)
     flow.unbind(key, "billing-1", record.instance)
     assert record_of(other, key) == replace(record, bound=False)
     second = a_record()
-    other.bind(key, second, replaces=None)
+    other.bind(key, second, replaces=beat_of(other, key))
     flow.unbind(key, "billing-1", record.instance)
     assert record_of(flow, key) == second
 

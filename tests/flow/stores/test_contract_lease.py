@@ -155,7 +155,9 @@ def test_a_leader_sees_that_records_have_changed_and_that_they_have_not(world: W
     changed()
     flow.unbind(key, "billing-1", record.instance)
     unchanged()
-    flow.bind(key, again, replaces=None)
+    found = flow.read_flow(key, record.flow)
+    assert found is not None
+    flow.bind(key, again, replaces=found[1])
     changed()
     leader.forget_flow(key, "billing-1", record.instance, state_token="t1")
     unchanged()
