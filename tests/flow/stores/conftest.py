@@ -12,7 +12,7 @@ import pytest
 
 from partq_spark.flow.model import Delivery, FlowRecord, GroupKey
 from partq_spark.flow.stores import open_ownership
-from partq_spark.flow.stores.api import OwnershipStore
+from partq_spark.flow.stores.api import Beat, OwnershipStore
 from partq_spark.flow.stores.memory import MemoryServer
 from partq_spark.objects import ObjectStore, open_store
 from partq_spark.objects.azure_access import CONNECTION_STRING
@@ -102,6 +102,12 @@ def a_record(flow: str = "billing-1", instance: str | None = None, **deliveries:
         mapping={7: 3},
         deliveries={int(name[1:]): one for name, one in deliveries.items()},
     )
+
+
+def last_beat(store: OwnershipStore, key: GroupKey, flow: str = "billing-1") -> Beat | None:
+    """What a bind of that name has to present as `replaces`."""
+    found = store.read_flow(key, flow)
+    return found[1] if found is not None else None
 
 
 def delivery(delivered: int, acknowledged: int = 0, epoch: int = 1) -> Delivery:

@@ -11,7 +11,7 @@ import pytest
 from partq_spark.errors import Conflict, Fenced, Invalid
 from partq_spark.flow.model import FlowRecord, GroupKey
 from partq_spark.flow.stores.api import Beat, OwnershipStore
-from tests.flow.stores.conftest import World, a_record, delivery, together
+from tests.flow.stores.conftest import World, a_record, delivery, last_beat, together
 
 
 def record_of(store: OwnershipStore, key: GroupKey, flow: str = "billing-1") -> FlowRecord:
@@ -24,10 +24,10 @@ def record_of(store: OwnershipStore, key: GroupKey, flow: str = "billing-1") -> 
 
 def beat_of(store: OwnershipStore, key: GroupKey, flow: str = "billing-1") -> Beat:
     """The flow's heartbeat."""
-    found = store.read_flow(key, flow)
+    found = last_beat(store, key, flow)
     assert found is not None
-    assert found[1].age_s >= 0
-    return found[1]
+    assert found.age_s >= 0
+    return found
 
 
 def test_a_bound_flow_is_seen_by_all(world: World, key: GroupKey) -> None:

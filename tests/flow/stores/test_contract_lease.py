@@ -10,7 +10,7 @@ import pytest
 from partq_spark.errors import Conflict
 from partq_spark.flow.model import GroupKey, Lease
 from partq_spark.flow.stores.api import OwnershipStore
-from tests.flow.stores.conftest import World, a_record, delivery, together
+from tests.flow.stores.conftest import World, a_record, delivery, last_beat, together
 
 MINE = Lease(token="mine", name="host-1 pid 12 ü", beat=0, timers={"holddown": 2.5, "12": 0.25}, state_token="t1")
 
@@ -155,9 +155,7 @@ def test_a_leader_sees_that_records_have_changed_and_that_they_have_not(world: W
     changed()
     flow.unbind(key, "billing-1", record.instance)
     unchanged()
-    found = flow.read_flow(key, record.flow)
-    assert found is not None
-    flow.bind(key, again, replaces=found[1])
+    flow.bind(key, again, replaces=last_beat(flow, key))
     changed()
     leader.forget_flow(key, "billing-1", record.instance, state_token="t1")
     unchanged()

@@ -16,7 +16,7 @@ from partq_spark.flow.stores.api import StateDocument
 from partq_spark.flow.stores.objects import ObjectsOwnership
 from partq_spark.objects import Document, ObjectStore
 from partq_spark.objects.local import LocalStore
-from tests.flow.stores.conftest import a_record, delivery
+from tests.flow.stores.conftest import a_record, delivery, last_beat
 from tests.objects.conftest import azure_store
 from tests.support.proxy import Fault, Proxy
 from tests.support.servers import Azurite
@@ -164,14 +164,14 @@ def test_a_bind_that_ended_half_way_was_none(recorded: Recorded, prior: bool) ->
 
     recorded.before = die
     with pytest.raises(KeyboardInterrupt):
-        store.bind(KEY, a_record(), replaces=None)
+        store.bind(KEY, a_record(), replaces=last_beat(store, KEY))
     recorded.before = lambda verb, name: None
     other = open_recorded(recorded)
     assert {name: found.instance for name, found in other.read_flows(KEY).items()} == (
         {"billing-1": first.instance} if prior else {}
     )
     second = a_record()
-    other.bind(KEY, second, replaces=None)
+    other.bind(KEY, second, replaces=last_beat(other, KEY))
     assert other.read_flows(KEY) == {"billing-1": second}
 
 
@@ -186,7 +186,7 @@ def test_a_reader_that_meets_a_bind_follows_it(recorded: Recorded, all_flows: bo
     def step_in(verb: str, name: str) -> None:
         if (verb, name) == ("load", f"flows/billing-1/{first.instance}"):
             recorded.before = lambda verb, name: None
-            flow.bind(KEY, second, replaces=None)
+            flow.bind(KEY, second, replaces=last_beat(flow, KEY))
 
     recorded.before = step_in
     if all_flows:

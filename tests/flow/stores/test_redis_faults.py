@@ -14,7 +14,7 @@ from partq_spark.flow.model import GroupKey, Lease, OwnershipRecord
 from partq_spark.flow.stores import redis_client
 from partq_spark.flow.stores.api import OwnershipStore, Reincarnated, StateDocument
 from partq_spark.flow.stores.redis import RedisOwnership
-from tests.flow.stores.conftest import a_record, delivery, together
+from tests.flow.stores.conftest import a_record, delivery, last_beat, together
 from tests.flow.stores.redis_servers import Line, SpecialRedis, command, open_redis
 from tests.support.servers import RedisServer, running
 
@@ -374,9 +374,9 @@ def test_a_lost_answer_is_settled_by_reading_or_repeating(
 
     lose_answer(line, lambda: far.swap_state(KEY, b"{}", token="t2", expected="t1"))
     assert token_of(far) == "t2"
-    again = a_record()
-    lose_answer(line, lambda: far.bind(KEY, again, replaces=None))
-    far.bind(KEY, again, replaces=None)
+    again, former = a_record(), last_beat(far, KEY)
+    lose_answer(line, lambda: far.bind(KEY, again, replaces=former))
+    far.bind(KEY, again, replaces=former)
     assert far.read_flows(KEY) == {"billing-1": again}
     new = {1: delivery(5)}
     lose_answer(line, lambda: far.deliver(KEY, "billing-1", again.instance, new, state_token="t2"))
