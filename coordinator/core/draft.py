@@ -80,21 +80,13 @@ class Draft:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def is_bound(self, owner: Owner | None) -> bool:
-        """Whether exactly this instance is bound."""
-        if owner is None:
-            return False
-        flow = self.flows.get(owner.flow)
-        return flow is not None and flow.bound and flow.instance == owner.instance
-
     def holdings(self) -> Holdings:
         """Who holds what, now."""
         return survey(self)
 
     def in_transit(self) -> bool:
-        """Whether any partition is on its way."""
-        paused, fencing = Phase.PAUSED, Phase.FENCING
-        return any(p.phase is fencing or p.phase is paused for p in self.partitions.values())
+        """Whether any partition is on its way, now."""
+        return in_transit(self)
 
     # --- changing -----------------------------------------------------------------------------------------------------
 
@@ -267,3 +259,9 @@ def survey(state: GroupState | Draft) -> Holdings:
             held[owner] = [number]
     bound = sorted((flow.since, flow.name, flow.instance) for flow in state.flows.values() if flow.bound)
     return Holdings(held=held, unheld=unheld, live=[Owner(name, instance) for _, name, instance in bound], total=total)
+
+
+def in_transit(state: GroupState | Draft) -> bool:
+    """Whether any partition is on its way."""
+    paused, fencing = Phase.PAUSED, Phase.FENCING
+    return any(p.phase is fencing or p.phase is paused for p in state.partitions.values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from coordinator.core import handoff, rebalance
-from coordinator.core.draft import survey
+from coordinator.core.draft import in_transit
 from partq_spark.flow.model import GroupState, Owner, Partition, Phase, RebalanceStatus
 
 
@@ -140,14 +140,12 @@ def _timers(state: GroupState) -> Iterator[str]:
 
 def _status(state: GroupState) -> Iterator[str]:
     """The status follows from what the state shows, so that nothing can be stuck in it."""
-    need = rebalance.need(survey(state), state.settings)
+    need = rebalance.needed(state)
     if state.status is RebalanceStatus.READY and need is not None:
         yield f"Ready although {need}"
     if state.status is RebalanceStatus.HOLDDOWN and need is None:
         yield "Holddown although nothing has to be rebalanced"
-    if state.status is RebalanceStatus.REBALANCING and not any(
-        partition.phase in {Phase.PAUSED, Phase.FENCING} for partition in state.partitions.values()
-    ):
+    if state.status is RebalanceStatus.REBALANCING and not in_transit(state):
         yield "Rebalancing although no partition is on its way"
 
 

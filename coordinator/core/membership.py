@@ -14,14 +14,13 @@ def bound(draft: Draft, event: FlowBound) -> None:
     former = draft.flows.get(event.flow)
     if former is not None and former.instance == event.instance:
         return  # known: bound, or late, since an instance that was given up never comes back
-    owner = Owner(event.flow, event.instance)
     returning = _returning(draft, event)
     if former is not None and former.bound:
         # Two processes never have one name (FLO-08): a new instance means that the former one is gone.
         _detach(draft, former, f"{event.flow} was started again")
         if not returning:
             _judge(draft)
-    draft.bind(event.flow, event.instance)
+    owner = draft.bind(event.flow, event.instance)
     for number in returning:
         draft.step(number, Step.RESTORE, f"{event.flow} is back", to=owner)
     _judge(draft)
