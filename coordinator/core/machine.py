@@ -140,7 +140,7 @@ def _altered(draft: Draft, event: QueueAltered) -> None:
         draft.remember()
         rebalance.end_if_done(draft)
     elif holdings.live:
-        rebalance.start(draft, "the queue was altered")
+        rebalance.start(draft, holdings, "the queue was altered")
     elif draft.status is RebalanceStatus.HOLDDOWN:
         # Nobody to give anything to; who was lost still has the rest of the delay to come back.
         rebalance.look_in_holddown(draft)
@@ -158,8 +158,9 @@ def _remove(draft: Draft, gone: list[Partition]) -> None:
 def _tick(draft: Draft) -> None:
     if draft.status is RebalanceStatus.HOLDDOWN:
         if draft.holddown_until_s is not None and draft.holddown_until_s <= draft.now_s:
-            reason = rebalance.need(draft.holdings(), draft.settings)
-            rebalance.start(draft, f"the rebalance delay is over: {reason}")
+            holdings = draft.holdings()
+            reason = rebalance.need(holdings, draft.settings)
+            rebalance.start(draft, holdings, f"the rebalance delay is over: {reason}")
     elif draft.status is RebalanceStatus.REBALANCING:
         for number, partition in list(draft.partitions.items()):
             if partition.deadline_s is not None and partition.deadline_s <= draft.now_s:

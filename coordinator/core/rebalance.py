@@ -56,7 +56,7 @@ def look(draft: Draft) -> None:
     if reason is None:
         return _ready(draft, "every partition has a bound flow" if holdings.live else "no flow is bound")
     if at_once or draft.settings.rebalance_delay_s <= 0:
-        return start(draft, reason)
+        return start(draft, holdings, reason)
     return draft.set_status(RebalanceStatus.HOLDDOWN, reason, until_s=draft.now_s + draft.settings.rebalance_delay_s)
 
 
@@ -72,10 +72,12 @@ def end_if_done(draft: Draft) -> None:
         look(draft)
 
 
-def start(draft: Draft, reason: str) -> None:
-    """Steps 2 to 6 of seed 002, all handoffs side by side (REB-16). Step 1 is done when partitions are altered."""
+def start(draft: Draft, holdings: Holdings, reason: str) -> None:
+    """Steps 2 to 6 of seed 002, all handoffs side by side (REB-16). Step 1 is done when partitions are altered.
+
+    `holdings` are the draft's, as they are now: whoever calls has just judged by them.
+    """
     draft.set_status(RebalanceStatus.REBALANCING, reason)
-    holdings = draft.holdings()
     if holdings.live:
         _spread(draft, holdings)
     else:
