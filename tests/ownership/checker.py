@@ -209,20 +209,24 @@ class _Partition:
 
     def _seen(self) -> Iterator[str]:
         """The checkpoint goes forward, and never beyond what was delivered."""
-        before: Seen | None = None
         deliveries = [each for one in self._ordered for each in one.deliveries]
-        for seen in sorted((each for one in self._ordered for each in one.seen), key=lambda each: each.sent_s):
-            if before is not None:
-                for name in ("epoch", "offset", "redelivered_below"):
-                    was, now = getattr(before, name), getattr(seen, name)
-                    if now < was:
-                        yield f"the checkpoint's {name} went from {was} back to {now} at {seen.done_s:.3f}"
-            before = seen
-        if before is not None:
+        looks = sorted((each for one in self._ordered for each in one.seen), key=lambda each: each.sent_s)
+        yield from went_back(looks)
+        if looks:
+            before = looks[-1]
             if before.offset > max((each.end for each in deliveries), default=0):
                 yield f"the checkpoint is at {before.offset}, which nobody has delivered"
             if before.offset != self._end:
                 yield f"the checkpoint ends at {before.offset} of {self._end}"
+
+
+def went_back(looks: Sequence[Seen]) -> Iterator[str]:
+    """Where the checkpoint of a partition did not go forward. `looks`: at that one, in their order."""
+    for before, seen in pairwise(looks):
+        for name in ("epoch", "offset", "redelivered_below"):
+            was, now = getattr(before, name), getattr(seen, name)
+            if now < was:
+                yield f"the checkpoint's {name} went from {was} back to {now} at {seen.done_s:.3f}"
 
 
 def _handoffs(partition: int, ordered: Sequence[_Ownership]) -> Iterator[Handoff]:

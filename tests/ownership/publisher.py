@@ -1,6 +1,7 @@
-"""A publisher as a process: `python -m tests.ownership.publisher STORE NAMESPACE QUEUE MESSAGES INTERVAL_S`.
+"""A publisher as a process: `python -m tests.ownership.publisher STORE NAMESPACE QUEUE MESSAGES INTERVAL_S KEYS`.
 
-Publishes so many messages with keys of their own at every interval, until SIGTERM. Nothing else.
+Publishes so many messages at every interval, until SIGTERM, numbered from 0; then it writes how many they were. With
+KEYS above 0 they have so many keys in turn, otherwise each has one of its own. Nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from partq_spark.objects import open_store
 from tests.log.queues import staged
 
 
-def main(store_url: str, namespace: str, name: str, messages: int, interval_s: float) -> None:
+def key_of(number: int, keys: int) -> str:
+    """The key of a message."""
+    return f"key{number % keys if keys else number}"
+
+
+def main(store_url: str, namespace: str, name: str, messages: int, interval_s: float, keys: int) -> None:
     """Publish at a steady rate."""
     stop: list[int] = []  # no event: setting one takes a lock, which the interrupted code below may hold
     signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
@@ -23,13 +29,14 @@ def main(store_url: str, namespace: str, name: str, messages: int, interval_s: f
     number = 0
     due_s = time.monotonic()
     while not stop:
-        rows = [(f"key{number + row}", b"%d" % (number + row)) for row in range(messages)]
+        rows = [(key_of(each, keys), b"%d" % each) for each in range(number, number + messages)]
         number += messages
         stage = stage_for(queue)
         publish(queue, stage, staged(queue, stage, rows))
         due_s = max(due_s + interval_s, time.monotonic())
         time.sleep(max(0.0, due_s - time.monotonic()))
+    sys.stdout.write(f"{number}\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5]), int(sys.argv[6]))

@@ -1,6 +1,7 @@
 """`python -m tests.ownership.shake`, the command of scripts/shake: storms over real processes, then the judgement.
 
-Puts together what the other modules do, and tells it: as text, and with `--write-docs` as docs/reliability.md.
+Puts together what the other modules do, and tells it: as text, and with `--write-docs` as a section of
+docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tests.ownership.cast import Cast, Observer
 from tests.ownership.checker import Verdict, judge
 from tests.ownership.facts import now_s
 from tests.ownership.storm import Course, Storm, Weather
+from tests.support.sections import filled, put_section, spread
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs/reliability.md"
 TEMPLATE: Final = Path(__file__).with_name("reliability.md")
@@ -106,8 +108,8 @@ def _decision(line: dict[str, str]) -> str:
 def told(report: Report) -> str:
     """The report as text: one fact a line."""
     verdict, course = report.verdict, report.course
-    pauses_ms = sorted(handoff.pause_s * 1000 for handoff in verdict.handoffs)
-    drained_ms = sorted(handoff.pause_s * 1000 for handoff in verdict.handoffs if not handoff.forced)
+    pauses_ms = [handoff.pause_s * 1000 for handoff in verdict.handoffs]
+    drained_ms = [handoff.pause_s * 1000 for handoff in verdict.handoffs if not handoff.forced]
     # A drained handoff is an event and a fence.
     decisions = report.decisions + Counter({"fence": -report.decisions["partition_drained"]})
     events = {"partition_drained": "drained", "fence after the deadline": "forced", "fence": "other fences"}
@@ -120,20 +122,13 @@ def told(report: Report) -> str:
         f"{verdict.messages} messages in {verdict.deliveries} deliveries, {verdict.repeated} repeated and marked",
         f"handoffs between two live flows: {len(pauses_ms)}, of these forced {len(pauses_ms) - len(drained_ms)}",
         f"in the coordinators' logs: {decided}",
-        f"pause of a handoff: {_spread(pauses_ms)}; of a drained one: {_spread(drained_ms)}",
+        f"pause of a handoff: {spread(pauses_ms)}; of a drained one: {spread(drained_ms)}",
         f"balance, in {len(course.balance_s)} calms: after {_seconds(course.balance_s)}, allowed {report.calm_s:g} s",
         f"what was published by then was acknowledged after {_seconds(course.flowing_s)} more",
         "errors that flows met: " + (", ".join(f"{n} {what}" for what, n in sorted(verdict.errors.items())) or "none"),
         f"verdict: {len(report.failures)} violations" + "".join(f"\n  {each}" for each in report.failures[:30]),
     ]
     return "\n".join(lines)
-
-
-def _spread(values_ms: Sequence[float]) -> str:
-    if not values_ms:
-        return "none was seen"
-    worst = values_ms[min(len(values_ms) - 1, int(len(values_ms) * 0.99))]
-    return f"median {statistics.median(values_ms):.0f} ms, p99 {worst:.0f} ms"
 
 
 def _seconds(values_s: Sequence[float]) -> str:
@@ -186,15 +181,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write_document(report: Report, command: str, machine: Environment, target: Path = DOCUMENT) -> None:
-    """Put the report into the template."""
-    text = TEMPLATE.read_text(encoding="utf-8").replace("{{command}}", command)
-    where = (
-        f"Run {machine.date} at commit {machine.commit} on {machine.cpu}, {machine.cores} cores, {machine.system}; "
-        f"load of the machine before: {machine.load:.1f}."
-    )
-    text = text.replace("{{machine}}", where)
-    facts = "\n".join(f"- {line}" for line in told(report).splitlines())
-    target.write_text(text.replace("{{report}}", facts), encoding="utf-8")
+    """Put the report into its section of the document."""
+    text = filled(TEMPLATE, command=command, machine=machine, lines=told(report).splitlines())
+    put_section(target, "shake", text)
 
 
 if __name__ == "__main__":
