@@ -112,7 +112,7 @@ class Draft:
         action = handoff.action(before, step, after, reason)
         if action is not None:
             self.actions.append(action)
-        if after is None or handoff.holder(before) != handoff.holder(after):
+        if after is None or before.holder != after.holder:
             self._shifted = True
         for owner in (before.owner, before.to):
             if owner is not None:
@@ -173,7 +173,7 @@ class Draft:
         if not self._shifted:
             return
         self._shifted = False
-        held = {handoff.holder(partition) for partition in self.partitions.values() if not partition.removed}
+        held = {partition.holder for partition in self.partitions.values() if not partition.removed}
         changed: list[Flow] = []
         for flow in self.flows.values():
             owner = Owner(flow.name, flow.instance)
@@ -250,7 +250,7 @@ def survey(state: GroupState | Draft) -> Holdings:
         if partition.removed:
             continue
         total += 1
-        owner = partition.to if partition.phase is fencing else partition.owner
+        owner = partition.to if partition.phase is fencing else partition.owner  # its `holder`, at half the time
         if owner is None:
             unheld.append(number)
         elif owner in held:

@@ -84,11 +84,6 @@ TABLE: tuple[Row, ...] = (
 EDGES: Mapping[tuple[Phase, Step], Row] = {(row.phase, row.step): row for row in TABLE}
 
 
-def holder(partition: Partition) -> Owner | None:
-    """Who has the partition as far as balance is concerned: the receiver as soon as it is being fenced for it."""
-    return partition.to if partition.phase is _FENCING else partition.owner
-
-
 def advance(
     partition: Partition, step: Step, *, to: Owner | None = None, deadline_s: float | None = None, found: int = 0
 ) -> Partition | None:

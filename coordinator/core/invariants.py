@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from coordinator.core import handoff, rebalance
+from coordinator.core import rebalance
 from coordinator.core.draft import in_transit
 from partq_spark.flow.model import GroupState, Owner, Partition, Phase, RebalanceStatus
 
@@ -111,7 +111,7 @@ def _seniority(state: GroupState) -> Iterator[str]:
 
 
 def _activity(state: GroupState) -> Iterator[str]:
-    held = {handoff.holder(partition) for partition in state.partitions.values()}
+    held = {partition.holder for partition in state.partitions.values()}
     for flow in state.flows.values():
         if flow.active != (flow.bound and Owner(flow.name, flow.instance) in held):
             yield f"flow {flow.name} is {'' if flow.active else 'not '}active"

@@ -84,6 +84,11 @@ class Partition:
     reports_lost: bool = False  # what `owner` delivered may be more than what its record says (Redis was restarted)
     removed: bool = False  # no longer part of the group: goes as soon as it is FREE
 
+    @property
+    def holder(self) -> Owner | None:
+        """Who has it as far as balance and people are concerned: the receiver as soon as it is being fenced for it."""
+        return self.to if self.phase is Phase.FENCING else self.owner
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flow:

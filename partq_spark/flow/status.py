@@ -104,11 +104,6 @@ class Seen:
     lease_age_s: float | None = None
 
 
-def holder(partition: Partition) -> Owner | None:
-    """Who has the partition, or is getting it."""
-    return partition.to if partition.phase is Phase.FENCING else partition.owner
-
-
 def is_bound(state: GroupState, owner: Owner | None) -> bool:
     """Whether this very instance is bound."""
     flow = None if owner is None else state.flows.get(owner.flow)
@@ -117,7 +112,7 @@ def is_bound(state: GroupState, owner: Owner | None) -> bool:
 
 def partition_status(state: GroupState, partition: Partition) -> PartitionStatus:
     """Exactly one of four (FLO-01)."""
-    having = holder(partition)
+    having = partition.holder
     if having is None:
         return PartitionStatus.UNASSIGNED
     if not is_bound(state, having):
@@ -220,7 +215,7 @@ def _scale_status(seen: Seen, known: int) -> str:
 
 
 def _partition(seen: Seen, state: GroupState, partition: Partition, holddown_s: float | None) -> PartitionView:
-    having = holder(partition)
+    having = partition.holder
     status = partition_status(state, partition)
     record = seen.records.get(partition.owner.flow) if partition.owner else None
     entry = record.deliveries.get(partition.partition) if record else None
@@ -267,7 +262,7 @@ def _reason(state: GroupState, partition: Partition, seen: PartitionView, holddo
 
 def _flow(seen: Seen, state: GroupState, name: str) -> FlowView:
     flow = state.flows.get(name)
-    having = [each.partition for each in state.partitions.values() if (owner := holder(each)) and owner.flow == name]
+    having = [each.partition for each in state.partitions.values() if (owner := each.holder) and owner.flow == name]
     return FlowView(
         flow=name,
         active=bool(flow and flow.bound and flow.active),
