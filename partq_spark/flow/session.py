@@ -278,11 +278,7 @@ class Session:
         bound = self._settings.max_delivered_unacked
         if bound is None:
             return None
-        return max(bound - sum(self.in_hand().values()), 0)
-
-    def in_hand(self) -> Mapping[int, int]:
-        """Messages of each partition that were delivered and are not acknowledged."""
-        return self._hand.unacknowledged()
+        return max(bound - self._hand.unacknowledged(), 0)
 
     # --- a guard; the others are `Life.is_alive` and `Hand.is_same_epoch` --------------------------------------------
 

@@ -191,8 +191,9 @@ class SoloSession:
     def flush(self) -> None:
         self._write(everything=True)
 
-    def in_hand(self) -> Mapping[int, int]:
-        return self._hand.unacknowledged()
+    def room(self) -> int | None:
+        bound = self._settings.max_delivered_unacked
+        return None if bound is None else max(bound - self._hand.unacknowledged(), 0)
 
     def lease_left_s(self) -> float:
         return math.inf if self._me is not None else -1.0
