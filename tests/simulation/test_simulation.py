@@ -40,6 +40,7 @@ def test_no_seed_breaks_ownership(report: Callable[[str], None]) -> None:
         "altered",
         "shrunk",
         "rewound",
+        "rewinds cut off",
         "twins",
         "flow refused",
         "flow restarts",
