@@ -25,7 +25,7 @@ from coordinator.effects_pool import Run, in_a_row
 from coordinator.facts import GroupFacts
 from coordinator.fences import carry_out
 from coordinator.leadership import Leadership, Timing
-from coordinator.life import Life
+from coordinator.life import StoreLife
 from coordinator.logs import Log, silent
 from coordinator.observe import Setting, binds, drained, expired, leftovers
 from coordinator.records import Records, is_in_handoff
@@ -86,7 +86,7 @@ class GroupRuntime:
         key: GroupKey,
         *,
         store: OwnershipStore,
-        life: Life,
+        life: StoreLife,
         checkpoints: Callable[[str], CheckpointStore],
         ends: Callable[[str], Sequence[int]],
         facts_now: Callable[[], GroupFacts] | None = None,

@@ -20,7 +20,7 @@ from coordinator.heads import Heads
 from coordinator.health import Status
 from coordinator.inbox import TURN_S, Asked, Inbox, Looked, Message, News, Stepped, Stop
 from coordinator.leadership import Timing
-from coordinator.life import Life
+from coordinator.life import StoreLife
 from coordinator.logs import Log
 from coordinator.runtime import GroupRuntime
 from coordinator.schedule import FIRST_RETRY_S, Entry
@@ -65,7 +65,7 @@ class Service:
             assumed_session_timeout_s=settings.assumed_session_timeout_s,
             retry_most_s=settings.retry_most_s,
         )
-        self._life = Life(ownership)
+        self._life = StoreLife(ownership)
         self._heads = Heads(store, settings.namespace)
         self._workers = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
         self._fences = Pool(settings.fence_threads, "fence")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from coordinator.claims import OwnershipRecords
 from coordinator.logs import Log
+from coordinator.ownership_records import OwnershipRecords
 from coordinator.records import Records
 from partq_spark.errors import PartqError
 from partq_spark.flow.model import GroupKey, GroupState, Owner

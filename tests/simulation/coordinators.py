@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from coordinator.facts import GroupFacts
 from coordinator.leadership import Timing
-from coordinator.life import Life
+from coordinator.life import StoreLife
 from coordinator.logs import Log
 from coordinator.runtime import GroupRuntime
 from partq_spark.errors import PartqError
@@ -71,7 +71,7 @@ def coordinate(
     def ends(_: str) -> Sequence[int]:
         return link.call("head", lambda: tuple(head.ends), write=False)
 
-    life = Life(store)
+    life = StoreLife(store)
     runtime = GroupRuntime(
         KEY,
         store=store,
