@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 EVERY_S: Final = (2.0, 6.0)  # from fault to fault
-FROZEN_S: Final = (0.5, 3.0)  # beyond the session timeout
+FROZEN_S: Final = (0.5, 6.0)  # beyond the session timeout: too long for the rebalance delay, or not
 _DOWN_S: Final = (0.0, 10.0)  # how long a killed driver stays away
 _EMPTY_S: Final = (0.0, 1.5)  # how long there is no Redis
 _SLOW_S: Final = (3.0, 8.0)

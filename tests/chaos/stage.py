@@ -27,7 +27,7 @@ from tests.support.servers import Azurite, running
 CREDENTIALS: Final = "AZURE_STORAGE_CONNECTION_STRING"
 PARTITIONS: Final = 8
 SESSION_TIMEOUT_S: Final = 5.0  # the least that is allowed
-REBALANCE_DELAY_S: Final = 1.5
+REBALANCE_DELAY_S: Final = 1.0
 MAX_HANDOFF_TIME_S: Final = 3.0
 _SCRIPT: Final = Path(__file__).with_name("driver.py")
 _ERROR: Final = re.compile(r"partq_spark\.errors\.(\w+)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ class Story:
             )
         )
 
-    def change(self, number: int, driver: str, **to: object) -> None:
+    def change(self, number: int, driver: str, **to: Any) -> None:
         """Change one row."""
         place = next(n for n, row in enumerate(self.rows) if (row.number, row.driver) == (number, driver))
         self.rows[place] = self.rows[place]._replace(**to)
@@ -206,7 +207,8 @@ def test_two_drivers_with_one_flow(story: Story) -> None:
 
 @pytest.mark.parametrize("name", ["epoch", "offset", "redelivered_below"])
 def test_a_checkpoint_that_goes_back(story: Story, name: str) -> None:
-    story.seen.append(replace(story.seen[-1], sent_s=5.0, done_s=5.0, **{name: 0}))
+    back: dict[str, Any] = {name: 0}
+    story.seen.append(replace(story.seen[-1], sent_s=5.0, done_s=5.0, **back))
     assert f"checkpoints that went back: partition 0: the checkpoint's {name} went from" in " ".join(story.violations())
 
 
