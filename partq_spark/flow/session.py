@@ -234,9 +234,7 @@ class Session:
                     f"delivered up to {end}: begin at the view's position"
                 )
             entries[partition] = Delivery(epoch=holding.epoch, delivered=end, acknowledged=holding.acknowledged)
-        if not entries:
-            return True
-        return self._announce(life, entries, self._state_token)
+        return not entries or self._announce(life, entries, self._state_token)
 
     def _announce(self, life: Life, entries: Mapping[int, Delivery], state_token: str) -> bool:
         for partition in entries:
@@ -276,9 +274,11 @@ class Session:
     def room(self) -> int | None:
         """How many more messages may be delivered before some are acknowledged; None: any number."""
         bound = self._settings.max_delivered_unacked
-        if bound is None:
-            return None
-        return max(bound - self._hand.unacknowledged(), 0)
+        return None if bound is None else max(bound - self._hand.unacknowledged(), 0)
+
+    def note(self, text: str | None) -> None:
+        """Tell people something of this flow, until it is something else; None: nothing. Cheap to repeat, not lost."""
+        self._acknowledger.note(self._life, text or "")
 
     # --- a guard; the others are `Life.is_alive` and `Hand.is_same_epoch` --------------------------------------------
 

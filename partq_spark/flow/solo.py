@@ -193,6 +193,9 @@ class SoloSession:
         bound = self._settings.max_delivered_unacked
         return None if bound is None else max(bound - self._hand.unacknowledged(), 0)
 
+    def note(self, text: str | None) -> None:
+        """Nobody listens."""
+
     def lease_left_s(self) -> float:
         return math.inf if self._me is not None else -1.0
 
