@@ -36,7 +36,7 @@ from partq_spark.objects import open_store
 
 QUEUE: Final = "flights"
 GROUP: Final = "board"
-FILES: Final = 20
+FILES: Final = 16
 REBALANCE_DELAY_S: Final = 1.0
 SESSION_S: Final = 5
 

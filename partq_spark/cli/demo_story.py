@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from partq_spark.demo.family import Coordinator, Driver
     from partq_spark.flow.status import GroupView
 
-QUIET_S: Final = 1.5  # between two acts, so that a person sees what came of the last one
-FLOW_S: Final = 1.5
+QUIET_S: Final = 1.0  # between two acts, so that a person sees what came of the last one
+FLOW_S: Final = 2.0  # of flights that flow undisturbed
 TIMEOUT_S: Final = 240.0  # for one act, on a machine that is very busy
 LOOK_S: Final = 0.2
 

@@ -1,5 +1,6 @@
-"""The main job on real data: flights of 2013 out of New York, published and read in order per aircraft.
+"""The main job on real data: flights of 2013 out of New York, shared by queries that come and go, each aircraft in order.
 
-`flights` prepares the data, `queries` is the Spark driver (a process of its own), `check` proves the outcome; the
-command that ties them together is `partq_spark.cli.demo`.
+`flights` prepares the data and `feed` lets it flow, `queries` is the Spark driver (a process of its own), `readers`
+finds what of it can be killed, `family` starts and ends the processes, `ledger` understands the coordinator's log,
+`proof` is the outcome. The command, its story and its screen are in `partq_spark.cli`.
 """
