@@ -36,6 +36,7 @@ PUBLISH_EVERY_S: Final = {"file": 0.1, "azurite": 0.5}
 STUCK_S: Final = 60.0
 """Longer than any handoff may take: session timeout, delay, max-handoff-time, a new leader, a Redis that came back."""
 
+MOST_TROUBLES: Final = 10
 _SLOW_BY_S: Final = 0.15  # every request to a slow store
 _READ_WAIT_S: Final = 120.0
 _REST_WAIT_S: Final = 60.0
@@ -194,7 +195,8 @@ class Chaos:
         self._later.append((self._now_s() + wait_s, act))
 
     def _watch(self) -> None:
-        """Nobody ends who was not killed."""
+        """Nobody ends who was not killed. Raises AssertionError if that happens again and again."""
+        assert len(self.course.troubles) <= MOST_TROUBLES, "\n".join(["too much goes wrong", *self.course.troubles])
         for driver in self._stage.drivers:
             if not driver.down and driver.program.code is not None:
                 self.course.troubles.append(f"{driver.name} ended with {driver.program.code}: {driver.program.tail()}")
