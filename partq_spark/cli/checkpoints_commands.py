@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import click
@@ -23,6 +24,7 @@ from partq_spark.errors import Invalid, PartqError, Unavailable
 
 if TYPE_CHECKING:
     from partq_spark.flow.checkpoints import CheckpointStore
+    from partq_spark.flow.stores.api import OwnershipStore
     from partq_spark.log.model import Head
     from partq_spark.log.queue import Queue
     from partq_spark.rewinding import Goal, Outcome, Step
@@ -147,19 +149,19 @@ def rewind(
     from partq_spark.cli import checkpoints_view
 
     goal = _goal(to, time_us, by)
-    with target.queue(name) as queue:
+    with target.queue(name) as queue, target.group_ownership(queue.store) as ownership:
         head = queue.refresh()
         store = _checkpoints(queue, head, group)
         steps = _plan(queue, head, group, store, partitions, goal)
-        notes = _notes(target, steps)
+        notes = _notes(queue, group, steps, ownership)
         if dry_run or not yes:
             _print_plan(queue, group, steps, notes, as_json=as_json, dry_run=dry_run)
             return
         from partq_spark.rewinding import carry_out
 
         outcome = carry_out(queue, store, group, steps)
-        if outcome.done:
-            notes += _announced(target, queue)
+        if ownership is not None:
+            _announce(queue, ownership)
         if as_json:
             output.print_json(checkpoints_view.rewound_document(queue, group, steps, outcome, notes))
         else:
@@ -195,17 +197,28 @@ def _plan(
     return plan(str(queue), head, store.list_readable(), partitions, goal, queue.offsets_at)
 
 
-def _notes(target: Target, steps: tuple[Step, ...]) -> list[str]:
-    """What a person should know before or after."""
+def _notes(queue: Queue, group: str, steps: tuple[Step, ...], ownership: OwnershipStore | None) -> list[str]:
+    """What a person should know of those who have the partitions. Raises `Invalid` for an ownership that can never be
+    used as it is given.
+    """
+    from partq_spark.flow.model import GroupKey
+
     owners = sorted({step.owner.flow for step in steps if step.owner is not None and step.messages})
-    if not owners or target.ownership != "none":
-        return []
-    flows = owners[0] if len(owners) == 1 else f"{owners[0]} and {output.plural(len(owners) - 1, 'other flow')}"
-    note = (
-        f"partitions belong to {flows}: without --ownership a coordinator notices when it looks at the queue the next "
-        "time (looks.heads_s: 1 s on file:, 5 s on azure:), a query with ownership=none within its checkpointInterval"
-    )
-    return [note]
+    flows = " and ".join([*owners[:1], *([output.plural(len(owners) - 1, "other flow")] if owners[1:] else [])])
+    if ownership is None:
+        note = (
+            f"partitions belong to {flows}: without --ownership a coordinator notices when it looks at the queue the "
+            "next time (looks.heads_s: 1 s on file:, 5 s on azure:), a query with ownership=none within its "
+            "checkpointInterval"
+        )
+        return [note] if owners else []
+    try:
+        lease = ownership.read_lease(GroupKey(queue.namespace, queue.name, group))
+    except Unavailable as error:
+        return [f"coordinators cannot be told, they notice by themselves within seconds: {error}"]
+    if owners and (lease is None or not lease.lease.token):
+        return [f"partitions belong to {flows}, no coordinator leads the group: start one with `partq coordinator run`"]
+    return []
 
 
 def _print_plan(
@@ -224,18 +237,13 @@ def _print_plan(
         click.echo(f"Would deliver {messages} of {queue} to group {group!r} again. Nothing was changed.")
 
 
-def _announced(target: Target, queue: Queue) -> list[str]:
-    """Tell coordinators at once. They find out by themselves if that fails."""
+def _announce(queue: Queue, ownership: OwnershipStore) -> None:
+    """Tell coordinators to look at the queue's head."""
     from partq_spark.flow.model import GroupKey
     from partq_spark.flow.stores.api import HEAD
 
-    try:
-        with target.group_ownership(queue.store) as ownership:
-            if ownership is not None:
-                ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))
-    except Unavailable as error:
-        return [f"coordinators could not be told, they notice by themselves within seconds: {error}"]
-    return []
+    with contextlib.suppress(Unavailable):  # they look by themselves, too
+        ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))
 
 
 def _unfinished(steps: tuple[Step, ...], outcome: Outcome) -> PartqError:

@@ -11,7 +11,7 @@ import pytest
 
 from partq_spark.errors import Unavailable
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore, Rewound, checkpoint_folder
-from partq_spark.flow.model import GroupKey, Owner
+from partq_spark.flow.model import GroupKey, Lease, Owner
 from partq_spark.flow.stores.objects import ObjectsOwnership
 from partq_spark.log import admin
 from partq_spark.log.queue import Queue
@@ -286,14 +286,22 @@ def test_a_head_that_cannot_be_told_is_told_of(group: Group, monkeypatch: pytest
     assert (group.offsets(), group.rewinds) == ({0: 6, 1: 3}, 1)
 
 
-def test_without_ownership_it_says_when_a_coordinator_notices(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_who_notices_and_when(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[GroupKey] = []
     monkeypatch.setattr(ObjectsOwnership, "announce", lambda _, key: told.append(key))
+    shown = group.partq(*REWIND, "--to", "4", "--dry-run", "--ownership", "store").stdout
+    assert "! partitions belong to billing-1, no coordinator leads the group: start one with" in shown
+    assert told == []
     shown = group.partq(*REWIND, "--to", "4", "--yes").stdout
     assert "! partitions belong to billing-1: without --ownership a coordinator notices" in shown
     shown = group.partq(*REWIND, "--to", "3", "--yes").stdout
     assert "!" not in shown, "nobody has them any more"
     assert told == []
+    group.checkpoints.fence(0, to=OWNER, epoch=9, start=None, delivered=None)
+    group.checkpoints.fence(1, to=Owner("billing-2", "i2"), epoch=9, start=None, delivered=None)
+    ObjectsOwnership(group.store).take_lease(KEY, Lease(token="l1", name="host:1", beat=1), expected=None)
+    shown = group.partq(*REWIND, "--to", "2", "--dry-run").stdout
+    assert "! partitions belong to billing-1 and 1 other flow: without" in shown
     shown = group.partq(*REWIND, "--to", "2", "--yes", "--ownership", "store").stdout
     assert "!" not in shown
     assert told == [GroupKey("default", "orders", "_head")]
@@ -302,4 +310,13 @@ def test_without_ownership_it_says_when_a_coordinator_notices(group: Group, monk
 def test_an_ownership_that_does_not_answer_costs_a_note(group: Group) -> None:
     document = group.partq.json(*REWIND, "--to", "2", "--yes", "--ownership", "redis://127.0.0.1:1/0")
     assert document["rewound"] is True
-    assert "coordinators could not be told" in document["notes"][0]
+    assert "coordinators cannot be told, they notice by themselves" in document["notes"][0]
+
+
+def test_an_ownership_that_can_never_be_used_is_refused_before_anything_is_changed(group: Group) -> None:
+    before = group.seen()
+    folder = group.partq.store / f"{KEY}/ownership"
+    folder.mkdir(parents=True)
+    (folder / "leader").write_text("what partq did not write")
+    assert "leader" in group.partq.error(*REWIND, "--to", "2", "--yes", "--ownership", "store")
+    assert group.seen() == before
