@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from partq_spark import planning
 from partq_spark.errors import ObjectMissing
 from partq_spark.flow.claims import Claim, View
-from partq_spark.log.model import Entry, Head
+from partq_spark.log.model import Entry, Head, at
 from partq_spark.offsets import BatchEnd, Span
 from partq_spark.options import SourceOptions
 
@@ -110,7 +110,9 @@ def begin_by_hand(before: BatchEnd, given: Span | None, claim: Claim) -> Span:
     known = before.spans.get(claim.partition)
     delivered = known.to if known is not None and known.epoch == claim.epoch else 0
     at = claim.acknowledged
-    return Span(claim.epoch, at, at, max(claim.redelivered_below, claim.position if claim.position > at else 0, delivered))
+    return Span(
+        claim.epoch, at, at, max(claim.redelivered_below, claim.position if claim.position > at else 0, delivered)
+    )
 
 
 def plan(
@@ -175,3 +177,15 @@ def _without_lost(
             )
     moved = planning.continued(head, ready, fail_on_data_loss=fail_on_data_loss, warn=warn)
     return {partition: moved[partition] for partition in ready}
+
+
+def progress(view: View, head: Head, reached: Mapping[int, int]) -> dict[str, dict[str, int]]:
+    """For `lastProgress`: of each partition its epoch, its end, and how many messages the flow is behind it."""
+    return {
+        str(p): {
+            "epoch": claim.epoch,
+            "end": at(head.next, p),
+            "lag": at(head.next, p) - reached.get(p, claim.position),
+        }
+        for p, claim in view.claims.items()
+    }

@@ -201,7 +201,7 @@ class Session:
         self._ownership.wait_news(timeout_s)
 
     def pause(self, duration_s: float) -> None:
-        """Wait, whatever happens, as everything in here does."""
+        """Wait, whatever happens."""
         self._effects.sleep(duration_s)
 
     # --- what is mine -------------------------------------------------------------------------------------------------
@@ -276,9 +276,7 @@ class Session:
     def room(self) -> int | None:
         """How many more messages may be delivered before some are acknowledged; None: any number."""
         bound = self._settings.max_delivered_unacked
-        if bound is None:
-            return None
-        return max(bound - sum(self.in_hand().values()), 0)
+        return None if bound is None else max(bound - sum(self.in_hand().values()), 0)
 
     def in_hand(self) -> Mapping[int, int]:
         """Messages of each partition that were delivered and are not acknowledged."""
