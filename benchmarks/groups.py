@@ -20,12 +20,12 @@ from typing import Final
 import psutil
 
 from benchmarks.environment import ROOT
-from benchmarks.ownership import NAMESPACE, coordinator_process
+from benchmarks.ownership import NAMESPACE, balanced, coordinator_process
 from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import Settings
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.codec import decode_state, encode_state
-from partq_spark.flow.model import Flow, FlowRecord, GroupKey, GroupSettings, GroupState, Owner, Partition, Phase
+from partq_spark.flow.model import FlowRecord, GroupKey, GroupSettings, Owner, Phase
 from partq_spark.flow.stores import open_ownership
 from partq_spark.flow.stores.api import OwnershipStore, StateDocument
 from partq_spark.flow.stores.redis_scripts import BEAT
@@ -131,20 +131,7 @@ def _prepare(store: ObjectStore, ownership: OwnershipStore, incarnation: str, nu
             session_timeout_s=10.0,
         )
         ownership.bind(key, record, replaces=None)
-    state = GroupState(
-        queue_id=queue_id,
-        incarnation=incarnation,
-        settings=GroupSettings(),
-        partitions={
-            place: Partition(partition=place, phase=Phase.OWNED, epoch=1, owner=owner)
-            for place, owner in enumerate(owners)
-        },
-        flows={
-            owner.flow: Flow(name=owner.flow, instance=owner.instance, bound=True, since=place + 1, active=True)
-            for place, owner in enumerate(owners)
-        },
-        binds=FLOWS,
-    )
+    state = balanced(owners, FLOWS, GroupSettings(), queue_id=queue_id, incarnation=incarnation)
     ownership.swap_state(key, encode_state(state, 0.0), token="0" * 16, expected=None)
 
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -89,19 +89,27 @@ def decide(settings: Settings) -> tuple[list[Measure], list[str]]:
 
 def _balanced(rebalance_delay_s: float) -> GroupState:
     owners = [Owner(f"flow-{number:04d}", f"{number:016x}") for number in range(FLOWS)]
+    settings = GroupSettings(rebalance_delay_s=rebalance_delay_s)
+    return balanced(owners, OWNED, settings, queue_id="q", incarnation="i")
+
+
+def balanced(
+    owners: Sequence[Owner], partitions: int, settings: GroupSettings, *, queue_id: str, incarnation: str
+) -> GroupState:
+    """A group in which `owners` have the partitions in turn, each at its first epoch."""
     return GroupState(
-        queue_id="q",
-        incarnation="i",
-        settings=GroupSettings(rebalance_delay_s=rebalance_delay_s),
+        queue_id=queue_id,
+        incarnation=incarnation,
+        settings=settings,
         partitions={
-            number: Partition(partition=number, phase=Phase.OWNED, epoch=1, owner=owners[number % FLOWS])
-            for number in range(OWNED)
+            number: Partition(partition=number, phase=Phase.OWNED, epoch=1, owner=owners[number % len(owners)])
+            for number in range(partitions)
         },
         flows={
             owner.flow: Flow(name=owner.flow, instance=owner.instance, bound=True, since=number + 1, active=True)
             for number, owner in enumerate(owners)
         },
-        binds=FLOWS,
+        binds=len(owners),
     )
 
 

@@ -90,6 +90,13 @@ def is_left_alone(pulse: Pulse) -> bool:
     return pulse.state_token is None and not pulse.beats
 
 
+def is_nobodys(state: GroupState) -> bool:
+    """Nobody has or gets anything: whose the checkpoints are is a matter for the first flow that binds (see
+    `is_left_alone`).
+    """
+    return not state.flows and all(each.owner is None and each.to is None for each in state.partitions.values())
+
+
 def adopt(
     store: OwnershipStore,
     key: GroupKey,
@@ -127,8 +134,8 @@ def adopt(
     elif found is not None and timers.state_token == found.token:
         state = with_timers(state, timers)
     actions: list[Action] = []
-    if not state.flows and all(each.owner is None and each.to is None for each in state.partitions.values()):
-        marks = {}  # whose the checkpoints are is a matter for the first flow that binds (see `is_left_alone`)
+    if is_nobodys(state):
+        marks = {}
     events = tuple(_what_differs(state, facts, incarnation, marks))
     for event in events:
         state, more = decide(state, event, now_s())

@@ -12,13 +12,14 @@ from partq_spark.log.model import Group, Head, at
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupFacts:
     """A group as the head of its queue has it. `starts`: where each partition begins for it, where nothing is
-    acknowledged yet.
+    acknowledged yet. `rewinds`: how often checkpoints of it were rewound.
     """
 
     queue_id: str
     settings: GroupSettings
     partitions: tuple[int, ...]
     starts: Mapping[int, int]
+    rewinds: int = 0
 
 
 def facts_of(head: Head, group: Group) -> GroupFacts:
@@ -37,4 +38,5 @@ def facts_of(head: Head, group: Group) -> GroupFacts:
         ),
         partitions=tuple(range(head.partitions)),
         starts=starts,
+        rewinds=group.rewinds,
     )

@@ -11,7 +11,7 @@ import threading
 from partq_spark.flow.stores.api import OwnershipStore
 
 
-class Life:
+class StoreLife:
     """The store's incarnation as this process last asked for it. Safe for use by several threads."""
 
     def __init__(self, store: OwnershipStore) -> None:

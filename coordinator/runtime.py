@@ -15,22 +15,23 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from coordinator.adopt import adopt, altered, is_left_alone, timers_of
-from coordinator.claims import OwnershipRecords
+from coordinator.adopt import adopt, altered, is_left_alone, is_nobodys, marks_of, timers_of
 from coordinator.core.actions import Action, Fence
 from coordinator.core.events import Event, QueueAltered, Tick
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
+from coordinator.core.reconcile import differences
 from coordinator.effects_pool import Run, in_a_row
 from coordinator.facts import GroupFacts
 from coordinator.fences import carry_out
 from coordinator.leadership import Leadership, Timing
-from coordinator.life import Life
+from coordinator.life import StoreLife
 from coordinator.logs import Log, silent
 from coordinator.observe import Setting, binds, drained, expired, leftovers
 from coordinator.records import Records, is_in_handoff
 from coordinator.tell import tell
-from partq_spark.errors import Conflict, PartqError
+from coordinator.tidy import Tidying
+from partq_spark.errors import Conflict
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.codec import encode_state
 from partq_spark.flow.effects import Effects
@@ -85,7 +86,7 @@ class GroupRuntime:
         key: GroupKey,
         *,
         store: OwnershipStore,
-        life: Life,
+        life: StoreLife,
         checkpoints: Callable[[str], CheckpointStore],
         ends: Callable[[str], Sequence[int]],
         facts_now: Callable[[], GroupFacts] | None = None,
@@ -114,8 +115,8 @@ class GroupRuntime:
         self._written: Written | None = None
         self._setting = Setting(queue_id="", incarnation="")
         self._records: Records | None = None
-        self._gone: dict[Owner, None] = {}  # let go, their records still to be removed
-        self._ownership = OwnershipRecords(store, key)
+        self._rewinds = 0  # that were counted before the checkpoints were last listed
+        self._tidying = Tidying(store, key, log)
         self._quiet: _Quiet | None = None
         self._failed_fences = 0
         self._again = 0  # steps in a row that ended with adopting again
@@ -179,7 +180,7 @@ class GroupRuntime:
         pulse = self._leadership.look(_instances(self._written.state) if self._written is not None else ())
         if self._term != self._leadership.terms:
             self._term = self._leadership.terms
-            self._gone.clear()
+            self._tidying.forget(term=True)
             self._forget("a new term")
         if pulse is None or (self._written is None and is_left_alone(pulse)):
             return Step(leading=pulse is not None, next_s=self._timing.renewal_s)
@@ -190,7 +191,7 @@ class GroupRuntime:
             facts = self._confirmed(facts)
             written = self._adopt(facts, incarnation)
         if self._is_quiet(written, facts, pulse):
-            self._tidy(written)
+            self._tidying.tidy(written.state, written.token, self._records)
             return Step(leading=True, next_s=self._next_s(written.state))
         for _ in range(_ROUNDS):
             before = written
@@ -202,7 +203,7 @@ class GroupRuntime:
                 break  # the lease wants to be renewed
             if written is before:
                 self._again = 0
-                self._tidy(written)
+                self._tidying.tidy(written.state, written.token, self._records)
                 self._quiet = self._quiet_now(written, facts)
                 return Step(leading=True, next_s=self._next_s(written.state))
         return Step(leading=True, next_s=0.0)
@@ -247,7 +248,7 @@ class GroupRuntime:
         if self._written is not None:
             self._log("warning", "adopting_again", group=str(self.key), reason=reason)
         self._written = self._records = None
-        self._ownership.forget()
+        self._tidying.forget()
 
     # --- state before effect ------------------------------------------------------------------------------------------
 
@@ -295,6 +296,7 @@ class GroupRuntime:
     def _adopt(self, facts: GroupFacts, incarnation: str) -> Written:
         """Read everything, and write the state under a new token: from then on a former leader's swaps fail."""
         self._setting = Setting(queue_id=facts.queue_id, incarnation=incarnation)
+        self._rewinds = facts.rewinds  # the checkpoints are listed below, after this was read
         self._records = None
         found = adopt(
             self._store,
@@ -317,23 +319,39 @@ class GroupRuntime:
     def _observe(self, written: Written, facts: GroupFacts, pulse: Pulse) -> Iterable[Event]:
         """What has happened since the state was written."""
         state = written.state
-        events: list[Event] = []
-        if altered(state, facts) and altered(state, facts := self._confirmed(facts)):
-            known = self._make_checkpoints(facts.queue_id).list_checkpoints()
-            epochs = {number: each.epoch for number, each in known.items()}
-            events.append(QueueAltered(settings=facts.settings, partitions=facts.partitions, epochs=epochs))
+        events = self._look_at_checkpoints(state, facts)
         records = self._records
         if records is None or self._is_stale(written, records, pulse, in_handoff=is_in_handoff(state)):
             records = self._read_records(written, version=pulse.records_version)
-        for owner in leftovers(state, records.flows, self._setting):
-            self._gone[owner] = None
-        events.extend(binds(state, records.flows, self._setting, self._gone))
+        self._tidying.let_go(leftovers(state, records.flows, self._setting))
+        events.extend(binds(state, records.flows, self._setting, self._tidying.gone))
         events.extend(expired(state, records.flows, self._leadership.flows))
         if records.token == written.token:
             events.extend(drained(state, records.flows, self._setting))
         due_s = next_deadline(state)
         if due_s is not None and due_s <= self._now_s():
             events.append(Tick())
+        return events
+
+    def _look_at_checkpoints(self, state: GroupState, facts: GroupFacts) -> list[Event]:
+        """What the queue's head has that the state does not know of: other settings, other partitions, rewinds. Only
+        then, and when a group is adopted, are its checkpoints listed (CHK-03).
+        """
+
+        def is_news(seen: GroupFacts) -> bool:
+            return altered(state, seen) or seen.rewinds != self._rewinds
+
+        if not is_news(facts) or not is_news(facts := self._confirmed(facts)):
+            return []
+        marks = marks_of(self._make_checkpoints(facts.queue_id).list_checkpoints())
+        events: list[Event] = []
+        if facts.rewinds != self._rewinds:
+            events.extend(() if is_nobodys(state) else differences(state, marks))
+            # Whatever keeps this leader from acting on it makes it adopt the group anew, which lists them again.
+            self._rewinds = facts.rewinds
+        if altered(state, facts):
+            epochs = {number: mark.epoch for number, mark in marks.items()}
+            events.append(QueueAltered(settings=facts.settings, partitions=facts.partitions, epochs=epochs))
         return events
 
     def _confirmed(self, facts: GroupFacts) -> GroupFacts:
@@ -369,30 +387,11 @@ class GroupRuntime:
             return written
         let_go = [Owner(name, flow.instance) for name, flow in written.state.flows.items() if name not in state.flows]
         written = self._write(state, actions, written.token, heeded)
-        self._gone.update(dict.fromkeys(let_go))
+        self._tidying.let_go(let_go)
         return written
 
     def _now_s(self) -> float:
         return self._effects.now_s()
-
-    # --- what nobody depends on ---------------------------------------------------------------------------------------
-
-    def _tidy(self, written: Written) -> None:
-        """Ownership records (seed 004), and records of flows that are gone. Again if it fails: neither decides."""
-        try:
-            self._ownership.follow(written.state, written.token)
-            forget = self._store.forget_flow
-            for owner in list(self._gone):
-                if owner.flow not in written.state.flows and not forget(self.key, *owner, state_token=written.token):
-                    return  # somebody else wrote the state: the next step sees it too, and adopts the group anew
-                record = self._records.flows.get(owner.flow) if self._records is not None else None
-                if self._records is not None and record is not None and record.instance == owner.instance:
-                    del self._records.flows[owner.flow]  # what is remembered must not bring it back
-                del self._gone[owner]
-        except Reincarnated:
-            raise
-        except PartqError as error:
-            self._log("warning", "tidying_failed", group=str(self.key), reason=str(error))
 
 
 def _instances(state: GroupState) -> list[Owner]:

@@ -20,7 +20,7 @@ from coordinator.heads import Heads
 from coordinator.health import Status
 from coordinator.inbox import TURN_S, Asked, Inbox, Looked, Message, News, Stepped, Stop
 from coordinator.leadership import Timing
-from coordinator.life import Life
+from coordinator.life import StoreLife
 from coordinator.logs import Log
 from coordinator.runtime import GroupRuntime
 from coordinator.schedule import FIRST_RETRY_S, Entry
@@ -29,7 +29,7 @@ from partq_spark.errors import PartqError, Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.model import GroupKey
-from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
+from partq_spark.flow.stores.api import HEAD, OwnershipStore, Reincarnated
 from partq_spark.objects.api import ObjectStore
 
 STOP_WAIT_S: Final = 1.2
@@ -65,7 +65,7 @@ class Service:
             assumed_session_timeout_s=settings.assumed_session_timeout_s,
             retry_most_s=settings.retry_most_s,
         )
-        self._life = Life(ownership)
+        self._life = StoreLife(ownership)
         self._heads = Heads(store, settings.namespace)
         self._workers = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
         self._fences = Pool(settings.fence_threads, "fence")
@@ -226,6 +226,8 @@ class Service:
             group = self._groups.get(key)
             if group is not None:
                 group.woken(now_s)
+            elif key.namespace == self._heads.namespace and key.group == HEAD:
+                self._workers.submit(self._look_at_heads, key.queue)
             elif key.namespace == self._heads.namespace and now_s >= self._unknown.get(key, now_s):
                 # Made a moment ago; and if it was not, it is not asked for again at once.
                 if len(self._unknown) > 1000:

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from partq_spark.errors import Invalid
-from partq_spark.log.segment import HEADERS, segment_schema
+from partq_spark.log.segment import HEADERS, check_values, segment_schema
 
 
 def normalised(batch: pa.RecordBatch, columns: Sequence[str], headers: bool, first_row: int) -> pa.RecordBatch:
     """`batch`, whose columns are named `columns` in this order, as a segment's columns; nothing is copied where types
     agree.
 
-    Raises `Invalid` for a key that is not UTF-8. `first_row` is the number of the batch's first row in its task.
+    Raises `Invalid` for a key that is not UTF-8, and for a value that is null. `first_row` is the number of the batch's
+    first row in its task.
     """
     position = {name: index for index, name in enumerate(columns)}
     value = batch.column(position["value"]).cast(pa.binary())
@@ -25,16 +26,12 @@ def normalised(batch: pa.RecordBatch, columns: Sequence[str], headers: bool, fir
         row = next(index for index, raw in enumerate(key.to_pylist()) if not _is_utf8(raw))
         raise Invalid(
             f"the key of row {first_row + row} is not valid UTF-8 ({key[row].as_py()[:40]!r}): encode it, for example "
-            f"with hex()"
+            "with hex()"
         ) from None
     arrays = [key, value]
     if headers:
         arrays.append(batch.column(position["headers"]).cast(HEADERS))
-    if value.null_count:
-        row = value.is_null().to_pylist().index(True)
-        raise Invalid(
-            f"row {first_row + row} has no value: every message needs one (an empty value is allowed, null is not)"
-        )
+    check_values(value, first_row)
     return pa.RecordBatch.from_arrays(arrays, schema=segment_schema(headers))
 
 

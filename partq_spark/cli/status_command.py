@@ -42,7 +42,7 @@ def status(target: Target, name: str, group: str, watch: bool, as_json: bool) ->
     with target.queue(name) as queue, target.group_ownership(queue.store) as ownership:
         while True:
             try:
-                _show(_look(queue, ownership, group), as_json=as_json, clear=watch and sys.stdout.isatty())
+                _show(look(queue, ownership, group), as_json=as_json, clear=watch and sys.stdout.isatty())
             except Unavailable as error:
                 if not watch:
                     raise
@@ -63,7 +63,7 @@ def _show(view: GroupView, *, as_json: bool, clear: bool) -> None:
     status_view.print_group(view)
 
 
-def _look(queue: Queue, ownership: OwnershipStore | None, group: str) -> GroupView:
+def look(queue: Queue, ownership: OwnershipStore | None, group: str) -> GroupView:
     """One look at everything: the lease first, so that its timers are never older than what they belong to."""
     from partq_spark.flow.checkpoints import CheckpointStore
     from partq_spark.flow.model import GroupKey

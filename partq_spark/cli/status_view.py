@@ -121,7 +121,7 @@ def _print_flows(flows: Sequence[FlowView]) -> None:
             [
                 Text(each.flow),
                 Text(word, style="green" if each.active else "yellow" if each.bound else "red"),
-                Text(_numbers(each.partitions)),
+                Text(ranges(each.partitions)),
                 Text(seen),
             ]
         )
@@ -167,10 +167,10 @@ def _print_reasons(partitions: Sequence[PartitionView]) -> None:
     if reasons:
         click.echo()
     for reason, numbers in list(reasons.items())[:MOST_SHOWN]:
-        click.echo(f"partition{'' if len(numbers) == 1 else 's'} {_numbers(numbers)}: {reason}")
+        click.echo(f"partition{'' if len(numbers) == 1 else 's'} {ranges(numbers)}: {reason}")
 
 
-def _numbers(partitions: Sequence[int]) -> str:
+def ranges(partitions: Sequence[int]) -> str:
     """`0-3, 7`."""
     runs: list[list[int]] = []
     for number in partitions:

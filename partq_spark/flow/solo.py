@@ -3,7 +3,7 @@
 There is no coordinator and no heartbeat. Whoever comes last has the group: the one before finds another name in the
 checkpoints, at its next batch at the latest, and stops with an error that says whose. Nothing is given back at the end,
 because a restart on the same Spark checkpoint must find its partitions at the epoch at which it left them, or the batch
-that it has to repeat would be nobody's.
+that it has to repeat would be nobody's. A partition that is nobody's all of a sudden was rewound: it is taken again.
 """
 
 from __future__ import annotations
@@ -121,12 +121,9 @@ class SoloSession:
         # Whom this fence overtook may have delivered what was published up to the fence, but nothing after it, because
         # he looks at the checkpoints after he has looked at the log (`deliver`).
         after = self._ends() if foreign else before
-        now_s = self._effects.now_s()
         for partition, checkpoint in taken.items():
             below = max(checkpoint.redelivered_below, after[partition] if partition in foreign else 0)
-            start = checkpoint.offset if checkpoint.offset is not None else self._start_of(partition)
-            holding = Holding(epoch=checkpoint.epoch, delivered=start, done=start, acknowledged=start)
-            self._hand.take(holding, replace(checkpoint, redelivered_below=below), now_s)
+            self._hold(replace(checkpoint, redelivered_below=below))
 
     def _fence(self, me: Owner, partition: int, known: int | None, end: int) -> tuple[Checkpoint, bool]:
         """The partition's checkpoint as this flow's, and whether it was somebody else's before."""
@@ -162,8 +159,8 @@ class SoloSession:
     # --- what is mine -------------------------------------------------------------------------------------------------
 
     def observe(self) -> View:
-        """Write down what is due, take partitions that are new in the queue, and now and then look whether the group
-        is still this flow's. Raises `Fenced` if it is not.
+        """Write down what is due, take partitions that are new in the queue or were rewound, and now and then look
+        whether the group is still this flow's. Raises `Fenced` if it is not.
         """
         me = self._required()
         now_s = self._effects.now_s()
@@ -175,7 +172,8 @@ class SoloSession:
 
     def deliver(self, ends: Mapping[int, int]) -> bool:
         """Look whether the partitions are still this flow's, after the log was looked at. Raises `Fenced`."""
-        self._verify(self._required())
+        if not self._verify(self._required()):
+            return False
         for partition, end in ends.items():
             holding = self._hand.holdings.get(partition)
             if holding is None:
@@ -207,18 +205,65 @@ class SoloSession:
             raise Invalid(f"flow {self._flow!r} of group {self._key} is not bound: call bind first")
         return self._me
 
-    def _verify(self, me: Owner) -> None:
-        """One listing. Raises `Fenced`, which says who took over."""
-        self._verified_s = self._effects.now_s()
+    def _verify(self, me: Owner) -> bool:
+        """One listing. False: something was rewound, and begins elsewhere now. Raises `Fenced`, which says who took
+        over.
+        """
+        now_s = self._effects.now_s()
         listed = self._checkpoints.list_checkpoints()
+        rewound: list[int] = []
         for partition, holding in self._hand.holdings.items():
             found = listed.get(partition)
-            if found is None or not self._is_mine(found, me, holding.epoch):
+            if found is not None and self._is_rewound(found, me, holding.epoch):
+                rewound.append(partition)
+            elif found is None or not self._is_mine(found, me, holding.epoch):
                 raise Fenced(self._taken_over(partition, found))
+        for partition in rewound:
+            self._take_again(me, partition)
+        self._verified_s = now_s
+        return not rewound
+
+    def _take_again(self, me: Owner, partition: int) -> None:
+        """Go on from where somebody rewound the partition to. It is held as before until that has gone well."""
+        holding = self._hand.holdings[partition]
+        for _ in range(MAX_TRIES):
+            found = self._checkpoints.read(partition)
+            if found is None or not self._is_rewound(found, me, holding.epoch):
+                break  # whoever came in between has the whole group, or will have
+            try:
+                fenced = self._checkpoints.fence(
+                    partition,
+                    to=me,
+                    epoch=found.epoch if found.owner == me else found.epoch + 1,
+                    start=self._start_of(partition) if self._settings.keep_offsets else None,
+                    delivered=holding.delivered,
+                )
+            except FenceRefused:
+                continue
+            _log.warning(
+                "partition %d of group %s was rewound to offset %s: flow %s goes on from there",
+                partition,
+                self._key,
+                fenced.offset,
+                me.flow,
+            )
+            self._hand.lose(partition)
+            self._hold(fenced)
+            return
+        raise Fenced(self._taken_over(partition, self._checkpoints.read(partition)))
+
+    def _hold(self, checkpoint: Checkpoint) -> None:
+        start = checkpoint.offset if checkpoint.offset is not None else self._start_of(checkpoint.partition)
+        holding = Holding(epoch=checkpoint.epoch, delivered=start, done=start, acknowledged=start)
+        self._hand.take(holding, checkpoint, self._effects.now_s())
 
     def _is_mine(self, found: Checkpoint, me: Owner, epoch: int) -> bool:
         """A guard: exactly this flow, instance, epoch and queue."""
         return (found.queue_id, found.owner, found.epoch) == (self._queue_id, me, epoch)
+
+    def _is_rewound(self, found: Checkpoint, me: Owner, epoch: int) -> bool:
+        """A guard: taken away for nobody, and by nobody else since. `me`: taken again, and the answer was lost."""
+        return found.queue_id == self._queue_id and found.epoch > epoch and found.owner in (None, me)
 
     def _taken_over(self, partition: int, found: Checkpoint | None) -> str:
         if found is None:
@@ -234,6 +279,9 @@ class SoloSession:
         )
 
     def _write(self, *, everything: bool) -> None:
+        me = self._me
+        if me is None:
+            return
         now_s = self._effects.now_s()
         for partition, holding in self._hand.holdings.items():
             due = everything or now_s - holding.written_s >= self._settings.checkpoint_interval_s
@@ -243,7 +291,11 @@ class SoloSession:
                 try:
                     holding.checkpoint = self._checkpoints.update_checkpoint(holding.checkpoint, holding.done)
                 except Fenced as error:
-                    raise Fenced(self._taken_over(partition, self._checkpoints.read(partition))) from error
+                    found = self._checkpoints.read(partition)
+                    if found is not None and self._is_rewound(found, me, holding.epoch):
+                        self._verified_s = -math.inf  # the next look takes it again; this comes again from there
+                        continue
+                    raise Fenced(self._taken_over(partition, found)) from error
             holding.acknowledged = holding.done
             holding.written_s = now_s
 

@@ -175,3 +175,30 @@ def create_group(queue: Queue, group: str, start: Sequence[int]) -> Group:
         return replace(head, groups={**head.groups, name: made}, sequence=head.sequence + 1)
 
     return queue.change(decide).groups[name]
+
+
+def count_rewind(queue: Queue, group: str) -> Group:
+    """Say in the head that checkpoints of the group were rewound, after they were: coordinators look at them again.
+
+    Counting once too often is harmless, so an outcome that is unknown is simply tried again. Raises `Invalid` if the
+    queue has no such group.
+    """
+
+    def decide(head: Head) -> Head:
+        found = group_of(queue, head, group)
+        groups = {**head.groups, group: replace(found, rewinds=found.rewinds + 1)}
+        return replace(head, groups=groups, sequence=head.sequence + 1)
+
+    return queue.change(decide).groups[group]
+
+
+def group_of(queue: Queue, head: Head, group: str) -> Group:
+    """A group of the head. Raises `Invalid`, which says which groups there are."""
+    found = head.groups.get(group)
+    if found is None:
+        known = ", ".join(sorted(head.groups)) or "none yet"
+        raise Invalid(
+            f"{queue} has no group {group!r} (its groups: {known}): correct the name, or make the group before its "
+            "first flow binds (docs/flows.md)"
+        )
+    return found

@@ -232,7 +232,7 @@ def encode_head(head: Head) -> bytes:
             "layouts": [[x.generation, x.partitions, x.since_sequence, x.begin] for x in head.layouts],
             "next": head.next,
             "earliest": head.earliest,
-            "groups": {name: [group.since_sequence, group.start] for name, group in head.groups.items()},
+            "groups": {name: _group_out(group) for name, group in head.groups.items()},
             "writers": {name: _writer_out(record) for name, record in head.writers.items()},
             "writer_pages": [[x.name, x.xxh3, x.level, x.writers, x.last_time_us] for x in head.writer_pages],
             "floor": [head.floor.sequence, head.floor.next_sequence, head.floor.next_time_us],
@@ -274,7 +274,7 @@ def _head_in(raw: dict[str, Any]) -> Head:
         ),
         next=tuple(raw["next"]),
         earliest=tuple(raw["earliest"]),
-        groups={name: Group(since_sequence=x[0], start=tuple(x[1])) for name, x in raw["groups"].items()},
+        groups={name: _group_in(x) for name, x in raw["groups"].items()},
         writers={name: _writer_in(x) for name, x in raw["writers"].items()},
         writer_pages=tuple(
             WriterPage(name=x[0], xxh3=x[1], level=x[2], writers=x[3], last_time_us=x[4]) for x in raw["writer_pages"]
@@ -285,6 +285,15 @@ def _head_in(raw: dict[str, Any]) -> Head:
         tree=tuple(_ref_in(ref) for ref in raw["tree"]),
         entries=tuple(_entry_in(entry) for entry in raw["entries"]),
     )
+
+
+def _group_out(group: Group) -> list[object]:
+    return [group.since_sequence, group.start, group.rewinds]
+
+
+def _group_in(raw: list[Any]) -> Group:
+    # Heads that were written before groups could be rewound have no counter.
+    return Group(since_sequence=raw[0], start=tuple(raw[1]), rewinds=raw[2] if len(raw) > 2 else 0)
 
 
 def _check_format(raw: Any, name: str) -> None:

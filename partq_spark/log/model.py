@@ -79,10 +79,15 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """A consumer group: where each partition begins for it, resolved once, before its first flow."""
+    """A consumer group: where each partition begins for it, resolved once, before its first flow.
+
+    `rewinds` counts how often somebody has rewound checkpoints of the group: who keeps them in mind looks at them again
+    when it has changed.
+    """
 
     since_sequence: int
     start: tuple[int, ...]
+    rewinds: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

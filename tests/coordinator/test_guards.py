@@ -11,7 +11,7 @@ from coordinator.core.actions import Action
 from coordinator.core.events import Event, FlowBound
 from coordinator.core.machine import decide
 from coordinator.facts import facts_of
-from coordinator.life import Life
+from coordinator.life import StoreLife
 from coordinator.runtime import GroupRuntime
 from partq_spark.errors import Invalid
 from partq_spark.flow.checkpoints import CheckpointStore
@@ -58,7 +58,7 @@ def test_records_that_were_read_across_a_restart_are_not_used() -> None:
     other = GroupKey("default", "orders", "other")
     admin.create_group(world.queue, other.group, (0, 0))
     ownership = world.server.open()
-    life = Life(ownership)
+    life = StoreLife(ownership)
     runtimes = [
         GroupRuntime(
             key,

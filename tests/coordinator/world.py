@@ -14,7 +14,7 @@ from typing import Any, Final
 from coordinator.core.invariants import violations
 from coordinator.facts import GroupFacts, facts_of
 from coordinator.leadership import Timing
-from coordinator.life import Life
+from coordinator.life import StoreLife
 from coordinator.logs import Value
 from coordinator.runtime import GroupRuntime, Step
 from partq_spark.errors import Unavailable
@@ -206,7 +206,7 @@ class Coordinator:
         self.runtime = GroupRuntime(
             KEY,
             store=self.ownership,
-            life=Life(self.ownership),
+            life=StoreLife(self.ownership),
             checkpoints=lambda queue_id: CheckpointStore(objects, KEY, queue_id, effects=effects),
             ends=lambda queue_id: queue.require(queue_id).next,
             facts_now=self.facts,

@@ -6,10 +6,9 @@ A guard is off in here and nowhere else. If the check does not notice, it could 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from unittest.mock import patch
@@ -24,24 +23,15 @@ from partq_spark.log.segment import segment_schema
 from partq_spark.objects.api import ObjectStore
 from tests.log.interleave import run_seed
 from tests.log.plans import Outcome
+from tests.support import guards
+from tests.support.guards import Finding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Guard:
+class Guard(guards.Guard):
     """One thing that stands between a fault and a wrong log."""
 
-    name: str
-    off: Callable[[], AbstractContextManager[object]]
-    conditional: bool = True  # whether the store compares ETags
     fatal: bool = False  # without it the process may crash in native code: to be tried in a process of its own
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """The first seed that noticed a missing guard, and what it said."""
-
-    seed: int
-    error: str
 
 
 def first_finding(guard: Guard, seeds: Sequence[int]) -> Finding | None:
@@ -50,7 +40,7 @@ def first_finding(guard: Guard, seeds: Sequence[int]) -> Finding | None:
         try:
             run_without(guard, seed)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong without a guard is the finding
-            return Finding(seed=seed, error=f"{type(error).__name__}: {error}"[:150])
+            return Finding.of(seed, error)
     return None
 
 
@@ -181,21 +171,6 @@ GUARDS = (
 )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Which seed notices that a guard is off?")
-    parser.add_argument("--seeds", type=int, default=300, help="how many seeds to try")
-    parser.add_argument("--guard", choices=[guard.name for guard in GUARDS], help="only this one")
-    arguments = parser.parse_args()
-    missed = 0
-    for guard in GUARDS:
-        if arguments.guard in (None, guard.name) and (arguments.guard or not guard.fatal):
-            finding = first_finding(guard, range(arguments.seeds))
-            missed += finding is None
-            said = f"seed {finding.seed}: {finding.error}" if finding else f"not noticed by {arguments.seeds} seeds"
-            sys.stdout.write(f"without {guard.name}: {said}\n")
-            sys.stdout.flush()
-    return min(missed, 1)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    fatal = [guard for guard in GUARDS if guard.fatal]
+    sys.exit(guards.main(GUARDS, first_finding, seeds=300, only_by_name=fatal))

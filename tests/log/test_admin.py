@@ -363,6 +363,25 @@ def test_a_group_needs_one_offset_for_every_partition(world: World) -> None:
         admin.create_group(world.create(4), "billing", (0, 0, 0))
 
 
+def test_rewinds_are_counted_whoever_else_counts(world: World) -> None:
+    queue = world.create(2)
+    admin.create_group(queue, "billing", (0, 0))
+    admin.create_group(queue, "audit", (0, 0))
+    hooked = Hooked(world.store)
+    hooked.before = once("swap", HEAD, lambda: admin.count_rewind(world.handle(), "billing"))
+    assert admin.count_rewind(world.handle(store=hooked), "billing").rewinds == 2
+    assert {name: group.rewinds for name, group in head_of(world.store).groups.items()} == {"billing": 2, "audit": 0}
+
+
+def test_a_group_that_is_not_there_is_refused_with_those_that_are(world: World) -> None:
+    queue = world.create(1)
+    with pytest.raises(Invalid, match=r"has no group 'biling' \(its groups: none yet\)"):
+        admin.count_rewind(queue, "biling")
+    admin.create_group(queue, "billing", (0,))
+    with pytest.raises(Invalid, match=r"\(its groups: billing\)"):
+        admin.count_rewind(queue, "biling")
+
+
 def test_conflicts_without_end_are_given_up(world: World) -> None:
     world.create()
     hooked = Hooked(world.store)

@@ -79,7 +79,7 @@ HEADS = st.builds(
     ).map(tuple),
     next=VECTORS,
     earliest=VECTORS,
-    groups=st.dictionaries(TEXTS, st.builds(Group, since_sequence=NUMBERS, start=VECTORS), max_size=2),
+    groups=st.dictionaries(TEXTS, st.builds(Group, since_sequence=NUMBERS, start=VECTORS, rewinds=SMALL), max_size=2),
     writers=st.dictionaries(TEXTS, RECORDS, max_size=2),
     writer_pages=st.lists(
         st.builds(WriterPage, name=TEXTS, xxh3=HEX, level=SMALL, writers=SMALL, last_time_us=NUMBERS), max_size=2
@@ -234,6 +234,14 @@ def test_fields_that_are_missing_under_a_right_checksum_are_named(body: str) -> 
 
 def sealed(kind: str, body: bytes) -> bytes:
     return b'{"xxh3":"' + codec.checksum(body).encode() + b'","' + kind.encode() + b'":' + body + b"}"
+
+
+def test_a_head_from_before_groups_could_be_rewound_is_read() -> None:
+    head = replace(HEAD, groups={"billing": Group(since_sequence=2, start=(0, 3), rewinds=0)})
+    body = codec.encode_head(head).partition(b',"head":')[2][:-1]
+    before = body.replace(b"[2,[0,3],0]", b"[2,[0,3]]")
+    assert before != body
+    assert codec.decode_head(sealed("head", before), "h") == head
 
 
 @pytest.mark.parametrize("version", ["2", '"one"', "null"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -12,6 +11,7 @@ import pytest
 
 from tests.log.guards import GUARDS, Guard, first_finding
 from tests.log.interleave import repeat_line, run_seed
+from tests.support.histories import histories_of
 from tests.support.servers import ROOT
 
 SEEDS = 400
@@ -73,19 +73,7 @@ def test_a_missing_guard_is_noticed_in_a_process_of_its_own(guard: Guard, report
 @pytest.mark.slow
 def test_one_seed_is_one_history() -> None:
     seeds = (0, 1, 2, 3)
-    program = f"from tests.log.interleave import run_seed\nprint(*[run_seed(seed).history for seed in {seeds}])"
-    histories = {" ".join(run_seed(seed).history for seed in seeds)}
-    for hash_seed in ("1", "2"):  # sets and dictionaries of strings must not decide anything
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        histories.add(done.stdout.strip())
+    histories = histories_of(run_seed, seeds)
     assert len(histories) == 1
     assert len(set(histories.pop().split())) == len(seeds)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from coordinator.facts import GroupFacts
 from coordinator.leadership import Timing
-from coordinator.life import Life
+from coordinator.life import StoreLife
 from coordinator.logs import Log
 from coordinator.runtime import GroupRuntime
 from partq_spark.errors import PartqError
@@ -27,13 +27,14 @@ MOST_RETRY_S = 2.0
 
 @dataclass(slots=True)
 class Head:
-    """What the queue's head says: its settings, how many partitions it has (`partitions`), and how far each that it
-    ever had was published.
+    """What the queue's head says: its settings, how many partitions it has (`partitions`), how far each that it ever
+    had was published, and how often the group was rewound.
     """
 
     settings: GroupSettings
     partitions: int
     ends: list[int] = field(default_factory=list)
+    rewinds: int = 0
 
     def resize(self, partitions: int) -> None:
         """One that comes back goes on where it was."""
@@ -47,6 +48,7 @@ class Head:
             settings=self.settings,
             partitions=tuple(range(self.partitions)),
             starts=dict.fromkeys(range(self.partitions), 0),
+            rewinds=self.rewinds,
         )
 
 
@@ -69,7 +71,7 @@ def coordinate(
     def ends(_: str) -> Sequence[int]:
         return link.call("head", lambda: tuple(head.ends), write=False)
 
-    life = Life(store)
+    life = StoreLife(store)
     runtime = GroupRuntime(
         KEY,
         store=store,

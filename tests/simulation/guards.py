@@ -9,9 +9,8 @@ A guard is off in here and nowhere else. If the checker does not notice, it coul
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,24 +34,15 @@ from partq_spark.flow.stores.memory import MemoryOwnership, MemoryServer
 from tests.simulation.checker import Violation
 from tests.simulation.plan import KINDS, Outcome
 from tests.simulation.world import run_seed
+from tests.support import guards
+from tests.support.guards import Finding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Guard:
+class Guard(guards.Guard):
     """One thing that stands between a fault and two owners, a lost message or a wrong mark."""
 
-    name: str
-    off: Callable[[], AbstractContextManager[object]]
-    conditional: bool = True  # whether checkpoints compare ETags
     kinds: tuple[str, ...] = KINDS  # of trouble in which it is needed
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """The first seed that noticed a missing guard, and what it said."""
-
-    seed: int
-    error: str
 
 
 def first_finding(guard: Guard, seeds: Iterable[int]) -> Finding | None:
@@ -64,7 +54,7 @@ def first_finding(guard: Guard, seeds: Iterable[int]) -> Finding | None:
             try:
                 run_seed(seed, conditional=guard.conditional)
             except Violation as error:  # anything else is a mistake in what stands in the guard's place
-                return Finding(seed=seed, error=f"{type(error).__name__}: {error}"[:150])
+                return Finding.of(seed, error)
     return None
 
 
@@ -252,21 +242,5 @@ GUARDS = (
 )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Which seed notices that a guard is off?")
-    parser.add_argument("--seeds", type=int, default=2000, help="how many seeds to try")
-    parser.add_argument("--guard", choices=[guard.name for guard in GUARDS], help="only this one")
-    arguments = parser.parse_args()
-    missed = 0
-    for guard in GUARDS:
-        if arguments.guard in (None, guard.name):
-            finding = first_finding(guard, range(arguments.seeds))
-            missed += finding is None
-            said = f"seed {finding.seed}: {finding.error}" if finding else f"not noticed by {arguments.seeds} seeds"
-            sys.stdout.write(f"without {guard.name}: {said}\n")
-            sys.stdout.flush()
-    return min(missed, 1)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guards.main(GUARDS, first_finding, seeds=2000))

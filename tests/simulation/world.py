@@ -58,7 +58,7 @@ class World:
         )
         self.checkpoints = CheckpointStore(self.objects, KEY, QUEUE_ID, time_us=lambda: 0)
         self.server, self.board = ownership_server(self.scheduler, self._tokens)
-        self._rewound: set[int] = set()
+        self._untold: set[int] = set()  # rewound by somebody who did not come to count it
         self._snapshots: list[Snapshot] = []
 
     # --- processes ----------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class World:
             self.server.restore(self.rng.choice(self._snapshots))
 
     def rewind(self) -> None:
-        """Somebody takes a partition back, and away from whoever has it."""
+        """Somebody takes a partition back, and away from whoever has it, and counts that in the head."""
         partition = self.rng.randrange(self.head.partitions - self._closing)
         offset = self.checker.partitions[partition].offset
         if offset is None:
@@ -223,13 +223,22 @@ class World:
         # At one instant: what a lost answer does to a rewind is not what is looked at here.
         to = self.rng.randint(max(0, offset - 20), offset)
         self.checkpoints.rewind(partition, to, fence=True, delivered=self.head.ends[partition])
-        self._rewound.add(partition)
+        if self.rng.random() < 0.25:
+            self.counts["rewinds cut off"] += 1
+            self._untold.add(partition)
+        else:
+            self.scheduler.push(self.count_rewind, self.rng.choice((0, self.rng.randint(0, 2 * SECOND_US))))
+
+    def count_rewind(self) -> None:
+        """From now on coordinators can know of all rewinds before it."""
+        self.head.rewinds += 1
+        self._untold.clear()
 
     def calm(self) -> None:
         """No faults from now on; who is frozen wakes up."""
         self.weather.calm = True
-        for partition in sorted(self._rewound & set(range(self.head.partitions))):
-            self.head.ends[partition] += 1  # an owner that is idle learns of a rewind with its next message
+        for partition in sorted(self._untold & set(range(self.head.partitions))):
+            self.head.ends[partition] += 1  # an owner that is idle learns of it with its next message
         for process in self.scheduler.processes:
             process.frozen_until_us = min(process.frozen_until_us, self.scheduler.now_us + SECOND_US)
 

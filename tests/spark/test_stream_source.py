@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from partq_spark.log import admin
 from partq_spark.timestamps import format_rfc3339
+from tests.support.processes import readers_among
 from tests.support.spark import Lab, counts, ended, failure, wait_until
 
 pytestmark = pytest.mark.spark
@@ -231,15 +232,7 @@ def readers(spark: SparkSession) -> list[psutil.Process]:
     """The processes that hold a stream's reader."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
-    jvm = psutil.Process(gateway.proc.pid)
-    found = []
-    for process in jvm.children(recursive=True):
-        try:
-            if any("python_streaming_source_runner" in word for word in process.cmdline()):
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
+    return readers_among(psutil.Process(gateway.proc.pid).children(recursive=True))
 
 
 def test_an_idle_query_makes_no_batches_and_hardly_any_load_and_wakes_up_at_once(lab: Lab) -> None:

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -111,6 +111,11 @@ class Program:
             raise RuntimeError(f"{self.name} was not started")
         return self._process.pid
 
+    @property
+    def code(self) -> int | None:
+        """The exit code; None while it runs or was not started."""
+        return self._process.poll() if self._process is not None else None
+
     def family(self) -> list[psutil.Process]:
         """The program and all its descendants that live, also those seen earlier whose parent has ended since."""
         found: list[psutil.Process] = []
@@ -186,6 +191,18 @@ class Program:
     def tail(self) -> str:
         """The end of the log, for messages."""
         return f"--- the end of {self.log}\n{self.text()[-_LOG_TAIL:]}"
+
+
+def readers_among(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those of a Spark driver's descendants in which a stream's Python source lives."""
+    found = []
+    for process in processes:
+        try:
+            if any("python_streaming_source_runner" in word for word in process.cmdline()):
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from partq_spark.errors import Unavailable
 from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, Lease, OwnershipRecord
 from partq_spark.objects.api import Unchanged
+
+HEAD: Final = "_head"
+"""In place of a group in what is announced: the queue's head has changed. No group has a name with this beginning."""
 
 
 class Reincarnated(Unavailable):
@@ -185,8 +188,8 @@ class OwnershipStore(Protocol):
     # --- news ---------------------------------------------------------------------------------------------------------
 
     def announce(self, key: GroupKey) -> None:
-        """Wake whoever waits for news of this group, coordinators and flows: after a queue was altered. A lost call
-        costs time only."""
+        """Wake whoever waits for news of this group, coordinators and flows. With `HEAD` as the group: coordinators
+        look at the queue's head, after it was altered or a group was rewound. A lost call costs time only."""
 
     def wait_news(self, timeout_s: float) -> frozenset[GroupKey] | None:
         """Wait until something was announced or written, at most `timeout_s`; the groups concerned, empty when the

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 
 import pytest
 
-from partq_spark.errors import Fenced
-from partq_spark.objects.api import Document, Unchanged
+from partq_spark.errors import Fenced, Unavailable
+from partq_spark.log import admin
+from partq_spark.objects.api import Document, ObjectInfo, Unchanged
 from tests.flow.consuming.test_sharing import delivered, expected
 from tests.flow.consuming.world import Query, World, begun
+from tests.flow.session.world import KEY
 
 
 @pytest.fixture
@@ -167,3 +170,159 @@ def test_what_was_delivered_up_to_the_fence_counts_as_delivered(world: World, mo
     second.trigger()
     assert len(first.rows) == 8
     assert Counter(row.redelivered for row in second.rows) == {True: 8}
+
+
+# --- rewound by somebody ----------------------------------------------------------------------------------------------
+
+
+def rewind(world: World, partition: int, offset: int, *, end: int | None = None) -> None:
+    """As `partq checkpoints rewind` does it. `end`: the log's end as it has seen it."""
+    end = world.queue.refresh().next[partition] if end is None else end
+    world.checkpoints().rewind(partition, offset, fence=True, delivered=end)
+    admin.count_rewind(world.queue, KEY.group)
+
+
+def drained(world: World, query: Query) -> None:
+    """All is delivered, and what is acknowledged is written down: that is due once a second, as a look is."""
+    for _ in range(2):
+        query.drain()
+        world.sleep(2.0)
+    query.drain()
+
+
+@pytest.mark.conformance("CHK-04")
+def test_an_idle_query_goes_on_from_where_it_was_rewound_to(world: World) -> None:
+    (query,) = begun(world, solo(world))
+    query.run()
+    world.publish(4, 3)
+    world.until(lambda: world.offset(0) == 4 and world.offset(1) == 3)
+    rewind(world, 0, 1)
+    world.until(lambda: world.offset(0) == 4 and query.epochs == {0: 3, 1: 1}, wait_s=5.0)
+    assert query.failure is None
+    assert query.offsets(0) == [0, 1, 2, 3, 1, 2, 3]
+    assert query.offsets(1) == [0, 1, 2]
+    assert [row.redelivered for row in query.rows if row.partition == 0] == [False] * 4 + [True] * 3
+    world.publish(1, 1)
+    world.until(lambda: world.offset(0) == 5 and world.offset(1) == 4)
+    assert [row.redelivered for row in query.batches[-1].rows] == [False, False]
+
+
+def test_a_batch_that_runs_during_a_rewind_comes_again_marked(world: World) -> None:
+    (query,) = begun(world, solo(world))
+    world.publish(4, 4)
+    query.during = lambda: rewind(world, 0, 0, end=2)  # more was published and delivered since it looked
+    query.trigger()
+    query.during = lambda: None
+    drained(world, query)
+    assert query.offsets(0) == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert query.offsets(1) == [0, 1, 2, 3]
+    assert [row.redelivered for row in query.rows if row.partition == 0] == [False] * 4 + [True] * 4
+    assert world.offset(0) == world.offset(1) == 4
+
+
+def test_a_rewind_between_look_and_plan_delivers_nothing_of_the_old_place(world: World) -> None:
+    (query,) = begun(world, solo(world))
+    world.publish(4, 4)
+    drained(world, query)
+    world.publish(1, 1)
+    rewind(world, 0, 2)
+    drained(world, query)
+    assert query.offsets(0) == [0, 1, 2, 3, 2, 3, 4]
+    assert query.offsets(1) == [0, 1, 2, 3, 4]
+
+
+def test_rewound_twice_and_while_it_was_stopped(world: World) -> None:
+    (query,) = begun(world, solo(world))
+    world.publish(4, 4)
+    drained(world, query)
+    rewind(world, 0, 3)
+    rewind(world, 0, 2)
+    drained(world, query)
+    assert query.offsets(0) == [0, 1, 2, 3, 2, 3]
+    query.stop()
+    rewind(world, 0, 1)
+    drained(world, query.start())
+    assert query.offsets(0) == [0, 1, 2, 3, 2, 3, 1, 2, 3]
+    assert [row.redelivered for row in query.rows[8:]] == [True] * 5
+
+
+def test_whoever_takes_what_was_rewound_has_it(world: World) -> None:
+    (first,) = begun(world, solo(world, "first"))
+    world.publish(4, 4)
+    drained(world, first)
+    rewind(world, 0, 0)
+    (second,) = begun(world, solo(world, "second"))
+    drained(world, second)
+    with pytest.raises(Fenced, match="flow 'second'"):
+        drained(world, first)
+    world.publish(1, 1)
+    drained(world, second)
+    assert second.offsets(0) == [0, 1, 2, 3, 4]
+
+
+def test_whoever_takes_it_between_look_and_fence_has_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (first,) = begun(world, solo(world, "first"))
+    world.publish(4, 4)
+    drained(world, first)
+    rewind(world, 0, 0)
+    listed = world.objects.list
+    second = solo(world, "second")
+
+    def list_slowly(prefix: str) -> Iterator[ObjectInfo]:
+        found = list(listed(prefix))
+        if not second.ends:
+            begun(world, second)
+            second.trigger()
+        return iter(found)
+
+    monkeypatch.setattr(world.objects, "list", list_slowly)
+    with pytest.raises(Fenced, match="flow 'second'"):
+        drained(world, first)
+    drained(world, second)
+    assert second.failure is None
+    assert second.offsets(0) == [0, 1, 2, 3]
+
+
+def test_the_answer_to_taking_it_again_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (query,) = begun(world, solo(world))
+    world.publish(4, 4)
+    drained(world, query)
+    rewind(world, 0, 1)
+    swap, load = world.objects.swap, world.objects.load
+    lost = []
+
+    def swap_unheard(name: str, document: bytes | Mapping[str, str], *, expected: str | None) -> str:
+        etag = swap(name, document, expected=expected)
+        if name.endswith("checkpoint/0") and not lost:
+            lost.append(name)
+            raise Unavailable("the answer was lost (test)")
+        return etag
+
+    def load_once_more(name: str, *, known: str | None = None) -> Document | Unchanged | None:
+        if len(lost) == 1:
+            lost.append(name)
+            raise Unavailable("no answer either (test)")
+        return load(name, known=known)
+
+    monkeypatch.setattr(world.objects, "swap", swap_unheard)
+    monkeypatch.setattr(world.objects, "load", load_once_more)
+    drained(world, query)
+    assert len(lost) == 2
+    assert query.offsets(0) == [0, 1, 2, 3, 1, 2, 3]
+    assert query.epochs[0] == 3
+
+
+def test_an_acknowledgement_that_fails_makes_it_look_at_once(world: World) -> None:
+    """Elsewhere than on a disk both are due every 10 s, and not together."""
+    (query,) = begun(world, solo(world, checkpointInterval="10s"))
+    query.drain()
+    world.sleep(6.0)
+    world.publish(4, 0)
+    query.during = lambda: rewind(world, 0, 0)
+    query.trigger()
+    query.during = lambda: None
+    world.sleep(5.0)
+    query.drain()
+    world.sleep(0.5)
+    query.drain()
+    assert query.offsets(0) == [0, 1, 2, 3, 0, 1, 2, 3]

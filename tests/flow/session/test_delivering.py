@@ -218,12 +218,28 @@ def test_clocks_that_are_ten_minutes_apart_change_nothing(handoff_s: float) -> N
 # --- handoff ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.conformance("OWN-03")
-def test_a_paused_partition_is_acknowledged_at_once_and_moves_when_it_is_drained(world: World) -> None:
+def shared(world: World) -> tuple[Process, Process]:
+    """a has delivered 10 messages of each of two partitions when b comes for its share."""
     a, b = world.flow("a"), world.flow("b")
     bound(a)
     assert a.session.deliver({0: 10, 1: 10})
     bound(b)
+    return a, b
+
+
+def there_and_back(world: World) -> tuple[Process, int]:
+    """The partition that a has again, which b had meanwhile, with nothing of it acknowledged."""
+    a, b = shared(world)
+    world.until(lambda: bool(b.look().claims), 5)
+    (moved,) = b.views[-1].claims
+    b.session.unbind()
+    world.until(lambda: a.has(0, 1), 5)
+    return a, moved
+
+
+@pytest.mark.conformance("OWN-03")
+def test_a_paused_partition_is_acknowledged_at_once_and_moves_when_it_is_drained(world: World) -> None:
+    a, b = shared(world)
     world.until(lambda: bool(a.look().paused), 2)
     (moving,) = a.views[-1].paused
     (staying,) = a.views[-1].deliverable
@@ -242,10 +258,7 @@ def test_a_paused_partition_is_acknowledged_at_once_and_moves_when_it_is_drained
 
 
 def test_what_is_not_acknowledged_in_time_comes_again_marked(world: World) -> None:
-    a, b = world.flow("a"), world.flow("b")
-    bound(a)
-    assert a.session.deliver({0: 10, 1: 10})
-    bound(b)
+    a, b = shared(world)
     world.until(lambda: bool(a.look().paused), 2)
     (moving,) = a.views[-1].paused
     assert a.acknowledge(moving, 4)
@@ -260,14 +273,7 @@ def test_what_is_not_acknowledged_in_time_comes_again_marked(world: World) -> No
 
 
 def test_a_partition_that_went_and_came_back_is_not_acknowledged_by_who_had_it_before(world: World) -> None:
-    a, b = world.flow("a"), world.flow("b")
-    bound(a)
-    assert a.session.deliver({0: 10, 1: 10})
-    bound(b)
-    world.until(lambda: bool(b.look().claims), 5)
-    (moved,) = b.views[-1].claims
-    b.session.unbind()
-    world.until(lambda: a.has(0, 1), 5)
+    a, moved = there_and_back(world)
     assert a.views[-1].claims[moved].epoch == 3
     assert not a.acknowledge(moved, 10, epoch=1)  # HAN-10
     a.session.flush()
@@ -276,14 +282,7 @@ def test_a_partition_that_went_and_came_back_is_not_acknowledged_by_who_had_it_b
 
 
 def test_without_comparing_epochs_it_would_be_acknowledged(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = world.flow("a"), world.flow("b")
-    bound(a)
-    assert a.session.deliver({0: 10, 1: 10})
-    bound(b)
-    world.until(lambda: bool(b.look().claims), 5)
-    (moved,) = b.views[-1].claims
-    b.session.unbind()
-    world.until(lambda: a.has(0, 1), 5)
+    a, moved = there_and_back(world)
     monkeypatch.setattr(Hand, "is_same_epoch", lambda *_: True)
     assert a.acknowledge(moved, 10, epoch=1)
     a.session.flush()

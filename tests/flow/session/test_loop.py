@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.facts import GroupFacts
-from coordinator.life import Life
+from coordinator.life import StoreLife
 from coordinator.runtime import GroupRuntime
 from partq_spark.errors import Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore
@@ -64,7 +64,7 @@ class Place:
         runtime = GroupRuntime(
             self.key,
             store=store,
-            life=Life(store),
+            life=StoreLife(store),
             checkpoints=lambda _: checkpoints,
             ends=lambda _: (self.published,) * PARTITIONS,
             name="test",

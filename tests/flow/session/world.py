@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from coordinator.facts import GroupFacts
-from coordinator.life import Life
+from coordinator.life import StoreLife
 from coordinator.runtime import GroupRuntime
 from partq_spark.errors import Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore
@@ -99,7 +99,7 @@ class World:
         runtime = GroupRuntime(
             KEY,
             store=store,
-            life=Life(store),
+            life=StoreLife(store),
             checkpoints=self.checkpoints,
             ends=lambda _: self.ends,
             name="coordinator",

@@ -1,0 +1,108 @@
+"""`python -m tests.chaos`, the command of scripts/chaos: one run, told as text and, with `--write-docs`, as a section
+of docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks.environment import Environment, observe
+from tests.chaos.handoffs import Ending
+from tests.chaos.run import Outcome, run
+from tests.ownership.shake import DOCUMENT
+from tests.support.sections import filled, put_section, spread
+
+TEMPLATE: Final = Path(__file__).with_name("reliability.md")
+STORES: Final = {"file": "a local disk", "azurite": "Azurite"}
+MOST_DRIVERS: Final = 8
+_MOST_TOLD: Final = 60
+
+
+def command(outcome: Outcome) -> str:
+    """What repeats a run."""
+    words = f"scripts/chaos --minutes {outcome.minutes:g} --seed {outcome.seed}"
+    return f"{words} --drivers {outcome.drivers} --store {outcome.store}"
+
+
+def told(outcome: Outcome) -> list[str]:
+    """The report: one fact a line, then what must not have been."""
+    verdict, course = outcome.verdict, outcome.course
+    endings = Counter(each.ending for each in outcome.handoffs.ended)
+    pauses_ms = {ending: _pauses_ms(outcome, ending) for ending in Ending}
+    all_ms = [pause_ms for ending in Ending for pause_ms in pauses_ms[ending]]
+    repeated = f"{verdict.repeated} rows are repeated" if verdict.repeated else "none is repeated"
+    share = verdict.marked / verdict.rows if verdict.rows else 0.0
+    faults = [f"{count} {what}" for what, count in sorted(course.done.items())]
+    return [
+        f"{outcome.drivers} Spark drivers on {STORES[outcome.store]}, seed {outcome.seed}",
+        f"{outcome.minutes:g} minutes of faults, {outcome.took_s:.0f} s in all",
+        f"{sum(course.done.values())} faults: {', '.join(faults)}",
+        f"{verdict.messages} messages, {verdict.rows} rows in {verdict.batches} micro-batches of the sinks",
+        f"{verdict.marked} rows are marked redelivered ({share:.1%}), {repeated}",
+        f"{verdict.left_out} times a repeated batch left a partition out that had moved on",
+        f"{verdict.ownerships} ownerships of partitions",
+        f"{len(all_ms)} handoffs: " + ", ".join(f"{endings[ending]} {ending.value}" for ending in Ending),
+        f"pause of a partition: {spread(all_ms)}; if drained: {spread(pauses_ms[Ending.DRAINED])}",
+        "what ended queries: " + (", ".join(f"{n} × {what}" for what, n in sorted(course.errors.items())) or "nothing"),
+        f"violations: {len(outcome.failures)}",
+        *outcome.failures[:_MOST_TOLD],
+    ]
+
+
+def section(outcome: Outcome, machine: Environment) -> str:
+    """The report as a section of the document."""
+    text = filled(TEMPLATE, command=command(outcome), machine=machine, lines=told(outcome))
+    return text.replace("{{store}}", STORES[outcome.store])
+
+
+def _pauses_ms(outcome: Outcome, ending: Ending) -> list[float]:
+    return [each.pause_s * 1000 for each in outcome.handoffs.ended if each.ending is ending]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0: nothing that must not be has been; 1: something; 2: wrong use."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/chaos",
+        description="Kills and freezes Spark drivers, coordinators and Redis, and judges what the sinks have.",
+    )
+    parser.add_argument("--minutes", type=float, default=10.0, help="of faults, after everybody has begun; default 10")
+    parser.add_argument("--seed", type=int, default=None, help="what decides by chance; by default another every time")
+    parser.add_argument("--drivers", type=int, default=3, help="each needs 1.2 GiB; default 3")
+    parser.add_argument("--store", choices=("file", "azurite"), default="file")
+    parser.add_argument("--folder", type=Path, help="a new folder for everything (kept); default: a temporary one")
+    parser.add_argument("--write-docs", action="store_true", help="write the section of docs/reliability.md")
+    found = parser.parse_args(arguments)
+    if found.minutes <= 0 or not 2 <= found.drivers <= MOST_DRIVERS:
+        parser.error(f"--minutes is above 0, --drivers from 2 to {MOST_DRIVERS}")
+    seed = found.seed if found.seed is not None else time.time_ns() % 100_000
+    folder = found.folder or Path(tempfile.mkdtemp(prefix="partq-chaos-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    tell(f"seed {seed}, everything is written to {folder}")
+    machine = observe(folder)
+    outcome = run(folder, minutes=found.minutes, seed=seed, drivers=found.drivers, store=found.store, tell=tell)
+    lines = told(outcome)
+    tell("\n".join(lines))
+    if found.write_docs:
+        put_section(DOCUMENT, f"chaos {outcome.store}", section(outcome, machine))
+        tell(f"wrote {DOCUMENT}")
+    if outcome.failures:
+        tell(f"{folder} is kept; to repeat it: {command(outcome)}")
+        return 1
+    return 0
+
+
+def tell(line: str) -> None:
+    """One line, at once."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

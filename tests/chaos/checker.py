@@ -1,0 +1,204 @@
+"""The judge: reads what the sinks have and what was planned, and says what must not have happened. Pure.
+
+An *ownership* here is one epoch of a partition: it belongs to one flow, and epochs are its order. A batch that was
+planned may reach its sink after its partition has moved on, so time says nothing and is not looked at; what counts is
+that of all copies of a message every one but that of the earliest ownership is marked, and that without the marked rows
+every key is in order through all ownerships.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, TypeVar
+
+from tests.chaos.evidence import Planned, Row
+from tests.ownership.checker import went_back
+from tests.ownership.facts import Seen
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+MOST_TOLD: Final = 20  # of each check
+Plans = Mapping[tuple[str, int, int], Planned]  # by driver, batch and partition
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What the evidence says. `violations` is empty if everything was as it must be."""
+
+    violations: tuple[str, ...]
+    messages: int  # that were published
+    rows: int
+    marked: int
+    repeated: int  # rows of a message beyond its first
+    batches: int  # with rows
+    left_out: int  # spans that a repeated batch did not deliver, because the partition had moved on
+    ownerships: int
+
+
+def judge(
+    rows: Sequence[Row], planned: Sequence[Planned], seen: Sequence[Seen], published: Mapping[int, str]
+) -> Verdict:
+    """Weigh all evidence. `published`: the key of every message, by its number."""
+    plans = {(each.driver, each.batch, each.partition): each for each in planned}
+    found = {
+        "not what was published": strangers(rows, published),
+        "missing": missing(rows, published),
+        "not as planned": unplanned(rows, plans),
+        "torn": torn(rows, plans),
+        "plans with gaps": gaps(planned),
+        "two owners": two_owners(planned, seen),
+        "repeated without a mark": unmarked(rows, plans),
+        "out of order within an owner": disorder_within(rows, plans),
+        "out of order across owners": disorder_across(rows, plans),
+        "checkpoints that went back": backward(seen),
+    }
+    violations = [f"{what}: {each}" for what, told in found.items() for each in _bounded(told)]
+    delivered = {(row.driver, row.batch, row.partition) for row in rows}
+    return Verdict(
+        violations=tuple(violations),
+        messages=len(published),
+        rows=len(rows),
+        marked=sum(row.redelivered for row in rows),
+        repeated=len(rows) - len({row.number for row in rows}),
+        batches=len({(row.driver, row.batch) for row in rows}),
+        left_out=sum(each.start < each.to and key not in delivered for key, each in plans.items()),
+        ownerships=len({(each.partition, each.epoch) for each in planned}),
+    )
+
+
+def _bounded(told: Iterable[str]) -> Iterator[str]:
+    number = 0
+    for number, each in enumerate(told, start=1):
+        if number <= MOST_TOLD:
+            yield each
+    if number > MOST_TOLD:
+        yield f"... and {number - MOST_TOLD} more"
+
+
+# --- what there is ----------------------------------------------------------------------------------------------------
+
+
+def strangers(rows: Sequence[Row], published: Mapping[int, str]) -> Iterator[str]:
+    """Rows that nobody published, and messages that have changed their place."""
+    places: dict[int, tuple[int, int]] = {}
+    numbers: dict[tuple[int, int], int] = {}
+    for row in rows:
+        if published.get(row.number) != row.key:
+            yield f"{row} with key {row.key!r}, published with {published.get(row.number)!r}"
+        place = (row.partition, row.offset)
+        if places.setdefault(row.number, place) != place or numbers.setdefault(place, row.number) != row.number:
+            yield f"{row}, elsewhere at {places[row.number]}, where message {numbers.get(place)} was before"
+
+
+def missing(rows: Sequence[Row], published: Mapping[int, str]) -> Iterator[str]:
+    """Messages that no sink has."""
+    found = {row.number for row in rows}
+    for number, key in published.items():
+        if number not in found:
+            yield f"message {number} of {key!r}"
+
+
+def unplanned(rows: Sequence[Row], plans: Plans) -> Iterator[str]:
+    """Rows that their batch was not to read, and marks that are not those of the plan."""
+    for row in rows:
+        plan = plans.get((row.driver, row.batch, row.partition))
+        if plan is None or not plan.start <= row.offset < plan.to:
+            yield f"{row}, planned: {plan or 'nothing of the partition'}"
+        elif row.redelivered != (row.offset < plan.redelivered_below):
+            yield f"{row}, to be marked below {plan.redelivered_below}: {plan}"
+
+
+def torn(rows: Sequence[Row], plans: Plans) -> Iterator[str]:
+    """Batches that have a part of what they were to read of a partition: all of it or nothing (HAN-05)."""
+    for key, mine in _grouped(rows, lambda row: (row.driver, row.batch, row.partition)).items():
+        plan = plans.get(key)
+        has = sorted(row.offset for row in mine)
+        if plan is not None and has != list(range(plan.start, plan.to)):
+            yield f"{plan}: has {len(has)} rows, from {has[0]} to {has[-1]}"
+
+
+# --- who had what -----------------------------------------------------------------------------------------------------
+
+
+def gaps(planned: Sequence[Planned]) -> Iterator[str]:
+    """Within one ownership every batch begins where the one before ended."""
+    for mine in _grouped(planned, lambda each: (each.driver, each.partition, each.epoch)).values():
+        for before, after in pairwise(sorted(mine, key=lambda each: each.batch)):
+            if after.start != before.to:
+                yield f"{after}, before it {before}"
+
+
+def two_owners(planned: Sequence[Planned], seen: Sequence[Seen]) -> Iterator[str]:
+    """An epoch belongs to one flow, and a flow to one driver."""
+    flows: dict[tuple[int, int], set[str]] = defaultdict(set)
+    drivers: dict[str, set[str]] = defaultdict(set)
+    for each in planned:
+        flows[each.partition, each.epoch].add(each.flow)
+        drivers[each.flow].add(each.driver)
+    for look in seen:
+        if look.flow:
+            flows[look.partition, look.epoch].add(look.flow)
+    for (partition, epoch), names in flows.items():
+        if len(names) > 1:
+            yield f"epoch {epoch} of partition {partition} belongs to {sorted(names)}"
+    for flow, names in drivers.items():
+        if len(names) > 1:
+            yield f"flow {flow} is {sorted(names)}"
+
+
+def backward(seen: Sequence[Seen]) -> Iterator[str]:
+    """Checkpoints that did not go forward (CHK-04)."""
+    for partition, looks in _grouped(seen, lambda look: look.partition).items():
+        for each in went_back(sorted(looks, key=lambda look: look.sent_s)):
+            yield f"partition {partition}: {each}"
+
+
+# --- marks and order --------------------------------------------------------------------------------------------------
+
+
+def unmarked(rows: Sequence[Row], plans: Plans) -> Iterator[str]:
+    """Copies of a message that should be marked: all but that of the earliest ownership's earliest batch."""
+    for copies in _grouped(rows, lambda row: row.number).values():
+        if len(copies) > 1:
+            first, *later = sorted(copies, key=lambda row: _place(row, plans))
+            for row in later:
+                if not row.redelivered:
+                    yield f"{row} at epoch {_epoch(row, plans)}, before it {first} at epoch {_epoch(first, plans)}"
+
+
+def disorder_within(rows: Sequence[Row], plans: Plans) -> Iterator[str]:
+    """Rows of a key that do not grow within one ownership, marked or not."""
+    for mine in _grouped(rows, lambda row: (row.driver, row.key, _epoch(row, plans))).values():
+        yield from _falling(sorted(mine, key=lambda row: (row.batch, row.place)))
+
+
+def disorder_across(rows: Sequence[Row], plans: Plans) -> Iterator[str]:
+    """Rows of a key, without the marked ones, that do not grow through all ownerships."""
+    for mine in _grouped([row for row in rows if not row.redelivered], lambda row: row.key).values():
+        yield from _falling(sorted(mine, key=lambda row: _place(row, plans)))
+
+
+def _falling(ordered: Iterable[Row]) -> Iterator[str]:
+    for before, row in pairwise(ordered):
+        if row.number <= before.number:
+            yield f"key {row.key!r}: {row} after {before}"
+
+
+def _place(row: Row, plans: Plans) -> tuple[int, int, int]:
+    """Where a row stands in the order of its partition: ownership, then batch, then row."""
+    return _epoch(row, plans), row.batch, row.place
+
+
+def _epoch(row: Row, plans: Plans) -> int:
+    plan = plans.get((row.driver, row.batch, row.partition))
+    return plan.epoch if plan is not None else -1
+
+
+def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    found: dict[K, list[T]] = defaultdict(list)
+    for item in items:
+        found[key(item)].append(item)
+    return found

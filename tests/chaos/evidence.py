@@ -1,0 +1,83 @@
+"""What a run left behind, read from disk: what every batch planned, what every sink has. No judgement.
+
+Spark's own records are the evidence. A driver's offset log says which partitions a batch was to read, at which epoch
+and with which marks. The log of the file sink names the files of each batch that it took, once per batch; a file that
+no batch names is what a killed task left, and does not count. Both logs are kept whole by the driver's settings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlparse
+
+import pyarrow.parquet as pq
+
+from partq_spark import offsets
+
+
+class Row(NamedTuple):
+    """One row of a sink. `place`: among the rows of its batch."""
+
+    driver: str
+    batch: int
+    place: int
+    partition: int
+    offset: int
+    key: str
+    number: int
+    redelivered: bool
+
+    def __str__(self) -> str:
+        mark = ", redelivered" if self.redelivered else ""
+        return f"message {self.number} ({self.partition}/{self.offset}, {self.driver} batch {self.batch}{mark})"
+
+
+class Planned(NamedTuple):
+    """What a batch was to read of one partition: offsets `[start, to)`, marked below `redelivered_below`."""
+
+    driver: str
+    batch: int
+    partition: int
+    epoch: int
+    start: int
+    to: int
+    redelivered_below: int
+    flow: str
+
+    def __str__(self) -> str:
+        return f"{self.driver} batch {self.batch}, {self.partition}/{self.start} to {self.to} at epoch {self.epoch}"
+
+
+def read_planned(driver: str, spark_checkpoint: Path) -> Iterator[Planned]:
+    """All spans of a driver's offset log, batch by batch, also empty ones."""
+    for batch, lines in _entries(spark_checkpoint / "offsets"):
+        end = offsets.decode(json.loads(lines[-1]))
+        for partition, span in sorted(end.spans.items()) if end is not None else ():
+            yield Planned(driver, batch, partition, *span, flow=(end.flow or "") if end is not None else "")
+
+
+def read_rows(driver: str, sink: Path) -> Iterator[Row]:
+    """All rows that a driver's file sink has, batch by batch, in the order of its tasks and of each task's file."""
+    for batch, lines in _entries(sink / "_spark_metadata"):
+        entries = [json.loads(line) for line in lines[1:]]
+        paths = sorted(Path(unquote(urlparse(entry["path"]).path)) for entry in entries)
+        place = 0
+        for path in paths:  # part-00000-…, part-00001-…: by task
+            columns = pq.read_table(path).to_pydict()
+            names = ("partition", "offset", "key", "number", "redelivered")
+            for partition, offset, key, number, redelivered in zip(*(columns[name] for name in names), strict=True):
+                yield Row(driver, batch, place, partition, offset, key, number, redelivered)
+                place += 1
+
+
+def _entries(log: Path) -> Iterator[tuple[int, list[str]]]:
+    """The entries of one of Spark's logs: the batch id and the lines, the first of which is the version."""
+    numbered = sorted((int(path.name), path) for path in log.iterdir() if path.name.isdigit())
+    batches = [batch for batch, _ in numbered]
+    if batches != list(range(len(batches))):
+        raise ValueError(f"{log} does not have every batch from 0 on: was it cleaned up?")
+    for batch, path in numbered:
+        yield batch, path.read_text(encoding="utf-8").splitlines()

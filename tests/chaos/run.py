@@ -1,0 +1,267 @@
+"""One run: everything starts, faults come as planned, everything is read, everybody stops; then the judgement.
+
+Whatever went wrong on the way (a wait that was over, a process that ended by itself) is a trouble, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from tests.chaos.checker import Verdict, judge
+from tests.chaos.evidence import read_planned, read_rows
+from tests.chaos.faults import FREEZING, Fault, Kind, plan
+from tests.chaos.handoffs import Handoffs, handoffs
+from tests.chaos.stage import SESSION_TIMEOUT_S, Driver, Stage, stage
+from tests.ownership.cast import Child, Observer
+from tests.ownership.facts import Seen
+from tests.ownership.publisher import key_of
+from tests.support.processes import DRIVER_WAIT_S
+
+COORDINATORS: Final = ("coordinator-1", "coordinator-2")
+KEYS: Final = 50
+WARM: Final = 2  # commits: an empty batch, which names the flow, and the first with rows
+MESSAGES: Final = 20  # of a publish
+PUBLISH_EVERY_S: Final = 0.1
+STUCK_S: Final = 60.0
+"""Longer than any handoff may take: session timeout, delay, max-handoff-time, a new leader, a Redis that came back."""
+
+_SLOW_BY_S: Final = 0.15  # every request to a slow store
+_READ_WAIT_S: Final = 120.0
+_REST_WAIT_S: Final = 60.0
+_TURN_S: Final = 0.05
+_GRAVE: Final = frozenset({"Corrupt", "Invalid", "ObjectMissing", "ObjectExists"})
+
+
+@dataclass(slots=True)
+class Course:
+    """What was done and what must not be. `missed`: faults whose victim was not there."""
+
+    done: Counter[str] = field(default_factory=Counter)
+    missed: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    troubles: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a run came to."""
+
+    drivers: int
+    store: str
+    seed: int
+    minutes: float
+    took_s: float
+    course: Course
+    verdict: Verdict
+    handoffs: Handoffs
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Everything that must not have been; empty: all is well."""
+        stuck = (
+            f"a handoff that took too long: partition {each.partition}, {each.pause_s:.0f} s"
+            for each in self.handoffs.ended
+            if each.pause_s > STUCK_S
+        )
+        unended = (f"a handoff without an end: {each}" for each in self.handoffs.unended)
+        return (*self.verdict.violations, *unended, *stuck, *self.course.troubles)
+
+
+class Chaos:
+    """Does what was planned on a stage whose processes are not started yet."""
+
+    def __init__(self, on: Stage, faults: Sequence[Fault], duration_s: float, tell: Callable[[str], None]) -> None:
+        self._stage = on
+        self._cast = on.cast
+        self._faults = faults
+        self._duration_s = duration_s
+        self._tell = tell
+        self._begun_s = time.monotonic()
+        self._later: list[tuple[float, Callable[[], None]]] = []
+        self.course = Course()
+
+    def run(self) -> int:
+        """All of it; how many messages were published."""
+        with Observer(self._cast):
+            for name in COORDINATORS:
+                self._cast.start_coordinator(name)
+            for driver in self._stage.drivers:
+                driver.program.start()
+            publisher = self._cast.start_publisher(MESSAGES, PUBLISH_EVERY_S, KEYS)
+            for driver in self._stage.drivers:
+                driver.program.wait_until(lambda each=driver: each.commits >= WARM, "its first rows")  # type: ignore[misc]
+            self._expect(self._stage.unsettled, "before the first fault", _REST_WAIT_S)
+            self._tell(f"all drivers take part after {self._now_s():.0f} s")
+            self._begun_s = time.monotonic()
+            self._trouble()
+            return self._end(publisher)
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._begun_s
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def _trouble(self) -> None:
+        """Every fault at its time, and what belongs to it later."""
+        waiting = list(self._faults)
+        while self._now_s() < self._duration_s or self._later:
+            while waiting and self._now_s() >= waiting[0].at_s:
+                self._strike(waiting.pop(0))
+            for due in sorted((each for each in self._later if self._now_s() >= each[0]), key=lambda each: each[0]):
+                self._later.remove(due)
+                due[1]()
+            self._watch()
+            time.sleep(_TURN_S)
+
+    def _strike(self, fault: Fault) -> None:
+        driver = self._stage.drivers[fault.driver] if fault.driver >= 0 else None
+        struck = self._on_driver(fault, driver) if driver is not None else self._on_server(fault)
+        whom = driver.name if driver is not None else ""
+        lasting = f" for {fault.for_s:.1f} s" if fault.for_s else ""
+        self._tell(f"{self._now_s():5.1f} s: {fault.kind.value} {whom}{lasting}{'' if struck else ': not there'}")
+        if struck:
+            self.course.done[fault.kind.value] += 1
+        else:
+            self.course.missed += 1
+
+    def _on_driver(self, fault: Fault, driver: Driver) -> bool:
+        if driver.down:
+            return False
+        readers = driver.readers() if fault.kind is not Kind.JVM_FROZEN else []
+        jvms = driver.jvms() if fault.kind in (Kind.JVM_FROZEN, Kind.BOTH_FROZEN) else []
+        victims = [*jvms, *readers]
+        if fault.kind is Kind.DRIVER_KILLED:
+            driver.down = True
+            driver.program.kill_driver()  # fails if the reader outlives its JVM (LOS-07)
+            self._after(fault.for_s, lambda: self._start(driver))
+            return True
+        if fault.kind in FREEZING:
+            _send(victims, signal.SIGSTOP)
+            self._after(fault.for_s, lambda: _send(victims, signal.SIGCONT))
+        else:
+            _send(victims, signal.SIGKILL)
+        return bool(victims)
+
+    def _on_server(self, fault: Fault) -> bool:
+        if fault.kind is Kind.LEADER_KILLED:
+            lease = self._cast.lease()
+            if lease is None or not self._cast.coordinators[lease.name].alive:
+                return False
+            self._cast.coordinators[lease.name].kill()
+            self._cast.start_coordinator(lease.name)
+        elif fault.kind is Kind.REDIS_EMPTIED:
+            self._cast.redis.kill()
+            time.sleep(fault.for_s)
+            self._cast.redis.start()
+        else:
+            self._stage.slow_down(_SLOW_BY_S)
+            self._after(fault.for_s, lambda: self._stage.slow_down(0.0))
+        return True
+
+    def _start(self, driver: Driver) -> None:
+        driver.down = False
+        driver.program.start()
+
+    def _after(self, wait_s: float, act: Callable[[], None]) -> None:
+        self._later.append((self._now_s() + wait_s, act))
+
+    def _watch(self) -> None:
+        """Nobody ends who was not killed."""
+        for driver in self._stage.drivers:
+            if not driver.down and driver.program.code is not None:
+                self.course.troubles.append(f"{driver.name} ended with {driver.program.code}: {driver.program.tail()}")
+                self._start(driver)
+        for name, child in list(self._cast.coordinators.items()):
+            if not child.alive:
+                self.course.troubles.append(f"{name} ended with {child.code}: {child.tail()}")
+                self._cast.start_coordinator(name)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _end(self, publisher: Child) -> int:
+        """Until everything is read and nothing moves; then everybody stops, one after another."""
+        self._tell(f"{self._now_s():5.1f} s: no faults any more")
+        if not publisher.alive:
+            self.course.troubles.append(f"the publisher ended: {publisher.tail()}")
+        publisher.terminate()
+        publisher.wait()
+        published = int(publisher.log.read_text().split()[-1]) if publisher.code == 0 else 0
+        ends = self._cast.queue.refresh().next
+        if sum(ends) != published:
+            self.course.troubles.append(f"{published} messages were published, the queue has {sum(ends)}")
+        self._expect(lambda: self._cast.behind(ends), "at the end", _READ_WAIT_S)
+        self._expect(self._stage.unsettled, "at the end", _REST_WAIT_S)
+        self._tell(f"{self._now_s():5.1f} s: everything is read")
+        for driver in self._stage.drivers:
+            self.course.errors += driver.errors()
+            os.kill(driver.program.pid, signal.SIGTERM)
+            try:
+                if code := driver.program.wait_end(DRIVER_WAIT_S):
+                    self.course.troubles.append(f"{driver.name} ended with {code}: {driver.program.tail()}")
+            except AssertionError as error:
+                self.course.troubles.append(str(error))
+        for child in self._cast.coordinators.values():
+            child.terminate()
+            if child.wait():
+                self.course.troubles.append(f"{child.name} ended with {child.code}: {child.tail()}")
+        grave = {what: number for what, number in self.course.errors.items() if what in _GRAVE}
+        self.course.troubles += [f"a query failed {number} times with {what}" for what, number in grave.items()]
+        return published
+
+    def _expect(self, reason: Callable[[], str], when: str, wait_s: float) -> None:
+        try:
+            self._cast.wait_until(reason, wait_s)
+        except AssertionError as error:
+            self.course.troubles.append(f"{when}: {error}")
+            self._tell(self.course.troubles[-1])
+
+
+def _send(processes: Sequence[psutil.Process], number: int) -> None:
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
+
+
+def run(
+    folder: Path,
+    *,
+    minutes: float,
+    seed: int,
+    drivers: int,
+    store: str = "file",
+    tell: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """A whole run in `folder`, which must be empty, and its judgement."""
+    begun_s = time.monotonic()
+    duration_s = minutes * 60
+    on_azurite = store == "azurite"
+    faults = plan(
+        seed, duration_s=duration_s, drivers=drivers, session_timeout_s=SESSION_TIMEOUT_S, slow_store=on_azurite
+    )
+    with stage(folder, drivers=drivers, azurite=on_azurite) as on:
+        chaos = Chaos(on, faults, duration_s, tell)
+        published = chaos.run()
+        rows = [row for each in on.drivers for row in read_rows(each.name, each.sink)]
+        planned = [span for each in on.drivers for span in read_planned(each.name, each.spark_checkpoint)]
+        seen = [fact for fact in on.cast.facts() if isinstance(fact, Seen)]
+        return Outcome(
+            drivers=drivers,
+            store=store,
+            seed=seed,
+            minutes=minutes,
+            took_s=time.monotonic() - begun_s,
+            course=chaos.course,
+            verdict=judge(rows, planned, seen, {number: key_of(number, KEYS) for number in range(published)}),
+            handoffs=handoffs(on.cast.decisions()),
+        )

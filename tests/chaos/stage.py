@@ -1,0 +1,176 @@
+"""The processes of a run: those of `tests.ownership.cast`, and Spark drivers in the place of its flows.
+
+Starting, finding, killing and freezing; and the slow road to an Azurite. When things happen is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from partq_spark.flow.model import Phase, RebalanceStatus
+from tests.chaos.driver import Plan
+from tests.ownership.cast import KEY, Cast
+from tests.support.processes import Program, readers_among, spark_environment
+from tests.support.proxy import Proxy
+from tests.support.servers import Azurite, running
+
+CREDENTIALS: Final = "AZURE_STORAGE_CONNECTION_STRING"
+PARTITIONS: Final = 8
+SESSION_TIMEOUT_S: Final = 5.0  # the least that is allowed
+REBALANCE_DELAY_S: Final = 1.0
+MAX_HANDOFF_TIME_S: Final = 3.0
+_SCRIPT: Final = Path(__file__).with_name("driver.py")
+_ERROR: Final = re.compile(r"partq_spark\.errors\.(\w+)")
+
+
+class Driver:
+    """One Spark driver: its program, its Spark checkpoint, its sink. It can be killed and started again."""
+
+    def __init__(self, name: str, cast: Cast, environment: dict[str, str]) -> None:
+        self.name = name
+        self.folder = cast.folder / name
+        self.spark_checkpoint = self.folder / "checkpoint"
+        self.sink = self.folder / "sink"
+        self.events = self.folder / "events.jsonl"
+        self.down = False  # killed, and not started again yet
+        options = {
+            "store": cast.store_url,
+            "group": KEY.group,
+            "ownership": cast.ownership_url,
+            "startingOffsets": "earliest",
+            "sessionTimeout": f"{cast.session_timeout_s:g}s",
+        }
+        plan = Plan(
+            queue=KEY.queue,
+            options=options,
+            trigger="200 milliseconds",
+            checkpoint=str(self.spark_checkpoint),
+            sink=str(self.sink),
+            warehouse=str(self.folder / "warehouse"),
+            events=str(self.events),
+        )
+        self.program = Program.script(_SCRIPT, plan, name=name, folder=self.folder, environment=environment)
+
+    @property
+    def commits(self) -> int:
+        """How many batches Spark has committed."""
+        log = self.spark_checkpoint / "commits"
+        return sum(path.name.isdigit() for path in log.iterdir()) if log.exists() else 0
+
+    def jvms(self) -> list[psutil.Process]:
+        """Its JVM, as long as there is one."""
+        return [process for process in self.program.family() if _name(process) == "java"]
+
+    def readers(self) -> list[psutil.Process]:
+        """The processes in which its query's source is."""
+        return readers_among(self.program.family())
+
+    def errors(self) -> Counter[str]:
+        """What ended its query, by kind."""
+        found: Counter[str] = Counter()
+        for line in self.events.read_text().splitlines() if self.events.exists() else ():
+            if line.endswith("}"):
+                event: dict[str, Any] = json.loads(line)
+                if event["what"] in ("failed", "not started"):
+                    found[_kind(event["error"])] += 1
+        return found
+
+
+def _kind(error: str) -> str:
+    """A partq error by its name, the end of a process that was killed, or else Spark's own words."""
+    named = _ERROR.findall(error)
+    if named:
+        return str(named[-1])
+    if "(no cause message)" in error:  # all that Spark says of it (spark-traps 28)
+        return "reader gone"
+    return " ".join(error.partition("terminated with exception:")[2].split())[:160] or error[:160]
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return str(process.name())
+    return ""
+
+
+class Stage:
+    """A cast on stage with its drivers, none of them started yet. Made by `stage`."""
+
+    def __init__(self, cast: Cast, drivers: list[Driver], proxy: Proxy | None) -> None:
+        self.cast = cast
+        self.drivers = drivers
+        self._proxy = proxy
+
+    def slow_down(self, delay_s: float) -> None:
+        """Every request to the store takes so much longer from now on; 0: as it is. Nothing on `file:`."""
+        if self._proxy is not None:
+            self._proxy.next_fault = lambda _: time.sleep(delay_s)
+
+    def unsettled(self) -> str:
+        """What keeps the group from being at rest, with all drivers bound; empty: nothing."""
+        state = self.cast.state()
+        if state is None:
+            return "there is no state"
+        if state.status is not RebalanceStatus.READY:
+            return f"the status is {state.status.value}"
+        moving = [number for number, each in state.partitions.items() if each.phase is not Phase.OWNED]
+        if moving:
+            return f"partitions {moving} are not in anybody's hands"
+        bound = {name for name, flow in state.flows.items() if flow.bound}
+        lost = [number for number, each in state.partitions.items() if each.owner and each.owner.flow not in bound]
+        if lost:
+            return f"partitions {lost} are unbound"
+        return "" if len(bound) == len(self.drivers) else f"{len(bound)} of {len(self.drivers)} flows are bound"
+
+
+@contextlib.contextmanager
+def stage(folder: Path, *, drivers: int, azurite: bool) -> Iterator[Stage]:
+    """Everything but the drivers and coordinators is started; nothing is alive afterwards."""
+    with contextlib.ExitStack() as stack:
+        proxy: Proxy | None = None
+        url, reached = "", {}
+        if azurite:
+            server = stack.enter_context(running(Azurite()))
+            proxy = stack.enter_context(Proxy(server.port).running())
+            slow_road = f"http://127.0.0.1:{proxy.port}/{server.account}"
+            url, reached = server.fresh_url(), {CREDENTIALS: server.connection_string_with(server.key, slow_road)}
+            stack.enter_context(_credentials(server.connection_string))
+        cast = stack.enter_context(
+            Cast(
+                folder,
+                partitions=PARTITIONS,
+                rebalance_delay_s=REBALANCE_DELAY_S,
+                max_handoff_time_s=MAX_HANDOFF_TIME_S,
+                session_timeout_s=SESSION_TIMEOUT_S,
+                store_url=url,
+                store_environment=reached,
+            )
+        )
+        made = []
+        for number in range(1, drivers + 1):
+            name = f"driver-{number}"
+            made.append(Driver(name, cast, cast.environment(spark_environment(folder / name))))
+            stack.callback(made[-1].program.kill)
+        yield Stage(cast, made, proxy)
+
+
+@contextlib.contextmanager
+def _credentials(connection_string: str) -> Iterator[None]:
+    """For the stores that this process opens."""
+    before = os.environ.get(CREDENTIALS)
+    os.environ[CREDENTIALS] = connection_string
+    try:
+        yield
+    finally:
+        del os.environ[CREDENTIALS]
+        if before is not None:
+            os.environ[CREDENTIALS] = before

@@ -1,0 +1,107 @@
+"""One minute of faults over two Spark drivers; `scripts/chaos` is the long run, docs/reliability.md its report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.environment import observe
+from tests.chaos.__main__ import TEMPLATE, main, section, told
+from tests.chaos.checker import judge
+from tests.chaos.faults import Kind
+from tests.chaos.handoffs import Ending, Handoff, Handoffs
+from tests.chaos.run import STUCK_S, Course, Outcome, run
+from tests.support.sections import put_section
+
+SEED = 23  # has every kind of fault
+
+
+@pytest.mark.spark
+@pytest.mark.redis
+@pytest.mark.crash
+@pytest.mark.timeout(600)
+@pytest.mark.conformance("LOS-06", "LOS-07", "OWN-03")
+def test_a_minute_of_faults_loses_nothing_and_repeats_nothing_unmarked(tmp_path: Path) -> None:
+    found = run(tmp_path / "work", minutes=1, seed=SEED, drivers=2)
+    assert found.failures == ()
+    done = found.course.done
+    assert done[Kind.DRIVER_KILLED] == 1
+    assert done[Kind.REDIS_EMPTIED] >= 1
+    assert done[Kind.LEADER_KILLED] >= 1
+    assert done[Kind.READER_FROZEN] + done[Kind.JVM_FROZEN] + done[Kind.BOTH_FROZEN] >= 2
+    assert found.verdict.messages > 5000
+    assert found.verdict.marked > 0
+    assert found.verdict.ownerships > 16
+    assert found.handoffs.ended
+    text = section(found, observe(tmp_path))
+    assert "{{" not in text
+    assert "- violations: 0" in text
+
+
+def outcome(*, violation: bool = False, stuck: bool = False, trouble: bool = False) -> Outcome:
+    """A run of nothing, with what must not be."""
+    handoff = Handoff(partition=3, begun_s=0.0, pause_s=STUCK_S + 1 if stuck else 0.02, ending=Ending.DRAINED)
+    return Outcome(
+        drivers=3,
+        store="file",
+        seed=7,
+        minutes=0.5,
+        took_s=60.0,
+        course=Course(done=Counter({Kind.READER_KILLED.value: 2}), troubles=["driver-1 ended"] if trouble else []),
+        verdict=judge([], [], [], {0: "a"} if violation else {}),
+        handoffs=Handoffs(ended=(handoff,), unended=("partition 4, paused for two",) if stuck else ()),
+    )
+
+
+def test_a_report_of_nothing_wrong() -> None:
+    assert outcome().failures == ()
+    assert "violations: 0" in told(outcome())
+    assert "1 handoffs: 1 drained, 0 forced, 0 kept, 0 cut short" in told(outcome())
+
+
+@pytest.mark.parametrize(
+    ("found", "failures"),
+    [
+        (outcome(violation=True), ["missing: message 0 of 'a'"]),
+        (outcome(trouble=True), ["driver-1 ended"]),
+        (
+            outcome(stuck=True),
+            [
+                "a handoff without an end: partition 4, paused for two",
+                "a handoff that took too long: partition 3, 61 s",
+            ],
+        ),
+    ],
+)
+def test_what_must_not_be_is_told(found: Outcome, failures: list[str]) -> None:
+    assert list(found.failures) == failures
+    assert told(found)[-len(failures) :] == failures
+    assert f"violations: {len(failures)}" in told(found)
+
+
+def test_wrong_use_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in (["--drivers", "1"], ["--drivers", "9"], ["--minutes", "0"], ["--store", "memory"]):
+        with pytest.raises(SystemExit) as ended:
+            main(wrong)
+        assert ended.value.code == 2
+    assert "--drivers from 2 to 8" in capsys.readouterr().err
+
+
+def test_a_section_replaces_itself_and_leaves_the_others_alone(tmp_path: Path) -> None:
+    page = tmp_path / "reliability.md"
+    put_section(page, "one", "## One\n\nfirst\n")
+    put_section(page, "two", "## Two\n")
+    put_section(page, "one", "## One\n\nsecond \\1\n")
+    assert page.read_text() == (
+        "# Reliability\n\n<!-- section one -->\n## One\n\nsecond \\1\n<!-- end of one -->\n\n"
+        "<!-- section two -->\n## Two\n<!-- end of two -->\n"
+    )
+
+
+def test_the_section_says_where_the_queue_was(tmp_path: Path) -> None:
+    text = section(outcome(), observe(tmp_path))
+    assert text.startswith("## Spark queries on a local disk\n")
+    assert "`scripts/chaos --minutes 0.5 --seed 7 --drivers 3 --store file --write-docs`" in text
+    assert "{{store}}" in TEMPLATE.read_text()
