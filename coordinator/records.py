@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from partq_spark.flow.model import FlowRecord, GroupState, Phase
+from partq_spark.flow.model import FlowRecord
 from partq_spark.flow.stores.api import Pulse
 
 
@@ -35,8 +35,3 @@ class Records:
         return any(
             name not in self.flows or self.flows[name].instance != beat.instance for name, beat in pulse.beats.items()
         )
-
-
-def is_in_handoff(state: GroupState) -> bool:
-    """Whether a partition changes hands, or is about to."""
-    return any(each.phase is Phase.PAUSED or each.phase is Phase.FENCING for each in state.partitions.values())

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from coordinator.adopt import adopt, altered, is_left_alone, is_nobodys, marks_of, timers_of
 from coordinator.core.actions import Action, Fence
+from coordinator.core.draft import is_in_handoff
 from coordinator.core.events import Event, QueueAltered, Tick
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
@@ -28,7 +29,7 @@ from coordinator.leadership import Leadership, Timing
 from coordinator.life import StoreLife
 from coordinator.logs import Log, silent
 from coordinator.observe import Setting, binds, drained, expired, leftovers
-from coordinator.records import Records, is_in_handoff
+from coordinator.records import Records
 from coordinator.tell import tell
 from coordinator.tidy import Tidying
 from partq_spark.errors import Conflict

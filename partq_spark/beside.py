@@ -117,10 +117,15 @@ class Beside:
             except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by the next question
                 self._trouble = error
 
+    @property
+    def _is_bound(self) -> bool:
+        member = self._consumer.member
+        return member is not None and member.is_bound
+
     # --- the mailbox --------------------------------------------------------------------------------------------------
 
     def _open_mailbox(self) -> None:
-        """As soon as the flow is bound: a twin that is refused must not be taken for it."""
+        """As soon as the flow can be found by its name."""
         address = self._consumer.address
         if self._mailbox is not None or address is None:
             return
@@ -150,11 +155,11 @@ class Beside:
                     self._look()
                 return None
             case "in_hand":
-                return self._consumer.in_hand(after=int(message["after"]), most=PAGE)
+                return {**self._consumer.in_hand(after=int(message["after"]), most=PAGE), "bound": self._is_bound}
             case "acknowledge":
                 positions = {int(p): Position(*map(int, position)) for p, position in message["p"].items()}
                 still = self._consumer.acknowledge(str(message["process"]), positions)
                 self._look()
-                return {"still": sorted(still)}
+                return {"still": sorted(still), "bound": self._is_bound}
             case other:
                 raise Invalid(f"{other!r} is not known to this version of partq")

@@ -115,9 +115,9 @@ class Consumer:
 
     @property
     def address(self) -> Address | None:
-        """By which this machine finds the flow, once it is bound."""
+        """By which this machine finds the flow, once its name is known."""
         target, flow = self._options.target, self._who.flow
-        if flow is None or self._who.bound_member() is None:
+        if flow is None:
             return None
         return Address(target.store, target.namespace, target.queue, self._group.name, flow)
 

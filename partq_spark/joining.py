@@ -7,6 +7,7 @@ resolve `latest` differently.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Sequence
 
 from partq_spark import planning
@@ -23,7 +24,8 @@ from partq_spark.flow.stores import open_ownership
 from partq_spark.log import admin
 from partq_spark.log.model import Head, at
 from partq_spark.log.queue import Queue
-from partq_spark.options import GroupOptions, Place, SourceOptions
+from partq_spark.options import GroupOptions, Place, SourceOptions, Target
+from partq_spark.timestamps import format_rfc3339
 
 BEAT_S = 1.0
 STORE_RETRY_S = 2.0
@@ -70,12 +72,25 @@ def create_group(queue: Queue, options: SourceOptions, group: GroupOptions) -> N
     if any(max(at(found.start, p), at(head.earliest, p)) != offset for p, offset in wanted.items()):
         _log.warning(
             "group %s of %s exists and begins elsewhere than startingOffsets or startingTimestamp say, which is of no "
-            "effect: to go back in an existing group use `partq checkpoints rewind %s --group %s`",
+            "effect: to go back in an existing group use `%s`",
             group.name,
             queue,
-            queue.name,
-            group.name,
+            _rewind_command(options.target, group.name, place),
         )
+
+
+def _rewind_command(target: Target, group: str, place: Place) -> str:
+    """What takes the group to `place`, where it is past it."""
+    words = ["partq", "checkpoints", "rewind", target.queue, "--group", group]
+    if place.time_us is not None:
+        words += ["--to-timestamp", format_rfc3339(place.time_us)]
+    elif place.offsets is not None and len(set(place.offsets.values())) > 1:
+        words += ["--partition", "P", "--to", "OFFSET"]
+    else:
+        words += ["--to", str(next(iter(place.offsets.values()))) if place.offsets else "earliest"]
+    if target.namespace != "default":
+        words += ["--namespace", target.namespace]
+    return shlex.join([*words, "--store", target.store])
 
 
 def join_group(

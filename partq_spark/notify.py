@@ -138,12 +138,15 @@ def tell(path: str, message: Message) -> bool:
 
 
 class Line:
-    """The asking end: finds the flow's reader process, and the next one after it. One user at a time."""
+    """The asking end: finds the flow's reader process, and the next one after it. One user at a time.
+
+    Of several processes under the name the one that is bound counts: another is a twin about to be refused, or has just
+    lost the flow (`"bound": false` in its answers).
+    """
 
     def __init__(self, address: Address, *, timeout_s: float) -> None:
         self._address = address
         self._timeout_s = timeout_s
-        self._path: str | None = None
 
     def ask(self, message: Message) -> Message:
         """The answer. Raises `Unavailable` if no reader process of the flow answers within the time, and what the
@@ -156,12 +159,14 @@ class Line:
             asker.bind(str(own))
             try:
                 while (left_s := until_s - time.monotonic()) > 0:
-                    for path in [self._path] if self._path is not None else self._found():
+                    unbound: Message | None = None
+                    for path in self._found():
                         answer = _asked(asker, path, message, left_s)
-                        if answer is not None:
-                            self._path = path
+                        if answer is not None and answer.get("bound", True):
                             return _checked(answer)
-                    self._path = None
+                        unbound = unbound or answer
+                    if unbound is not None:
+                        return _checked(unbound)
                     time.sleep(min(pause_s, max(left_s, 0.0)))
                     pause_s = min(pause_s * 2, _MOST_LOOK_S)
             finally:

@@ -84,10 +84,6 @@ class Draft:
         """Who holds what, now."""
         return survey(self)
 
-    def in_transit(self) -> bool:
-        """Whether any partition is on its way, now."""
-        return in_transit(self)
-
     # --- changing -----------------------------------------------------------------------------------------------------
 
     def step(
@@ -261,7 +257,7 @@ def survey(state: GroupState | Draft) -> Holdings:
     return Holdings(held=held, unheld=unheld, live=[Owner(name, instance) for _, name, instance in bound], total=total)
 
 
-def in_transit(state: GroupState | Draft) -> bool:
-    """Whether any partition is on its way."""
+def is_in_handoff(state: GroupState | Draft) -> bool:
+    """Whether a partition changes hands, or is about to."""
     paused, fencing = Phase.PAUSED, Phase.FENCING
     return any(p.phase is fencing or p.phase is paused for p in state.partitions.values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from coordinator.core import rebalance
-from coordinator.core.draft import in_transit
+from coordinator.core.draft import is_in_handoff
 from partq_spark.flow.model import GroupState, Owner, Partition, Phase, RebalanceStatus
 
 
@@ -145,7 +145,7 @@ def _status(state: GroupState) -> Iterator[str]:
         yield f"Ready although {need}"
     if state.status is RebalanceStatus.HOLDDOWN and need is None:
         yield "Holddown although nothing has to be rebalanced"
-    if state.status is RebalanceStatus.REBALANCING and not in_transit(state):
+    if state.status is RebalanceStatus.REBALANCING and not is_in_handoff(state):
         yield "Rebalancing although no partition is on its way"
 
 

@@ -7,7 +7,7 @@ during a rebalance (REB-14). Who gets what is `assignment`, how a partition gets
 from __future__ import annotations
 
 from coordinator.core import assignment
-from coordinator.core.draft import Draft, Holdings, survey
+from coordinator.core.draft import Draft, Holdings, is_in_handoff, survey
 from coordinator.core.handoff import Step
 from partq_spark.flow.model import AccessType, GroupSettings, GroupState, Owner, Phase, RebalanceStatus
 
@@ -68,7 +68,7 @@ def look_in_holddown(draft: Draft) -> None:
 
 def end_if_done(draft: Draft) -> None:
     """A rebalance has ended when no partition is on its way; what came meanwhile is judged now (REB-14)."""
-    if draft.status is RebalanceStatus.REBALANCING and not draft.in_transit():
+    if draft.status is RebalanceStatus.REBALANCING and not is_in_handoff(draft):
         look(draft)
 
 
@@ -84,7 +84,7 @@ def start(draft: Draft, holdings: Holdings, reason: str) -> None:
         for owner in holdings.lost:
             for number in holdings.held[owner]:
                 draft.step(number, Step.RELEASE, f"{owner.flow} is lost and no flow is bound")
-    if not draft.in_transit():
+    if not is_in_handoff(draft):
         _ready(draft, "nothing has to move")
 
 

@@ -20,14 +20,11 @@ class Lazy(NamedTuple):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are in a table; `later` names commands that a later version brings, and what they do."""
+    """A group whose commands are in a table."""
 
-    def __init__(
-        self, *args: Any, lazy: Mapping[str, Lazy], later: Mapping[str, str] | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
-        self.later = later or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.lazy)
@@ -43,8 +40,6 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name in self.later:
-            raise click.UsageError(f"'{name}' ({self.later[name]}) comes with a later version of partq.", ctx)
         if name not in self.lazy and not name.startswith("-"):
             near = difflib.get_close_matches(name, self.lazy, n=1)
             raise click.UsageError(f"No such command '{name}'." + (f" Did you mean '{near[0]}'?" if near else ""), ctx)

@@ -24,11 +24,11 @@ COMMANDS = {
     "publish": Lazy("partq_spark.cli.publish:publish", "Publish messages from a file or standard input."),
     "browse": Lazy("partq_spark.cli.browse:browse", "Look at messages without taking them."),
     "status": Lazy("partq_spark.cli.status_command:status", "Show which flow has which partition, and why."),
+    "checkpoints": Lazy(
+        "partq_spark.cli.checkpoints_commands:checkpoints", "Show how far a group is, and take it back."
+    ),
     "coordinator": Lazy("partq_spark.cli.coordinator_commands:coordinator", "Run the sidecar that shares partitions."),
     "demo": Lazy("partq_spark.cli.demo:demo", "Send real flights through a queue with Spark."),
-}
-LATER = {
-    "checkpoints": "how far each group is",
 }
 EPILOG = """\b
 Examples:
@@ -60,7 +60,6 @@ class Root(LazyGroup):
 @click.group(
     cls=Root,
     lazy=COMMANDS,
-    later=LATER,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

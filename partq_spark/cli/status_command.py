@@ -12,7 +12,7 @@ import click
 
 from partq_spark.cli import output, status_view
 from partq_spark.cli.arguments import Checked, Target, json_option, name_check, queue_argument, target_options
-from partq_spark.errors import Invalid, Unavailable
+from partq_spark.errors import Unavailable
 
 if TYPE_CHECKING:
     from partq_spark.flow.checkpoints import Checkpoint
@@ -68,14 +68,10 @@ def look(queue: Queue, ownership: OwnershipStore | None, group: str) -> GroupVie
     from partq_spark.flow.checkpoints import CheckpointStore
     from partq_spark.flow.model import GroupKey
     from partq_spark.flow.status import view
+    from partq_spark.log.admin import group_of
 
     head = queue.refresh()
-    if group not in head.groups:
-        known = ", ".join(sorted(head.groups)) or "none yet"
-        raise Invalid(
-            f"{queue} has no group {group!r} (its groups: {known}): correct the name, or make the group before its "
-            "first flow binds (docs/flows.md)"
-        )
+    group_of(queue, head, group)
     key = GroupKey(queue.namespace, queue.name, group)
     checkpoints = CheckpointStore(queue.store, key, head.queue_id).list_checkpoints()
     return view(_seen(key, head, ownership, checkpoints))

@@ -110,13 +110,24 @@ class CheckpointStore:
 
         What has no partition's name is somebody else's and left out. Raises `Corrupt`, `Unavailable`.
         """
+        found, damaged = self.list_readable()
+        for problem in damaged.values():
+            raise problem
+        return found
+
+    def list_readable(self) -> tuple[Mapping[int, Checkpoint], Mapping[int, Corrupt]]:
+        """As `list_checkpoints`, and what is wrong with those that cannot be read: for people. Raises `Unavailable`."""
         found: dict[int, Checkpoint] = {}
+        damaged: dict[int, Corrupt] = {}
         for info in self._store.list(self._folder):
             last_part = info.name[len(self._folder) :]
             if _NUMBER.fullmatch(last_part):
                 partition = int(last_part)
-                found[partition] = self._decode(partition, info.metadata, None)
-        return dict(sorted(found.items()))
+                try:
+                    found[partition] = self._decode(partition, info.metadata, None)
+                except Corrupt as problem:
+                    damaged[partition] = problem
+        return dict(sorted(found.items())), dict(sorted(damaged.items()))
 
     def read(self, partition: int) -> Checkpoint | None:
         """One checkpoint as it is now; None: there is none. Raises `Corrupt`, `Unavailable`."""
@@ -204,8 +215,8 @@ class CheckpointStore:
         """Go back to `offset`, at a new epoch without an owner: everything from there on is delivered again, marked.
 
         Refused with `Conflict` while a flow owns the partition, unless `fence` takes it away from that flow;
-        `delivered` is then how far it may have delivered (the log's end, if nobody knows). Raises `Invalid` where
-        there is no offset to go back from.
+        `delivered` is then how far it may have delivered (the log's end, if nobody knows): what whoever had it before
+        delivered is marked already. Raises `Invalid` where there is no offset to go back from.
         """
         before: Checkpoint | None = None
 
@@ -231,7 +242,9 @@ class CheckpointStore:
                 epoch=found.epoch + 1,
                 owner=None,
                 offset=offset,
-                redelivered_below=max(found.redelivered_below, found.offset, delivered or 0),
+                redelivered_below=max(
+                    found.redelivered_below, found.offset, (delivered or 0) if found.owner is not None else 0
+                ),
                 updated=self._now(),
             )
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from partq_spark.flow.claims import flow_of
 from partq_spark.flow.model import (
     FlowRecord,
     GroupKey,
@@ -104,18 +105,12 @@ class Seen:
     lease_age_s: float | None = None
 
 
-def is_bound(state: GroupState, owner: Owner | None) -> bool:
-    """Whether this very instance is bound."""
-    flow = None if owner is None else state.flows.get(owner.flow)
-    return flow is not None and owner is not None and flow.bound and flow.instance == owner.instance
-
-
 def partition_status(state: GroupState, partition: Partition) -> PartitionStatus:
     """Exactly one of four (FLO-01)."""
     having = partition.holder
     if having is None:
         return PartitionStatus.UNASSIGNED
-    if not is_bound(state, having):
+    if flow_of(state, having) is None:
         return PartitionStatus.UNBOUND
     if partition.phase in (Phase.PAUSED, Phase.FENCING):
         return PartitionStatus.PAUSED

@@ -30,7 +30,9 @@ COORDINATORS: Final = ("coordinator-1", "coordinator-2")
 KEYS: Final = 50
 WARM: Final = 2  # commits: an empty batch, which names the flow, and the first with rows
 MESSAGES: Final = 20  # of a publish
-PUBLISH_EVERY_S: Final = 0.1
+PUBLISH_EVERY_S: Final = {"file": 0.1, "azurite": 0.5}
+"""Every publish is a read in each partition, of which a test's Azurite serves some dozens in a second."""
+
 STUCK_S: Final = 60.0
 """Longer than any handoff may take: session timeout, delay, max-handoff-time, a new leader, a Redis that came back."""
 
@@ -79,8 +81,17 @@ class Outcome:
 class Chaos:
     """Does what was planned on a stage whose processes are not started yet."""
 
-    def __init__(self, on: Stage, faults: Sequence[Fault], duration_s: float, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        on: Stage,
+        faults: Sequence[Fault],
+        *,
+        duration_s: float,
+        publish_every_s: float,
+        tell: Callable[[str], None],
+    ) -> None:
         self._stage = on
+        self._publish_every_s = publish_every_s
         self._cast = on.cast
         self._faults = faults
         self._duration_s = duration_s
@@ -96,14 +107,18 @@ class Chaos:
                 self._cast.start_coordinator(name)
             for driver in self._stage.drivers:
                 driver.program.start()
-            publisher = self._cast.start_publisher(MESSAGES, PUBLISH_EVERY_S, KEYS)
-            for driver in self._stage.drivers:
-                driver.program.wait_until(lambda each=driver: each.commits >= WARM, "its first rows")  # type: ignore[misc]
+            self._until_committed(1)
+            publisher = self._cast.start_publisher(MESSAGES, self._publish_every_s, KEYS)
+            self._until_committed(WARM)
             self._expect(self._stage.unsettled, "before the first fault", _REST_WAIT_S)
             self._tell(f"all drivers take part after {self._now_s():.0f} s")
             self._begun_s = time.monotonic()
             self._trouble()
             return self._end(publisher)
+
+    def _until_committed(self, batches: int) -> None:
+        for driver in self._stage.drivers:
+            driver.program.wait_until(lambda each=driver: each.commits >= batches, f"batch {batches - 1}")  # type: ignore[misc]
 
     def _now_s(self) -> float:
         return time.monotonic() - self._begun_s
@@ -250,7 +265,7 @@ def run(
         seed, duration_s=duration_s, drivers=drivers, session_timeout_s=SESSION_TIMEOUT_S, slow_store=on_azurite
     )
     with stage(folder, drivers=drivers, azurite=on_azurite) as on:
-        chaos = Chaos(on, faults, duration_s, tell)
+        chaos = Chaos(on, faults, duration_s=duration_s, publish_every_s=PUBLISH_EVERY_S[store], tell=tell)
         published = chaos.run()
         rows = [row for each in on.drivers for row in read_rows(each.name, each.sink)]
         planned = [span for each in on.drivers for span in read_planned(each.name, each.spark_checkpoint)]

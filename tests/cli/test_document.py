@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.cli.main import COMMANDS, LATER
+from partq_spark.cli.checkpoints_commands import COMMANDS as CHECKPOINTS_COMMANDS
+from partq_spark.cli.main import COMMANDS
 from partq_spark.cli.queue_commands import COMMANDS as QUEUE_COMMANDS
 
 DOCUMENT = Path(__file__).parents[2] / "docs/cli.md"
@@ -64,7 +65,9 @@ def test_the_examples_print_what_the_document_says(tmp_path: Path) -> None:
 
 def test_every_command_is_in_the_document() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    for name in (*COMMANDS, *LATER, *(f"queue {name}" for name in ("create", "alter", "delete", "trim", "list"))):
+    for name in (*COMMANDS, *(f"queue {name}" for name in ("create", "alter", "delete", "trim", "list"))):
         assert f"`partq {name}" in text
     for name in QUEUE_COMMANDS:
         assert re.search(rf"`(partq queue )?{name}`", text)
+    for name in CHECKPOINTS_COMMANDS:
+        assert re.search(rf"`(partq checkpoints )?{name}( NAME)?`", text)

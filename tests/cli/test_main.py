@@ -1,4 +1,4 @@
-"""What holds for all commands: start-up, help, names of later versions, exit codes, errors in one line."""
+"""What holds for all commands: start-up, help, exit codes, errors in one line."""
 
 from __future__ import annotations
 
@@ -98,16 +98,10 @@ def test_the_default_store_is_explained(partq: Partq) -> None:
     assert "file:///absolute/dir or azure://container/prefix" in text
 
 
-# --- what is not there yet --------------------------------------------------------------------------------------------
+# --- what is not there ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [["checkpoints", "orders"], ["checkpoints", "rewind"]], ids=" ".join)
-def test_commands_of_later_versions_are_refused_by_name(partq: Partq, words: list[str]) -> None:
-    assert partq.misuse(*words, "--group", "g").endswith("comes with a later version of partq.")
-    assert words[0] in partq.misuse(*words)
-
-
-def test_an_unknown_command_is_not_taken_for_a_later_one(partq: Partq) -> None:
+def test_an_unknown_command_is_refused_with_one_that_is_near(partq: Partq) -> None:
     assert partq.misuse("brows") == "Error: No such command 'brows'. Did you mean 'browse'?"
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from partq_spark import offsets
 from partq_spark.errors import ObjectMissing, Unavailable
+from partq_spark.options import Place
+from partq_spark.timestamps import parse_rfc3339
 from tests.flow.consuming.test_sharing import delivered, expected
 from tests.flow.consuming.world import Query, World, begun
 from tests.flow.session.world import KEY
@@ -137,7 +139,15 @@ def test_the_group_begins_where_its_first_query_says_and_later_ones_are_warned(
         world.query(startingOffsets="latest").start().plan()
         assert "rewind" not in caplog.text
         world.query(startingOffsets="earliest").start().plan()
-    assert "`partq checkpoints rewind orders --group billing`" in caplog.text
+    command = "partq checkpoints rewind orders --group billing"
+    assert f"`{command} --to earliest --store file:///nowhere`" in caplog.text
+    with caplog.at_level(logging.WARNING, "partq.flow"):
+        world.query(startingOffsets='{"0": 1, "1": 1}').start().plan()
+        query = world.query()
+        query.options = replace(query.options, start=Place(time_us=parse_rfc3339("2026-11-20T09:30:00+01:00")))
+        query.start().plan()
+    assert f"`{command} --to 1 --store file:///nowhere`" in caplog.text
+    assert f"`{command} --to-timestamp 2026-11-20T08:30:00.000000Z --store file:///nowhere`" in caplog.text
     assert world.queue.refresh().groups[KEY.group].start == (3, 3)
 
 

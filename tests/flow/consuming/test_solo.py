@@ -289,7 +289,7 @@ def test_the_answer_to_taking_it_again_is_lost(world: World, monkeypatch: pytest
     drained(world, query)
     rewind(world, 0, 1)
     swap, load = world.objects.swap, world.objects.load
-    lost = []
+    lost: list[str] = []
 
     def swap_unheard(name: str, document: bytes | Mapping[str, str], *, expected: str | None) -> str:
         etag = swap(name, document, expected=expected)

@@ -1,0 +1,257 @@
+"""`partq checkpoints`: how far a group is by its checkpoints, and taking it back to an earlier place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from partq_spark.cli import output
+from partq_spark.cli.arguments import (
+    TIME,
+    Checked,
+    Refused,
+    Target,
+    json_option,
+    name_check,
+    queue_argument,
+    target_options,
+    wrong_use,
+)
+from partq_spark.cli.lazy import Lazy, LazyGroup
+from partq_spark.errors import Invalid, PartqError, Unavailable
+
+if TYPE_CHECKING:
+    from partq_spark.flow.checkpoints import CheckpointStore
+    from partq_spark.log.model import Head
+    from partq_spark.log.queue import Queue
+    from partq_spark.rewinding import Goal, Outcome, Step
+
+EARLIEST = "earliest"
+GROUP = Checked("name", name_check("group"))
+
+
+def _place(text: str) -> int | str:
+    if text == EARLIEST:
+        return text
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise Invalid(f"{text!r} is not allowed: give an offset (a whole number from 0) or {EARLIEST!r}")
+    return int(text)
+
+
+class Checkpoints(LazyGroup):
+    """`partq checkpoints NAME` shows; a first word that is a command is that command. A queue that has such a name is
+    shown by `partq checkpoints show NAME`.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.lazy and args[0] not in ctx.help_option_names:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+COMMANDS = {
+    "show": Lazy("partq_spark.cli.checkpoints_commands:show", "Show the checkpoint of every partition."),
+    "rewind": Lazy("partq_spark.cli.checkpoints_commands:rewind", "Take a group back: messages are delivered again."),
+}
+
+
+@click.group("checkpoints", cls=Checkpoints, lazy=COMMANDS)
+def checkpoints() -> None:
+    """Show how far a consumer group is, and take it back.
+
+    \b
+    partq checkpoints NAME --group G
+    partq checkpoints rewind NAME --group G --to earliest --yes
+    """
+
+
+group_option = click.option("--group", type=GROUP, metavar="NAME", required=True, help="The consumer group.")
+
+
+@click.command("show")
+@queue_argument
+@group_option
+@json_option
+@target_options
+def show(target: Target, name: str, group: str, as_json: bool) -> None:
+    """Show the checkpoint of every partition.
+
+    `acknowledged` is the next message to deliver: everything before it is dealt with. Messages below `redelivered
+    below` may have been delivered before. `flow` has the partition, or had it last.
+    """
+    from partq_spark.cli import checkpoints_view
+    from partq_spark.log.admin import group_of
+
+    with target.queue(name) as queue:
+        head = queue.refresh()
+        group_of(queue, head, group)
+        found, damaged = _checkpoints(queue, head, group).list_readable()
+        shown = checkpoints_view.rows(head, group, found, damaged)
+        if as_json:
+            output.print_json(checkpoints_view.document(queue, group, shown))
+        else:
+            checkpoints_view.print_rows(shown, now_us=queue.effects.time_us())
+        for problem in damaged.values():
+            raise problem
+
+
+@click.command("rewind")
+@queue_argument
+@group_option
+@click.option(
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="P",
+    help="Only this one; may be given several times.  [default: all]",
+)
+@click.option(
+    "--to",
+    type=Checked("offset", _place),
+    metavar="OFFSET",
+    help="To this offset of each partition, or `earliest`: to the first message that is kept.",
+)
+@click.option(
+    "--to-timestamp",
+    "time_us",
+    type=TIME,
+    metavar="RFC3339",
+    help="To the first message published then or later; a partition that is not as far stays.",
+)
+@click.option("--by", type=click.IntRange(min=1), metavar="N", help="By so many messages of each partition.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--yes", is_flag=True, help="Really do it.")
+@json_option
+@target_options
+def rewind(
+    target: Target,
+    name: str,
+    group: str,
+    partitions: tuple[int, ...],
+    to: int | str | None,
+    time_us: int | None,
+    by: int | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Take a group back: messages are delivered again.
+
+    They are marked as redelivered. Without --yes it only says what would come again; all is checked before anything is
+    changed. A flow that has a partition loses it, and gets it again from the earlier place, by the coordinator, which
+    hears of it at once with --ownership. If the command was cut off, the same command finishes it (with --by: for the
+    partitions that are left).
+    """
+    from partq_spark.cli import checkpoints_view
+
+    goal = _goal(to, time_us, by)
+    with target.queue(name) as queue:
+        head = queue.refresh()
+        store = _checkpoints(queue, head, group)
+        steps = _plan(queue, head, group, store, partitions, goal)
+        notes = _notes(target, steps)
+        if dry_run or not yes:
+            _print_plan(queue, group, steps, notes, as_json=as_json, dry_run=dry_run)
+            return
+        from partq_spark.rewinding import carry_out
+
+        outcome = carry_out(queue, store, group, steps)
+        if outcome.done:
+            notes += _announced(target, queue)
+        if as_json:
+            output.print_json(checkpoints_view.rewound_document(queue, group, steps, outcome, notes))
+        else:
+            checkpoints_view.print_rewound(queue, group, steps, outcome, notes)
+        if outcome.error is not None:
+            raise _unfinished(steps, outcome)
+
+
+def _checkpoints(queue: Queue, head: Head, group: str) -> CheckpointStore:
+    from partq_spark.flow.checkpoints import CheckpointStore
+    from partq_spark.flow.model import GroupKey
+
+    return CheckpointStore(queue.store, GroupKey(queue.namespace, queue.name, group), head.queue_id)
+
+
+def _goal(to: int | str | None, time_us: int | None, by: int | None) -> Goal:
+    from partq_spark.rewinding import Goal
+
+    if sum(each is not None for each in (to, time_us, by)) != 1:
+        wrong_use("say where to go back to: give exactly one of --to, --to-timestamp and --by.")
+    if to == EARLIEST:
+        return Goal(earliest=True)
+    return Goal(offset=None if to is None else int(to), time_us=time_us, by=by)
+
+
+def _plan(
+    queue: Queue, head: Head, group: str, store: CheckpointStore, partitions: tuple[int, ...], goal: Goal
+) -> tuple[Step, ...]:
+    from partq_spark.log.admin import group_of
+    from partq_spark.rewinding import plan
+
+    group_of(queue, head, group)
+    return plan(str(queue), head, store.list_readable(), partitions, goal, queue.offsets_at)
+
+
+def _notes(target: Target, steps: tuple[Step, ...]) -> list[str]:
+    """What a person should know before or after."""
+    owners = sorted({step.owner.flow for step in steps if step.owner is not None and step.messages})
+    if not owners or target.ownership != "none":
+        return []
+    flows = owners[0] if len(owners) == 1 else f"{owners[0]} and {output.plural(len(owners) - 1, 'other flow')}"
+    note = (
+        f"partitions belong to {flows}: without --ownership a coordinator notices when it looks at the queue the next "
+        "time (looks.heads_s: 1 s on file:, 5 s on azure:), a query with ownership=none within its checkpointInterval"
+    )
+    return [note]
+
+
+def _print_plan(
+    queue: Queue, group: str, steps: tuple[Step, ...], notes: list[str], *, as_json: bool, dry_run: bool
+) -> None:
+    from partq_spark.cli import checkpoints_view
+
+    if as_json:
+        output.print_json(checkpoints_view.rewound_document(queue, group, steps, None, notes))
+    else:
+        checkpoints_view.print_plan(steps, notes)
+    messages = output.plural(sum(step.messages for step in steps), "message")
+    if not dry_run:
+        raise Refused(f"this would deliver {messages} of {queue} to group {group!r} again. Add --yes to do so.")
+    if not as_json:
+        click.echo(f"Would deliver {messages} of {queue} to group {group!r} again. Nothing was changed.")
+
+
+def _announced(target: Target, queue: Queue) -> list[str]:
+    """Tell coordinators at once. They find out by themselves if that fails."""
+    from partq_spark.flow.model import GroupKey
+    from partq_spark.flow.stores.api import HEAD
+
+    try:
+        with target.group_ownership(queue.store) as ownership:
+            if ownership is not None:
+                ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))
+    except Unavailable as error:
+        return [f"coordinators could not be told, they notice by themselves within seconds: {error}"]
+    return []
+
+
+def _unfinished(steps: tuple[Step, ...], outcome: Outcome) -> PartqError:
+    from partq_spark.cli.status_view import ranges
+
+    done = [each.after for each in outcome.done]
+    numbers = [each.partition for each in done]
+    left = [step.partition for step in steps if step.messages and step.partition not in numbers]
+    so_far = f"{ranges(numbers)} {'is' if len(done) == 1 else 'are'} rewound" if done else "nothing was changed"
+    if left:
+        which = " ".join(f"--partition {number}" for number in left)
+        text = f"partition {left[0]} was not rewound, {so_far}: {outcome.error}; repeat the command with {which}"
+    else:
+        again = f"--partition {done[0].partition} --to {done[0].offset}" if done else "the same options"
+        text = (
+            f"{so_far}, but the queue's head could not be told, so that flows may not notice: {outcome.error}; repeat "
+            f"the command with {again}"
+        )
+    return PartqError(text)

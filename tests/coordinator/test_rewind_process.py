@@ -1,0 +1,116 @@
+"""`partq checkpoints rewind` while plain Python flows consume: a real coordinator, a real Redis, nobody stopped."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.claims import Claim
+from partq_spark.flow.loop import Batch, run_flow
+from partq_spark.flow.model import GroupKey
+from partq_spark.flow.session import Session
+from partq_spark.flow.stores import open_ownership
+from tests.cli.conftest import Partq
+from tests.coordinator.sidecars import SESSION, Place, eventually
+from tests.support.servers import RedisServer, running
+
+pytestmark = [pytest.mark.redis, pytest.mark.crash]
+
+SELDOM = {"PARTQ_COORDINATOR_HEADS_S": "60"}
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with running(RedisServer()) as server:
+        yield server
+
+
+@dataclass(slots=True)
+class Consumer:
+    """A flow in a thread, with what it handled: partition, offset, marked."""
+
+    place: Place
+    key: GroupKey
+    handled: list[tuple[int, int, bool]] = field(default_factory=list)
+
+    def _read(self, claim: Claim) -> Batch[int] | None:
+        end = self.place.queue(self.key).refresh().next[claim.partition]
+        if end <= claim.position:
+            return None
+        return Batch(
+            partition=claim.partition,
+            begin=claim.position,
+            end=end,
+            messages=range(claim.position, end),
+            redelivered_below=claim.redelivered_below,
+        )
+
+    def _handle(self, batch: Batch[int]) -> None:
+        self.handled += [(batch.partition, offset, offset < batch.redelivered_below) for offset in batch.messages]
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[None]:
+        stop = threading.Event()
+        queue_id = self.place.queue(self.key).head.queue_id
+        session = Session(
+            open_ownership(self.place.ownership, store=self.place.store, group=self.key),
+            self.checkpoints(),
+            self.key,
+            queue_id,
+            name,
+            SESSION,
+        )
+        thread = threading.Thread(
+            target=run_flow, args=(session, self._read, self._handle), kwargs={"keep_on": lambda: not stop.is_set()}
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(30)
+
+    def checkpoints(self) -> CheckpointStore:
+        return CheckpointStore(self.place.store, self.key, self.place.queue(self.key).head.queue_id)
+
+    def offsets(self) -> list[int | None]:
+        return [each.offset for each in self.checkpoints().list_checkpoints().values()]
+
+
+@pytest.mark.conformance("CHK-04")
+@pytest.mark.parametrize("told", [True, False], ids=["told", "looks"])
+def test_idle_flows_get_rewound_partitions_again(tmp_path: Path, redis: RedisServer, told: bool) -> None:
+    """Told by the ownership store at once; else as soon as the coordinator looks at the head."""
+    place = Place(tmp_path, redis.url)
+    partq = Partq(tmp_path / "store")
+    key = place.group(partitions=2)
+    partq("publish", "orders", stdin="\n".join(json.dumps({"key": f"k{n}", "value": "x"}) for n in range(40)))
+    ends = list(place.queue(key).refresh().next)
+    consumer = Consumer(place, key)
+    with place.sidecar(**SELDOM if told else {}) as sidecar, consumer.running("a"), consumer.running("b"):
+        eventually(lambda: consumer.offsets() == ends, "acknowledgement of everything")
+        eventually(lambda: place.shares(key) == {"a": 1, "b": 1}, "balance")
+        before = {number: each.owner for number, each in consumer.checkpoints().list_checkpoints().items()}
+        first = list(consumer.handled)
+        assert sorted(first) == [(p, offset, False) for p in (0, 1) for offset in range(ends[p])]
+        for partition in (1, 0):  # one right after the other
+            begun_s = time.monotonic()
+            words = ["checkpoints", "rewind", "orders", "--group", "billing", "--to", 3, "--partition", partition]
+            partq(*words, "--yes", "--ownership", place.ownership if told else "none")
+            again = [(partition, offset, True) for offset in range(3, ends[partition])]
+            eventually(lambda: consumer.handled[-len(again) :] == again, "second delivery")  # noqa: B023 - called here
+            assert time.monotonic() - begun_s < 5, "at once, or within the coordinator's look at the heads"
+        eventually(lambda: consumer.offsets() == ends, "acknowledgement of what came again")
+        assert len(consumer.handled) == len(first) + sum(ends) - 6
+        after = {number: each.owner for number, each in consumer.checkpoints().list_checkpoints().items()}
+        assert after == before, "the same flows, none of which had to bind again"
+        assert len(sidecar.lines("checkpoint_ahead")) == 2
+        assert not sidecar.lines("flow_unbound")
