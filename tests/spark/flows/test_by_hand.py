@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row
 
 from partq_spark.acknowledge import Acknowledger, KeySequences
 from partq_spark.errors import Invalid, Unavailable
 from tests.spark.flows.conftest import GROUP, Shared
-from tests.support.spark import failure, wait_until
+from tests.support.spark import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 
@@ -139,5 +140,5 @@ def test_a_flow_that_is_not_here_is_named(shared: Make) -> None:
 
 def test_the_flow_must_have_a_name(shared: Make) -> None:
     orders = shared(partitions=1)
-    query = orders.consumer("one").start(orders.stream(ackMode="manual"))
-    assert "ackMode='manual' needs the option flow" in failure(query)
+    with pytest.raises(AnalysisException, match="ackMode='manual' needs the option flow"):
+        orders.stream(ackMode="manual")
