@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row
 
 from partq_spark.acknowledge import Acknowledger, KeySequences
@@ -136,9 +135,3 @@ def test_a_flow_that_is_not_here_is_named(shared: Make) -> None:
         Unavailable, match=f"flow 'nobody' of group default/{orders.name}/billing has no reader process"
     ):
         acknowledger(orders, "nobody", timeout_s=0.5).in_hand()
-
-
-def test_the_flow_must_have_a_name(shared: Make) -> None:
-    orders = shared(partitions=1)
-    with pytest.raises(AnalysisException, match="ackMode='manual' needs the option flow"):
-        orders.stream(ackMode="manual")
