@@ -116,10 +116,8 @@ class Consumer:
     @property
     def address(self) -> Address | None:
         """By which this machine finds the flow, once its name is known."""
-        target, flow = self._options.target, self._who.flow
-        if flow is None:
-            return None
-        return Address(target.store, target.namespace, target.queue, self._group.name, flow)
+        at, flow = self._options.target, self._who.flow
+        return Address(at.store, at.namespace, at.queue, self._group.name, flow) if flow is not None else None
 
     @property
     def needs_mailbox(self) -> bool:
@@ -266,6 +264,7 @@ class Consumer:
         """A batch is complete."""
         member.acknowledge(done)
         say = self._times.acknowledged(self._effects.now_s(), self.queue.head.config.max_handoff_time_s)
+        member.note(self._times.remark)
         if say is not None:
             _log.warning("flow %s of %s: %s", self._who.flow, self.queue, say)
 

@@ -1,37 +1,44 @@
-"""`partq demo`: the main job on real data, with a summary a person likes to read. The queries run as a process of
-their own.
+"""`partq demo`: streaming queries share a queue of real flights, one comes later, one is killed, the outcome is proven.
+
+The command and its options; the story is in `demo_story`. The coordinator and the queries are processes of their own.
 """
 
 from __future__ import annotations
 
+import fcntl
 import getpass
-import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, json_option
-from partq_spark.demo.check import Outcome, check
-from partq_spark.demo.flights import Prepared, prepare
-from partq_spark.errors import PartqError, Unavailable
-from partq_spark.log.admin import create_queue
+from partq_spark.cli import output
+from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, json_option, wrong_use
+from partq_spark.cli.demo_screen import Screen
+from partq_spark.cli.demo_story import Story
+from partq_spark.cli.status_command import look
+from partq_spark.demo.family import family
+from partq_spark.demo.flights import prepare
+from partq_spark.errors import Invalid, PartqError
+from partq_spark.flow.stores import open_ownership
+from partq_spark.flow.stores.api import OwnershipStore
+from partq_spark.log.admin import create_group, create_queue
+from partq_spark.log.model import QueueConfig
+from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
 
-QUEUE = "flights"
-TIMEOUT_S = 300.0
-BAR_WIDTH = 32
+QUEUE: Final = "flights"
+GROUP: Final = "board"
+FILES: Final = 20
+REBALANCE_DELAY_S: Final = 1.0
+SESSION_S: Final = 5
 
 
 @click.command("demo")
@@ -40,131 +47,85 @@ BAR_WIDTH = 32
 @click.option(
     "--namespace", type=NAMESPACE, metavar="NAME", default="default", show_default=True, help="The namespace."
 )
-@click.option("--ownership", type=OWNERSHIP, metavar="none", help="Only none: the rest comes with a later version.")
+@click.option(
+    "--ownership",
+    type=OWNERSHIP,
+    metavar="WHERE",
+    default="store",
+    show_default=True,
+    help="Where the group keeps who has what: store, redis://host:port/db or rediss://….",
+)
 @json_option
-def demo(partitions: int, store: str | None, namespace: str, ownership: str | None, as_json: bool) -> None:
-    """Publish 336,776 real flights and read them back, every aircraft in order.
+def demo(partitions: int, store: str | None, namespace: str, ownership: str, as_json: bool) -> None:
+    """Send 336,776 real flights through a queue that queries share.
 
-    The flights that left New York in 2013, keyed by the aircraft's tail number: one Spark query publishes them in the
-    order of departure, another reads them at the same time. No server is needed. Then what was delivered is checked:
-    no flight missing, none twice, every aircraft's flights in order.
+    The flights that left New York in 2013 are published at a steady pace, keyed by the aircraft's tail number. Two
+    streaming queries share them, a third one joins, then one is killed and does not come back; a coordinator moves the
+    partitions, and every move is shown. No server is needed. Then what was delivered is checked: no flight missing,
+    none twice unless it is marked as redelivered, every aircraft's flights in order.
     """
+    if ownership == "none":
+        wrong_use(
+            "--ownership none is not for the demo, whose queries share a group: use store or redis://host:port/db"
+        )
     console = Console(stderr=as_json, highlight=False)
     folder = Path(tempfile.gettempdir()) / f"partq-demo-{getpass.getuser()}"
-    shutil.rmtree(folder, ignore_errors=True)
+    store = store or f"file://{folder / 'store'}"
     begun_s = time.monotonic()
-    with console.status("reading the flights …"):
-        prepared = prepare(folder / "flights")
-        store = store or f"file://{folder / 'store'}"
-        create_queue(open_store(store), namespace, QUEUE, partitions)
-    console.print(
-        f"[bold]{prepared.flights:,}[/] flights of [bold]{prepared.aircraft:,}[/] aircraft, "
-        f"queue [bold]{QUEUE}[/] with [bold]{partitions}[/] partitions in {store}",
-        soft_wrap=True,
-    )
-    facts = _run_queries(folder, store, namespace, prepared, console)
-    with console.status("checking what was delivered …"):
-        outcome = check(folder / "delivered", prepared.flights, partitions)
-    seconds = time.monotonic() - begun_s
-    if as_json:
-        click.echo(json.dumps({"ok": outcome.ok, "seconds": seconds, "store": store, **facts, **asdict(outcome)}))
-    else:
-        where = f"--store {store}" + (f" --namespace {namespace}" if namespace != "default" else "")
-        _summary(console, prepared, outcome, facts, seconds, where)
-    if not outcome.ok:
-        raise PartqError(f"the check of what was delivered failed: {outcome}; the files are kept in {folder}")
+    with _alone(folder), _group(store, namespace, ownership, partitions) as (queue, kept):
+        arguments = {"work": str(folder), "queue": QUEUE, "group": GROUP}
+        arguments |= {"session": str(SESSION_S), "partitions": str(partitions)}
+        with family(folder, store=store, namespace=namespace, ownership=ownership, arguments=arguments) as processes:
+            prepared = prepare(folder / "flights", FILES)  # while Spark starts
+            with Screen(console, rebalance_delay_s=REBALANCE_DELAY_S, session_s=SESSION_S) as screen:
+                screen.head(prepared.flights, prepared.aircraft, partitions, store)
+                flights = prepared.flights
+                story = Story(*processes, look=lambda: look(queue, kept, GROUP), screen=screen, flights=flights)
+                story.play()
+        facts, moves = story.proved, story.ledger.moves
+        seconds = time.monotonic() - begun_s
+        if as_json:
+            told = {**facts, "seconds": seconds, "store": store, "moves": [asdict(move) for move in moves]}
+            output.print_json(told)
+        else:
+            screen.proof(facts, flights, moves)
+            where = f"--store {store}" + (f" --namespace {namespace}" if namespace != "default" else "")
+            screen.end(seconds, _commands(where, ownership))
+        if not facts["ok"]:
+            raise PartqError(f"the check of what was delivered failed: {facts}; everything is kept in {folder}")
 
 
-def _run_queries(folder: Path, store: str, namespace: str, prepared: Prepared, console: Console) -> dict[str, Any]:
-    """Run the Spark process to its end, showing what it tells. Returns its closing facts."""
-    log = folder / "spark.log"
-    command = [sys.executable, "-m", "partq_spark.demo.queries", "--flights", str(folder / "flights")]
-    command += ["--work", str(folder), "--store", store, "--namespace", namespace]
-    command += ["--expected", str(prepared.flights), "--timeout", str(TIMEOUT_S)]
-    # Spark's workers must be this Python: the first python3 on PATH may have no partq (spark-traps 27).
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
-    ):
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """The folder, empty, and nobody else's demo in it. Raises `Invalid` if there is one."""
+    with folder.with_suffix(".lock").open("w") as lock:
         try:
-            return _follow(_lines(process), prepared, console)
-        except _Stopped as stopped:
-            raise Unavailable(f"the demo's Spark queries stopped: {str(stopped) or 'no message'}; see {log}") from None
-        finally:
-            if process.poll() is None:
-                process.terminate()
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Invalid(f"another demo of yours runs in {folder}: wait for it, or set TMPDIR for this one") from None
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        yield
 
 
-class _Stopped(Exception):
-    """The Spark process ended before it was done; the text is its reason."""
-
-
-def _lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    for line in process.stdout or ():
-        if line.startswith("{"):  # Spark prints to standard output too
-            yield json.loads(line)
-
-
-def _follow(events: Iterator[dict[str, Any]], prepared: Prepared, console: Console) -> dict[str, Any]:
-    with Progress(
-        TextColumn("{task.description:>18}"),
-        BarColumn(BAR_WIDTH),
-        TextColumn("{task.completed:>9,.0f}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    ) as bars:
-        starting = bars.add_task("starting Spark", total=None)
-        published = bars.add_task("published", total=prepared.flights, visible=False)
-        read = bars.add_task("read back", total=prepared.flights, visible=False)
-        for event in events:
-            if event["event"] == "started":
-                bars.update(starting, visible=False)
-                bars.update(published, visible=True)
-                bars.update(read, visible=True)
-            elif event["event"] == "failed":
-                raise _Stopped(event["error"])
-            else:
-                bars.update(published, completed=event["published"])
-                bars.update(read, completed=event["read"])
-                if event["event"] == "done":
-                    return {name: event[name] for name in ("published", "read", "published_s", "read_s")}
-    raise _Stopped
-
-
-def _summary(
-    console: Console, prepared: Prepared, outcome: Outcome, facts: dict[str, Any], seconds: float, where: str
-) -> None:
-    rates = Table(show_header=False, box=None, padding=(0, 2))
-    for name, messages, took_s in (
-        ("published", facts["published"], facts["published_s"]),
-        ("read back", facts["read"], facts["read_s"]),
-    ):
-        rates.add_row(name, f"{messages:,} messages", f"{took_s:.1f} s", f"{messages / took_s:,.0f} messages/s")
-    console.print()
-    console.print(rates)
-    console.print("\n  messages per partition")
-    most = max(outcome.per_partition) or 1
-    for partition, messages in enumerate(outcome.per_partition):
-        bar = "█" * round(BAR_WIDTH * messages / most)
-        console.print(f"  {partition:>3}  [cyan]{bar:<{BAR_WIDTH}}[/]  {messages:>7,}")
-    console.print()
-    _verdict(
-        console, outcome.missing == 0, f"none of {prepared.flights:,} flights missing", f"{outcome.missing:,} missing"
+def _commands(where: str, ownership: str) -> Sequence[str]:
+    return (
+        f"partq status {QUEUE} --group {GROUP} --ownership {ownership} {where}",
+        f"partq browse {QUEUE} {where} --limit 5",
     )
-    _verdict(console, outcome.twice == 0, "none delivered twice", f"{outcome.twice:,} delivered twice")
-    _verdict(
-        console,
-        outcome.aircraft_out_of_order == 0 and outcome.offsets_out_of_order == 0,
-        f"the flights of each of {outcome.aircraft:,} aircraft in order of departure",
-        f"{outcome.aircraft_out_of_order:,} aircraft out of order",
-    )
-    console.print(f"\n  {seconds:.0f} s in all. The queue is still there, look for yourself:\n", style="dim")
-    console.print(f"  partq browse {QUEUE} {where} --limit 5", soft_wrap=True)
-    console.print(f"  partq queue describe {QUEUE} {where}", soft_wrap=True)
 
 
-def _verdict(console: Console, good: bool, well: str, badly: str) -> None:
-    console.print(f"  [green]✓[/] {well}" if good else f"  [red]✗ {badly}[/]")
+@contextmanager
+def _group(store: str, namespace: str, ownership: str, partitions: int) -> Iterator[tuple[Queue, OwnershipStore]]:
+    """The new queue with its group, and where the group keeps who has what. Raises `Invalid` if the queue exists."""
+    objects = open_store(store)
+    kept = open_ownership(ownership, store=objects)
+    try:
+        config = QueueConfig(rebalance_delay_s=REBALANCE_DELAY_S)
+        queue = create_queue(objects, namespace, QUEUE, partitions, config)
+        # Here already, so that the coordinator knows it when the first flow comes.
+        create_group(queue, GROUP, (0,) * partitions)
+        yield queue, kept
+    finally:
+        kept.close()
+        objects.close()

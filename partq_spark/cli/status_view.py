@@ -42,6 +42,7 @@ def document(view: GroupView) -> dict[str, Json]:
                 "bound": each.bound,
                 "partitions": list(each.partitions),
                 "last_seen_s": _rounded(each.last_seen_s),
+                "note": each.note,
             }
             for each in view.flows
         ],
@@ -128,6 +129,11 @@ def _print_flows(flows: Sequence[FlowView]) -> None:
     output.print_table((("flow", "<"), ("state", "<"), ("partitions", "*"), ("last seen", ">")), rows)
     if len(flows) > MOST_SHOWN:
         click.echo(f"… and {output.plural(len(flows) - MOST_SHOWN, 'more flow')}: --json shows all")
+    notes = [f"flow {each.flow}: {output.printable(each.note)}" for each in flows if each.note]
+    if notes:
+        click.echo()
+    for note in notes[:MOST_SHOWN]:
+        click.echo(note)
 
 
 def _print_partitions(partitions: Sequence[PartitionView]) -> None:

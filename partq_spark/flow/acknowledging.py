@@ -17,7 +17,7 @@ from partq_spark.flow.effects import Effects
 from partq_spark.flow.hand import Hand, Holding
 from partq_spark.flow.model import Delivery, GroupKey
 from partq_spark.flow.settings import SessionSettings
-from partq_spark.flow.stores.api import OwnershipStore
+from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
 
 _log = logging.getLogger("partq.flow")
 
@@ -83,6 +83,22 @@ class Acknowledger:
         with ending_if_unknown(life):
             self._ownership.report(self._key, self._flow, life.instance, entries)
         life.renew(sent_s)
+
+    def note(self, life: Life | None, text: str) -> None:
+        """Put a remark for people into the flow's record, if it is not there. It is not worth a failure: one that did
+        not come through is written by a later call.
+        """
+        if life is None or life.ended or life.note == text:
+            return
+        life.note = None
+        try:
+            self._ownership.note(self._key, self._flow, life.instance, text)
+        except (Fenced, Reincarnated) as error:
+            life.end(str(error))
+        except Unavailable as error:
+            _log.debug("flow %s of group %s could not say %r: %s", self._flow, self._key, text, error)
+        else:
+            life.note = text
 
     def _acknowledge(self, holding: Holding, checkpoint: Checkpoint, everything: bool) -> bool:
         """Move the checkpoint if it is time; whether it was. At once where a handoff waits for it."""

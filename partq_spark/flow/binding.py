@@ -40,7 +40,7 @@ class Life:
     is one assignment, and whichever comes last of two renewals is true.
     """
 
-    __slots__ = ("ended", "instance", "renewed_s", "seen", "session_timeout_s", "state_token", "updates")
+    __slots__ = ("ended", "instance", "note", "renewed_s", "seen", "session_timeout_s", "state_token", "updates")
 
     def __init__(self, instance: str, session_timeout_s: float, renewed_s: float) -> None:
         self.instance = instance
@@ -50,6 +50,7 @@ class Life:
         self.ended = ""  # why
         self.seen = False  # the coordinator has taken notice of it
         self.updates = 0  # FlowChangeUpdates passed on
+        self.note: str | None = ""  # what its record says to people; None: nobody knows
 
     def renew(self, sent_s: float) -> None:
         """A renewal that was sent at `sent_s` has succeeded."""

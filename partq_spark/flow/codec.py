@@ -169,6 +169,7 @@ def encode_record(record: FlowRecord) -> bytes:
                 for partition, one in sorted(record.deliveries.items())
             ],
             "former": record.former,
+            "note": record.note,
         },
     )
 
@@ -198,6 +199,7 @@ def _record_in(raw: dict[str, Any]) -> FlowRecord:
             ),
         ),
         former=tuple(_text(instance) for instance in raw["former"]),
+        note=_text(raw.get("note", "")),  # flows that say nothing to people yet write records too
     )
 
 

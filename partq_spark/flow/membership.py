@@ -11,8 +11,8 @@ from partq_spark.flow.claims import Binding, Position, View
 class Membership(Protocol):
     """One flow of a group, in one process. `beat` may be called by any thread, the rest by one at a time.
 
-    Everything but `is_bound`, `instance`, `mapping`, `in_hand`, `lease_left_s` and `has_news` may raise `Unavailable`:
-    then it is called again. `Session` says what each of them does.
+    Everything but `is_bound`, `instance`, `mapping`, `in_hand`, `note`, `lease_left_s` and `has_news` may raise
+    `Unavailable`: then it is called again. `Session` says what each of them does.
     """
 
     @property
@@ -45,6 +45,8 @@ class Membership(Protocol):
     def flush(self) -> None: ...
 
     def in_hand(self) -> Mapping[int, int]: ...
+
+    def note(self, text: str | None) -> None: ...
 
     def lease_left_s(self) -> float: ...
 

@@ -153,7 +153,7 @@ class FlowRecord:
     of Consumer Loss"). `deliveries` outlives instances: who binds under a name takes over what the former instance
     reported, as long as the store is in the same incarnation. `former` names those instances, newest first, as many as
     are of use: only of them, and of the record's own, does a missing entry say that nothing was delivered. Any other
-    may have reported to a record that was lost.
+    may have reported to a record that was lost. `note` is what it says of itself to people; nobody decides by it.
     """
 
     flow: str
@@ -165,6 +165,7 @@ class FlowRecord:
     mapping: Mapping[int, int] = field(default_factory=dict)
     deliveries: Mapping[int, Delivery] = field(default_factory=dict)
     former: tuple[str, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

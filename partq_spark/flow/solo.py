@@ -192,6 +192,9 @@ class SoloSession:
     def in_hand(self) -> Mapping[int, int]:
         return self._hand.unacknowledged()
 
+    def note(self, text: str | None) -> None:
+        """Nobody listens."""
+
     def lease_left_s(self) -> float:
         return math.inf if self._me is not None else -1.0
 

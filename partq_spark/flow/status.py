@@ -60,13 +60,16 @@ class PartitionView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowView:
-    """One flow. `last_seen_s`: since its last heartbeat, by the ownership store's clock; None: it has none."""
+    """One flow. `last_seen_s`: since its last heartbeat, by the ownership store's clock; None: it has none. `note` is
+    what it says of itself.
+    """
 
     flow: str
     active: bool
     bound: bool
     partitions: tuple[int, ...]
     last_seen_s: float | None
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,6 +172,7 @@ def _without_coordinator(seen: Seen) -> GroupView:
                 bound=record.bound,
                 partitions=(),
                 last_seen_s=seen.beats_age_s.get(name),
+                note=_note(seen, name),
             )
             for name, record in sorted(seen.records.items())
         ),
@@ -264,7 +268,14 @@ def _flow(seen: Seen, state: GroupState, name: str) -> FlowView:
         bound=bool(flow and flow.bound),
         partitions=tuple(having),
         last_seen_s=seen.beats_age_s.get(name),
+        note=_note(seen, name),
     )
+
+
+def _note(seen: Seen, name: str) -> str:
+    """What it says, while it is there to say it."""
+    record = seen.records.get(name)
+    return record.note if record is not None and record.bound else ""
 
 
 def _remaining(seen: Seen, timer: str, deadline_s: float | None) -> float | None:

@@ -25,10 +25,9 @@ MOST_DRIVERS: Final = 8
 _MOST_TOLD: Final = 60
 
 
-def command(outcome: Outcome) -> str:
+def command(*, minutes: float, seed: int, drivers: int, store: str) -> str:
     """What repeats a run."""
-    words = f"scripts/chaos --minutes {outcome.minutes:g} --seed {outcome.seed}"
-    return f"{words} --drivers {outcome.drivers} --store {outcome.store}"
+    return f"scripts/chaos --minutes {minutes:g} --seed {seed} --drivers {drivers} --store {store}"
 
 
 def told(outcome: Outcome) -> list[str]:
@@ -43,7 +42,7 @@ def told(outcome: Outcome) -> list[str]:
     return [
         f"{outcome.drivers} Spark drivers on {STORES[outcome.store]}, seed {outcome.seed}",
         f"{outcome.minutes:g} minutes of faults, {outcome.took_s:.0f} s in all",
-        f"{sum(course.done.values())} faults: {', '.join(faults)}",
+        f"{sum(course.done.values())} faults: {', '.join(faults)}; {course.missed} found nobody to strike",
         f"{verdict.messages} messages, {verdict.rows} rows in {verdict.batches} micro-batches of the sinks",
         f"{verdict.marked} rows are marked redelivered ({share:.1%}), {repeated}",
         f"{verdict.left_out} times a repeated batch left a partition out that had moved on",
@@ -58,7 +57,8 @@ def told(outcome: Outcome) -> list[str]:
 
 def section(outcome: Outcome, machine: Environment) -> str:
     """The report as a section of the document."""
-    text = filled(TEMPLATE, command=command(outcome), machine=machine, lines=told(outcome))
+    words = command(minutes=outcome.minutes, seed=outcome.seed, drivers=outcome.drivers, store=outcome.store)
+    text = filled(TEMPLATE, command=words, machine=machine, lines=told(outcome))
     return text.replace("{{store}}", STORES[outcome.store])
 
 
@@ -86,14 +86,19 @@ def main(arguments: Sequence[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     tell(f"seed {seed}, everything is written to {folder}")
     machine = observe(folder)
-    outcome = run(folder, minutes=found.minutes, seed=seed, drivers=found.drivers, store=found.store, tell=tell)
+    again = command(minutes=found.minutes, seed=seed, drivers=found.drivers, store=found.store)
+    try:
+        outcome = run(folder, minutes=found.minutes, seed=seed, drivers=found.drivers, store=found.store, tell=tell)
+    except AssertionError as error:  # a driver that never begins
+        tell(f"{error}\n{folder} is kept; to repeat it: {again}")
+        return 1
     lines = told(outcome)
     tell("\n".join(lines))
     if found.write_docs:
         put_section(DOCUMENT, f"chaos {outcome.store}", section(outcome, machine))
         tell(f"wrote {DOCUMENT}")
     if outcome.failures:
-        tell(f"{folder} is kept; to repeat it: {command(outcome)}")
+        tell(f"{folder} is kept; to repeat it: {again}")
         return 1
     return 0
 

@@ -16,7 +16,6 @@ _SLOW_S: Final = (3.0, 8.0)
 _START_S: Final = 35.0  # until a driver that was started again is sure to take part
 _RESTART_S: Final = 8.0  # until a query that was started again in its JVM is: it waits out a session timeout
 _REST_S: Final = 3.0  # what a driver gets after a freeze
-_REDIS_EVERY_S: Final = 25.0  # or nothing would ever be delivered
 
 
 class Kind(StrEnum):
@@ -41,6 +40,9 @@ _BAG: Final = {
     Kind.REDIS_EMPTIED: 1,
     Kind.STORE_SLOWED: 2,
 }
+_LEAST_EVERY_S: Final = {Kind.LEADER_KILLED: 15.0, Kind.REDIS_EMPTIED: 35.0}
+"""After each every flow has a whole session timeout anew: if they came more often, nobody would ever expire."""
+
 _OF_NOBODY: Final = frozenset({Kind.LEADER_KILLED, Kind.REDIS_EMPTIED, Kind.STORE_SLOWED})
 FREEZING: Final = frozenset({Kind.READER_FROZEN, Kind.JVM_FROZEN, Kind.BOTH_FROZEN})
 
@@ -64,7 +66,7 @@ class _Plan:
     kinds: list[Kind]
     bag: list[Kind] = field(default_factory=list)
     busy_until_s: dict[int, float] = field(default_factory=dict)
-    redis_due_s: float = 0.0
+    due_s: dict[Kind, float] = field(default_factory=dict)
 
     def faults(self) -> Iterator[Fault]:
         kills_s = self._kills_s()
@@ -96,7 +98,7 @@ class _Plan:
             for kind in self.bag:
                 free = [-1] if kind in _OF_NOBODY else self._free(at_s)
                 late = kind in FREEZING and at_s + self.session_timeout_s + FROZEN_S[1] > self.duration_s
-                if free and not late and not (kind is Kind.REDIS_EMPTIED and at_s < self.redis_due_s):
+                if free and not late and at_s >= self.due_s.get(kind, 0.0):
                     self.bag.remove(kind)
                     return self._fault(at_s, kind, free)
             more = [kind for kind in self.kinds for _ in range(_BAG[kind])]
@@ -116,9 +118,9 @@ class _Plan:
             for_s = self.chance.uniform(*_DOWN_S)
         elif kind is Kind.REDIS_EMPTIED:
             for_s = self.chance.uniform(*_EMPTY_S)
-            self.redis_due_s = at_s + _REDIS_EVERY_S
         elif kind is Kind.STORE_SLOWED:
             for_s = self.chance.uniform(*_SLOW_S)
+        self.due_s[kind] = at_s + _LEAST_EVERY_S.get(kind, 0.0)
         rest_s = {Kind.DRIVER_KILLED: _START_S, Kind.READER_KILLED: _RESTART_S}.get(kind, _REST_S)
         self.busy_until_s[driver] = at_s + for_s + rest_s
         return Fault(at_s=at_s, kind=kind, driver=driver, for_s=for_s)

@@ -29,6 +29,8 @@ PARTITIONS: Final = 8
 SESSION_TIMEOUT_S: Final = 5.0  # the least that is allowed
 REBALANCE_DELAY_S: Final = 1.0
 MAX_HANDOFF_TIME_S: Final = 3.0
+READER_GONE: Final = "reader gone"
+NO_WORKER: Final = "worker not there in time"  # Spark waits 10 s for one
 _SCRIPT: Final = Path(__file__).with_name("driver.py")
 _ERROR: Final = re.compile(r"partq_spark\.errors\.(\w+)")
 
@@ -87,13 +89,16 @@ class Driver:
 
 
 def _kind(error: str) -> str:
-    """A partq error by its name, the end of a process that was killed, or else Spark's own words."""
+    """A partq error by its name, the end of a process that was killed, or else the last words of Spark or Python."""
     named = _ERROR.findall(error)
     if named:
         return str(named[-1])
     if "(no cause message)" in error:  # all that Spark says of it (spark-traps 28)
-        return "reader gone"
-    return " ".join(error.partition("terminated with exception:")[2].split())[:160] or error[:160]
+        return READER_GONE
+    if "failed to connect back" in error:
+        return NO_WORKER
+    words = error.partition("=== Streaming Query ===")[0].partition(" SQLSTATE:")[0].strip().splitlines()
+    return words[-1].strip()[:160] if words else "no words"
 
 
 def _name(process: psutil.Process) -> str:

@@ -15,7 +15,7 @@ from tests.chaos.handoffs import Ending, Handoff, Handoffs
 from tests.chaos.run import STUCK_S, Course, Outcome, run
 from tests.support.sections import put_section
 
-SEED = 23  # has every kind of fault
+SEED = 24  # has every kind of fault
 
 
 @pytest.mark.spark

@@ -60,6 +60,7 @@ def handoff(partq: Partq) -> Partq:
         },
     )
     ownership.bind(KEY, record, replaces=None)
+    ownership.note(KEY, "billing-1", "i1", "micro-batches take 9 s")
     state = GroupState(
         queue_id=head.queue_id,
         incarnation=ownership.incarnation(),
@@ -107,6 +108,10 @@ def test_the_json_is_the_interfaces(handoff: Partq) -> None:
     flows = {each["flow"]: each for each in found["flows"]}
     assert flows["billing-1"]["partitions"] == [0, 1]
     assert flows["billing-1"]["active"] is True
+    assert {flow: each["note"] for flow, each in flows.items()} == {
+        "billing-1": "micro-batches take 9 s",
+        "billing-2": "",
+    }
     assert 0 <= flows["billing-1"]["last_seen_s"] < 30
     assert (flows["billing-2"]["active"], flows["billing-2"]["last_seen_s"]) == (False, None)
     assert found["coordinator"]["leader"] == "host:1"
@@ -128,6 +133,7 @@ def test_people_read_the_reason(handoff: Partq) -> None:
     assert reason.startswith("partition 1: paused: waits for 2 messages of flow billing-1, ")
     assert reason.endswith(" s left, then goes to billing-2")
     assert "1 Ready, 1 Paused" in shown
+    assert "\nflow billing-1: micro-batches take 9 s\n" in shown
     assert "host:1, renewed" in shown
 
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
+import getpass
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
 import pytest
+from click.testing import CliRunner
 
+from partq_spark.cli.main import cli
 from partq_spark.demo.flights import load, prepare
+from tests.support.spark import wait_until
 
 
 def test_flights_are_in_order_of_departure(tmp_path: Path) -> None:
@@ -44,5 +53,100 @@ def test_the_demo_publishes_and_reads_every_flight_in_order(tmp_path: Path) -> N
     assert summary["published"] == summary["read"] == summary["delivered"] == 336_776
     assert (summary["missing"], summary["twice"], summary["aircraft_out_of_order"]) == (0, 0, 0)
     assert summary["aircraft"] == 4_043
+    assert summary["rows"] == 336_776 + summary["again"]
+    assert set(summary["per_flow"]) == {"amber", "blue", "coral"}
     assert sum(summary["per_partition"]) == 336_776
     assert min(summary["per_partition"]) > 30_000  # eight partitions, spread about evenly
+    # The story: two flows share, a third joins, blue is killed, and its partitions go to the others.
+    moves = summary["moves"]
+    assert [move["partition"] for move in moves if move["kind"] == "first"] == list(range(8))
+    assert all(0 < move["paused_ms"] < 10_000 for move in moves if move["kind"] in ("handoff", "forced"))
+    assert {move["after"] for move in moves if move["kind"] in ("handoff", "forced")} >= {"coral"}
+    lost = [move for move in moves if move["kind"] == "lost"]
+    assert {move["before"] for move in lost} == {"blue"}
+    assert {move["after"] for move in lost} <= {"amber", "coral"}
+    owners = {move["partition"]: move["after"] for move in moves}
+    assert sorted(list(owners.values()).count(flow) for flow in ("amber", "coral")) == [4, 4]
+    # What a person reads, with --json on standard error: no terminal, so plain lines.
+    assert "\x1b" not in result.stderr
+    told = [line[9:] for line in result.stderr.splitlines() if line[5:9] == " s  "]
+    story = ["two queries start", "flights come every second", "coral has joined", "blue is killed", "blue was silent"]
+    places = [next(number for number, line in enumerate(told) if words in line) for words in story]
+    assert places == sorted(places)
+    assert max(map(len, result.stderr.splitlines())) <= 130
+    _nothing_is_left(tmp_path)
+
+
+@contextmanager
+def _running(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """The demo as a process, that does not outlive the test."""
+    command = [sys.executable, "-m", "partq_spark", "demo"]
+    pipe = subprocess.PIPE
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()  # in order, so that its own processes end too; without effect where it has ended
+
+
+def _family(folder: Path) -> list[psutil.Process]:
+    """The processes that were started with this folder for temporary files, apart from the demo itself."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("TMPDIR") == str(folder) and "demo" not in process.cmdline():
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def _nothing_is_left(folder: Path) -> None:
+    """Spark's workers take a moment to see that their JVM is gone."""
+    wait_until(lambda: not _family(folder), f"end of {_family(folder)}")
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
+def test_ctrl_c_leaves_no_process_behind(tmp_path: Path, how: signal.Signals) -> None:
+    with _running(tmp_path) as process:
+        assert process.stdout is not None
+        assert any("two queries start" in line for line in process.stdout)
+        assert len(_family(tmp_path)) >= 3  # coordinator, driver, JVM
+        process.send_signal(how)
+        assert process.wait(60) == 1
+        assert process.stderr is not None
+        assert process.stderr.read() == "Error: interrupted\n"
+    _nothing_is_left(tmp_path)
+
+
+def test_a_coordinator_that_ends_by_itself_ends_the_demo(tmp_path: Path) -> None:
+    def coordinators() -> list[psutil.Process]:
+        return [each for each in _family(tmp_path) if "coordinator" in each.cmdline()]
+
+    with _running(tmp_path) as process:
+        wait_until(lambda: bool(coordinators()), "coordinator")
+        coordinators()[0].kill()
+        assert process.wait(60) == 1
+        assert process.stderr is not None
+        assert "the demo's coordinator ended by itself: see " in process.stderr.read()
+    _nothing_is_left(tmp_path)
+
+
+def test_one_demo_at_a_time(tmp_path: Path) -> None:
+    lock = tmp_path / f"partq-demo-{getpass.getuser()}.lock"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with _running(tmp_path) as process:
+            assert process.wait(60) == 1
+            assert process.stderr is not None
+            assert process.stderr.read().startswith("Error: another demo of yours runs in ")
+    assert list(tmp_path.iterdir()) == [lock]
+
+
+def test_the_demo_needs_a_place_for_ownership() -> None:
+    result = CliRunner().invoke(cli, ["demo", "--ownership", "none"])
+    assert result.exit_code == 2
+    assert "--ownership none is not for the demo" in result.stderr

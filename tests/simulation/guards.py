@@ -32,6 +32,7 @@ from partq_spark.flow.session import Session
 from partq_spark.flow.stores.api import Pulse
 from partq_spark.flow.stores.memory import MemoryOwnership, MemoryServer
 from tests.simulation.checker import Violation
+from tests.simulation.coordinators import Head
 from tests.simulation.plan import KINDS, Outcome
 from tests.simulation.world import run_seed
 from tests.support import guards
@@ -218,6 +219,12 @@ def _counts_the_way_as_silence() -> AbstractContextManager[object]:
     return patch.object(Stillness, "look", look)
 
 
+def _hears_of_no_rewind() -> AbstractContextManager[object]:
+    """The counter in the head means nothing to coordinators."""
+    real = Head.facts
+    return patch.object(Head, "facts", lambda head: replace(real(head), rewinds=0))
+
+
 def _lives_for_ever() -> AbstractContextManager[object]:
     return patch.object(Life, "is_alive", lambda life, _: not life.ended)
 
@@ -239,6 +246,7 @@ GUARDS = (
     Guard(name="a fence only at a higher epoch", off=lambda: patch.object(CheckpointStore, "_may_fence", _always)),
     Guard(name="only the owner moves a checkpoint", off=lambda: patch.object(CheckpointStore, "_is_held", _always)),
     Guard(name="lost reports count as all delivered", off=lambda: patch.object(fences, "_is_unknown", _never)),
+    Guard(name="rewinds are counted in the head", off=_hears_of_no_rewind, kinds=("anything", "crashes")),
 )
 
 

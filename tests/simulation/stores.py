@@ -183,6 +183,9 @@ class Ownership:
         for partition, entry in deliveries.items():
             self._history.add(h.Reported(self._link.now_us, owner, partition, entry.epoch, entry.delivered))
 
+    def note(self, key: GroupKey, flow: str, instance: str, text: str) -> None:
+        self._call("note", lambda: self._inner.note(key, flow, instance, text), write=True)
+
     def unbind(self, key: GroupKey, flow: str, instance: str) -> None:
         def unbind() -> None:
             self._inner.unbind(key, flow, instance)

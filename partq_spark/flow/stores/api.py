@@ -115,7 +115,8 @@ class OwnershipStore(Protocol):
         Allowed where there is no record of that name, or its heartbeat is still exactly at `replaces` (instance and
         count), also if its flow has unbound: whoever takes over a name must have watched that the former instance is
         still, and has put the deliveries to be kept into `record` as they were at that heartbeat. Raises `Conflict`
-        otherwise, and nothing was changed. Repeating a bind whose answer was lost succeeds and changes nothing.
+        otherwise, and nothing was changed. Repeating a bind whose answer was lost succeeds and changes nothing. Whoever
+        binds has no `note` yet, whatever `record` says.
         """
 
     def beat(self, key: GroupKey, flow: str, instance: str) -> str | None:
@@ -142,6 +143,12 @@ class OwnershipStore(Protocol):
 
         A `deliver` or `report` that was held up on its way until a later one of the same process had arrived changes
         nothing: it would undo what was said since.
+        """
+
+    def note(self, key: GroupKey, flow: str, instance: str, text: str) -> None:
+        """Put `text` (at most 200 printable characters; empty: nothing) into the record, for people. Counts as a
+        heartbeat. No news: nobody decides by it. Raises as `beat` does, and `Invalid` for any other text; one that was
+        overtaken by a later call changes nothing.
         """
 
     def unbind(self, key: GroupKey, flow: str, instance: str) -> None:

@@ -20,6 +20,7 @@ from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, Lease, Owners
 from partq_spark.flow.stores.api import Beat, LeaseDocument, Pulse, StateDocument
 from partq_spark.flow.stores.refusals import (
     checked_flow,
+    checked_note,
     lease_changed,
     name_taken,
     not_bound,
@@ -235,7 +236,7 @@ class MemoryOwnership:
                 if replaces is None or (at.instance, at.count) != (replaces.instance, replaces.count):
                     raise name_taken(key, record.flow)
             group.beats[record.flow] = _Beat(instance=record.instance, count=0, at_s=self._server.now_s())
-            self._write(key, group, record)
+            self._write(key, group, replace(record, note=""))
 
     def _write(self, key: GroupKey, group: _Group, record: FlowRecord, *, news: bool = True) -> None:
         group.records[record.flow] = record
@@ -272,6 +273,12 @@ class MemoryOwnership:
         with self._call("report", key) as group:
             record = self._beaten(key, group, flow, instance)
             self._write(key, group, replace(record, deliveries={**record.deliveries, **deliveries}))
+
+    def note(self, key: GroupKey, flow: str, instance: str, text: str) -> None:
+        checked_note(text)
+        with self._call("note", key) as group:
+            record = self._beaten(key, group, flow, instance)
+            self._write(key, group, replace(record, note=text), news=False)
 
     def unbind(self, key: GroupKey, flow: str, instance: str) -> None:
         with self._call("unbind", key) as group:

@@ -36,7 +36,7 @@ from partq_spark.flow.effects import new_token
 from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, Lease, Owner, OwnershipRecord
 from partq_spark.flow.stores.api import Beat, LeaseDocument, Pulse, StateDocument
 from partq_spark.flow.stores.objects_flows import Ages, FlowDocuments
-from partq_spark.flow.stores.refusals import lease_changed, only_group, state_changed
+from partq_spark.flow.stores.refusals import checked_note, lease_changed, only_group, state_changed
 from partq_spark.objects.api import UNCHANGED, Document, ObjectStore, Unchanged
 
 _STATE_BEGIN: Final = b'{"token":"'
@@ -165,6 +165,9 @@ class ObjectsOwnership:
 
     def report(self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery]) -> None:
         self._flows.report(key, flow, instance, deliveries)
+
+    def note(self, key: GroupKey, flow: str, instance: str, text: str) -> None:
+        self._flows.note(key, flow, instance, checked_note(text))
 
     def unbind(self, key: GroupKey, flow: str, instance: str) -> None:
         self._flows.unbind(key, flow, instance)

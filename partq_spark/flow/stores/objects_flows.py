@@ -149,6 +149,7 @@ class FlowDocuments:
 
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
         checked_flow(record.instance)
+        record = replace(record, note="")
         former, etag, name = self._beat(key, record.flow)
         if former is not None:
             if former.bound and former.instance == record.instance:
@@ -234,13 +235,23 @@ class FlowDocuments:
                     raise
         raise not_bound(key, flow, instance)
 
-    def _write(self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery]) -> FlowRecord:
-        """Merge `deliveries` into the record; returns the record as it was. The heartbeat has to tell of it yet."""
+    def _write(
+        self,
+        key: GroupKey,
+        flow: str,
+        instance: str,
+        deliveries: Mapping[int, Delivery],
+        note: str | None = None,
+    ) -> FlowRecord:
+        """Merge `deliveries` into the record, and replace its note unless that is None; returns the record as it was.
+        The heartbeat has to tell of it yet.
+        """
         entry = self._flow(key, flow)
         for _ in range(_TRIES):
             own = self._own(key, flow, instance)
             before = own.record
-            merged = replace(before, deliveries={**before.deliveries, **deliveries})
+            said = before.note if note is None else note
+            merged = replace(before, deliveries={**before.deliveries, **deliveries}, note=said)
             try:
                 self._swap_record(key, own, merged)
                 return before
@@ -295,6 +306,11 @@ class FlowDocuments:
     def report(self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery]) -> None:
         with self._flow(key, flow).record_lock:
             self._write(key, flow, instance, deliveries)
+            self.move(key, flow, instance)
+
+    def note(self, key: GroupKey, flow: str, instance: str, text: str) -> None:
+        with self._flow(key, flow).record_lock:
+            self._write(key, flow, instance, {}, text)
             self.move(key, flow, instance)
 
     def unbind(self, key: GroupKey, flow: str, instance: str) -> None:

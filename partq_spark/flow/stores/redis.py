@@ -6,27 +6,43 @@ what is stored, `redis_client` the connections. Nothing is tried again.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import chain
 from typing import Final
 
-from partq_spark.errors import Corrupt, Unavailable
-from partq_spark.flow.codec import decode_lease, decode_record, encode_lease, encode_record
+from partq_spark.errors import Unavailable
+from partq_spark.flow.codec import decode_lease, encode_lease, encode_record
 from partq_spark.flow.effects import new_token
-from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, Lease, Owner, OwnershipRecord
+from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, Lease, OwnershipRecord
 from partq_spark.flow.stores import redis_scripts
 from partq_spark.flow.stores.api import Beat, LeaseDocument, Pulse, Reincarnated, StateDocument
 from partq_spark.flow.stores.redis_client import Listener, RedisClient
+from partq_spark.flow.stores.redis_rows import (
+    NOTE,
+    Row,
+    age_s,
+    claim_text,
+    delivery_rows,
+    key_name,
+    key_names,
+    pairs,
+    parse_beat,
+    parse_delivery,
+    parse_ownership,
+    parse_record,
+    parse_row,
+    reading,
+    rfc_3339,
+    shown,
+)
 from partq_spark.flow.stores.redis_scripts import Script
 from partq_spark.flow.stores.refusals import (
     checked_flow,
+    checked_note,
     lease_changed,
     name_taken,
     not_bound,
@@ -50,6 +66,7 @@ _BIND: Final = Script(redis_scripts.BIND)
 _BEAT: Final = Script(redis_scripts.BEAT)
 _DELIVER: Final = Script(redis_scripts.DELIVER)
 _REPORT: Final = Script(redis_scripts.REPORT)
+_NOTE: Final = Script(redis_scripts.NOTE)
 _UNBIND: Final = Script(redis_scripts.UNBIND)
 _FORGET_FLOW: Final = Script(redis_scripts.FORGET_FLOW)
 _READ_LEASE: Final = Script(redis_scripts.READ_LEASE)
@@ -73,11 +90,11 @@ class RedisOwnership:
     ) -> None:
         self._client = client
         self._token = token
-        self._read: dict[GroupKey, dict[str, _Read]] = {}  # as `read_flows` found it last, and what it meant
+        self._read: dict[GroupKey, dict[str, Row]] = {}  # as `read_flows` found it last, and what it meant
         if group is None:
             self._listener = Listener(client, "PSUBSCRIBE", "partq:*:news")
         else:
-            self._listener = Listener(client, "SUBSCRIBE", _key(group, "changed"))
+            self._listener = Listener(client, "SUBSCRIBE", key_name(group, "changed"))
 
     def __repr__(self) -> str:
         return f"RedisOwnership({self.url!r})"
@@ -100,86 +117,91 @@ class RedisOwnership:
     # ---- the state
 
     def read_state(self, key: GroupKey, *, known: str | None = None) -> StateDocument | Unchanged | None:
-        found = self._client.call(_READ_STATE, [_key(key, "state")], known or "")
+        found = self._client.call(_READ_STATE, [key_name(key, "state")], known or "")
         if found is None:
             return None
         if found == 1:
             return UNCHANGED
         token, body, written, now = found
-        return StateDocument(token=token.decode(), body=body, age_s=_age_s(written, now))
+        return StateDocument(token=token.decode(), body=body, age_s=age_s(written, now))
 
     def swap_state(self, key: GroupKey, body: bytes, *, token: str, expected: str | None) -> None:
-        keys = [_key(key, "state")]
-        if not self._client.call(_SWAP_STATE, keys, expected or "", token, body, _key(key, "changed")):
+        keys = [key_name(key, "state")]
+        if not self._client.call(_SWAP_STATE, keys, expected or "", token, body, key_name(key, "changed")):
             raise state_changed(key, expected)
 
     # ---- flow records
 
     def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
-        rows, beats, now = self._client.call(_READ_FLOWS, _keys(key, "beats", "flows"))
-        with _reading(key, "beats"):
-            bound = {flow: _beat(beat, int(now))[1] for flow, beat in _pairs(beats)}
+        rows, beats, now = self._client.call(_READ_FLOWS, key_names(key, "beats", "flows"))
+        with reading(key, "beats"):
+            bound = {flow: parse_beat(beat, int(now))[1] for flow, beat in pairs(beats)}
         known = self._read.get(key, {})
-        read: dict[str, _Read] = {}
+        read: dict[str, Row] = {}
         deliveries: dict[str, dict[int, Delivery]] = {}
+        notes: dict[str, str] = {}
         flows: list[tuple[str, FlowRecord]] = []
-        with _reading(key, "flows"):
-            for name, text in _pairs(rows):
+        with reading(key, "flows"):
+            for name, text in pairs(rows):
                 if name.endswith(" "):
                     continue  # which partitions the flow has
                 one = known.get(name)
-                if one is None or one[0] != text:
-                    one = text, *_row(key, name, text)
+                if one is None or one.text != text:
+                    one = parse_row(key, name, text)
                 read[name] = one
                 _, flow, partition, value = one
                 if isinstance(value, FlowRecord):
                     flows.append((flow, value))
+                elif isinstance(value, str):
+                    notes[flow] = value
                 elif flow in deliveries:
                     deliveries[flow][partition] = value
                 else:
                     deliveries[flow] = {partition: value}
         self._read[key] = read
         return {
-            flow: replace(record, bound=bound.get(flow, False), deliveries=deliveries.get(flow, {}))
+            flow: replace(
+                record, bound=bound.get(flow, False), deliveries=deliveries.get(flow, {}), note=notes.get(flow, "")
+            )
             for flow, record in flows
         }
 
     def read_flow(self, key: GroupKey, flow: str) -> tuple[FlowRecord, Beat] | None:
-        found = self._client.call(_READ_FLOW, _keys(key, "beats", "flows"), flow)
+        found = self._client.call(_READ_FLOW, key_names(key, "beats", "flows"), flow)
         if found is None:
             return None
-        body, beat, now, *rest = found
-        with _reading(key, "flows"):
+        body, beat, now, note, *rest = found
+        with reading(key, "flows"):
             rows = zip(rest[::2], rest[1::2], strict=True)
-            deliveries = {int(partition): _delivery(value.decode()) for partition, value in rows}
-        with _reading(key, "beats"):
-            seen, bound = _beat(beat.decode(), int(now)) if beat else (None, False)
-        record = _record(key, flow, body, bound, deliveries)
+            deliveries = {int(partition): parse_delivery(value.decode()) for partition, value in rows}
+        with reading(key, "beats"):
+            seen, bound = parse_beat(beat.decode(), int(now)) if beat else (None, False)
+        record = parse_record(key, flow, body, bound=bound, deliveries=deliveries, note=note.decode())
         return record, seen or Beat(instance=record.instance, count=0, age_s=0.0)
 
     def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
-        rows, now = self._client.call(_READ_BEATS, _keys(key, "beats"))
-        with _reading(key, "beats"):
-            return {flow: _beat(beat, int(now))[0] for flow, beat in _pairs(rows)}
+        rows, now = self._client.call(_READ_BEATS, key_names(key, "beats"))
+        with reading(key, "beats"):
+            return {flow: parse_beat(beat, int(now))[0] for flow, beat in pairs(rows)}
 
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
         done = self._client.call(
             _BIND,
-            _keys(key, "beats", "flows", "version"),
+            key_names(key, "beats", "flows", "version"),
             checked_flow(record.flow),
             checked_flow(record.instance),
             self._token(),
-            _key(key, "news"),
+            key_name(key, "news"),
             "" if replaces is None else replaces.instance,
             "" if replaces is None else replaces.count,
-            encode_record(replace(record, deliveries={})),
-            *_rows(record.deliveries),
+            encode_record(replace(record, deliveries={}, note="")),
+            *delivery_rows(record.deliveries),
         )
         if not done:
             raise name_taken(key, record.flow)
 
     def beat(self, key: GroupKey, flow: str, instance: str) -> str | None:
-        token = self._client.call(_BEAT, _keys(key, "beats", "flows", "state"), flow, instance)
+        token = self._client.call(_BEAT, key_names(key, "beats", "flows", "state"), flow, instance)
         if token == 0:
             raise not_bound(key, flow, instance)
         return None if token is None else str(token, "utf-8")
@@ -187,17 +209,24 @@ class RedisOwnership:
     def deliver(
         self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery], *, state_token: str
     ) -> bool:
-        keys = _keys(key, "beats", "flows", "version", "state")
+        keys = key_names(key, "beats", "flows", "version", "state")
         done = self._client.call(
-            _DELIVER, keys, flow, instance, _sequence(), self._token(), state_token, *_rows(deliveries)
+            _DELIVER, keys, flow, instance, _sequence(), self._token(), state_token, *delivery_rows(deliveries)
         )
         self._check_done(done, key, flow, instance)
         return bool(done == 2)
 
     def report(self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery]) -> None:
-        keys = _keys(key, "beats", "flows", "version")
+        keys = key_names(key, "beats", "flows", "version")
         done = self._client.call(
-            _REPORT, keys, flow, instance, _sequence(), self._token(), _key(key, "news"), *_rows(deliveries)
+            _REPORT, keys, flow, instance, _sequence(), self._token(), key_name(key, "news"), *delivery_rows(deliveries)
+        )
+        self._check_done(done, key, flow, instance)
+
+    def note(self, key: GroupKey, flow: str, instance: str, text: str) -> None:
+        keys = key_names(key, "beats", "flows", "version")
+        done = self._client.call(
+            _NOTE, keys, flow, instance, _sequence(), self._token(), f"{flow} {NOTE}", checked_note(text)
         )
         self._check_done(done, key, flow, instance)
 
@@ -211,37 +240,37 @@ class RedisOwnership:
             )
 
     def unbind(self, key: GroupKey, flow: str, instance: str) -> None:
-        keys = _keys(key, "beats", "flows", "version")
-        self._client.call(_UNBIND, keys, flow, instance, self._token(), _key(key, "news"))
+        keys = key_names(key, "beats", "flows", "version")
+        self._client.call(_UNBIND, keys, flow, instance, self._token(), key_name(key, "news"))
 
     def forget_flow(self, key: GroupKey, flow: str, instance: str, *, state_token: str) -> bool:
-        keys = _keys(key, "beats", "flows", "version", "state")
+        keys = key_names(key, "beats", "flows", "version", "state")
         return bool(self._client.call(_FORGET_FLOW, keys, flow, instance, self._token(), state_token))
 
     # ---- the lease
 
     def read_lease(self, key: GroupKey) -> LeaseDocument | None:
-        found = self._client.call(_READ_LEASE, [_key(key, "leader")])
+        found = self._client.call(_READ_LEASE, [key_name(key, "leader")])
         if found is None:
             return None
         body, renewed, now = found
-        return LeaseDocument(lease=decode_lease(body, _shown(key, "leader")), age_s=_age_s(renewed, now))
+        return LeaseDocument(lease=decode_lease(body, shown(key, "leader")), age_s=age_s(renewed, now))
 
     def take_lease(self, key: GroupKey, lease: Lease, *, expected: Lease | None) -> None:
         token, beat = ("", "") if expected is None else (expected.token, str(expected.beat))
-        keys = [_key(key, "leader")]
+        keys = [key_name(key, "leader")]
         if not self._client.call(_TAKE_LEASE, keys, token, beat, lease.token, lease.beat, encode_lease(lease)):
             raise lease_changed(key, "taking")
 
     def renew_lease(self, key: GroupKey, lease: Lease) -> Pulse:
-        keys = _keys(key, "leader", "state", "version", "beats")
+        keys = key_names(key, "leader", "state", "version", "beats")
         found = self._client.call(_RENEW_LEASE, keys, lease.token, lease.beat, encode_lease(lease))
         if found == 0:
             raise lease_changed(key, "renewing")
         token, version, text, now = found
         lines = text.decode().split("\n") if text else []
-        with _reading(key, "beats"):
-            beats = {flow: _beat(beat, int(now))[0] for flow, beat in zip(lines[::2], lines[1::2], strict=True)}
+        with reading(key, "beats"):
+            beats = {flow: parse_beat(beat, int(now))[0] for flow, beat in zip(lines[::2], lines[1::2], strict=True)}
         return Pulse(
             state_token=None if token is None else token.decode(),
             records_version="" if version is None else version.decode(),
@@ -249,14 +278,14 @@ class RedisOwnership:
         )
 
     def release_lease(self, key: GroupKey, token: str) -> None:
-        self._client.call(_RELEASE_LEASE, [_key(key, "leader")], token)
+        self._client.call(_RELEASE_LEASE, [key_name(key, "leader")], token)
 
     # ---- who has what
 
     def list_ownership(self, key: GroupKey) -> Mapping[int, OwnershipRecord]:
-        rows = self._client.call(_LIST_OWNERSHIP, [_key(key, "ownership")])
-        with _reading(key, "ownership"):
-            records = [_ownership(key, int(partition), value) for partition, value in _pairs(rows)]
+        rows = self._client.call(_LIST_OWNERSHIP, [key_name(key, "ownership")])
+        with reading(key, "ownership"):
+            records = [parse_ownership(key, int(partition), value) for partition, value in pairs(rows)]
         return {record.partition: record for record in sorted(records, key=lambda record: record.partition)}
 
     def claim_ownership(self, records: Iterable[OwnershipRecord]) -> Mapping[int, OwnershipRecord]:
@@ -273,23 +302,23 @@ class RedisOwnership:
                 for partition in partitions[first : first + _CLAIMS_AT_ONCE]
             }
             rows: Iterator[tuple[str, str, str, str]] = (
-                (str(number), wanted[number].version, won.version, _claim(won)) for number, won in some.items()
+                (str(number), wanted[number].version, won.version, claim_text(won)) for number, won in some.items()
             )
             try:
-                time_ms, *won = self._client.call(_CLAIM_OWNERSHIP, [_key(key, "ownership")], *chain(*rows))
+                time_ms, *won = self._client.call(_CLAIM_OWNERSHIP, [key_name(key, "ownership")], *chain(*rows))
             except Reincarnated:
                 raise
             except Unavailable as error:
                 _log.warning("group %s: %d partitions count as not claimed: %s", key, len(partitions) - first, error)
                 break
-            modified = _rfc_3339(int(time_ms))
+            modified = rfc_3339(int(time_ms))
             claimed |= {int(number): replace(some[int(number)], modified=modified) for number in won}
         return claimed
 
     # ---- news
 
     def announce(self, key: GroupKey) -> None:
-        self._client.call(_ANNOUNCE, [_key(key, "state")], _key(key, "news"), _key(key, "changed"))
+        self._client.call(_ANNOUNCE, [key_name(key, "state")], key_name(key, "news"), key_name(key, "changed"))
 
     def wait_news(self, timeout_s: float) -> frozenset[GroupKey] | None:
         channels = self._listener.wait(timeout_s)
@@ -299,95 +328,9 @@ class RedisOwnership:
 
     def drop_group(self, key: GroupKey) -> None:
         self._read.pop(key, None)
-        self._client.call(_DROP_GROUP, _keys(key, "state", "flows", "beats", "version", "leader", "ownership"))
-
-
-def _key(key: GroupKey, name: str) -> str:
-    return f"partq:{{{key}}}:{name}"
-
-
-def _keys(key: GroupKey, *names: str) -> list[str]:
-    prefix = f"partq:{{{key}}}:"
-    return [prefix + name for name in names]
-
-
-def _shown(key: GroupKey, name: str) -> str:
-    return f"Redis key {_key(key, name)}"
+        self._client.call(_DROP_GROUP, key_names(key, "state", "flows", "beats", "version", "leader", "ownership"))
 
 
 def _sequence() -> int:
     """Orders the calls of one process; in microseconds, because Lua's numbers are exact up to 2^53."""
     return time.monotonic_ns() // 1000
-
-
-def _age_s(then: bytes, now: bytes) -> float:
-    return max(0, int(now) - int(then)) / 1000
-
-
-@contextmanager
-def _reading(key: GroupKey, name: str) -> Iterator[None]:
-    """What cannot be taken apart was not put together by us."""
-    try:
-        yield
-    except ValueError:
-        raise Corrupt(f"{_shown(key, name)} holds what partq did not write: remove the key, flows bind anew") from None
-
-
-def _beat(text: str, now_ms: int) -> tuple[Beat, bool]:
-    """The heartbeat, and whether the flow is bound."""
-    instance, count, time_ms, bound, _ = text.split(" ")
-    return Beat(instance=instance, count=int(count), age_s=max(0, now_ms - int(time_ms)) / 1000), bound == "1"
-
-
-def _record(key: GroupKey, flow: str, body: bytes, bound: bool, deliveries: Mapping[int, Delivery]) -> FlowRecord:
-    """Whether the flow is bound is kept with its heartbeat; without one nobody is."""
-    record = decode_record(body, _shown(key, f"flows[{flow}]"))
-    return replace(record, bound=bound, deliveries=deliveries)
-
-
-def _rows(deliveries: Mapping[int, Delivery]) -> Iterator[str | int]:
-    for partition, one in deliveries.items():
-        yield partition
-        yield f"{one.epoch} {one.delivered} {one.acknowledged}"
-
-
-_Read = tuple[str, str, int, FlowRecord | Delivery]  # the text; the flow, the partition, and what the text means
-
-
-def _row(key: GroupKey, name: str, text: str) -> tuple[str, int, FlowRecord | Delivery]:
-    flow, space, partition = name.partition(" ")
-    if space:
-        return flow, int(partition), _delivery(text)
-    return flow, -1, decode_record(text.encode(), _shown(key, f"flows[{flow}]"))
-
-
-def _delivery(text: str) -> Delivery:
-    epoch, delivered, acknowledged = map(int, text.split(" "))
-    return Delivery(epoch=epoch, delivered=delivered, acknowledged=acknowledged)
-
-
-def _pairs(rows: bytes) -> Iterator[tuple[str, str]]:
-    """Names and values of a hash that came as JSON; an empty one comes as an empty object."""
-    found = iter(json.loads(rows) or ())
-    return zip(found, found, strict=True)
-
-
-def _ownership(key: GroupKey, partition: int, text: str) -> OwnershipRecord:
-    version, time_ms, epoch, flow, instance = text.split(" ")
-    return OwnershipRecord(
-        key=key,
-        partition=partition,
-        owner=None if instance == "-" else Owner(flow, instance),
-        epoch=int(epoch),
-        version=version,
-        modified=_rfc_3339(int(time_ms)),
-    )
-
-
-def _claim(record: OwnershipRecord) -> str:
-    flow, instance = ("-", "-") if record.owner is None else map(checked_flow, record.owner)
-    return f"{record.epoch} {flow} {instance}"
-
-
-def _rfc_3339(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -6,6 +6,7 @@ Keys of a group, all with the prefix `partq:{namespace/queue/group}:` (the brace
 - `state`, a hash: `t` token, `b` body, `m` when it was written, in milliseconds by Redis' clock;
 - `flows`, a hash: a flow's name → its record without deliveries; name, space, partition → "epoch delivered
   acknowledged"; name, space → the flow's partitions, with spaces between, so that one flow is read without the others;
+  name, space, `note` → what the flow says to people;
 - `beats`, a hash: a flow's name → "instance count time bound sequence", bound being 1 or 0;
 - `version`: a random token that changes with every change of a record;
 - `leader`, a hash: `t` token, `n` beat, `b` body, `m` time;
@@ -120,14 +121,15 @@ return {cjson.encode(redis.call('HGETALL', KEYS[2])), cjson.encode(redis.call('H
 """
 )
 
-# ARGV flow. Nothing; record, beat (empty if there is none), now, then partitions and deliveries in turn.
+# ARGV flow. Nothing; record, beat (empty if there is none), now, note, then partitions and deliveries in turn.
 READ_FLOW: Final = (
     _NOW
     + """
 local record = redis.call('HGET', KEYS[2], ARGV[1])
 if not record then return false end
-local found = {record, redis.call('HGET', KEYS[1], ARGV[1]) or '', now()}
 local prefix = ARGV[1] .. ' '
+local note = redis.call('HGET', KEYS[2], prefix .. 'note') or ''
+local found = {record, redis.call('HGET', KEYS[1], ARGV[1]) or '', now(), note}
 for partition in string.gmatch(redis.call('HGET', KEYS[2], prefix) or '', '%S+') do
   found[#found + 1] = partition
   found[#found + 1] = redis.call('HGET', KEYS[2], prefix .. partition)
@@ -201,6 +203,22 @@ if done ~= 1 then return done end
 store(6)
 redis.call('SET', KEYS[3], ARGV[4])
 redis.call('PUBLISH', ARGV[5], '')
+return 1
+"""
+)
+
+# KEYS beats, flows, version. ARGV flow, instance, sequence, version, field, note. 0: not bound, 1: stored, 3: late.
+NOTE: Final = (
+    _MOVED
+    + """
+local done = moved(ARGV[3])
+if done ~= 1 then return done end
+if ARGV[6] == '' then
+  redis.call('HDEL', KEYS[2], ARGV[5])
+else
+  redis.call('HSET', KEYS[2], ARGV[5], ARGV[6])
+end
+redis.call('SET', KEYS[3], ARGV[4])
 return 1
 """
 )

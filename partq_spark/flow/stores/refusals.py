@@ -58,6 +58,16 @@ def checked_flow(name: str) -> str:
     return name
 
 
+MOST_NOTE: Final = 200  # characters
+
+
+def checked_note(text: str) -> str:
+    """What a flow says to people itself; raises `Invalid` unless it is short and on one line."""
+    if len(text) > MOST_NOTE or not text.isprintable():
+        raise Invalid(f"note {text[:80]!r} is not allowed: give at most {MOST_NOTE} printable characters")
+    return text
+
+
 def only_group(records: Iterable[OwnershipRecord]) -> GroupKey:
     """The group of all these records; raises `Invalid` if there are several, because answers are by partition."""
     keys = sorted({record.key for record in records})

@@ -54,6 +54,7 @@ def verbs(store: OwnershipStore) -> dict[str, Callable[[], object]]:
         "beat": lambda: store.beat(KEY, "billing-1", ME),
         "deliver": lambda: store.deliver(KEY, "billing-1", ME, {1: delivery(1)}, state_token="t1"),
         "report": lambda: store.report(KEY, "billing-1", ME, {1: delivery(1)}),
+        "note": lambda: store.note(KEY, "billing-1", ME, "slow"),
         "unbind": lambda: store.unbind(KEY, "billing-1", ME),
         "forget_flow": lambda: store.forget_flow(KEY, "billing-1", ME, state_token="t1"),
         "read_lease": lambda: store.read_lease(KEY),

@@ -1,0 +1,128 @@
+"""How what Redis holds of a group is named, and how its texts become values and values texts. Without I/O.
+
+`redis_scripts` says what is stored where; what is done with it is `redis`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from partq_spark.errors import Corrupt
+from partq_spark.flow.codec import decode_record
+from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, Owner, OwnershipRecord
+from partq_spark.flow.stores.api import Beat
+from partq_spark.flow.stores.refusals import checked_flow
+
+NOTE: Final = "note"
+"""In place of a partition: what the flow says to people."""
+
+
+class Row(NamedTuple):
+    """One field of the hash `flows`, and what it meant when it was read: a record, a delivery, or a note."""
+
+    text: str
+    flow: str
+    partition: int  # -1 where it is no delivery
+    value: FlowRecord | Delivery | str
+
+
+def key_name(key: GroupKey, name: str) -> str:
+    """A key, or a channel."""
+    return f"partq:{{{key}}}:{name}"
+
+
+def key_names(key: GroupKey, *names: str) -> list[str]:
+    """Several keys."""
+    prefix = key_name(key, "")
+    return [prefix + name for name in names]
+
+
+def shown(key: GroupKey, name: str) -> str:
+    """A key in messages."""
+    return f"Redis key {key_name(key, name)}"
+
+
+def age_s(then: bytes, now: bytes) -> float:
+    """Between two times in milliseconds."""
+    return max(0, int(now) - int(then)) / 1000
+
+
+@contextmanager
+def reading(key: GroupKey, name: str) -> Iterator[None]:
+    """What cannot be taken apart was not put together by us."""
+    try:
+        yield
+    except ValueError:
+        raise Corrupt(f"{shown(key, name)} holds what partq did not write: remove the key, flows bind anew") from None
+
+
+def parse_beat(text: str, now_ms: int) -> tuple[Beat, bool]:
+    """The heartbeat, and whether the flow is bound."""
+    instance, count, time_ms, bound, _ = text.split(" ")
+    return Beat(instance=instance, count=int(count), age_s=max(0, now_ms - int(time_ms)) / 1000), bound == "1"
+
+
+def parse_record(
+    key: GroupKey, flow: str, body: bytes, *, bound: bool, deliveries: Mapping[int, Delivery], note: str
+) -> FlowRecord:
+    """Whether the flow is bound is kept with its heartbeat; without one nobody is."""
+    record = decode_record(body, shown(key, f"flows[{flow}]"))
+    return replace(record, bound=bound, deliveries=deliveries, note=note)
+
+
+def parse_row(key: GroupKey, name: str, text: str) -> Row:
+    """A field of `flows` that is not a list of partitions."""
+    flow, space, partition = name.partition(" ")
+    if partition == NOTE:
+        return Row(text, flow, -1, text)
+    if space:
+        return Row(text, flow, int(partition), parse_delivery(text))
+    return Row(text, flow, -1, decode_record(text.encode(), shown(key, f"flows[{flow}]")))
+
+
+def delivery_rows(deliveries: Mapping[int, Delivery]) -> Iterator[str | int]:
+    """Partitions and deliveries in turn, as the scripts take them."""
+    for partition, one in deliveries.items():
+        yield partition
+        yield f"{one.epoch} {one.delivered} {one.acknowledged}"
+
+
+def parse_delivery(text: str) -> Delivery:
+    """The inverse of `delivery_rows`."""
+    epoch, delivered, acknowledged = map(int, text.split(" "))
+    return Delivery(epoch=epoch, delivered=delivered, acknowledged=acknowledged)
+
+
+def pairs(rows: bytes) -> Iterator[tuple[str, str]]:
+    """Names and values of a hash that came as JSON; an empty one comes as an empty object."""
+    found = iter(json.loads(rows) or ())
+    return zip(found, found, strict=True)
+
+
+def parse_ownership(key: GroupKey, partition: int, text: str) -> OwnershipRecord:
+    """A field of the hash `ownership`."""
+    version, time_ms, epoch, flow, instance = text.split(" ")
+    return OwnershipRecord(
+        key=key,
+        partition=partition,
+        owner=None if instance == "-" else Owner(flow, instance),
+        epoch=int(epoch),
+        version=version,
+        modified=rfc_3339(int(time_ms)),
+    )
+
+
+def claim_text(record: OwnershipRecord) -> str:
+    """What a claim writes, behind its version and time."""
+    flow, instance = ("-", "-") if record.owner is None else map(checked_flow, record.owner)
+    return f"{record.epoch} {flow} {instance}"
+
+
+def rfc_3339(time_ms: int) -> str:
+    """Redis' clock, for people."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
