@@ -15,7 +15,9 @@ __version__ = "0.1.0"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `partq` known to this session, for `--py-files`, `addPyFile` and sources that were not found.
+    """Make the format `partq` known to this session, for `--py-files`, `addPyFile` and sources that were not found;
+    and install a listener that tells queries with a group at once when a micro-batch is complete, so that handoffs do
+    not wait for the next trigger.
 
     Raises `Invalid` if the Python that Spark's workers run cannot import partq, naming the variable to set.
     """

@@ -6,9 +6,6 @@ meet. Four rules make it safe. An offset says by itself what its batch reads, so
 What is about to be delivered is announced before the offset is given away, on condition that the group's state has not
 changed. The offset that Spark starts from is the acknowledgement, of exactly those partitions whose epoch in it is the
 one held now. And ownership alone never changes the offset: only messages do.
-
-The very first offset of a query has nothing but the flow's name. It costs an empty batch, and whatever happens after it
-the query finds its own partitions again; the group never hears of a name that a crash could still make forgotten.
 """
 
 from __future__ import annotations
@@ -20,23 +17,25 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from partq_spark import flow_planning, offsets
+from partq_spark.available_now import Outlook, Target
+from partq_spark.batch_times import BatchTimes
+from partq_spark.by_hand import GivenOut
+from partq_spark.enrolment import Enrolment, Join
 from partq_spark.errors import Invalid, Unavailable
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.claims import Position, Standing, View
+from partq_spark.flow.claims import Claim, Position, View
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.membership import Membership
-from partq_spark.flow_planning import Plan, Spans
+from partq_spark.flow_planning import Plan, Spans, Unacknowledged
 from partq_spark.log import tree
 from partq_spark.log.model import Head, at
 from partq_spark.log.queue import Queue
-from partq_spark.offsets import BatchEnd
+from partq_spark.notify import Address
+from partq_spark.offsets import BatchEnd, Span
 from partq_spark.options import SourceOptions
 from partq_spark.patience import Patience
+from partq_spark.replaying import repetition
 
 T = TypeVar("T")
-
-BIND_WAIT_S: Final = 5.0
-"""For a coordinator's answer. A flow that got none looks on at every trigger."""
 
 MAX_LOOKS: Final = 1000
 """At a state that changes each time that something is to be delivered; a rebalance changes it a few dozen times."""
@@ -69,11 +68,13 @@ class Consumer:
         options: SourceOptions,
         *,
         create_group: Callable[[], None],
-        join: Callable[[str, str], tuple[Membership, CheckpointStore]],
+        join: Join,
         effects: Effects | None = None,
+        wait: Callable[[float], None] | None = None,
     ) -> None:
         """`create_group` makes the group in the head, or warns if it is there and begins elsewhere; `join` takes a
-        flow's name and the queue's id. Nothing is read yet.
+        flow's name and the queue's id. `wait` returns after that many seconds, or as soon as there are news; without
+        it the membership is asked. Nothing is read yet.
         """
         self.queue = queue
         if options.group is None:
@@ -82,33 +83,52 @@ class Consumer:
         self._group = options.group
         # Nobody listens for the heartbeat of a query that has the group to itself.
         self._session_timeout_s = 0.0 if self._group.ownership == "none" else self._group.session_timeout_s
-        self._create_group = create_group
-        self._join = join
         self._effects = effects if effects is not None else Effects()
         self._patience = Patience(
             options.target.retry_timeout_s, self._effects, f"group {self._group.name!r} of {queue}"
         )
-        self._flow = self._group.flow
-        self._member: Membership | None = None
-        self._checkpoints: CheckpointStore | None = None
-        self._target: Mapping[int, int] | None = None  # of Trigger.AvailableNow
-        self._settle_until_s: float | None = None  # AvailableNow waits for its partitions no longer than this
+        self._who = Enrolment(
+            queue,
+            self._group,
+            create_group=create_group,
+            join=join,
+            effects=self._effects,
+            patience=self._patience,
+        )
+        self._target: Target | None = None  # of Trigger.AvailableNow
         self._last: _Announced | None = None
-        self._view: View | None = None
         self._reached: dict[int, int] = {}
+        self._given_out = GivenOut(self._effects.token())
+        self._times = BatchTimes(queue.name)
+        self._wait_for = wait
+        self.notify: str | None = None  # where the reader process listens
         self._asked_s = self._effects.now_s()
 
     @property
     def member(self) -> Membership | None:
         """The flow's membership, once its name is known."""
-        return self._member
+        return self._who.member
+
+    @property
+    def _name(self) -> str:
+        return f"flow {self._who.flow!r} of {self.queue}"
+
+    @property
+    def address(self) -> Address | None:
+        """By which this machine finds the flow, once its name is known."""
+        at, flow = self._options.target, self._who.flow
+        return Address(at.store, at.namespace, at.queue, self._group.name, flow) if flow is not None else None
+
+    @property
+    def needs_mailbox(self) -> bool:
+        """Whether nothing is ever acknowledged without one."""
+        return self._group.by_hand
 
     # --- Spark's questions --------------------------------------------------------------------------------------------
 
     def fix_target(self) -> None:
         """AvailableNow: read up to where every partition of the queue ends now, and then end."""
-        self._target = dict(enumerate(self.queue.refresh().next))
-        self._settle_until_s = None
+        self._target = Target(self.queue.refresh().next)
 
     def next_end(self, start: dict[str, Any], *, limited: bool = True) -> dict[str, Any]:
         """The end of the batch that follows `start`, which is complete; `start` itself if there is nothing new.
@@ -121,10 +141,10 @@ class Consumer:
         over (`ownership=none`); `ObjectMissing` for what was trimmed (`failOnDataLoss`).
         """
         self._asked_s = self._effects.now_s()
-        before = self._checked(start)
+        before = self._who.checked(start)
         if before is None:
-            return self._introduce()
-        member = self._joined(before)
+            return self._who.introduce()
+        member = self._who.joined(before)
         refused = 0
         idle_until_s: float | None = None
         while refused < MAX_LOOKS:
@@ -137,7 +157,7 @@ class Consumer:
                 continue
             self._note_reached(plan)
             if self._target is not None:
-                if self._waits_for_share(member, view):
+                if self._waits_for_share(member, view, self._target):
                     continue
                 self._patience.try_for(member.flush)  # the run's last batch (CHK-06)
                 return start
@@ -156,36 +176,29 @@ class Consumer:
         thing looked at. Raises as `next_end` does, and `Unavailable` if the doubt stays.
         """
         self._asked_s = self._effects.now_s()
-        after = self._checked(end)
+        after = self._who.checked(end)
         wanted = {p: span for p, span in after.spans.items() if span.start < span.to} if after is not None else {}
         if after is None or not wanted:
             return nothing
         for _ in range(MAX_LOOKS):
             last = self._last
-            if last is not None and last.raw == end and self._is_alive(last.instance):
+            if last is not None and last.raw == end and self._who.is_alive(last.instance):
                 head = self.queue.head
             else:
-                last = self._last = self._replayed(self._checked(start), end, after, wanted)
-                head = self._fresh_head(after)
+                last = self._last = self._replayed(self._who.checked(start), end, after, wanted)
+                head = self._who.fresh_head(after)
             planned = plan(head, last.spans) if last.spans else nothing
-            if self._is_alive(last.instance):
+            if self._who.is_alive(last.instance):
                 return planned
-        raise Unavailable(f"flow {self._flow!r} of {self.queue} loses its lease while it plans a batch: try again")
+        raise Unavailable(f"{self._name} loses its lease while it plans a batch: try again")
 
     def report(self) -> dict[str, Any] | None:
         """For the query's progress: the flow, and of each of its partitions epoch, end and lag in messages."""
-        if self._view is None or self.queue.etag is None:
+        view = self._who.view
+        if view is None or self.queue.etag is None:
             return None
-        following = self.queue.head.next
-        partitions = {
-            str(p): {
-                "epoch": claim.epoch,
-                "end": at(following, p),
-                "lag": at(following, p) - self._reached.get(p, claim.position),
-            }
-            for p, claim in self._view.claims.items()
-        }
-        return {"flow": self._flow, "partitions": partitions, "notify": None}
+        partitions = flow_planning.progress(view, self.queue.head, self._reached)
+        return {"flow": self._who.flow, "partitions": partitions, "notify": self.notify}
 
     # --- beside and after a batch -------------------------------------------------------------------------------------
 
@@ -193,69 +206,49 @@ class Consumer:
         """While Spark is busy with a batch: see a pause, write down what is due, give up what is lost; and leave the
         group if Spark has not asked for `maxPollInterval`. Raises as `next_end` does, `Unavailable` at once.
         """
-        member = self._member
-        if member is None or not member.is_bound:
+        member = self._who.bound_member()
+        if member is None:
             return
         limit_s = self._group.max_poll_interval_s
         silent_s = self._effects.now_s() - self._asked_s
         if limit_s is not None and silent_s > limit_s:
             _log.warning(
-                "flow %s leaves %s: Spark has not asked for %.0f s (maxPollInterval)", self._flow, self.queue, silent_s
+                "flow %s leaves %s: Spark has not asked for %.0f s (maxPollInterval)",
+                self._who.flow,
+                self.queue,
+                silent_s,
             )
             member.unbind()
             return
-        self._seen(member.observe())
+        self._who.seen(member.observe())
+
+    def complete(self, digest: str) -> None:
+        """The listener's word: the batch up to the end with this digest is complete. Raises as `look_beside`."""
+        last, member = self._last, self._who.bound_member()
+        if last is None or member is None or self._group.by_hand:
+            return
+        if offsets.digest(last.raw) == digest:
+            self._acknowledged(member, {p: Position(span.epoch, span.to) for p, span in last.end.spans.items()})
+
+    def in_hand(self, *, after: int, most: int) -> dict[str, Any]:
+        """For the application, as `GivenOut.in_hand`."""
+        view = self._who.view
+        return self._given_out.in_hand(view.claims if view is not None else {}, after=after, most=most)
+
+    def acknowledge(self, process: str, positions: Mapping[int, Position]) -> frozenset[int]:
+        """The application's word; the partitions for which it counts. `process`: to which it was given out. Raises
+        `Invalid` for what was not given out, and as `look_beside`.
+        """
+        member = self._who.bound_member()
+        if not self._group.by_hand:
+            raise Invalid(f"{self._name} has ackMode=auto: give it the option ackMode=manual")
+        due = self._given_out.due(process, positions)
+        return member.acknowledge(due) if member is not None else frozenset()
 
     def stop(self) -> None:
         """Write down what is acknowledged and leave the group. Raises as the stores do; may be repeated."""
-        if self._member is not None:
-            self._member.unbind()
-
-    # --- who this is --------------------------------------------------------------------------------------------------
-
-    def _introduce(self) -> dict[str, Any]:
-        """The first offset: the group is there, the flow has its name, and nobody has been told yet."""
-        self._create_group()
-        if self._flow is None:
-            self._flow = f"flow-{self._effects.token()}"
-        return offsets.encode(
-            BatchEnd(queue_id=self.queue.head.queue_id, group=self._group.name, flow=self._flow, spans={})
-        )
-
-    def _checked(self, raw: dict[str, Any]) -> BatchEnd | None:
-        """An offset of this group and flow; adopts the flow's name. Raises `Invalid`."""
-        end = offsets.decode(raw)
-        if end is None:
-            return None
-        offsets.require_same_group(end, self._group.name, self._group.flow)
-        self._flow = end.flow
-        return end
-
-    def _joined(self, known: BatchEnd) -> Membership:
-        """The membership, bound; presenting what this flow had according to `known` (FLO-07)."""
-        if self._member is None or self._checkpoints is None:
-            head = self._fresh_head(known)
-            if self._group.name not in head.groups:
-                self._create_group()  # somebody deleted it
-            self._member, self._checkpoints = self._join(self._flow or "", head.queue_id)
-        member = self._member
-        if not member.is_bound:
-            mapping = {partition: span.epoch for partition, span in known.spans.items()}
-            bound = self._patience.try_for(lambda: member.bind(mapping, wait_s=BIND_WAIT_S))
-            self._seen(bound.view)
-            if not bound.answered:
-                _log.warning(
-                    "no coordinator has answered flow %s of %s for %.0f s: is one running (partq coordinator run)?",
-                    self._flow,
-                    self.queue,
-                    BIND_WAIT_S,
-                )
-        return member
-
-    def _is_alive(self, instance: str | None) -> bool:
-        """A guard: nobody can have taken this instance for gone. Another thread may have begun a new one meanwhile."""
-        member = self._member
-        return member is not None and member.instance == instance is not None and member.lease_left_s() > 0
+        if self._who.member is not None:
+            self._who.member.unbind()
 
     # --- the next batch -----------------------------------------------------------------------------------------------
 
@@ -263,34 +256,41 @@ class Consumer:
         """Look, and acknowledge what `before` has: after the look, which may have claimed what `before` speaks of."""
         done = {p: Position(span.epoch, span.to) for p, span in before.spans.items()} if before is not None else {}
         view = member.observe()
+        if not self._group.by_hand:
+            self._acknowledged(member, done)
+        return self._who.seen(view)
+
+    def _acknowledged(self, member: Membership, done: Mapping[int, Position]) -> None:
+        """A batch is complete."""
         member.acknowledge(done)
-        self._seen(view)
-        return view
-
-    def _seen(self, view: View) -> None:
-        for partition, epoch in view.lost.items():
-            _log.info("flow %s of %s gave up partition %d (epoch %d)", self._flow, self.queue, partition, epoch)
-        for update in view.updates:
-            _log.info("flow %s of %s is %s now", self._flow, self.queue, "active" if update.active else "inactive")
-        self._view = view
-
-    def _fresh_head(self, known: BatchEnd) -> Head:
-        head = self.queue.refresh()
-        offsets.require_same_queue(known, head.queue_id, str(self.queue))
-        return head
+        say = self._times.acknowledged(self._effects.now_s(), self.queue.head.config.max_handoff_time_s)
+        member.note(self._times.remark)
+        if say is not None:
+            _log.warning("flow %s of %s: %s", self._who.flow, self.queue, say)
 
     def _planned(self, member: Membership, before: BatchEnd, view: View, limited: bool) -> Plan:
-        head = self._fresh_head(before)
-        announced = self._last.end if self._last is not None and self._last.end != before else None
+        head = self._who.fresh_head(before)
+        announced = self._last if self._last is not None and self._last.end != before else None
+        if announced is not None and self._group.by_hand:
+            self._given_out.take_back(announced.spans)
+        bound = self._options.max_delivered_unacked
+        unacknowledged = Unacknowledged(bound=bound, in_hand=member.in_hand()) if bound is not None else None
+
+        def begin(claim: Claim) -> Span:
+            if self._group.by_hand:
+                return flow_planning.begin_by_hand(before, self._given_out.last(claim.partition), claim)
+            unread = announced.end if announced is not None else None
+            return flow_planning.begin(before, unread, claim, keeps_offsets=self._group.keep_offsets)
+
         return flow_planning.plan(
             head,
             view,
             before,
-            announced=announced,
+            begin=begin,
             mapping=member.mapping,
-            target=self._target,
-            keeps_offsets=self._group.keep_offsets,
-            limits=flow_planning.limits(self._options, member.room(), limited),
+            target=self._target.ends if self._target is not None else None,
+            limits=flow_planning.limits(self._options, unacknowledged, limited),
+            unacknowledged=unacknowledged,
             entries=lambda spans: tree.walk(tree.view(head, spans), self.queue.load_chunk),
             fail_on_data_loss=self._options.fail_on_data_loss,
             warn=_log.warning,
@@ -300,14 +300,23 @@ class Consumer:
         end = replace(before, spans=plan.all_spans)
         raw = offsets.encode(end)
         self._last = _Announced(raw=raw, end=end, spans=plan.filled, instance=member.instance)
+        self._given_out.add(plan.filled)
+        self._times.given(self._effects.now_s())
         self._note_reached(plan)
-        self._settle_until_s = None
+        if self._target is not None:
+            self._target.moves_on()
         return raw
 
     def _note_reached(self, plan: Plan) -> None:
         self._reached = {p: span.to for p, span in plan.all_spans.items()}
 
     # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def _wait(self, member: Membership, wait_s: float) -> None:
+        if self._wait_for is not None:
+            self._wait_for(wait_s)
+        else:
+            self._patience.try_for(partial(member.wait_news, wait_s))
 
     @property
     def _poll_interval_s(self) -> float:
@@ -320,7 +329,7 @@ class Consumer:
         look_s = max(IDLE_LOOK_S, self.queue.store.look_interval_s)
         while (left_s := until_s - self._effects.now_s()) > 0:
             asked_s, wait_s = self._effects.now_s(), min(look_s, left_s)
-            self._patience.try_for(partial(member.wait_news, wait_s))
+            self._wait(member, wait_s)
             if member.has_news or self._effects.now_s() - asked_s < 0.8 * wait_s:
                 return True
             fresh = self.queue.refresh()
@@ -328,72 +337,63 @@ class Consumer:
                 return True
         return False
 
-    def _waits_for_share(self, member: Membership, view: View) -> bool:
-        """AvailableNow has nothing to read: whether partitions may still come, and a wait if so.
-
-        At first for an answer; later for partitions that are paused with messages left, which come back or move on.
-        """
-        now_s, head = self._effects.now_s(), self.queue.head
-        if self._settle_until_s is None:
-            config = head.config
-            wait_s = config.rebalance_delay_s + config.max_handoff_time_s + self._session_timeout_s
-            self._settle_until_s = now_s + wait_s
-        target = self._target or {}
-        left = any(self._reached.get(p, 0) < min(target.get(p, 0), at(head.next, p)) for p in view.claims)
-        nothing_yet = not view.claims and view.standing is not Standing.STANDBY
-        if not nothing_yet and not left:
+    def _waits_for_share(self, member: Membership, view: View, target: Target) -> bool:
+        """AvailableNow has nothing to read: whether that may still change, and a wait if so."""
+        head = self.queue.head
+        outlook = target.outlook(
+            view, self._reached, head, session_timeout_s=self._session_timeout_s, now_s=self._effects.now_s()
+        )
+        if outlook is Outlook.UNANSWERED:
+            raise Unavailable(
+                f"no coordinator has answered flow {self._who.flow!r} of {self.queue}: start one with `partq "
+                "coordinator run`, or read the group alone with ownership=none"
+            )
+        if outlook is Outlook.LATE:
+            left = target.left(view, self._reached, head)
+            _log.warning(
+                "flow %s of %s ends without waiting longer for its partitions; %d messages are left",
+                self._who.flow,
+                self.queue,
+                left,
+            )
+        if outlook is not Outlook.WAIT:
             return False
-        if now_s >= self._settle_until_s:
-            if view.standing is Standing.UNANSWERED:
-                raise Unavailable(
-                    f"no coordinator has answered flow {self._flow!r} of {self.queue}: start one with `partq "
-                    "coordinator run`, or read the group alone with ownership=none"
-                )
-            _log.warning("flow %s of %s ends without waiting longer for its partitions", self._flow, self.queue)
-            return False
-        self._patience.try_for(partial(member.wait_news, _LOOK_S))
+        self._wait(member, _LOOK_S)
         return True
 
     # --- a batch that comes again -------------------------------------------------------------------------------------
 
     def _replayed(self, before: BatchEnd | None, end: dict[str, Any], after: BatchEnd, wanted: Spans) -> _Announced:
-        """Of `wanted` what is still this flow's, announced."""
-        member = self._joined(after)
+        """Of `wanted` what is still this flow's, announced; nothing of it with `ackMode=manual` (`begin_by_hand`)."""
+        member = self._who.joined(after)
+        if self._group.by_hand:
+            _log.info(
+                "flow %s of %s: what is not acknowledged comes again in the next batches", self._who.flow, self.queue
+            )
+            if self._last is not None:
+                self._given_out.take_back(self._last.spans)
+            return _Announced(raw=end, end=after, spans={}, instance=member.instance)
         config = self.queue.head.config
         wait_s = config.rebalance_delay_s + config.max_handoff_time_s + 2 * self._session_timeout_s + _LOOK_S
         until_s = self._effects.now_s() + wait_s
         while True:
             view = self._patience.try_for(lambda: self._settled(member, before))
-            held = {p: span for p, span in wanted.items() if self._is_held(view, p, span.epoch)}
-            moved = {p for p in wanted if p not in held and self._has_moved_on(p, wanted[p].epoch)}
-            doubtful = sorted(wanted.keys() - held.keys() - moved)
-            if not doubtful:
-                ends = {p: max(span.to, view.claims[p].position) for p, span in held.items()}
+            found = self._patience.try_for(partial(repetition, wanted, view, self._who.checkpoint))
+            if not found.doubtful:
+                ends = {p: max(to, view.claims[p].position) for p, to in found.ends.items()}
                 if self._patience.try_for(partial(member.deliver, ends)):
-                    if moved:
+                    if found.moved:
                         _log.warning(
                             "flow %s of %s repeats a batch without partitions %s, which have moved on",
-                            self._flow,
+                            self._who.flow,
                             self.queue,
-                            sorted(moved),
+                            sorted(found.moved),
                         )
-                    return _Announced(raw=end, end=after, spans=held, instance=member.instance)
+                    return _Announced(raw=end, end=after, spans=found.held, instance=member.instance)
             if self._effects.now_s() >= until_s:
                 raise Unavailable(
-                    f"flow {self._flow!r} of {self.queue} has to repeat a batch, and for {wait_s:.0f} s nothing says "
-                    f"whether partitions {doubtful} are still its own: is a coordinator running? Start the query again"
+                    f"{self._name} has to repeat a batch, and for {wait_s:.0f} s nothing says "
+                    f"whether partitions {sorted(found.doubtful)} are still its own: is a coordinator running? Start "
+                    "the query again"
                 )
-            self._patience.try_for(partial(member.wait_news, _LOOK_S))
-
-    def _is_held(self, view: View, partition: int, epoch: int) -> bool:
-        """A guard: the partition is claimed, at exactly this epoch, and nothing holds it back."""
-        claim = view.deliverable.get(partition)
-        return claim is not None and claim.epoch == epoch
-
-    def _has_moved_on(self, partition: int, epoch: int) -> bool:
-        """A guard: the checkpoint has a higher epoch."""
-        checkpoints = self._checkpoints
-        if checkpoints is None:
-            return False
-        found = self._patience.try_for(lambda: checkpoints.read(partition))
-        return found is not None and found.epoch > epoch
+            self._wait(member, _LOOK_S)

@@ -11,11 +11,26 @@ from dataclasses import dataclass
 from partq_spark import planning
 from partq_spark.errors import ObjectMissing
 from partq_spark.flow.claims import Claim, View
-from partq_spark.log.model import Entry, Head
+from partq_spark.log.model import Entry, Head, at
 from partq_spark.offsets import BatchEnd, Span
 from partq_spark.options import SourceOptions
 
 Spans = Mapping[int, Span]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unacknowledged:
+    """Messages that the flow has delivered and not acknowledged, for each of its partitions, and how many it may have
+    in all (`maxDeliveredUnackedMsgsPerFlow`).
+    """
+
+    bound: int
+    in_hand: Mapping[int, int]
+
+    @property
+    def room(self) -> int:
+        """How many more in all."""
+        return max(self.bound - sum(self.in_hand.values()), 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +54,28 @@ class Plan:
         return {partition: span for partition, span in self.spans.items() if span.start < span.to}
 
 
-def limits(options: SourceOptions, room: int | None, limited: bool) -> planning.Limits:
-    """What a batch may take. `room` holds with every trigger, the others only if the trigger is `limited`."""
+def limits(options: SourceOptions, unacknowledged: Unacknowledged | None, limited: bool) -> planning.Limits:
+    """What a batch may take. `unacknowledged` holds with every trigger, the others only if the trigger is `limited`."""
+    room = unacknowledged.room if unacknowledged is not None else None
     bounds = [bound for bound in (room, options.max_messages if limited else None) if bound is not None]
     return planning.Limits(messages=min(bounds, default=None), bytes=options.max_bytes if limited else None)
+
+
+def windows(bound: int, in_hand: Mapping[int, int], backlog: Mapping[int, int]) -> dict[int, int]:
+    """How many more messages each partition of `backlog` may have in hand, out of `bound` for the whole flow (HAN-12).
+
+    An equal share for each partition that the flow has (`in_hand` names them all), so that one whose messages nobody
+    acknowledges does not use up the others' part; what division leaves goes to the longest backlogs.
+    """
+    share, rest = divmod(bound, max(len(in_hand), 1))
+    rest -= sum(max(count - share, 0) for count in in_hand.values())
+    result = {partition: max(share - in_hand.get(partition, 0), 0) for partition in backlog}
+    for partition in sorted(backlog, key=lambda p: (result[p] - backlog[p], p)):
+        more = min(backlog[partition] - result[partition], rest)
+        if more > 0:
+            result[partition] += more
+            rest -= more
+    return result
 
 
 def begin(before: BatchEnd, announced: BatchEnd | None, claim: Claim, *, keeps_offsets: bool = True) -> Span:
@@ -65,32 +98,50 @@ def begin(before: BatchEnd, announced: BatchEnd | None, claim: Claim, *, keeps_o
     return Span(claim.epoch, at, at, claim.redelivered_below)
 
 
+def begin_by_hand(before: BatchEnd, given: Span | None, claim: Claim) -> Span:
+    """The same with `ackMode=manual`: what the application has not acknowledged comes again, whatever Spark completed.
+
+    `given` is the span that this very process gave out last, and whose batch was read. A new process has none, since
+    whatever the application had in memory went with the former one: it begins at the checkpoint, and what Spark's
+    offset or the checkpoint knows to be delivered is marked (SEQ-01).
+    """
+    if given is not None and given.epoch == claim.epoch:
+        return Span(claim.epoch, given.to, given.to, given.redelivered_below)
+    known = before.spans.get(claim.partition)
+    delivered = known.to if known is not None and known.epoch == claim.epoch else 0
+    at = claim.acknowledged
+    return Span(
+        claim.epoch, at, at, max(claim.redelivered_below, claim.position if claim.position > at else 0, delivered)
+    )
+
+
 def plan(
     head: Head,
     view: View,
     before: BatchEnd,
     *,
-    announced: BatchEnd | None,
+    begin: Callable[[Claim], Span],
     mapping: Mapping[int, int],
     target: Mapping[int, int] | None,
-    keeps_offsets: bool,
     limits: planning.Limits,
+    unacknowledged: Unacknowledged | None = None,
     entries: Callable[[planning.Spans], Iterable[Entry]],
     fail_on_data_loss: bool,
     warn: Callable[[str], None],
 ) -> Plan:
-    """The batch that follows `before`. `target`: where AvailableNow ends. `mapping`: what the flow would get back.
+    """The batch that follows `before`. `begin`: where the flow is with a claim. `target`: where AvailableNow ends.
+    `mapping`: what the flow would get back.
 
     Raises `ObjectMissing` for messages that are gone (failOnDataLoss).
     """
-    begins = {
-        p: begin(before, announced, claim, keeps_offsets=keeps_offsets)
-        for p, claim in view.claims.items()
-        if p < len(head.next)
-    }
+    begins = {p: begin(claim) for p, claim in view.claims.items() if p < len(head.next)}
     ready = {p: span.to for p, span in begins.items() if p in view.deliverable}
     starts = _without_lost(head, ready, before, fail_on_data_loss, warn)
     ends = {p: _end(head, target, p, offset) for p, offset in starts.items()}
+    if unacknowledged is not None:
+        backlog = {p: ends[p] - start for p, start in starts.items()}
+        more = windows(unacknowledged.bound, unacknowledged.in_hand, backlog)
+        ends = {p: start + min(backlog[p], more[p]) for p, start in starts.items()}
     reached = planning.batch_ends(starts, ends, limits, entries)
     spans = {
         # never less than what was announced before
@@ -126,3 +177,15 @@ def _without_lost(
             )
     moved = planning.continued(head, ready, fail_on_data_loss=fail_on_data_loss, warn=warn)
     return {partition: moved[partition] for partition in ready}
+
+
+def progress(view: View, head: Head, reached: Mapping[int, int]) -> dict[str, dict[str, int]]:
+    """For `lastProgress`: of each partition its epoch, its end, and how many messages the flow is behind it."""
+    return {
+        str(p): {
+            "epoch": claim.epoch,
+            "end": at(head.next, p),
+            "lag": at(head.next, p) - reached.get(p, claim.position),
+        }
+        for p, claim in view.claims.items()
+    }

@@ -1,21 +1,17 @@
 """The Spark source of a query with a group: a flow. Thin: what is delivered is `consuming`'s, what is read `reader`'s.
 
-Spark calls from its reader process' main thread. Beside it live two daemon threads, from the first call that needs
-them: the heartbeat, and one that looks after the flow while a batch runs for long. Nothing is made when a reader is
+Spark calls from its reader process' main thread; what lives beside it is `beside`'s. Nothing is made when a reader is
 made, because Spark makes readers in several processes (spark-traps 3).
 """
 
 from __future__ import annotations
 
-import logging
-import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -27,12 +23,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from partq_spark import offsets
-from partq_spark.consuming import Consumer
-from partq_spark.errors import PartqError, Unavailable
-from partq_spark.flow.heartbeat import Heartbeat
-from partq_spark.flow.lifeline import Lifeline
+from partq_spark.beside import Beside
 from partq_spark.flow_planning import Spans
-from partq_spark.joining import BEAT_S, open_consumer
+from partq_spark.joining import open_consumer
 from partq_spark.log.model import Head
 from partq_spark.options import SourceOptions, stream_source_options
 from partq_spark.reader import plan_tasks, read_task
@@ -40,12 +33,6 @@ from partq_spark.schema import check_source_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-BESIDE_S: Final = 0.5
-"""How often the flow is looked after while Spark is busy with a batch."""
-
-_STOP_WAIT_S: Final = 5.0
-_log = logging.getLogger("partq.flow")
 
 
 class PartqGroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -55,7 +42,7 @@ class PartqGroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._given = dict(options)
         self._columns = columns
         self._options: SourceOptions | None = None
-        self._process: _Process | None = None
+        self._process: Beside | None = None
 
     @property
     def options(self) -> SourceOptions:
@@ -66,10 +53,12 @@ class PartqGroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._options
 
     @property
-    def process(self) -> _Process:
+    def process(self) -> Beside:
         """What the process that Spark asks has; made by the first call that needs it."""
         if self._process is None:
-            self._process = _Process(open_consumer(self.options))
+            self._process = Beside(lambda wait: open_consumer(self.options, wait=wait))
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, _end_in_good_order)
         return self._process
 
     # --- Spark's calls
@@ -109,68 +98,6 @@ class PartqGroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Write down what is acknowledged and leave the group, whatever the reason."""
         if self._process is not None:
             self._process.stop()
-
-
-class _Process:
-    """A consumer with the threads beside it, and who may use it when: one at a time, Spark's questions first."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._lock = threading.RLock()
-        self._stopping = threading.Event()
-        self._trouble: Exception | None = None
-        lifeline = Lifeline(parent=os.getppid())
-        self._heartbeat = Heartbeat(self._beat, BEAT_S, lifeline, name="the query").start()
-        self._beside = threading.Thread(target=self._look_beside, name="partq beside the batch", daemon=True)
-        self._beside.start()
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, _end_in_good_order)
-
-    @contextmanager
-    def asked(self) -> Iterator[Consumer]:
-        """The consumer, for one of Spark's questions. Raises what ended the heartbeat or went wrong beside a batch."""
-        with self._lock:
-            self._heartbeat.check()
-            trouble, self._trouble = self._trouble, None
-            if trouble is not None:
-                raise trouble
-            yield self._consumer
-
-    def report(self) -> dict[str, Any] | None:
-        return self._consumer.report()
-
-    def stop(self) -> None:
-        """Leave the group. Bounded; may be repeated."""
-        self._stopping.set()
-        self._heartbeat.stop()
-        if not self._lock.acquire(timeout=_STOP_WAIT_S):
-            _log.warning("the flow's group will notice that it is gone: a store does not answer")
-            return
-        try:
-            self._consumer.stop()
-        except PartqError as error:
-            _log.warning("the flow left without a word: %s", error)
-        finally:
-            self._lock.release()
-
-    def _beat(self) -> None:
-        member = self._consumer.member
-        if member is not None:
-            member.beat()
-
-    def _look_beside(self) -> None:
-        while not self._stopping.wait(BESIDE_S):
-            if not self._lock.acquire(blocking=False):
-                continue  # Spark is asking: the flow is looked after anyway
-            try:
-                if not self._stopping.is_set() and self._heartbeat.is_beating:
-                    self._consumer.look_beside()
-            except Unavailable as error:
-                _log.info("beside a batch: %s", error)  # the next question meets it by itself
-            except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by the next question
-                self._trouble = error
-            finally:
-                self._lock.release()
 
 
 def _end_in_good_order(_signal: int, _frame: FrameType | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from partq_spark import planning
 from partq_spark.connect import open_queue, shared_store
@@ -34,8 +34,12 @@ STORE_RETRY_S = 2.0
 _log = logging.getLogger("partq.flow")
 
 
-def open_consumer(options: SourceOptions, effects: Effects | None = None) -> Consumer:
-    """The flow that `options` describe. Nothing is read or connected yet. Raises `Invalid`."""
+def open_consumer(
+    options: SourceOptions, effects: Effects | None = None, *, wait: Callable[[float], None] | None = None
+) -> Consumer:
+    """The flow that `options` describe; `wait` as `Consumer` has it. Nothing is read or connected yet. Raises
+    `Invalid`.
+    """
     group = options.group
     if group is None:
         raise Invalid("a query without a group is no flow: give the option group")
@@ -45,7 +49,12 @@ def open_consumer(options: SourceOptions, effects: Effects | None = None) -> Con
         return join_group(queue, options, group, flow, queue_id, effects)
 
     return Consumer(
-        queue, options, create_group=lambda: create_group(queue, options, group), join=join, effects=effects
+        queue,
+        options,
+        create_group=lambda: create_group(queue, options, group),
+        join=join,
+        effects=effects,
+        wait=wait,
     )
 
 

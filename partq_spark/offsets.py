@@ -7,9 +7,12 @@ itself what the batch reads, so a replay needs no other knowledge. Spark compare
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import xxhash
 
 from partq_spark.errors import Corrupt, Invalid
 
@@ -50,6 +53,11 @@ def encode(end: BatchEnd) -> dict[str, Any]:
         "flow": end.flow,
         "p": {str(partition): list(end.spans[partition]) for partition in sorted(end.spans)},
     }
+
+
+def digest(raw: Mapping[str, Any]) -> str:
+    """Short, and the same for equal offsets, however their JSON was written."""
+    return xxhash.xxh3_128_hexdigest(json.dumps(raw, sort_keys=True, separators=(",", ":")).encode())
 
 
 def decode(raw: object) -> BatchEnd | None:

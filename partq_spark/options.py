@@ -53,6 +53,7 @@ BATCH_SINK_ONLY = ("txnAppId", "txnVersion")
 FROM_SPARK = ("checkpointLocation", "queryName")
 LATER = ("topic",)
 
+MANUAL_IN_HAND = 10_000  # messages: what an application may leave unacknowledged unless it says otherwise
 MOST = (1 << 63) - 1  # what Spark and the log can count
 
 _WHOLE = re.compile(r"[0-9]{1,19}")
@@ -98,6 +99,7 @@ class GroupOptions:
     checkpoint_interval_s: float | None  # None: the store's default
     session_timeout_s: float
     max_poll_interval_s: float | None
+    by_hand: bool = False  # ackMode=manual
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,14 +224,16 @@ def stream_source_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def _source(given: _Given) -> SourceOptions:
+    group = _group(given)
+    bound = given.count("maxDeliveredUnackedMsgsPerFlow")
     return SourceOptions(
         target=_target(given),
-        group=_group(given),
+        group=group,
         start=_place(given, "startingOffsets", "startingTimestamp"),
         end=_place(given, "endingOffsets", "endingTimestamp") or Place(edge="latest"),
         max_messages=given.count("maxMessagesPerTrigger"),
         max_bytes=given.size("maxBytesPerTrigger"),
-        max_delivered_unacked=given.count("maxDeliveredUnackedMsgsPerFlow"),
+        max_delivered_unacked=MANUAL_IN_HAND if bound is None and group is not None and group.by_hand else bound,
         fail_on_data_loss=given.bool("failOnDataLoss", True),
         include_headers=given.bool("includeHeaders", False),
         poll_interval_s=given.duration_s("pollInterval", least_s=0.0, most_s=60.0),
@@ -247,16 +251,23 @@ def _group(given: _Given) -> GroupOptions | None:
     if ownership == "none":
         given.refuse(SHARED_ONLY, "is for flows that share a group, and with ownership=none one query has all of it")
     ack_mode = (given.text("ackMode") or "auto").lower()
-    if ack_mode == "manual":
-        raise Invalid("option ackMode='manual' comes with a later version of partq: give auto, or leave it out")
-    if ack_mode != "auto":
-        raise Invalid(f"option ackMode={ack_mode!r} is not allowed: give auto")
+    if ack_mode not in ("auto", "manual"):
+        raise Invalid(f"option ackMode={ack_mode!r} is not allowed: give auto or manual")
     checkpoints = (given.text("checkpoints") or "store").lower()
     if checkpoints not in ("store", "none"):
         raise Invalid(f"option checkpoints={checkpoints!r} is not allowed: give store or none")
     if checkpoints == "none":
         given.refuse(("checkpointInterval",), "is for checkpoints=store, this query keeps none")
     flow = given.text("flow")
+    if ack_mode == "manual" and flow is None:
+        raise Invalid(
+            "option ackMode='manual' needs the option flow: the application names the flow for which it acknowledges"
+        )
+    if ack_mode == "manual" and checkpoints == "none":
+        raise Invalid(
+            "options ackMode='manual' and checkpoints='none' contradict each other: an acknowledgement is kept in a "
+            "checkpoint, leave one of them out"
+        )
     timeout_s = given.duration_s("sessionTimeout", least_s=5.0, most_s=3600.0)
     return GroupOptions(
         name=checked_name("group", name),
@@ -266,6 +277,7 @@ def _group(given: _Given) -> GroupOptions | None:
         checkpoint_interval_s=given.duration_s("checkpointInterval", least_s=0.0, most_s=3600.0),
         session_timeout_s=10.0 if timeout_s is None else timeout_s,
         max_poll_interval_s=given.duration_s("maxPollInterval", least_s=1.0, most_s=7 * 24 * 3600.0),
+        by_hand=ack_mode == "manual",
     )
 
 

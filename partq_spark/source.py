@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from partq_spark.writer import PartqBatchWriter, PartqStreamWriter
 
 
+_listening: list[SparkSession] = []  # a process has few sessions
+
+
 class PartqDataSource(DataSource):
     """Partitioned queues: `format("partq")` for `read`, `readStream`, `write` and `writeStream`."""
 
@@ -90,7 +93,8 @@ def column_types(schema: StructType) -> list[tuple[str, str]]:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the source with a session, after a look at whether its workers can import partq (spark-traps 27).
+    """Register the source with a session, after a look at whether its workers can import partq (spark-traps 27), and
+    install the listener, unless the driver is on another side of a connection (Spark Connect).
 
     Raises `Invalid` if the workers' Python, as far as it is known here, has no partq.
     """
@@ -112,6 +116,16 @@ def register(spark: SparkSession) -> None:
         spark.dataSource.register(PartqDataSource)
     finally:
         context.environment = before
+    listen(spark)
+
+
+def listen(spark: SparkSession) -> None:
+    """Install the listener in a session, once."""
+    from partq_spark.listener import PartqListener
+
+    if not any(spark is known for known in _listening):
+        spark.streams.addListener(PartqListener())
+        _listening.append(spark)
 
 
 def _shipped() -> str | None:

@@ -151,9 +151,9 @@ class Hand:
         """For the record of a new instance."""
         return {partition: holding.entry for partition, holding in self.holdings.items()}
 
-    def unacknowledged(self) -> int:
-        """Messages that were delivered and that the application has not acknowledged."""
-        return sum(holding.delivered - holding.done for holding in self.holdings.values())
+    def unacknowledged(self) -> dict[int, int]:
+        """Messages of each partition that were delivered and that the application has not acknowledged."""
+        return {partition: holding.delivered - holding.done for partition, holding in self.holdings.items()}
 
     def has_claimed(self, partitions: Iterable[int]) -> bool:
         """Whether the present instance has claimed them all."""

@@ -11,7 +11,7 @@ from partq_spark.flow.claims import Binding, Position, View
 class Membership(Protocol):
     """One flow of a group, in one process. `beat` may be called by any thread, the rest by one at a time.
 
-    Everything but `is_bound`, `instance`, `mapping`, `room`, `note`, `lease_left_s` and `has_news` may raise
+    Everything but `is_bound`, `instance`, `mapping`, `in_hand`, `note`, `lease_left_s` and `has_news` may raise
     `Unavailable`: then it is called again. `Session` says what each of them does.
     """
 
@@ -44,7 +44,7 @@ class Membership(Protocol):
 
     def flush(self) -> None: ...
 
-    def room(self) -> int | None: ...
+    def in_hand(self) -> Mapping[int, int]: ...
 
     def note(self, text: str | None) -> None: ...
 

@@ -150,9 +150,8 @@ class Session:
                 self.beat()
 
     def unbind(self) -> None:
-        """Acknowledge what is left to acknowledge, then leave the group. Repeating it is harmless.
-
-        Raises `Unavailable` if the store did not answer: the group will notice the silence.
+        """Acknowledge what is left to acknowledge, then leave the group. Repeating it is harmless. Raises `Unavailable`
+        if the store did not answer: the group will notice the silence.
         """
         life = self._life
         if life is None:
@@ -168,9 +167,8 @@ class Session:
     # --- being alive --------------------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """One heartbeat, one round trip; by any thread. What it learns is acted upon by the main thread.
-
-        Raises `Unavailable` if the store did not answer: beat again.
+        """One heartbeat, one round trip; by any thread. What it learns is acted upon by the main thread. Raises
+        `Unavailable` if the store did not answer: beat again.
         """
         life = self._life
         if life is None or not life.is_alive(self._effects.now_s()):
@@ -184,9 +182,7 @@ class Session:
             life.renew(sent_s)
 
     def lease_left_s(self) -> float:
-        """How long what was delivered may still count as delivered in time: until the group may take this instance for
-        gone. Below 0 once it may have. By this process's clock alone, from before the last renewal was sent.
-        """
+        """Until the group may take this instance for gone, by this process's clock alone; below 0 once it may have."""
         life = self._life
         return -1.0 if life is None or life.ended else life.left_s(self._effects.now_s())
 
@@ -201,7 +197,7 @@ class Session:
         self._ownership.wait_news(timeout_s)
 
     def pause(self, duration_s: float) -> None:
-        """Wait, whatever happens, as everything in here does."""
+        """Wait, whatever happens."""
         self._effects.sleep(duration_s)
 
     # --- what is mine -------------------------------------------------------------------------------------------------
@@ -274,7 +270,11 @@ class Session:
     def room(self) -> int | None:
         """How many more messages may be delivered before some are acknowledged; None: any number."""
         bound = self._settings.max_delivered_unacked
-        return None if bound is None else max(bound - self._hand.unacknowledged(), 0)
+        return None if bound is None else max(bound - sum(self.in_hand().values()), 0)
+
+    def in_hand(self) -> Mapping[int, int]:
+        """Messages of each partition that were delivered and are not acknowledged."""
+        return self._hand.unacknowledged()
 
     def note(self, text: str | None) -> None:
         """Tell people something of this flow, until it is something else; None: nothing. Cheap to repeat, not lost."""

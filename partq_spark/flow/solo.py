@@ -189,9 +189,8 @@ class SoloSession:
     def flush(self) -> None:
         self._write(everything=True)
 
-    def room(self) -> int | None:
-        bound = self._settings.max_delivered_unacked
-        return None if bound is None else max(bound - self._hand.unacknowledged(), 0)
+    def in_hand(self) -> Mapping[int, int]:
+        return self._hand.unacknowledged()
 
     def note(self, text: str | None) -> None:
         """Nobody listens."""

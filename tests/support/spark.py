@@ -221,7 +221,9 @@ class Consumer:
     batches: list[tuple[int, list[Row]]] = field(default_factory=list)
     failing: Callable[[int], bool] = lambda _batch: False
 
-    def start(self, rows: DataFrame, *, available_now: bool = False, once: bool = False) -> StreamingQuery:
+    def start(
+        self, rows: DataFrame, *, available_now: bool = False, once: bool = False, trigger: str | None = None
+    ) -> StreamingQuery:
         def take(batch: DataFrame, batch_id: int) -> None:
             if self.failing(batch_id):
                 raise RuntimeError(f"batch {batch_id} fails on purpose")
@@ -232,6 +234,8 @@ class Consumer:
             writer = writer.trigger(availableNow=True)
         elif once:
             writer = writer.trigger(once=True)
+        elif trigger is not None:
+            writer = writer.trigger(processingTime=trigger)
         return writer.start()
 
     def run(self, rows: DataFrame) -> list[Row]:

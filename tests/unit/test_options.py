@@ -254,8 +254,9 @@ def test_what_is_for_groups_is_refused_without_one(name: str) -> None:
         ({"ownership": "store", "sessionTimeout": "4s"}, "from 5s"),
         ({"checkpoints": "none", "checkpointInterval": "1s"}, "'checkpointInterval'"),
         ({"checkpoints": "redis"}, "give store or none"),
-        ({"ackMode": "manual"}, "ackMode='manual' comes with a later version"),
-        ({"ackMode": "sometimes"}, "give auto"),
+        ({"ackMode": "manual"}, "ackMode='manual' needs the option flow"),
+        ({"ackMode": "manual", "flow": "left", "checkpoints": "none"}, "ackMode='manual' and checkpoints='none'"),
+        ({"ackMode": "sometimes"}, "give auto or manual"),
         ({"flow": "no spaces"}, "flow name 'no spaces'"),
         ({"group": "_segments"}, "begin with '_'"),
         ({"maxDeliveredUnackedMsgsPerFlow": "0"}, "maxDeliveredUnackedMsgsPerFlow='0'"),
@@ -263,6 +264,17 @@ def test_what_is_for_groups_is_refused_without_one(name: str) -> None:
 )
 def test_what_contradicts_itself_in_a_group_is_refused(more: dict[str, str], said: str) -> None:
     assert said in refused(options.stream_source_options, {**BASE, "group": "billing", **more})
+
+
+def test_by_hand_there_is_a_bound_for_what_is_in_hand() -> None:
+    base = {**BASE, "group": "billing"}
+    manual = options.stream_source_options({**base, "ackMode": "MANUAL", "flow": "left"})
+    assert manual.group is not None
+    assert manual.group.by_hand
+    assert manual.max_delivered_unacked == 10_000
+    given = {**base, "ackMode": "manual", "flow": "left", "maxDeliveredUnackedMsgsPerFlow": "7"}
+    assert options.stream_source_options(given).max_delivered_unacked == 7
+    assert options.stream_source_options(base).max_delivered_unacked is None
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------

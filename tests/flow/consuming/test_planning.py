@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from partq_spark import planning
 from partq_spark.errors import ObjectMissing
 from partq_spark.flow.claims import Claim, Standing, View
-from partq_spark.flow_planning import Plan, begin, plan
+from partq_spark.flow_planning import Plan, begin, begin_by_hand, plan, windows
 from partq_spark.log.model import Head, Layout, QueueConfig
 from partq_spark.offsets import BatchEnd, Span
 
@@ -46,10 +48,9 @@ def planned(before: BatchEnd, *claims: Claim, mapping: dict[int, int] | None = N
         HEAD,
         view,
         before,
-        announced=None,
+        begin=lambda claim: begin(before, None, claim),
         mapping=mapping or {},
         target=None,
-        keeps_offsets=True,
         limits=planning.Limits(),
         entries=lambda _: (),
         fail_on_data_loss=True,
@@ -101,3 +102,54 @@ def test_what_the_flow_would_get_back_stays_in_the_end() -> None:
 def test_a_checkpoint_beyond_the_end_of_the_log_names_the_way_back() -> None:
     with pytest.raises(ObjectMissing, match=r"is at offset 11 of partition 0 .* `partq checkpoints rewind`"):
         planned(end(), claim(position=11))
+
+
+# --- ackMode=manual ---------------------------------------------------------------------------------------------------
+
+
+def test_by_hand_a_process_goes_on_after_what_it_gave_out_itself() -> None:
+    given_out = Span(3, 4, 9, 6)
+    assert begin_by_hand(end(p0=Span(3, 4, 9, 6)), given_out, claim(position=9)) == Span(3, 9, 9, 6)
+    assert begin_by_hand(end(), given_out._replace(to=4), claim(position=9)) == Span(3, 4, 4, 6)  # it was never read
+
+
+def test_by_hand_a_new_process_begins_at_the_checkpoint_and_marks_what_its_predecessor_had() -> None:
+    before = end(p0=Span(3, 4, 9, 0))
+    assert begin_by_hand(before, None, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 9)
+    assert begin_by_hand(before, None, claim(acknowledged=4, position=8)) == Span(3, 4, 4, 9)
+    assert begin_by_hand(end(), None, claim(acknowledged=4, position=8)) == Span(3, 4, 4, 8)
+    assert begin_by_hand(end(), None, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 6)
+
+
+def test_by_hand_what_was_given_out_at_another_epoch_counts_for_nothing() -> None:
+    old = Span(2, 4, 9, 0)
+    assert begin_by_hand(end(p0=old), old, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 6)
+
+
+# --- windows (HAN-12) -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("HAN-12")
+def test_a_blocked_partition_leaves_the_others_their_part() -> None:
+    assert windows(9, {0: 5, 1: 0, 2: 0}, {0: 100, 1: 100, 2: 100}) == {0: 0, 1: 3, 2: 3}
+    assert windows(9, {0: 5, 1: 0, 2: 0}, {1: 1, 2: 100}) == {1: 3, 2: 3}
+    assert windows(7, {0: 0, 1: 0}, {0: 2, 1: 4}) == {0: 3, 1: 4}
+    assert windows(2, {0: 0, 1: 0, 2: 0}, {0: 1, 1: 5, 2: 3}) == {0: 0, 1: 2, 2: 0}
+
+
+@pytest.mark.conformance("HAN-12")
+@given(
+    bound=st.integers(1, 50),
+    hands=st.dictionaries(st.integers(0, 5), st.integers(0, 60), min_size=1),
+    backlogs=st.dictionaries(st.integers(0, 5), st.integers(0, 60)),
+)
+def test_every_window_has_its_share_and_together_they_keep_the_bound(
+    bound: int, hands: dict[int, int], backlogs: dict[int, int]
+) -> None:
+    backlog = {p: backlogs.get(p, 0) for p in hands}
+    found = windows(bound, hands, backlog)
+    share = bound // len(hands)
+    for p, count in found.items():
+        assert count >= max(share - hands[p], 0)
+    beyond = sum(max(hands[p] + found[p] - share, 0) for p in hands)
+    assert beyond <= max(bound % len(hands), sum(max(hand - share, 0) for hand in hands.values()))

@@ -60,13 +60,13 @@ class Shared:
         self.consumers.append(made)
         return made
 
-    def start(self, name: str, **options: str) -> tuple[Consumer, StreamingQuery]:
+    def start(self, name: str, trigger: str | None = None, **options: str) -> tuple[Consumer, StreamingQuery]:
         """A query with a Spark checkpoint of its own, past its first, empty batch."""
         consumer = self.consumer(name)
-        return consumer, self.restart(consumer, **options)
+        return consumer, self.restart(consumer, trigger, **options)
 
-    def restart(self, consumer: Consumer, **options: str) -> StreamingQuery:
-        query = consumer.start(self.stream(**options))
+    def restart(self, consumer: Consumer, trigger: str | None = None, **options: str) -> StreamingQuery:
+        query = consumer.start(self.stream(**options), trigger=trigger)
         wait_until(lambda: not query.isActive or (consumer.checkpoint / "commits" / "0").exists(), "first, empty batch")
         return query
 

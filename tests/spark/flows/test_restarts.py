@@ -206,7 +206,7 @@ def test_bad_options_are_refused_where_a_person_sees_them(shared: Make) -> None:
     orders = shared(partitions=1, coordinated=False)
     with pytest.raises(Exception, match=r"'flow' .* is for a consumer group"):
         orders.lab.stream(orders.name, flow="left")
-    with pytest.raises(Exception, match="ackMode='manual' comes with a later version"):
+    with pytest.raises(Exception, match="ackMode='manual' needs the option flow"):
         orders.stream(ackMode="manual")
 
 

@@ -1,0 +1,191 @@
+"""Acknowledging by hand (`ackMode=manual`): for the application's own code on the driver, mostly in `foreachBatch`.
+
+    acknowledger = Acknowledger(queue="orders", group="billing", flow="billing-1")
+
+    def handle(batch: DataFrame, batch_id: int) -> None:
+        hand = acknowledger.in_hand()
+        rows = batch.orderBy("partition", "offset").collect()
+        ...
+        hand.acknowledge({row.partition: row.offset + 1 for row in rows})
+
+Nothing is acknowledged that the application does not acknowledge: it comes again, marked redelivered, after a handoff
+and after a restart of the query. `KeySequences` keeps count where only complete sequences may be acknowledged
+(seed 000, "Best Practices for Consuming Applications"). No pyspark, no credentials: the flow's reader process writes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from partq_spark.errors import Invalid
+from partq_spark.log.names import checked_name
+from partq_spark.notify import PAGE, Address, Line
+from partq_spark.objects.urls import canonical_url
+from partq_spark.settings import default_store
+
+TIMEOUT_S: Final = 30.0
+"""For one question. A reader that is busy with a store that does not answer cannot answer either."""
+
+
+class Held(NamedTuple):
+    """One partition in the flow's hand. Offsets are exclusive ends: before `acknowledged` the checkpoint says that
+    everything is dealt with, before `delivered` everything was given out.
+    """
+
+    epoch: int
+    acknowledged: int
+    delivered: int
+
+
+class Acknowledger:
+    """Speaks for one flow on this machine, by the names that its source's options have. For one thread."""
+
+    def __init__(
+        self,
+        *,
+        queue: str,
+        group: str,
+        flow: str,
+        namespace: str = "default",
+        store: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """`store` as the option of that name, with the same default. Raises `Invalid` for what cannot be a name."""
+        address = Address(
+            store=canonical_url(store or default_store(os.environ)),
+            namespace=checked_name("namespace", namespace),
+            queue=checked_name("queue", queue),
+            group=checked_name("group", group),
+            flow=checked_name("flow", flow),
+        )
+        self._line = Line(address, timeout_s=timeout_s)
+
+    def in_hand(self) -> InHand:
+        """What the flow has now, with the epochs of its last micro-batch. Waits for a reader process that is just
+        being started. Raises `Unavailable` if none answers.
+        """
+        partitions: dict[int, Held] = {}
+        after = -1
+        process: str | None = None
+        while True:
+            answer = self._line.ask({"do": "in_hand", "after": after})
+            if process not in (None, answer["process"]):  # replaced in between: what it had is void
+                partitions, after, process = {}, -1, None
+                continue
+            process = str(answer["process"])
+            page = {int(partition): Held(*map(int, held)) for partition, held in answer["p"].items()}
+            partitions |= page
+            if not answer["more"]:
+                return InHand(self._line, process, partitions)
+            after = max(page)
+
+
+class InHand:
+    """What a flow had when it was asked. `process` tells one reader process of the flow from the next."""
+
+    def __init__(self, line: Line, process: str, partitions: Mapping[int, Held]) -> None:
+        self._line = line
+        self.process = process
+        self.partitions = partitions
+
+    def acknowledge(self, offsets: Mapping[int, int]) -> frozenset[int]:
+        """Everything before these offsets (by partition) is dealt with. Returns the partitions for which that counts:
+        the others have moved on since, and their messages come again elsewhere.
+
+        Written down at the checkpoint interval, at once where a handoff waits for it. Raises `Invalid` for a partition
+        that is not in hand, or an offset beyond what was delivered, and then nothing is acknowledged; `Unavailable` if
+        the reader does not answer: repeating it is harmless.
+        """
+        for partition, offset in offsets.items():
+            held = self.partitions.get(partition)
+            if held is None or offset > held.delivered:
+                end = "it is not in hand" if held is None else f"delivered is up to {held.delivered}"
+                raise Invalid(
+                    f"partition {partition} cannot be acknowledged up to {offset}: {end}. Offsets are exclusive: give "
+                    "the offset of the last message that is dealt with plus one, and ask in_hand() in each batch"
+                )
+        still: set[int] = set()
+        positions = [(str(p), [self.partitions[p].epoch, offset]) for p, offset in sorted(offsets.items())]
+        for at in range(0, len(positions), PAGE):
+            page: dict[str, Any] = dict(positions[at : at + PAGE])
+            answer = self._line.ask({"do": "acknowledge", "process": self.process, "p": page})
+            still.update(map(int, answer["still"]))
+        return frozenset(still)
+
+
+@dataclass(slots=True)
+class _Open:
+    """One partition's open sequences: key → offset of its first message, in the order of these offsets."""
+
+    epoch: int
+    firsts: dict[object, int] = field(default_factory=dict)
+    end: int = 0  # of what was seen
+
+    @property
+    def position(self) -> int:
+        """Everything before it belongs to sequences that are complete."""
+        return next(iter(self.firsts.values()), self.end)
+
+
+class KeySequences:
+    """Which key sequences are open, so that messages are acknowledged only when everything before them is complete.
+
+    A checkpoint is one offset of a partition: a sequence that stays open holds back what follows it, up to the flow's
+    `maxDeliveredUnackedMsgsPerFlow`. For each micro-batch call `begin`, tell every row with `seen` in order, and
+    `complete` where its sequence has ended; then `acknowledge`. What this keeps is bounded by that option too.
+    """
+
+    def __init__(self, acknowledger: Acknowledger) -> None:
+        self._acknowledger = acknowledger
+        self._hand: InHand | None = None
+        self._process: str | None = None
+        self._partitions: dict[int, _Open] = {}
+
+    def begin(self) -> frozenset[int]:
+        """A micro-batch begins. Returns the partitions whose open sequences are void: another flow has them now, or
+        they come again from their first message. Forget what you keep of their keys. Raises as `Acknowledger.in_hand`.
+        """
+        hand = self._hand = self._acknowledger.in_hand()
+        held = hand.partitions if hand.process == self._process else {}
+        self._process = hand.process
+        void = {p for p, mine in self._partitions.items() if p not in held or held[p].epoch != mine.epoch}
+        for partition in void:
+            del self._partitions[partition]
+        return frozenset(void)
+
+    def seen(self, partition: int, offset: int, key: object) -> None:
+        """A message of the batch, in the order of its partition. One without a key (None) is complete by itself."""
+        found = self._partitions.get(partition)
+        if found is None:
+            held = self._in_hand().partitions.get(partition)
+            if held is None:
+                raise Invalid(
+                    f"partition {partition} is not in hand: call begin() at the beginning of each micro-batch"
+                )
+            found = self._partitions[partition] = _Open(held.epoch)
+        found.end = max(found.end, offset + 1)
+        if key is not None:
+            found.firsts.setdefault(key, offset)
+
+    def complete(self, partition: int, key: object) -> None:
+        """The key's sequence has ended with the last message seen. A key that is not open changes nothing."""
+        found = self._partitions.get(partition)
+        if found is not None:
+            found.firsts.pop(key, None)
+
+    def open_keys(self, partition: int) -> list[object]:
+        """Whose sequences are open, the oldest first."""
+        found = self._partitions.get(partition)
+        return list(found.firsts) if found is not None else []
+
+    def acknowledge(self) -> frozenset[int]:
+        """Acknowledge all that is complete. Returns and raises as `InHand.acknowledge`."""
+        return self._in_hand().acknowledge({p: mine.position for p, mine in self._partitions.items()})
+
+    def _in_hand(self) -> InHand:
+        if self._hand is None:
+            raise Invalid("no micro-batch has begun: call begin() first")
+        return self._hand

@@ -1,0 +1,52 @@
+"""Trigger.AvailableNow in a group that others share: up to where to read, and how long to wait for one's part. Pure.
+
+The target is every partition's end when the run began. A flow that has nothing yet waits for its share, for a rebalance
+delay, max-handoff-time and session timeout at most; so does one with messages left in partitions that are held back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from partq_spark.flow.claims import Standing, View
+from partq_spark.log.model import Head, at
+
+
+class Outlook(StrEnum):
+    """What a flow with nothing to read does."""
+
+    WAIT = "wait"
+    DONE = "done"
+    UNANSWERED = "unanswered"  # it has waited long enough, and no coordinator has said what it has
+    LATE = "late"  # it has waited long enough for what is held back, or for acknowledgements that make room
+
+
+class Target:
+    """One run's target: partition → end. Partitions that come later are not in it."""
+
+    def __init__(self, ends: Sequence[int]) -> None:
+        self.ends: Mapping[int, int] = dict(enumerate(ends))
+        self._until_s: float | None = None
+
+    def moves_on(self) -> None:
+        """There was something to read: a later wait is a new one."""
+        self._until_s = None
+
+    def outlook(
+        self, view: View, reached: Mapping[int, int], head: Head, *, session_timeout_s: float, now_s: float
+    ) -> Outlook:
+        """Nothing can be delivered now. `reached`: how far the flow is with each partition."""
+        if self._until_s is None:
+            config = head.config
+            self._until_s = now_s + config.rebalance_delay_s + config.max_handoff_time_s + session_timeout_s
+        nothing_yet = not view.claims and view.standing is not Standing.STANDBY
+        if not nothing_yet and self.left(view, reached, head) == 0:
+            return Outlook.DONE
+        if now_s < self._until_s:
+            return Outlook.WAIT
+        return Outlook.UNANSWERED if view.standing is Standing.UNANSWERED else Outlook.LATE
+
+    def left(self, view: View, reached: Mapping[int, int], head: Head) -> int:
+        """Messages up to the target that the flow has not read of its partitions."""
+        return sum(max(min(self.ends.get(p, 0), at(head.next, p)) - reached.get(p, 0), 0) for p in view.claims)

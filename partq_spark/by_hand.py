@@ -1,0 +1,63 @@
+"""What one process of a flow has given out, where the application acknowledges by hand (`ackMode=manual`). Pure.
+
+Only what this very process gave out may be acknowledged through it, and only at the epoch at which it was given out:
+what an application remembers of an ownership that is over, or of a process before, counts for nothing (HAN-10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from partq_spark.errors import Invalid
+from partq_spark.flow.claims import Claim, Position
+from partq_spark.flow_planning import Spans
+from partq_spark.offsets import Span
+
+
+class GivenOut:
+    """The span of each partition that was given out last. `process` tells this process from the next."""
+
+    def __init__(self, process: str) -> None:
+        self.process = process
+        self._spans: dict[int, Span] = {}
+
+    def last(self, partition: int) -> Span | None:
+        """What was given out last, an empty span if its batch was never read."""
+        return self._spans.get(partition)
+
+    def add(self, spans: Spans) -> None:
+        """A batch is given out."""
+        self._spans.update(spans)
+
+    def take_back(self, spans: Spans) -> None:
+        """Its batch was never read: it is given out again."""
+        for partition, span in spans.items():
+            if self._spans.get(partition) == span:
+                self._spans[partition] = span._replace(to=span.start)
+
+    def in_hand(self, claims: Mapping[int, Claim], *, after: int, most: int) -> dict[str, Any]:
+        """For the application: of at most `most` partitions beyond `after` the epoch, what is acknowledged, and what
+        was given out. `more`: there are others.
+        """
+        held = [p for p in sorted(claims) if p > after and self._epoch(p) == claims[p].epoch]
+        page = {str(p): [claims[p].epoch, claims[p].acknowledged, self._spans[p].to] for p in held[:most]}
+        return {"process": self.process, "p": page, "more": len(held) > most}
+
+    def due(self, process: str, positions: Mapping[int, Position]) -> dict[int, Position]:
+        """Those that may be acknowledged. Raises `Invalid` for what was not given out, and then none of them is."""
+        found: dict[int, Position] = {}
+        for partition, position in positions.items():
+            if process != self.process or self._epoch(partition) != position.epoch:
+                continue
+            if position.offset > self._spans[partition].to:
+                raise Invalid(
+                    f"partition {partition} was delivered up to {self._spans[partition].to} and cannot be acknowledged "
+                    f"up to {position.offset}"
+                )
+            found[partition] = position
+        return found
+
+    def _epoch(self, partition: int) -> int | None:
+        span = self._spans.get(partition)
+        return span.epoch if span is not None else None

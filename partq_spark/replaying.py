@@ -1,0 +1,46 @@
+"""A batch that Spark repeats after a restart: what of it is still the flow's. Pure: no I/O, no clock, no pyspark.
+
+Delivered is what is held at the epoch in the batch's end. What has moved on is left out, because its new owner began at
+or before that point (HAN-10). As long as something is in doubt, nothing is delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from partq_spark.flow.checkpoints import Checkpoint
+from partq_spark.flow.claims import View
+from partq_spark.flow_planning import Spans
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repetition:
+    """Of a batch: what is still held, what has moved on, and what nobody can tell yet."""
+
+    held: Spans
+    moved: frozenset[int]
+    doubtful: frozenset[int]
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """What is about to be delivered, to be announced like any other batch."""
+        return {partition: span.to for partition, span in self.held.items()}
+
+
+def repetition(wanted: Spans, view: View, read: Callable[[int], Checkpoint | None]) -> Repetition:
+    """What of `wanted` may be delivered by `view`; `read` reads a checkpoint, and is asked for the others alone."""
+    held = {p: span for p, span in wanted.items() if is_held(view, p, span.epoch)}
+    moved = {p for p in wanted if p not in held and has_moved_on(read(p), wanted[p].epoch)}
+    return Repetition(held=held, moved=frozenset(moved), doubtful=frozenset(wanted.keys() - held.keys() - moved))
+
+
+def is_held(view: View, partition: int, epoch: int) -> bool:
+    """A guard: the partition is claimed, at exactly this epoch, and nothing holds it back."""
+    claim = view.deliverable.get(partition)
+    return claim is not None and claim.epoch == epoch
+
+
+def has_moved_on(found: Checkpoint | None, epoch: int) -> bool:
+    """A guard: the checkpoint has a higher epoch."""
+    return found is not None and found.epoch > epoch

@@ -1,0 +1,59 @@
+"""The listener and the reader's local socket, with real queries, Redis and coordinator."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import partq_spark
+from partq_spark import source
+from partq_spark.listener import PartqListener
+from tests.spark.flows.conftest import Shared, flow_of
+from tests.support.spark import Lab, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.redis]
+
+Make = Callable[..., Shared]
+
+
+@pytest.fixture
+def listening(lab: Lab) -> Iterator[PartqListener]:
+    listener = PartqListener()
+    lab.spark.streams.addListener(listener)
+    yield listener
+    lab.spark.streams.removeListener(listener)
+
+
+@pytest.mark.usefixtures("listening")
+@pytest.mark.conformance("HAN-02")
+def test_a_query_with_a_long_trigger_hands_over_as_soon_as_its_batch_is_complete(shared: Make) -> None:
+    """Its next trigger, which would acknowledge the batch without a listener, is a long time off."""
+    orders = shared(partitions=2)
+    orders.publish((0, b"A1"), (1, b"B1"))
+    one, query = orders.start("one", trigger="12 seconds", checkpointInterval="1m")
+    wait_until(lambda: len(one.rows) == 2, "the batch, at the second trigger")
+    two, _ = orders.start("two")
+    orders.wait_for_shares(1, 1)
+    assert len(one.log_files("offsets")) == 2, "no third trigger was needed"
+    assert two.rows == []
+    assert sorted(offset or 0 for offset in orders.offsets()) == [0, 1], "written where the handoff wanted it"
+    told = json.loads(query.lastProgress.sources[0].latestOffset)  # type: ignore[union-attr] # it has made progress
+    path = Path(told["notify"])
+    assert path.is_socket()
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    query.stop()
+    wait_until(lambda: not path.exists(), "the end of the socket")
+    assert flow_of(one) == told["flow"]
+
+
+def test_registering_installs_the_listener_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    added: list[object] = []
+    monkeypatch.setattr(type(lab.spark.streams), "addListener", lambda _self, listener: added.append(listener))
+    monkeypatch.setattr(source, "_listening", [])
+    for _ in range(2):
+        partq_spark.register(lab.spark)
+    assert [type(listener) for listener in added] == [PartqListener]
