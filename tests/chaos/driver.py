@@ -17,6 +17,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from partq_spark import register
+
 _LOOK_S: Final = 0.05
 _PAUSE_S: Final = 0.3  # before a query that failed is started again
 _KEPT: Final = 1_000_000  # batches; the judge reads all offsets and what every batch of the sink has
@@ -28,6 +30,7 @@ class Plan(TypedDict):
     queue: str
     options: dict[str, str]  # of the source
     trigger: str
+    listener: bool  # whether partq's listener tells the source of complete batches
     checkpoint: str
     sink: str
     warehouse: str
@@ -70,6 +73,8 @@ def main(plan: Plan) -> None:
             file.write(json.dumps(line) + "\n")
 
     spark = session(plan)
+    if plan["listener"]:
+        register(spark)
     query: StreamingQuery | None = None
     while not stop:
         if query is None or not query.isActive:

@@ -38,8 +38,8 @@ _ERROR: Final = re.compile(r"partq_spark\.errors\.(\w+)")
 class Driver:
     """One Spark driver: its program, its Spark checkpoint, its sink. It can be killed and started again."""
 
-    def __init__(self, name: str, cast: Cast, environment: dict[str, str]) -> None:
-        self.name = name
+    def __init__(self, number: int, cast: Cast) -> None:
+        self.name = name = f"driver-{number}"
         self.folder = cast.folder / name
         self.spark_checkpoint = self.folder / "checkpoint"
         self.sink = self.folder / "sink"
@@ -56,11 +56,13 @@ class Driver:
             queue=KEY.queue,
             options=options,
             trigger="200 milliseconds",
+            listener=number % 2 == 1,  # both ways have to do
             checkpoint=str(self.spark_checkpoint),
             sink=str(self.sink),
             warehouse=str(self.folder / "warehouse"),
             events=str(self.events),
         )
+        environment = cast.environment(spark_environment(self.folder))
         self.program = Program.script(_SCRIPT, plan, name=name, folder=self.folder, environment=environment)
 
     @property
@@ -162,8 +164,7 @@ def stage(folder: Path, *, drivers: int, azurite: bool) -> Iterator[Stage]:
         )
         made = []
         for number in range(1, drivers + 1):
-            name = f"driver-{number}"
-            made.append(Driver(name, cast, cast.environment(spark_environment(folder / name))))
+            made.append(Driver(number, cast))
             stack.callback(made[-1].program.kill)
         yield Stage(cast, made, proxy)
 
