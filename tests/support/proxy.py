@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -43,8 +44,7 @@ class Proxy:
         self.upstream_port = upstream_port
         self.seen: list[Seen] = []
         self.next_fault: Callable[[Seen], Fault | None] = lambda _: None
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Quiet(("127.0.0.1", 0), _handler(self))
 
     @property
     def port(self) -> int:
@@ -75,6 +75,16 @@ class Proxy:
             self._server.shutdown()
             self._server.server_close()
             thread.join(10)
+
+
+class _Quiet(ThreadingHTTPServer):
+    """Serves clients that may be killed at any time: of those that are gone nothing is told."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
