@@ -38,7 +38,7 @@ STUCK_S: Final = 60.0
 
 MOST_TROUBLES: Final = 10
 _SLOW_BY_S: Final = 0.15  # every request to a slow store
-_READ_WAIT_S: Final = 120.0
+_READ_WAIT_S: Final = 240.0
 _REST_WAIT_S: Final = 60.0
 _TURN_S: Final = 0.05
 _EXPECTED: Final = frozenset({READER_GONE, NO_WORKER, "Unavailable"})
