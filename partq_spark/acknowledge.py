@@ -68,39 +68,48 @@ class Acknowledger:
         being started. Raises `Unavailable` if none answers.
         """
         partitions: dict[int, Held] = {}
+        lost: set[int] = set()
         after = -1
         process: str | None = None
         while True:
             answer = self._line.ask({"do": "in_hand", "after": after})
             if process not in (None, answer["process"]):  # replaced in between: what it had is void
-                partitions, after, process = {}, -1, None
+                partitions, lost, after, process = {}, set(), -1, None
                 continue
             process = str(answer["process"])
             page = {int(partition): Held(*map(int, held)) for partition, held in answer["p"].items()}
             partitions |= page
+            lost.update(map(int, answer["lost"]))
             if not answer["more"]:
-                return InHand(self._line, process, partitions)
-            after = max(page)
+                return InHand(self._line, process, partitions, frozenset(lost))
+            after = max([*partitions, *lost])
 
 
 class InHand:
-    """What a flow had when it was asked. `process` tells one reader process of the flow from the next."""
+    """What a flow had when it was asked. `process` tells one reader process of the flow from the next; `lost` are the
+    partitions that this process gave out and that have moved on, perhaps while their batch was under way.
+    """
 
-    def __init__(self, line: Line, process: str, partitions: Mapping[int, Held]) -> None:
+    def __init__(
+        self, line: Line, process: str, partitions: Mapping[int, Held], lost: frozenset[int] = frozenset()
+    ) -> None:
         self._line = line
         self.process = process
         self.partitions = partitions
+        self.lost = lost
 
     def acknowledge(self, offsets: Mapping[int, int]) -> frozenset[int]:
         """Everything before these offsets (by partition) is dealt with. Returns the partitions for which that counts:
         the others have moved on since, and their messages come again elsewhere.
 
         Written down at the checkpoint interval, at once where a handoff waits for it. Raises `Invalid` for a partition
-        that is not in hand, or an offset beyond what was delivered, and then nothing is acknowledged; `Unavailable` if
-        the reader does not answer: repeating it is harmless.
+        that was never delivered, or an offset beyond what was, and then nothing is acknowledged; `Unavailable` if the
+        reader does not answer: repeating it is harmless.
         """
         for partition, offset in offsets.items():
             held = self.partitions.get(partition)
+            if partition in self.lost:
+                continue
             if held is None or offset > held.delivered:
                 end = "it is not in hand" if held is None else f"delivered is up to {held.delivered}"
                 raise Invalid(
@@ -108,7 +117,9 @@ class InHand:
                     "the offset of the last message that is dealt with plus one, and ask in_hand() in each batch"
                 )
         still: set[int] = set()
-        positions = [(str(p), [self.partitions[p].epoch, offset]) for p, offset in sorted(offsets.items())]
+        positions = [
+            (str(p), [self.partitions[p].epoch, offset]) for p, offset in sorted(offsets.items()) if p not in self.lost
+        ]
         for at in range(0, len(positions), PAGE):
             page: dict[str, Any] = dict(positions[at : at + PAGE])
             answer = self._line.ask({"do": "acknowledge", "process": self.process, "p": page})
@@ -120,7 +131,7 @@ class InHand:
 class _Open:
     """One partition's open sequences: key → offset of its first message, in the order of these offsets."""
 
-    epoch: int
+    epoch: int | None  # None: it moved on while its batch was under way
     firsts: dict[object, int] = field(default_factory=dict)
     end: int = 0  # of what was seen
 
@@ -135,7 +146,8 @@ class KeySequences:
 
     A checkpoint is one offset of a partition: a sequence that stays open holds back what follows it, up to the flow's
     `maxDeliveredUnackedMsgsPerFlow`. For each micro-batch call `begin`, tell every row with `seen` in order, and
-    `complete` where its sequence has ended; then `acknowledge`. What this keeps is bounded by that option too.
+    `complete` where its sequence has ended; then `acknowledge`. What this keeps is bounded by that option too. One for
+    a query, from its first micro-batch on.
     """
 
     def __init__(self, acknowledger: Acknowledger) -> None:
@@ -157,15 +169,21 @@ class KeySequences:
         return frozenset(void)
 
     def seen(self, partition: int, offset: int, key: object) -> None:
-        """A message of the batch, in the order of its partition. One without a key (None) is complete by itself."""
+        """A message of the batch, in the order of its partition. One without a key (None) is complete by itself.
+
+        Of a partition that has just moved on it counts for nothing, and the next `begin` names it. Raises `Invalid`
+        if this batch has not begun.
+        """
+        hand = self._in_hand()
+        held = hand.partitions.get(partition)
+        if partition not in hand.lost and (held is None or offset >= held.delivered):
+            raise Invalid(
+                f"offset {offset} of partition {partition} is not in hand: call begin() at the beginning of each "
+                "micro-batch"
+            )
         found = self._partitions.get(partition)
         if found is None:
-            held = self._in_hand().partitions.get(partition)
-            if held is None:
-                raise Invalid(
-                    f"partition {partition} is not in hand: call begin() at the beginning of each micro-batch"
-                )
-            found = self._partitions[partition] = _Open(held.epoch)
+            found = self._partitions[partition] = _Open(held.epoch if held is not None else None)
         found.end = max(found.end, offset + 1)
         if key is not None:
             found.firsts.setdefault(key, offset)
@@ -183,7 +201,8 @@ class KeySequences:
 
     def acknowledge(self) -> frozenset[int]:
         """Acknowledge all that is complete. Returns and raises as `InHand.acknowledge`."""
-        return self._in_hand().acknowledge({p: mine.position for p, mine in self._partitions.items()})
+        held = {p: mine for p, mine in self._partitions.items() if mine.epoch is not None}
+        return self._in_hand().acknowledge({p: mine.position for p, mine in held.items()})
 
     def _in_hand(self) -> InHand:
         if self._hand is None:

@@ -42,6 +42,7 @@ class Beside:
         self._stopping = threading.Event()
         self._trouble: Exception | None = None
         self._mailbox: Mailbox | None = None
+        self._is_deaf = False  # it was tried, and said
         self._heartbeat = Heartbeat(self._beat, BEAT_S, Lifeline(parent=os.getppid()), name="the query").start()
         threading.Thread(target=self._hear, name="partq news", daemon=True).start()
 
@@ -102,11 +103,15 @@ class Beside:
                     member.wait_news(BESIDE_S)
             except PartqError:
                 self._stopping.wait(BESIDE_S)  # whoever looks meets it by himself
+            except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by the next question
+                self._trouble = error
+                self._stopping.wait(BESIDE_S)
             with self._monitor:
                 self._look()
 
     def _look(self) -> None:
         """With the monitor."""
+        self._consumer.wake()
         if self._asking:
             self._monitor.notify_all()
         elif not self._stopping.is_set() and self._heartbeat.is_beating:
@@ -127,13 +132,14 @@ class Beside:
     def _open_mailbox(self) -> None:
         """As soon as the flow can be found by its name."""
         address = self._consumer.address
-        if self._mailbox is not None or address is None:
+        if self._mailbox is not None or self._is_deaf or address is None:
             return
         try:
             self._mailbox = Mailbox(address, self._handle)
-        except (OSError, Invalid) as error:
+        except Invalid as error:
             if self._consumer.needs_mailbox:
                 raise Invalid(f"{address} cannot be reached by its application: {error}") from error
+            self._is_deaf = True
             _log.warning("no listener can reach %s: %s", address, error)
             return
         self._consumer.notify = self._mailbox.path
@@ -155,10 +161,13 @@ class Beside:
                     self._look()
                 return None
             case "in_hand":
-                return {**self._consumer.in_hand(after=int(message["after"]), most=PAGE), "bound": self._is_bound}
+                return {
+                    **self._consumer.acknowledged.in_hand(after=int(message["after"]), most=PAGE),
+                    "bound": self._is_bound,
+                }
             case "acknowledge":
                 positions = {int(p): Position(*map(int, position)) for p, position in message["p"].items()}
-                still = self._consumer.acknowledge(str(message["process"]), positions)
+                still = self._consumer.acknowledged.by_application(str(message["process"]), positions)
                 self._look()
                 return {"still": sorted(still), "bound": self._is_bound}
             case other:

@@ -1,7 +1,9 @@
 """What one process of a flow has given out, where the application acknowledges by hand (`ackMode=manual`). Pure.
 
 Only what this very process gave out may be acknowledged through it, and only at the epoch at which it was given out:
-what an application remembers of an ownership that is over, or of a process before, counts for nothing (HAN-10).
+what an application remembers of an ownership that is over, or of a process before, counts for nothing (HAN-10). And
+what it was once told to be lost stays so until it is given out again: it has forgotten what it knew of it, and the same
+claim at the same epoch may come back, after a Redis that did not answer for a moment.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ class GivenOut:
     def __init__(self, process: str) -> None:
         self.process = process
         self._spans: dict[int, Span] = {}
+        self._void: set[int] = set()  # the application was told that they are lost
 
     def last(self, partition: int) -> Span | None:
-        """What was given out last, an empty span if its batch was never read."""
-        return self._spans.get(partition)
+        """What was given out last and counts, an empty span if its batch was never read."""
+        return self._spans.get(partition) if partition not in self._void else None
 
     def add(self, spans: Spans) -> None:
         """A batch is given out."""
         self._spans.update(spans)
+        self._void.difference_update(spans)
 
     def take_back(self, spans: Spans) -> None:
         """Its batch was never read: it is given out again."""
@@ -38,11 +42,14 @@ class GivenOut:
 
     def in_hand(self, claims: Mapping[int, Claim], *, after: int, most: int) -> dict[str, Any]:
         """For the application: of at most `most` partitions beyond `after` the epoch, what is acknowledged, and what
-        was given out. `more`: there are others.
+        was given out; `lost` are those of them that were given out and have moved on. `more`: there are others.
         """
-        held = [p for p in sorted(claims) if p > after and self._epoch(p) == claims[p].epoch]
-        page = {str(p): [claims[p].epoch, claims[p].acknowledged, self._spans[p].to] for p in held[:most]}
-        return {"process": self.process, "p": page, "more": len(held) > most}
+        known = sorted(p for p in self._spans if p > after)
+        held = {p: claims[p] for p in known[:most] if p in claims and claims[p].epoch == self._epoch(p)}
+        page = {str(p): [claim.epoch, claim.acknowledged, self._spans[p].to] for p, claim in held.items()}
+        lost = [p for p in known[:most] if p not in held]
+        self._void.update(lost)
+        return {"process": self.process, "p": page, "lost": lost, "more": len(known) > most}
 
     def due(self, process: str, positions: Mapping[int, Position]) -> dict[int, Position]:
         """Those that may be acknowledged. Raises `Invalid` for what was not given out, and then none of them is."""
@@ -59,5 +66,5 @@ class GivenOut:
         return found
 
     def _epoch(self, partition: int) -> int | None:
-        span = self._spans.get(partition)
+        span = self.last(partition)
         return span.epoch if span is not None else None

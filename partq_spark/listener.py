@@ -30,12 +30,12 @@ class PartqListener(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        for source in event.progress.sources:
-            if source.latestOffset and '"notify"' in source.latestOffset and source.endOffset:
-                try:
+        try:
+            for source in event.progress.sources:
+                if source.latestOffset and '"notify"' in source.latestOffset and source.endOffset:
                     _tell(source.latestOffset, source.endOffset)
-                except Exception as error:  # noqa: BLE001 - a listener must not harm the query
-                    _log.info("a complete batch was not told to its reader: %r", error)
+        except Exception as error:  # noqa: BLE001 - a listener must not harm the query
+            _log.info("a complete batch was not told to its reader: %r", error)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         pass

@@ -32,8 +32,12 @@ PAGE: Final = 24
 """Partitions in one message: macOS takes datagrams of 2 KiB."""
 
 _MOST_BYTES: Final = 65536
+_MOST_WORDS: Final = 1000  # characters of an error's message: the rest of a datagram is little
 _FIRST_LOOK_S: Final = 0.02
 _MOST_LOOK_S: Final = 0.2
+_SILENCE_S: Final = 1.0  # after which the next process under the name is asked too
+_SENDING_S: Final = 1.0  # to a process that does not read: then its queue is full
+_BEING_BORN_S: Final = 1.0  # a socket has its path a moment before it answers there
 _log = logging.getLogger("partq.flow")
 
 Message = Mapping[str, Any]
@@ -60,8 +64,12 @@ class Address(NamedTuple):
 def folder() -> Path:
     """Where this user's sockets are; made if it is not there. Raises `Invalid` if others may enter it."""
     path = Path(tempfile.gettempdir()) / f"partq-{os.getuid()}"
-    path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
+    try:
+        with contextlib.suppress(FileExistsError):  # whatever is there is looked at below
+            path.mkdir(mode=0o700)
+        found = path.lstat()
+    except OSError as error:
+        raise Invalid(f"{path} cannot be made ({error}): set TMPDIR to a writable place") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise Invalid(
             f"{path} is not a folder that only this user may enter: remove it, or set TMPDIR to another place"
@@ -70,14 +78,18 @@ def folder() -> Path:
 
 
 class Mailbox:
-    """The receiving end. `handle` gets each message and returns the answer, None for none; its errors are answered."""
+    """The receiving end. `handle` gets each message and returns the answer, None for none; its errors are answered.
+
+    Raises `Invalid` if no socket can be made here.
+    """
 
     def __init__(self, address: Address, handle: Callable[[Message], Message | None]) -> None:
         self._handle = handle
-        path = folder() / f"{address.stem}-{os.getpid()}-{secrets.token_hex(2)}"
+        place = folder()
+        _sweep(place)
+        path = place / f"{address.stem}-{os.getpid()}-{secrets.token_hex(2)}"
         self.path = str(path)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(self.path)
+        self._socket = _bound_to(path)
         self._open = True
         self._thread = threading.Thread(target=self._serve, name="partq mailbox", daemon=True)
         self._thread.start()
@@ -116,15 +128,25 @@ class Mailbox:
         number: object = None
         try:
             message = json.loads(data)
-            if not isinstance(message, dict) or message.get("v") != VERSION:
-                raise Invalid(f"the message is not of version {VERSION}: use one partq for reader and application")
+            if not isinstance(message, dict):
+                raise TypeError("no object")
             number = message.get("n")
-            answer: Message | None = self._handle(message)
+            if message.get("v") != VERSION:
+                raise Invalid(f"the message is not of version {VERSION}: use one partq for reader and application")
+            answer = self._handle(message)
         except PartqError as error:
-            answer = {"error": type(error).__name__, "message": str(error)}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            answer = {"error": "Invalid", "message": f"the message is malformed ({error!r})"}
+            answer = _failed(type(error).__name__, str(error))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            answer = _failed("Invalid", f"the message is malformed ({error!r})")
+        except Exception as error:  # noqa: BLE001 - logged, and the asker is told
+            # Not this message's fault. The next one may do better, and without a mailbox nothing is ever acknowledged.
+            _log.exception("a message to the reader was not dealt with")
+            answer = _failed("Unavailable", f"the reader could not deal with it ({error!r}): see its log, ask again")
         return None if answer is None else {**answer, "n": number}
+
+
+def _failed(kind: str, words: str) -> Message:
+    return {"error": kind, "message": words[:_MOST_WORDS]}
 
 
 def tell(path: str, message: Message) -> bool:
@@ -141,7 +163,7 @@ class Line:
     """The asking end: finds the flow's reader process, and the next one after it. One user at a time.
 
     Of several processes under the name the one that is bound counts: another is a twin about to be refused, or has just
-    lost the flow (`"bound": false` in its answers).
+    lost the flow (`"bound": false` in its answers). One that is silent, frozen perhaps, does not hide the others.
     """
 
     def __init__(self, address: Address, *, timeout_s: float) -> None:
@@ -149,25 +171,19 @@ class Line:
         self._timeout_s = timeout_s
 
     def ask(self, message: Message) -> Message:
-        """The answer. Raises `Unavailable` if no reader process of the flow answers within the time, and what the
-        reader raised.
+        """The answer. Raises `Unavailable` if no reader process of the flow answers within the time, what the reader
+        raised, and `Invalid` if no socket can be made here.
         """
         until_s = time.monotonic() + self._timeout_s
         pause_s = _FIRST_LOOK_S
         own = folder() / f"ask-{os.getpid()}-{secrets.token_hex(4)}"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asker:
-            asker.bind(str(own))
+        with _bound_to(own) as asker:
             try:
                 while (left_s := until_s - time.monotonic()) > 0:
-                    unbound: Message | None = None
-                    for path in self._found():
-                        answer = _asked(asker, path, message, left_s)
-                        if answer is not None and answer.get("bound", True):
-                            return _checked(answer)
-                        unbound = unbound or answer
-                    if unbound is not None:
-                        return _checked(unbound)
-                    time.sleep(min(pause_s, max(left_s, 0.0)))
+                    answer = self._asked(asker, message, until_s)
+                    if answer is not None:
+                        return _checked(answer)
+                    time.sleep(min(pause_s, left_s))
                     pause_s = min(pause_s * 2, _MOST_LOOK_S)
             finally:
                 own.unlink(missing_ok=True)
@@ -176,9 +192,58 @@ class Line:
             "run on this machine, by this user, with the same store, namespace, queue, group and flow"
         )
 
+    def _asked(self, asker: socket.socket, message: Message, until_s: float) -> Message | None:
+        """The answer that counts, of all processes under the name that there are now; None if there is none."""
+        waiting: set[str] = set()
+        others: list[Message] = []
+        paths = self._found()
+        for path in paths:
+            number = secrets.token_hex(4)
+            if not _sent(asker, path, {**message, "n": number}):
+                continue
+            waiting.add(number)
+            patience_s = min(until_s, time.monotonic() + _SILENCE_S) if path != paths[-1] else until_s
+            while waiting and (answer := _received(asker, waiting, patience_s)) is not None:
+                if answer.get("bound", answer.get("error") != "Unavailable"):
+                    return answer
+                others.append(answer)
+        return others[0] if others else None
+
     def _found(self) -> list[str]:
         """The sockets of this flow, newest first: a process that was killed leaves its own behind."""
         return [str(path) for path in sorted(folder().glob(f"{self._address.stem}-*"), key=_made_ns, reverse=True)]
+
+
+def _bound_to(path: Path) -> socket.socket:
+    """A socket of this address. Raises `Invalid`."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        made.bind(str(path))
+    except OSError as error:
+        made.close()
+        raise Invalid(
+            f"no socket can be made at {path} ({error}): set TMPDIR to a writable place whose path is short"
+        ) from error
+    return made
+
+
+def _sweep(place: Path) -> None:
+    """Remove what killed processes left behind."""
+    for path in filter(Path.is_socket, place.iterdir()):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            try:
+                sender.connect(str(path))  # sends nothing
+            except ConnectionRefusedError:
+                _remove_if_left(path)
+            except OSError:
+                continue
+
+
+def _remove_if_left(path: Path) -> None:
+    """Nobody listens there."""
+    if time.time_ns() - _made_ns(path) > _BEING_BORN_S * 1e9:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _made_ns(path: Path) -> int:
@@ -188,32 +253,41 @@ def _made_ns(path: Path) -> int:
         return 0
 
 
-def _asked(asker: socket.socket, path: str, message: Message, timeout_s: float) -> Message | None:
-    """The answer of whoever listens there; None if nobody does."""
-    number = secrets.token_hex(4)
+def _sent(asker: socket.socket, path: str, message: Message) -> bool:
+    """Whether somebody listens there."""
+    asker.settimeout(_SENDING_S)
     try:
-        asker.sendto(_encoded({**message, "n": number}), path)
+        asker.sendto(_encoded(message), path)
     except ConnectionRefusedError:
-        with contextlib.suppress(OSError):
-            Path(path).unlink()
-        return None
+        _remove_if_left(Path(path))
+        return False
     except OSError:
-        return None
-    until_s = time.monotonic() + timeout_s
+        return False
+    return True
+
+
+def _received(asker: socket.socket, waiting: set[str], until_s: float) -> Message | None:
+    """The next answer to one of the questions that are `waiting`, which it leaves; None if none comes in time."""
     while (left_s := until_s - time.monotonic()) > 0:
         asker.settimeout(left_s)
         try:
             answer = json.loads(asker.recv(_MOST_BYTES))
         except TimeoutError:
             return None
-        if isinstance(answer, dict) and answer.get("n", number) == number:  # not the late answer to an earlier question
-            return answer
+        except ValueError:
+            continue
+        number = answer.get("n") if isinstance(answer, dict) else None
+        if isinstance(number, str) and number in waiting:  # not the late answer to an earlier question
+            waiting.remove(number)
+            return answer  # type: ignore[no-any-return] # a dict
     return None
 
 
 def _checked(answer: Message) -> Message:
     kind = answer.get("error")
     if kind is None:
+        if answer.get("v") != VERSION:
+            raise Invalid(f"the reader's answer is not of version {VERSION}: use one partq for reader and application")
         return answer
     error = getattr(errors, str(kind), None)
     if not (isinstance(error, type) and issubclass(error, PartqError)):
