@@ -11,21 +11,21 @@ one held now. And ownership alone never changes the offset: only messages do.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from partq_spark import flow_planning, offsets
+from partq_spark.acknowledged import Acknowledged
 from partq_spark.available_now import Outlook, Target
-from partq_spark.batch_times import BatchTimes
-from partq_spark.by_hand import GivenOut
 from partq_spark.enrolment import Enrolment, Join
 from partq_spark.errors import Invalid, Unavailable
-from partq_spark.flow.claims import Claim, Position, View
+from partq_spark.flow.claims import Claim, View
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.membership import Membership
 from partq_spark.flow_planning import Plan, Spans, Unacknowledged
+from partq_spark.idle import Pace
 from partq_spark.log import tree
 from partq_spark.log.model import Head, at
 from partq_spark.log.queue import Queue
@@ -40,8 +40,7 @@ T = TypeVar("T")
 MAX_LOOKS: Final = 1000
 """At a state that changes each time that something is to be delivered; a rebalance changes it a few dozen times."""
 
-POLL_S: Final = 0.1  # the default of pollInterval, unless the store may not be looked at so often
-IDLE_LOOK_S: Final = 0.025  # at log and group, or as seldom as the store wants it
+QUIET_S: Final = 0.5  # for so long an idle flow relies on being told of news of its group
 _LOOK_S: Final = 0.1  # while something is waited for
 _log = logging.getLogger("partq.flow")
 
@@ -54,6 +53,15 @@ class _Announced:
     end: BatchEnd
     spans: Spans
     instance: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Quiet:
+    """A whole look at `at_s` after which there was nothing to do."""
+
+    start: dict[str, Any]
+    plan: Plan
+    at_s: float
 
 
 class Consumer:
@@ -98,11 +106,12 @@ class Consumer:
         self._target: Target | None = None  # of Trigger.AvailableNow
         self._last: _Announced | None = None
         self._reached: dict[int, int] = {}
-        self._given_out = GivenOut(self._effects.token())
-        self._times = BatchTimes(queue.name)
+        self.acknowledged = Acknowledged(queue, self._group, self._who, self._effects)
         self._wait_for = wait
         self.notify: str | None = None  # where the reader process listens
+        self._quiet: _Quiet | None = None
         self._asked_s = self._effects.now_s()
+        self._pace = Pace(queue.store.look_interval_s, options.poll_interval_s, self._asked_s)
 
     @property
     def member(self) -> Membership | None:
@@ -145,6 +154,11 @@ class Consumer:
         if before is None:
             return self._who.introduce()
         member = self._who.joined(before)
+        quiet, self._quiet = self._quiet, None
+        if quiet is not None and self._is_quiet(member, quiet, start):
+            if not self._wait_for_news(member, quiet.plan, self._asked_s + self._pace.poll_s):
+                self._quiet = quiet
+                return start
         refused = 0
         idle_until_s: float | None = None
         while refused < MAX_LOOKS:
@@ -162,8 +176,10 @@ class Consumer:
                 self._patience.try_for(member.flush)  # the run's last batch (CHK-06)
                 return start
             now_s = self._effects.now_s()
-            idle_until_s = now_s + self._poll_interval_s if idle_until_s is None else idle_until_s
+            idle_until_s = now_s + self._pace.poll_s if idle_until_s is None else idle_until_s
+            quiet = _Quiet(start, plan, now_s)
             if not self._wait_for_news(member, plan, idle_until_s):
+                self._quiet = quiet if self._wait_for is not None else None
                 return start  # itself: a different text would be an empty batch (spark-traps 6)
         raise Unavailable(f"the state of group {self._group.name!r} of {self.queue} does not hold still: try again")
 
@@ -200,6 +216,15 @@ class Consumer:
         partitions = flow_planning.progress(view, self.queue.head, self._reached)
         return {"flow": self._who.flow, "partitions": partitions, "notify": self.notify}
 
+    def wake(self) -> None:
+        """There may be news of the group: the next question looks at everything."""
+        self._quiet = None
+
+    def _is_quiet(self, member: Membership, quiet: _Quiet, start: dict[str, Any]) -> bool:
+        """Nothing has happened since a whole look that is not old: the log alone needs to be looked at."""
+        fresh = self._asked_s - quiet.at_s <= QUIET_S and quiet.start == start
+        return fresh and not member.has_news and self._who.is_alive(member.instance)
+
     # --- beside and after a batch -------------------------------------------------------------------------------------
 
     def look_beside(self) -> None:
@@ -225,25 +250,8 @@ class Consumer:
     def complete(self, digest: str) -> None:
         """The listener's word: the batch up to the end with this digest is complete. Raises as `look_beside`."""
         last, member = self._last, self._who.bound_member()
-        if last is None or member is None or self._group.by_hand:
-            return
-        if offsets.digest(last.raw) == digest:
-            self._acknowledged(member, {p: Position(span.epoch, span.to) for p, span in last.end.spans.items()})
-
-    def in_hand(self, *, after: int, most: int) -> dict[str, Any]:
-        """For the application, as `GivenOut.in_hand`."""
-        view = self._who.view
-        return self._given_out.in_hand(view.claims if view is not None else {}, after=after, most=most)
-
-    def acknowledge(self, process: str, positions: Mapping[int, Position]) -> frozenset[int]:
-        """The application's word; the partitions for which it counts. `process`: to which it was given out. Raises
-        `Invalid` for what was not given out, and as `look_beside`.
-        """
-        member = self._who.bound_member()
-        if not self._group.by_hand:
-            raise Invalid(f"{self._name} has ackMode=auto: give it the option ackMode=manual")
-        due = self._given_out.due(process, positions)
-        return member.acknowledge(due) if member is not None else frozenset()
+        if last is not None and member is not None and offsets.digest(last.raw) == digest:
+            self.acknowledged.complete(member, last.end)
 
     def stop(self) -> None:
         """Write down what is acknowledged and leave the group. Raises as the stores do; may be repeated."""
@@ -254,31 +262,22 @@ class Consumer:
 
     def _settled(self, member: Membership, before: BatchEnd | None) -> View:
         """Look, and acknowledge what `before` has: after the look, which may have claimed what `before` speaks of."""
-        done = {p: Position(span.epoch, span.to) for p, span in before.spans.items()} if before is not None else {}
         view = member.observe()
-        if not self._group.by_hand:
-            self._acknowledged(member, done)
+        if before is not None:
+            self.acknowledged.complete(member, before)
         return self._who.seen(view)
-
-    def _acknowledged(self, member: Membership, done: Mapping[int, Position]) -> None:
-        """A batch is complete."""
-        member.acknowledge(done)
-        say = self._times.acknowledged(self._effects.now_s(), self.queue.head.config.max_handoff_time_s)
-        member.note(self._times.remark)
-        if say is not None:
-            _log.warning("flow %s of %s: %s", self._who.flow, self.queue, say)
 
     def _planned(self, member: Membership, before: BatchEnd, view: View, limited: bool) -> Plan:
         head = self._who.fresh_head(before)
         announced = self._last if self._last is not None and self._last.end != before else None
         if announced is not None and self._group.by_hand:
-            self._given_out.take_back(announced.spans)
+            self.acknowledged.given_out.take_back(announced.spans)
         bound = self._options.max_delivered_unacked
         unacknowledged = Unacknowledged(bound=bound, in_hand=member.in_hand()) if bound is not None else None
 
         def begin(claim: Claim) -> Span:
             if self._group.by_hand:
-                return flow_planning.begin_by_hand(before, self._given_out.last(claim.partition), claim)
+                return flow_planning.begin_by_hand(before, self.acknowledged.given_out.last(claim.partition), claim)
             unread = announced.end if announced is not None else None
             return flow_planning.begin(before, unread, claim, keeps_offsets=self._group.keep_offsets)
 
@@ -300,8 +299,8 @@ class Consumer:
         end = replace(before, spans=plan.all_spans)
         raw = offsets.encode(end)
         self._last = _Announced(raw=raw, end=end, spans=plan.filled, instance=member.instance)
-        self._given_out.add(plan.filled)
-        self._times.given(self._effects.now_s())
+        self.acknowledged.give(plan.filled)
+        self._pace.news(self._effects.now_s())
         self._note_reached(plan)
         if self._target is not None:
             self._target.moves_on()
@@ -318,17 +317,11 @@ class Consumer:
         else:
             self._patience.try_for(partial(member.wait_news, wait_s))
 
-    @property
-    def _poll_interval_s(self) -> float:
-        given_s = self._options.poll_interval_s
-        return given_s if given_s is not None else max(POLL_S, self.queue.store.look_interval_s)
-
     def _wait_for_news(self, member: Membership, plan: Plan, until_s: float) -> bool:
         """An idle look: True as soon as log or group may have something new."""
         head = self.queue.head
-        look_s = max(IDLE_LOOK_S, self.queue.store.look_interval_s)
-        while (left_s := until_s - self._effects.now_s()) > 0:
-            asked_s, wait_s = self._effects.now_s(), min(look_s, left_s)
+        while (left_s := until_s - (asked_s := self._effects.now_s())) > 0:
+            wait_s = min(self._pace.look_s(asked_s), left_s)
             self._wait(member, wait_s)
             if member.has_news or self._effects.now_s() - asked_s < 0.8 * wait_s:
                 return True
@@ -371,7 +364,7 @@ class Consumer:
                 "flow %s of %s: what is not acknowledged comes again in the next batches", self._who.flow, self.queue
             )
             if self._last is not None:
-                self._given_out.take_back(self._last.spans)
+                self.acknowledged.given_out.take_back(self._last.spans)
             return _Announced(raw=end, end=after, spans={}, instance=member.instance)
         config = self.queue.head.config
         wait_s = config.rebalance_delay_s + config.max_handoff_time_s + 2 * self._session_timeout_s + _LOOK_S

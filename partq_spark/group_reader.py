@@ -9,48 +9,32 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
 )
 
-from partq_spark import offsets
 from partq_spark.beside import Beside
 from partq_spark.flow_planning import Spans
 from partq_spark.joining import open_consumer
 from partq_spark.log.model import Head
-from partq_spark.options import SourceOptions, stream_source_options
-from partq_spark.reader import plan_tasks, read_task
-from partq_spark.schema import check_source_columns
+from partq_spark.reader import StreamReader, plan_tasks
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
-class PartqGroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class PartqGroupReader(StreamReader):
     """`spark.readStream.format("partq").option("group", …)`."""
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[tuple[str, str]]) -> None:
-        self._given = dict(options)
-        self._columns = columns
-        self._options: SourceOptions | None = None
+        super().__init__(options, columns)
         self._process: Beside | None = None
-
-    @property
-    def options(self) -> SourceOptions:
-        if self._options is None:
-            parsed = stream_source_options(self._given)
-            check_source_columns(self._columns, parsed.include_headers)
-            self._options = parsed
-        return self._options
 
     @property
     def process(self) -> Beside:
@@ -62,16 +46,6 @@ class PartqGroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._process
 
     # --- Spark's calls
-
-    def initialOffset(self) -> dict[str, Any]:
-        return dict(offsets.INITIAL)
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        if self.options.max_messages is not None:
-            return ReadMaxRows(self.options.max_messages)
-        if self.options.max_bytes is not None:
-            return ReadMaxBytes(self.options.max_bytes)
-        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         with self.process.asked() as consumer:
@@ -87,9 +61,6 @@ class PartqGroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         with self.process.asked() as consumer:
             return consumer.batch(start, end, tasks, [])
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_task(partition)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._process.report() if self._process is not None else None

@@ -20,9 +20,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from partq_spark import offsets, planning
+from partq_spark import flow_planning, offsets, planning
 from partq_spark.connect import open_queue
 from partq_spark.errors import Invalid
+from partq_spark.flow_planning import Unacknowledged
+from partq_spark.idle import Pace
 from partq_spark.log import tree
 from partq_spark.log.model import Entry, Head
 from partq_spark.log.queue import Queue
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger(__name__)
-
-_POLL_S = 0.1  # the default of pollInterval, unless the store may not be looked at so often
 
 
 class LogPartition(InputPartition):
@@ -131,20 +131,13 @@ class PartqBatchReader(DataSourceReader):
         return read_task(partition)
 
 
-class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream.format("partq")` without a group: all partitions, progress in the Spark checkpoint alone
-    (CHK-07).
-    """
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What the readers of all streams share: their options, and what does not depend on who else reads."""
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[tuple[str, str]]) -> None:
         self._given = dict(options)
         self._columns = columns
         self._options: SourceOptions | None = None
-        self._queue: Queue | None = None
-        self._target: Mapping[int, int] | None = None  # of Trigger.AvailableNow
-        self._reached: Mapping[int, int] = {}
-
-    # --- what is made on first use, in the process that uses it
 
     @property
     def options(self) -> SourceOptions:
@@ -153,14 +146,6 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_source_columns(self._columns, parsed.include_headers)
             self._options = parsed
         return self._options
-
-    @property
-    def queue(self) -> Queue:
-        if self._queue is None:
-            self._queue = open_queue(self.options.target)
-        return self._queue
-
-    # --- Spark's calls
 
     def initialOffset(self) -> dict[str, Any]:
         return dict(offsets.INITIAL)
@@ -173,6 +158,38 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.options.max_bytes is not None:
             return ReadMaxBytes(self.options.max_bytes)
         return ReadAllAvailable()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(partition)
+
+
+class PartqStreamReader(StreamReader):
+    """`spark.readStream.format("partq")` without a group: all partitions, progress in the Spark checkpoint alone
+    (CHK-07).
+    """
+
+    def __init__(self, options: Mapping[str, str], columns: Sequence[tuple[str, str]]) -> None:
+        super().__init__(options, columns)
+        self._queue: Queue | None = None
+        self._pace: Pace | None = None
+        self._target: Mapping[int, int] | None = None  # of Trigger.AvailableNow
+        self._reached: Mapping[int, int] = {}
+
+    # --- what is made on first use, in the process that uses it
+
+    @property
+    def queue(self) -> Queue:
+        if self._queue is None:
+            self._queue = open_queue(self.options.target)
+        return self._queue
+
+    @property
+    def pace(self) -> Pace:
+        if self._pace is None:
+            self._pace = Pace(self.queue.store.look_interval_s, self.options.poll_interval_s, time.monotonic())
+        return self._pace
+
+    # --- Spark's calls
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = dict(enumerate(self.queue.refresh().next))
@@ -197,6 +214,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached = planning.batch_ends(
             at, self._ends(head, at), self._limits(limit), lambda spans: self._entries(head, spans)
         )
+        self.pace.news(time.monotonic())
         spans = {partition: Span(0, at[partition], self._reached[partition], 0) for partition in at}
         return offsets.encode(BatchEnd(queue_id=head.queue_id, spans=spans))
 
@@ -206,9 +224,6 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         head = self._fresh_head(batch)
         return plan_tasks(self.queue, head, batch.spans, self.options)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_task(partition)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         if self._queue is None or self._queue.etag is None:
@@ -254,11 +269,9 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """An idle look: waits up to `pollInterval` for news, and returns at once when there is some."""
         if self._target is not None:
             return head
-        look_s = self.queue.store.look_interval_s
-        poll_s = self.options.poll_interval_s
-        deadline_s = time.monotonic() + (max(_POLL_S, look_s) if poll_s is None else poll_s)
-        while (left_s := deadline_s - time.monotonic()) > 0:
-            time.sleep(min(look_s, left_s))
+        deadline_s = time.monotonic() + self.pace.poll_s
+        while (left_s := deadline_s - (now_s := time.monotonic())) > 0:
+            time.sleep(min(self.pace.look_s(now_s), left_s))
             fresh = self._fresh_head(before)  # which may be another queue's by now
             if fresh is not head and _any_news(at, self._ends(fresh, at)):
                 return fresh
@@ -266,11 +279,10 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return head
 
     def _limits(self, limit: ReadLimit) -> planning.Limits:
-        in_hand = self.options.max_delivered_unacked  # of a query alone nothing else is in hand; holds always
-        if isinstance(limit, ReadAllAvailable):
-            return planning.Limits(messages=in_hand)  # overrides the other limits (spark-traps 13)
-        bounds = [bound for bound in (in_hand, self.options.max_messages) if bound is not None]
-        return planning.Limits(messages=min(bounds, default=None), bytes=self.options.max_bytes)
+        bound = self.options.max_delivered_unacked
+        unacknowledged = Unacknowledged(bound=bound, in_hand={}) if bound is not None else None  # nothing else is
+        limited = not isinstance(limit, ReadAllAvailable)  # which overrides the others (spark-traps 13)
+        return flow_planning.limits(self.options, unacknowledged, limited)
 
     def _entries(self, head: Head, spans: planning.Spans) -> Iterator[Entry]:
         return tree.walk(tree.view(head, spans), self.queue.load_chunk)

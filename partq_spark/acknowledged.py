@@ -1,0 +1,69 @@
+"""What of a query's deliveries is dealt with, by whose word: Spark's, the listener's, or the application's. No pyspark.
+
+With `ackMode=auto` a micro-batch that is complete is acknowledged, whoever says so first. With `manual` the application's
+word alone counts, and only for what this very process gave out (`by_hand`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from partq_spark.batch_times import BatchTimes
+from partq_spark.by_hand import GivenOut
+from partq_spark.enrolment import Enrolment
+from partq_spark.errors import Invalid
+from partq_spark.flow.claims import Position
+from partq_spark.flow.effects import Effects
+from partq_spark.flow.membership import Membership
+from partq_spark.flow_planning import Spans
+from partq_spark.log.queue import Queue
+from partq_spark.offsets import BatchEnd
+from partq_spark.options import GroupOptions
+
+_log = logging.getLogger("partq.flow")
+
+
+class Acknowledged:
+    """Of one query in one process."""
+
+    def __init__(self, queue: Queue, group: GroupOptions, who: Enrolment, effects: Effects) -> None:
+        self._queue = queue
+        self._by_hand = group.by_hand
+        self._who = who
+        self._effects = effects
+        self._times = BatchTimes(queue.name)
+        self.given_out = GivenOut(effects.token())
+
+    def give(self, spans: Spans) -> None:
+        """A batch with these spans is given out."""
+        self.given_out.add(spans)
+        self._times.given(self._effects.now_s())
+
+    def complete(self, member: Membership, end: BatchEnd) -> None:
+        """The batch up to `end` is complete. Raises as the stores do."""
+        if self._by_hand:
+            return
+        member.acknowledge({partition: Position(span.epoch, span.to) for partition, span in end.spans.items()})
+        say = self._times.acknowledged(self._effects.now_s(), self._queue.head.config.max_handoff_time_s)
+        member.note(self._times.remark)
+        if say is not None:
+            _log.warning("flow %s of %s: %s", self._who.flow, self._queue, say)
+
+    def in_hand(self, *, after: int, most: int) -> dict[str, Any]:
+        """For the application, as `GivenOut.in_hand`."""
+        view = self._who.view
+        return self.given_out.in_hand(view.claims if view is not None else {}, after=after, most=most)
+
+    def by_application(self, process: str, positions: Mapping[int, Position]) -> frozenset[int]:
+        """The application's word; the partitions for which it counts. `process`: to which it was given out. Raises
+        `Invalid` for what was not given out, and as the stores do.
+        """
+        member = self._who.bound_member()
+        if not self._by_hand:
+            raise Invalid(
+                f"flow {self._who.flow!r} of {self._queue} has ackMode=auto: give it the option ackMode=manual"
+            )
+        due = self.given_out.due(process, positions)
+        return member.acknowledge(due) if member is not None else frozenset()
