@@ -156,7 +156,8 @@ class Consumer:
         member = self._who.joined(before)
         quiet, self._quiet = self._quiet, None
         if quiet is not None and self._is_quiet(member, quiet, start):
-            if not self._wait_for_news(member, quiet.plan, self._asked_s + self._pace.poll_s):
+            news = self._wait_for_news(member, quiet.plan, self._asked_s + self._pace.poll_s)
+            if not news:
                 self._quiet = quiet
                 return start
         refused = 0
