@@ -36,7 +36,7 @@ from partq_spark.objects import open_store
 
 QUEUE: Final = "flights"
 GROUP: Final = "board"
-FILES: Final = 16
+FILES: Final = 12
 REBALANCE_DELAY_S: Final = 1.0
 SESSION_S: Final = 5
 
@@ -84,11 +84,11 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, as_
                 story.play()
         facts, moves = story.proved, story.ledger.moves
         seconds = time.monotonic() - begun_s
+        screen.proof(facts, flights, moves)
         if as_json:
             told = {**facts, "seconds": seconds, "store": store, "moves": [asdict(move) for move in moves]}
             output.print_json(told)
         else:
-            screen.proof(facts, flights, moves)
             where = f"--store {store}" + (f" --namespace {namespace}" if namespace != "default" else "")
             screen.end(seconds, _commands(where, ownership))
         if not facts["ok"]:

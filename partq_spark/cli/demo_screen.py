@@ -147,7 +147,9 @@ def _repeats(facts: Mapping[str, Any]) -> str:
         return "none came twice, and none is marked 'redelivered'"
     if not facts["again"]:
         return f"none came twice; the {facts['redelivered']:,} that might have are marked 'redelivered'"
-    return f"{facts['again']:,} came again, each of them marked 'redelivered' (as are {facts['redelivered']:,} in all)"
+    unsure = facts["redelivered"] - facts["again"]
+    more = f", like {unsure:,} more that might have" if unsure else ""
+    return f"{facts['again']:,} came again, each of them marked 'redelivered'{more}"
 
 
 def _mapping(ledger: Ledger) -> Text:

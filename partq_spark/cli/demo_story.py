@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from partq_spark.flow.status import GroupView
 
 QUIET_S: Final = 1.0  # between two acts, so that a person sees what came of the last one
-FLOW_S: Final = 2.0  # of flights that flow undisturbed
+WARM: Final = 0.1  # of all flights: that many are acknowledged before anything else happens
 TIMEOUT_S: Final = 240.0  # for one act, on a machine that is very busy
 LOOK_S: Final = 0.2
 
@@ -53,11 +53,10 @@ class Story:
         self._tell("Spark and a coordinator start")
         self._until(lambda view: self._started, "start of Spark")
         self._tell("two queries start: the flows amber and blue of one consumer group")
-        self._driver.say("publish")
         self._join("amber", "blue")
-        self._tell("from now on flights come every second")
-        self._driver.say("flow")
-        self._quiet(FLOW_S)
+        self._tell("another query publishes flights from now on, thousands every second")
+        self._driver.say("publish")
+        self._until(lambda view: acknowledged(view) >= self._flights * WARM, "first flights")
         self._tell("a third query starts, the flow coral")
         self._join("coral")
         self._tell("blue is killed: SIGKILL for its reader process, and nobody starts it again")
@@ -79,8 +78,8 @@ class Story:
         self._until(lambda view: is_settled(view, together), f"even share of {', '.join(sorted(together))}")
         self._quiet()
 
-    def _quiet(self, for_s: float = QUIET_S) -> None:
-        until_s = time.monotonic() + for_s
+    def _quiet(self) -> None:
+        until_s = time.monotonic() + QUIET_S
         self._until(lambda view: time.monotonic() >= until_s, "")
 
     def _is_done(self, view: GroupView) -> bool:
@@ -116,6 +115,11 @@ class Story:
 
     def _tell(self, words: str) -> None:
         self._screen.tell(self.ledger, words)
+
+
+def acknowledged(view: GroupView) -> int:
+    """Messages that the group has dealt with, from its start."""
+    return sum(each.acknowledged for each in view.partitions)
 
 
 def is_settled(view: GroupView, flows: set[str]) -> bool:

@@ -1,4 +1,4 @@
-"""The main job on real data: flights of 2013 out of New York, shared by queries that come and go, each aircraft in order.
+"""The main job on real data: a year of flights, shared by queries that come and go, every aircraft in order.
 
 `flights` prepares the data and `feed` lets it flow, `queries` is the Spark driver (a process of its own), `readers`
 finds what of it can be killed, `family` starts and ends the processes, `ledger` understands the coordinator's log,

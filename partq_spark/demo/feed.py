@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Final
 
 import pyarrow.parquet as pq
 
-PACE_S: Final = 1.0
+PACE_S: Final = 1.2
 """Between two files, while there are plenty."""
 
-SLOW_PACE_S: Final = 2.0
+SLOW_PACE_S: Final = 2.4
 """For the last third: a slow machine's story is longer."""
 
 HELD_BACK: Final = 2
@@ -21,37 +20,28 @@ HELD_BACK: Final = 2
 
 
 class Feed:
-    """Moves files from one folder to another: the first at once, the others from `begin` on."""
+    """Moves files from one folder to another, the first one when it is asked first."""
 
     def __init__(self, source: Path, target: Path, now_s: Callable[[], float] = time.monotonic) -> None:
         self._waiting = sorted(source.glob("*.parquet"), reverse=True)
         self._target = target
         self._now_s = now_s
-        self._due_s = math.inf
+        self._due_s = now_s()
         self._hurried = False
         self._files = len(self._waiting)
         self.flights = sum(pq.read_metadata(path).num_rows for path in self._waiting)
         target.mkdir(parents=True, exist_ok=True)
 
-        self._next()
-
-    def begin(self) -> None:
-        """The second file is due now."""
-        self._due_s = self._now_s()
-
     def give(self) -> None:
         """Move what is due."""
         while self._waiting and self._is_due():
-            self._next()
+            path = self._waiting.pop()
+            path.rename(self._target / path.name)
             self._due_s = self._now_s() + (PACE_S if len(self._waiting) > self._files / 3 else SLOW_PACE_S)
 
     def hurry(self) -> None:
         """From now on everything is due."""
         self._hurried = True
-
-    def _next(self) -> None:
-        path = self._waiting.pop()
-        path.rename(self._target / path.name)
 
     def _is_due(self) -> bool:
         return self._hurried or (len(self._waiting) > HELD_BACK and self._now_s() >= self._due_s)

@@ -1,7 +1,7 @@
 """The demo's Spark driver: one query publishes the flights as they come, others share them as the flows of a group.
 
 A process of its own (`python -m partq_spark.demo.queries`). It does what it is told on standard input, one command per
-line (`publish`, `join FLOW`, `flow`, `kill FLOW`, `rest`, `prove`), and ends when that is closed. It prints one JSON
+line (`publish`, `join FLOW`, `kill FLOW`, `rest`, `prove`), and ends when that is closed. It prints one JSON
 object per line about what it has done so far. The code of the queries is what a user would write.
 """
 
@@ -136,8 +136,6 @@ class Driver:
                 self._kill(name)
             case "publish":
                 self._publish()
-            case "flow":
-                self._fed().begin()
             case "rest":
                 self._fed().hurry()
             case "prove":
@@ -172,6 +170,7 @@ class Driver:
     def _publish(self) -> None:
         incoming = self._work / "incoming"
         self._feed = Feed(self._work / "flights", incoming)
+        self._feed.give()  # the first file, which has the schema
         self._queries[PUBLISHER] = publish_flights(
             self._spark, incoming, self._queue, self._work / "publish-checkpoint"
         )

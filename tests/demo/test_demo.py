@@ -70,9 +70,16 @@ def test_the_demo_publishes_and_reads_every_flight_in_order(tmp_path: Path) -> N
     # What a person reads, with --json on standard error: no terminal, so plain lines.
     assert "\x1b" not in result.stderr
     told = [line[9:] for line in result.stderr.splitlines() if line[5:9] == " s  "]
-    story = ["two queries start", "flights come every second", "coral has joined", "blue is killed", "blue was silent"]
+    story = [
+        "two queries start",
+        "publishes flights from now on",
+        "coral has joined",
+        "blue is killed",
+        "blue was silent",
+    ]
     places = [next(number for number, line in enumerate(told) if words in line) for words in story]
     assert places == sorted(places)
+    assert result.stderr.count("✓") == 3
     assert max(map(len, result.stderr.splitlines())) <= 130
     _nothing_is_left(tmp_path)
 

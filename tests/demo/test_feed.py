@@ -36,17 +36,14 @@ def fed(tmp_path: Path) -> Fed:
     return Fed(tmp_path)
 
 
-def test_the_first_file_comes_at_once_and_the_others_when_it_begins(fed: Fed) -> None:
+def test_the_earliest_file_comes_at_once(fed: Fed) -> None:
     assert fed.feed.flights == 10 * FILES
-    assert fed.wait(0) == fed.wait(100) == 1
-    fed.feed.begin()
-    assert fed.wait(0) == 2
-    assert [path.name for path in sorted(fed.target.iterdir())] == ["part-0.parquet", "part-1.parquet"]
+    assert fed.wait(0) == 1
+    assert [path.name for path in fed.target.iterdir()] == ["part-0.parquet"]
 
 
 def test_files_come_at_a_pace_that_slows_down(fed: Fed) -> None:
-    fed.feed.begin()
-    assert [fed.wait(0), fed.wait(PACE_S - 0.01), fed.wait(0.01)] == [2, 2, 3]
+    assert [fed.wait(0), fed.wait(PACE_S - 0.01), fed.wait(0.01)] == [1, 1, 2]
     while fed.wait(PACE_S) < FILES * 2 / 3:
         pass
     assert fed.wait(PACE_S) == 6
@@ -54,7 +51,6 @@ def test_files_come_at_a_pace_that_slows_down(fed: Fed) -> None:
 
 
 def test_the_last_files_come_only_when_they_are_asked_for(fed: Fed) -> None:
-    fed.feed.begin()
     assert [fed.wait(SLOW_PACE_S) for _ in range(100)][-1] == FILES - HELD_BACK
     fed.feed.hurry()
     assert fed.wait(0) == FILES

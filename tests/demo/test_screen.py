@@ -111,7 +111,8 @@ def test_the_table_is_for_terminals_only() -> None:
     [
         ({}, "✓ none came twice, and none is marked 'redelivered'"),
         ({"redelivered": 12}, "✓ none came twice; the 12 that might have are marked 'redelivered'"),
-        ({"redelivered": 12, "again": 9}, "✓ 9 came again, each of them marked 'redelivered' (as are 12 in all)"),
+        ({"redelivered": 9, "again": 9}, "✓ 9 came again, each of them marked 'redelivered'\n"),
+        ({"redelivered": 12, "again": 9}, "✓ 9 came again, each of them marked 'redelivered', like 3 more that might"),
         ({"twice": 3}, "✗ 3 flights came twice without a mark"),
         ({"missing": 3}, "✗ 3 flights are missing"),
         ({"aircraft_out_of_order": 3}, "✗ 3 aircraft out of order"),
