@@ -74,7 +74,9 @@ def with_timers(state: GroupState, timers: Timers) -> GroupState:
 
 def marks_of(checkpoints: Mapping[int, Checkpoint]) -> dict[int, Mark]:
     """What the checkpoints say of ownership."""
-    return {number: Mark(epoch=each.epoch, owner=each.owner) for number, each in checkpoints.items()}
+    return {
+        number: Mark(epoch=each.epoch, owner=each.owner, rewound=each.rewound) for number, each in checkpoints.items()
+    }
 
 
 def altered(state: GroupState, facts: GroupFacts) -> bool:

@@ -88,6 +88,8 @@ def _is_unknown(
         here = (found.owner.flow if found.owner else None, found.epoch) if found is not None else (None, 0)
         if here != (fence.owner.flow if fence.owner else None, fence.owner_epoch):
             return True  # somebody had it whom the state has forgotten
+        if found is not None and found.rewound:
+            return True  # and went on for a while after he had lost it
     if fence.owner is None:
         return False
     record = records.get(fence.owner.flow)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
 from partq_spark.flow.model import Flow, GroupSettings, GroupState, Owner, Partition, Phase, RebalanceStatus
@@ -11,10 +11,13 @@ from partq_spark.flow.model import Flow, GroupSettings, GroupState, Owner, Parti
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mark:
-    """What a partition's checkpoint says of its ownership. `owner` None: nobody."""
+    """What a partition's checkpoint says of its ownership. `owner` None: nobody. `rewound`: the last one lost it by a
+    rewind, and may not have known at once.
+    """
 
     epoch: int
     owner: Owner | None
+    rewound: bool = field(default=False, compare=False)
 
 
 _NO_MARK = Mark(epoch=0, owner=None)  # there is no checkpoint: never fenced
@@ -41,7 +44,7 @@ def initial_state(
     for number in numbers:
         mark = checkpoints.get(number, _NO_MARK)
         if mark.owner is None:
-            group[number] = Partition(partition=number, epoch=mark.epoch)
+            group[number] = Partition(partition=number, epoch=mark.epoch, reports_lost=mark.rewound)
             continue
         group[number] = Partition(
             partition=number, phase=Phase.OWNED, epoch=mark.epoch, owner=mark.owner, reports_lost=True

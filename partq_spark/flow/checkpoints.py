@@ -35,7 +35,8 @@ class Checkpoint:
 
     `offset` is the next message to deliver: everything before it is acknowledged; None where offsets are not kept
     (`checkpoints=none`). Messages below `redelivered_below` may have been delivered before. `updated` is the writer's
-    own clock (RFC 3339), for people. `etag` is None in a listing: such a one cannot be written to.
+    own clock (RFC 3339), for people. `etag` is None in a listing: such a one cannot be written to. `rewound`: it was
+    taken from its owner by a rewind, and nobody was given it since; that owner may have delivered more than is marked.
 
     The checkpoint of a former queue of the same name, which `queue_id` tells, counts as absent, but its epoch
     continues (RES-05): it has no owner, no offset and no mark.
@@ -49,6 +50,7 @@ class Checkpoint:
     updated: str
     queue_id: str
     etag: str | None
+    rewound: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -246,6 +248,7 @@ class CheckpointStore:
                     found.redelivered_below, found.offset, (delivered or 0) if found.owner is not None else 0
                 ),
                 updated=self._now(),
+                rewound=found.rewound or found.owner is not None,
             )
 
         after = self._change(partition, rewound)
@@ -332,6 +335,7 @@ class CheckpointStore:
             updated=metadata.get("updated", ""),
             queue_id=queue_id,
             etag=etag,
+            rewound=not former and "rewound" in metadata,
         )
 
 
@@ -347,6 +351,8 @@ def _encode(checkpoint: Checkpoint) -> Mapping[str, str]:
         metadata["offset"] = str(checkpoint.offset)
     if checkpoint.owner is not None:
         metadata["flow"], metadata["instance"] = checkpoint.owner
+    if checkpoint.rewound:
+        metadata["rewound"] = "1"
     return metadata
 
 

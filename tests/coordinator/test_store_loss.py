@@ -146,6 +146,21 @@ def test_a_checkpoint_that_is_ahead_is_found_by_the_fence_itself() -> None:
     assert world.state().partitions[number].phase is Phase.OWNED
 
 
+def test_what_was_delivered_between_a_rewind_and_the_loss_of_the_store_is_marked() -> None:
+    """The owner did not know yet that it was rewound, and the store forgets who it was."""
+    world, a, b = shared()
+    number = min(a.mapping())
+    CheckpointStore(world.objects, KEY, world.queue.head.queue_id).rewind(number, 10, fence=True, delivered=100)
+    assert a.deliver(number, 900)
+    world.server.flush()
+    a.die(), b.die()
+    world.flow("c")
+    world.run(SESSION_S * 2 + DELAY_S + 5)
+    after = world.checkpoints()[number]
+    assert after.owner is not None
+    assert (after.offset, after.redelivered_below) == (10, 1000)
+
+
 @pytest.mark.conformance("OWN-04")
 def test_after_a_jump_back_nobody_waits_for_a_flow_to_leave() -> None:
     """By the old copy a partition is a's, by its checkpoint it is b's, and both live: neither could deliver it."""

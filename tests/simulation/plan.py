@@ -151,9 +151,7 @@ def _peace(plan: Plan, rng: random.Random) -> Plan:
 
 
 def _anything(plan: Plan, rng: random.Random) -> Plan:
-    # Not both: an owner that does not know yet that it was rewound must not be forgotten by the store too.
-    losses = _losses(plan, rng, rng.choice((0, 0, 1)))
-    return replace(plan, losses=losses, rewinds_us=() if losses else _rewinds(plan, rng))
+    return replace(plan, losses=_losses(plan, rng, rng.choice((0, 0, 1))), rewinds_us=_rewinds(plan, rng))
 
 
 def _network(plan: Plan, rng: random.Random) -> Plan:
@@ -189,7 +187,7 @@ def _amnesia(plan: Plan, rng: random.Random) -> Plan:
         # Known and left as it is: two live processes of one name take turns at every loss and deliver the same twice at
         # one epoch, and the second knows nothing of what the first delivered.
         plan = replace(plan, flows=tuple(replace(flow, twin=False) for flow in plan.flows))
-    return plan
+    return replace(plan, rewinds_us=_rewinds(plan, rng))
 
 
 def _losses(plan: Plan, rng: random.Random, count: int) -> tuple[tuple[int, str], ...]:

@@ -38,6 +38,14 @@ def test_a_group_that_nobody_has_had_is_ready() -> None:
 
 
 @pytest.mark.conformance("OWN-03")
+def test_who_had_what_was_rewound_may_have_delivered_more() -> None:
+    state = from_checkpoints({0: Mark(epoch=7, owner=None, rewound=True), 1: Mark(epoch=7, owner=None)})
+    assert {number: partition.reports_lost for number, partition in state.partitions.items() if number < 2} == {
+        0: True,
+        1: False,
+    }
+
+
 def test_owners_in_the_checkpoints_count_as_unbound_for_a_session_timeout_and_the_delay() -> None:
     state = from_checkpoints({0: Mark(epoch=4, owner=A), 1: Mark(epoch=2, owner=B), 2: Mark(epoch=9, owner=None)})
     assert violations(state) == ()

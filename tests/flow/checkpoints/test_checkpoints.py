@@ -367,6 +367,25 @@ def test_rewinding_is_refused_while_a_flow_owns_the_partition(checkpoints: Check
         checkpoints.update_checkpoint(mine, 40)
 
 
+def test_a_rewind_that_took_the_partition_from_somebody_shows_until_it_is_given_away(
+    checkpoints: CheckpointStore,
+) -> None:
+    mine = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
+    assert not checkpoints.update_checkpoint(mine, 30).rewound
+    first = checkpoints.rewind(0, 20, fence=True, delivered=44).after
+    second = checkpoints.rewind(0, 12, delivered=99).after
+    assert first.rewound
+    assert second.rewound, "also after another one"
+    assert second.redelivered_below == 44, "nobody had it meanwhile"
+    found = checkpoints.read(0)
+    assert found is not None
+    assert found.rewound
+    assert checkpoints.list_checkpoints()[0].rewound
+    assert not checkpoints.fence(0, to=B1, epoch=4, start=None, delivered=None).rewound
+    checkpoints.fence(0, to=None, epoch=5, start=None, delivered=None)
+    assert not checkpoints.rewind(0, 11).after.rewound, "whoever had it before has said how far he came"
+
+
 @pytest.mark.parametrize("offset", [-1, 31])
 def test_rewinding_only_goes_back(checkpoints: CheckpointStore, offset: int) -> None:
     checkpoints.fence(0, to=None, epoch=1, start=30, delivered=None)
