@@ -62,7 +62,7 @@ class Screen:
 
     def tell(self, ledger: Ledger, words: str) -> None:
         """One line: when, who has what, what happened."""
-        line = Text(f"{time.monotonic() - self._begun_s:5.1f} s  ", style="dim")
+        line = Text().append(f"{time.monotonic() - self._begun_s:5.1f} s  ", style="dim")
         line.append_text(_mapping(ledger)).append(f"  {words}")
         self._console.print(line, soft_wrap=True)
 
