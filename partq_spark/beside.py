@@ -19,7 +19,7 @@ from partq_spark.consuming import Consumer
 from partq_spark.errors import Invalid, PartqError, Unavailable
 from partq_spark.flow.claims import Position
 from partq_spark.flow.heartbeat import Heartbeat
-from partq_spark.flow.lifeline import Lifeline
+from partq_spark.flow.lifeline import Lifeline, Sign
 from partq_spark.joining import BEAT_S
 from partq_spark.notify import PAGE, Mailbox, Message
 
@@ -43,7 +43,8 @@ class Beside:
         self._trouble: Exception | None = None
         self._mailbox: Mailbox | None = None
         self._is_deaf = False  # it was tried, and said
-        self._heartbeat = Heartbeat(self._beat, BEAT_S, Lifeline(parent=os.getppid()), name="the query").start()
+        self._lifeline = Lifeline(parent=os.getppid())
+        self._heartbeat = Heartbeat(self._beat, BEAT_S, self._lifeline, name="the query").start()
         threading.Thread(target=self._hear, name="partq news", daemon=True).start()
 
     @contextmanager
@@ -114,13 +115,18 @@ class Beside:
         self._consumer.wake()
         if self._asking:
             self._monitor.notify_all()
-        elif not self._stopping.is_set() and self._heartbeat.is_beating:
+        elif not self._stopping.is_set() and self._is_living:
             try:
                 self._consumer.look_beside()
             except Unavailable as error:
                 _log.info("beside a batch: %s", error)  # the next question meets it by itself
             except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by the next question
                 self._trouble = error
+
+    @property
+    def _is_living(self) -> bool:
+        """A guard: a look may begin a new instance, and nobody does that in the name of a frozen or dead JVM (LOS-06)."""
+        return self._heartbeat.is_beating and self._lifeline.look().sign is Sign.ALIVE
 
     @property
     def _is_bound(self) -> bool:
