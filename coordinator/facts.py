@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from partq_spark.flow.model import AccessType, GroupSettings
-from partq_spark.log.model import Group, Head, at
+from partq_spark.log.model import Group, Head, group_start
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,9 +24,8 @@ class GroupFacts:
 
 def facts_of(head: Head, group: Group) -> GroupFacts:
     """The facts of one of the head's groups."""
-    # A partition that came after the group begins where its layout does: nothing in it is older than the group.
     starts = {
-        partition: group.start[partition] if partition < len(group.start) else at(head.layout.begin, partition)
+        partition: group_start(head, group, partition)
         for partition in range(max(head.partitions, len(group.start)))  # one that was removed is yet to be fenced
     }
     return GroupFacts(

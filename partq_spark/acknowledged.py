@@ -1,7 +1,7 @@
 """What of a query's deliveries is dealt with, by whose word: Spark's, the listener's, the application's. No pyspark.
 
-With `ackMode=auto` a micro-batch that is complete is acknowledged, whoever says so first. With `manual` the application's
-word alone counts, and only for what this very process gave out (`by_hand`).
+With `ackMode=auto` a micro-batch that is complete is acknowledged, whoever says so first. With `manual` nothing counts
+but the application's word, and only for what this very process gave out (`by_hand`).
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Beside:
 
     @property
     def _is_living(self) -> bool:
-        """A guard: a look may begin a new instance, and nobody does that in the name of a frozen or dead JVM (LOS-06)."""
+        """A guard: a look may begin a new instance, which nobody does in the name of a frozen or dead JVM (LOS-06)."""
         return self._heartbeat.is_beating and self._lifeline.look().sign is Sign.ALIVE
 
     @property

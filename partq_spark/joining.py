@@ -22,7 +22,7 @@ from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.solo import SoloSession
 from partq_spark.flow.stores import open_ownership
 from partq_spark.log import admin
-from partq_spark.log.model import Head, at
+from partq_spark.log.model import at, group_start
 from partq_spark.log.queue import Queue
 from partq_spark.options import GroupOptions, Place, SourceOptions, Target
 from partq_spark.timestamps import format_rfc3339
@@ -116,7 +116,7 @@ def join_group(
     )
 
     def start_of(partition: int) -> int:
-        return group_start(queue.head, group.name, partition)
+        return group_start(queue.head, queue.head.groups.get(group.name), partition)
 
     def ends() -> Sequence[int]:
         return queue.require(queue_id).next
@@ -127,14 +127,6 @@ def join_group(
     ownership = open_ownership(group.ownership, store=shared_store(target.store, 0.0), group=key)
     session = Session(ownership, checkpoints, key, queue_id, flow, settings, effects, start_of=start_of)
     return session, checkpoints
-
-
-def group_start(head: Head, group: str, partition: int) -> int:
-    """Where the group begins in a partition; in one that came later, where that one begins."""
-    found = head.groups.get(group)
-    if found is not None and partition < len(found.start):
-        return found.start[partition]
-    return at(head.layout.begin, partition)
 
 
 def default_checkpoint_interval_s(store_url: str) -> float:

@@ -41,13 +41,12 @@ class Row:
 
 def rows(head: Head, group: str, found: Mapping[int, Checkpoint], damaged: Mapping[int, Corrupt]) -> Sequence[Row]:
     """The queue's partitions, and what is left of others."""
-    from partq_spark.log.model import at
+    from partq_spark.log.model import group_start
 
-    start = head.groups[group].start
     made: list[Row] = []
     for number in sorted({*range(head.partitions), *(p for p in (*found, *damaged) if p < len(head.next))}):
         checkpoint = found.get(number)
-        begin = start[number] if number < len(start) else at(head.layout.begin, number)
+        begin = group_start(head, head.groups[group], number)
         made.append(
             Row(
                 partition=number,

@@ -81,11 +81,12 @@ def _seen(key: GroupKey, head: Head, ownership: OwnershipStore | None, checkpoin
     from partq_spark.flow import codec
     from partq_spark.flow.status import Seen
     from partq_spark.flow.stores.api import StateDocument
+    from partq_spark.log.model import group_start
 
     nothing = Seen(
         key=key,
         ends=head.next,
-        starts=head.groups[key.group].start,
+        starts=[group_start(head, head.groups[key.group], partition) for partition in range(len(head.next))],
         layout_partitions=head.partitions,
         checkpoints=checkpoints,
         kept=ownership is not None,

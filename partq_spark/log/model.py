@@ -196,6 +196,15 @@ def add(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
     return tuple([a + b for a, b in zip(left, right, strict=False)]) + left[len(right) :]
 
 
+def group_start(head: Head, group: Group | None, partition: int) -> int:
+    """Where a group begins in a partition. One that came after the group begins where its layout does: nothing in it
+    is older than the group.
+    """
+    if group is not None and partition < len(group.start):
+        return group.start[partition]
+    return at(head.layout.begin, partition)
+
+
 def at(vector: tuple[int, ...], partition: int) -> int:
     """A vector's value for one partition; 0 beyond its end."""
     return vector[partition] if partition < len(vector) else 0

@@ -24,9 +24,9 @@ from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.solo import SoloSession
 from partq_spark.flow.stores.memory import MemoryOwnership
 from partq_spark.flow_planning import Spans
-from partq_spark.joining import create_group, group_start
+from partq_spark.joining import create_group
 from partq_spark.log import admin
-from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.model import Head, QueueConfig, group_start
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import Effects as LogEffects
@@ -186,7 +186,7 @@ class Query:
         )
 
         def start_of(partition: int) -> int:
-            return group_start(queue.head, group.name, partition)
+            return group_start(queue.head, queue.head.groups.get(group.name), partition)
 
         effects = world.effects()
         if group.ownership == "none":
