@@ -134,8 +134,8 @@ def _check(queue: str, partition: int, to: int, acknowledged: int, earliest: int
         )
     if to < earliest and to != acknowledged:
         raise Invalid(
-            f"partition {partition} of {queue} keeps messages from {earliest} on and cannot be rewound to {to}: give an "
-            f"offset from {earliest} to {acknowledged}, or --to earliest"
+            f"partition {partition} of {queue} keeps messages from {earliest} on and cannot be rewound to {to}: give "
+            f"an offset from {earliest} to {acknowledged}, or --to earliest"
         )
 
 

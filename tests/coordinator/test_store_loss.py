@@ -153,7 +153,8 @@ def test_what_was_delivered_between_a_rewind_and_the_loss_of_the_store_is_marked
     CheckpointStore(world.objects, KEY, world.queue.head.queue_id).rewind(number, 10, fence=True, delivered=100)
     assert a.deliver(number, 900)
     world.server.flush()
-    a.die(), b.die()
+    a.die()
+    b.die()
     world.flow("c")
     world.run(SESSION_S * 2 + DELAY_S + 5)
     after = world.checkpoints()[number]
