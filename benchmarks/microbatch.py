@@ -65,16 +65,16 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
 
 def _floor(spark: SparkSession, work: Path, batches: int) -> list[float]:
     stream = spark.readStream.format("bench_floor").option("batches", FIRST_BATCHES + batches).load()
-    return _durations(stream.writeStream.format("bench_floor"), work / "floor-checkpoint", batches)
+    return durations(stream.writeStream.format("bench_floor"), work / "floor-checkpoint", batches)
 
 
 def _partq(spark: SparkSession, work: Path, batches: int) -> list[float]:
     """From a queue in which everything has been published, 5 messages a publish, to an empty queue."""
     store = open_store(f"file://{work}/store")
     source, sink = (create_queue(store, NAMESPACE, name, PARTITIONS) for name in ("from", "to"))
-    _publish_ahead(source, FIRST_BATCHES + batches)
+    publish_ahead(source, FIRST_BATCHES + batches)
     try:
-        return _durations(
+        return durations(
             _stream(spark, source).writeStream.format("partq").options(**_options(sink)),
             work / "partq-checkpoint",
             batches,
@@ -93,7 +93,7 @@ def _stream(spark: SparkSession, queue: Queue) -> DataFrame:
     return source.option("maxMessagesPerTrigger", BATCH_ROWS).load()
 
 
-def _publish_ahead(queue: Queue, publishes: int) -> None:
+def publish_ahead(queue: Queue, publishes: int) -> None:
     """As a small producer would: each publish has a segment of its own with five messages."""
     messages = make_rows(publishes * BATCH_ROWS).combine_chunks()
     for number in range(publishes):
@@ -106,7 +106,7 @@ def _publish_ahead(queue: Queue, publishes: int) -> None:
             publish(queue, stage, [segment])
 
 
-def _durations(writer: DataStreamWriter, checkpoint: Path, batches: int) -> list[float]:
+def durations(writer: DataStreamWriter, checkpoint: Path, batches: int) -> list[float]:
     """`triggerExecution` in ms of `batches` micro-batches with five rows each, the first ones left out."""
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
     try:

@@ -258,9 +258,12 @@ def _wait_unassigned(redis: RedisServer, key: GroupKey) -> None:
 
 
 @contextmanager
-def coordinator_process(folder: Path, store: str, ownership: str) -> Iterator[subprocess.Popen[bytes]]:
+def coordinator_process(
+    folder: Path, store: str, ownership: str, *, log_format: str = "text"
+) -> Iterator[subprocess.Popen[bytes]]:
     """`python -m coordinator` with its defaults, without a health server; ended by its id."""
     environment = {**os.environ, "PARTQ_COORDINATOR_HEALTH_PORT": "0", "PYTHONPATH": str(ROOT)}
+    environment["PARTQ_COORDINATOR_LOG_FORMAT"] = log_format
     command = [sys.executable, "-m", "coordinator", "--store", store, "--namespace", NAMESPACE]
     command += ["--ownership", ownership]
     with (folder / "coordinator.log").open("ab") as log:

@@ -91,6 +91,13 @@ PARTS: Final = (
         limit_s=600,
     ),
     Part(
+        name="flows",
+        call="benchmarks.flows:measure",
+        about="streaming queries as flows: reading, small batches, idle time, pauses of handoffs",
+        takes="6 min",
+        limit_s=2400,
+    ),
+    Part(
         name="groups",
         call="benchmarks.groups:measure",
         about="one coordinator for 200 groups of 50 flows: processor time and memory",

@@ -20,6 +20,6 @@ HEAD = Head(
 
 def test_a_partition_that_came_after_the_group_begins_where_its_layout_does() -> None:
     """A number that was there before goes on where it was (RES-04): what lies below is none of this group's."""
-    group = Group(start=(3, 7))
+    group = Group(since_sequence=5, start=(3, 7))
     assert [group_start(HEAD, group, partition) for partition in range(4)] == [3, 7, 40, 0]
     assert [group_start(HEAD, None, partition) for partition in range(3)] == [0, 0, 40]

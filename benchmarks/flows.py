@@ -1,0 +1,286 @@
+"""Part `flows`: what it costs a streaming query to be a flow of a group, and how long a handoff between two holds back.
+
+A real redis-server, a real coordinator process with its defaults, and the queries in one driver, on one machine.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import statistics
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psutil
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from benchmarks.bed import NAMESPACE, Bed, bed
+from benchmarks.floor import BATCH_ROWS
+from benchmarks.microbatch import FIRST_BATCHES, durations, publish_ahead
+from benchmarks.ownership import coordinator_process
+from benchmarks.report import Goal, Measure, Series
+from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.spark import Run, checked
+from benchmarks.throughput import Side, measures, take_turns
+from partq_spark.flow.codec import decode_state
+from partq_spark.flow.model import GroupKey, Phase
+from partq_spark.flow.stores import open_ownership
+from partq_spark.flow.stores.api import StateDocument
+from partq_spark.log.admin import alter_queue
+from partq_spark.log.queue import Queue
+from tests.chaos.handoffs import Handoff, handoffs
+from tests.support.servers import RedisServer, running
+
+BATCH_S: Final = 1.0
+"""How long a busy flow's micro-batches take."""
+
+_TRIGGER: Final = "100 milliseconds"
+_IDLE_S: Final = 20.0
+_SHARED_WAIT_S: Final = 60.0
+_EVERY_S: Final = 0.2
+_BATCHES: Final = 100
+logger = logging.getLogger(__name__)
+
+
+def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
+    """Reading, small micro-batches, an idle flow's processor time, the pauses of handoffs."""
+    log = settings.work / "coordinator.log"
+    with (
+        bed(settings) as made,
+        running(RedisServer()) as redis,
+        coordinator_process(settings.work, made.store, redis.url, log_format="json"),
+    ):
+        group = _Group(made, redis.url, log)
+        found = _reading(group, settings)
+        found.append(_added_time(group, settings))
+        found.append(_idle(group, 3.0 if settings.quick else _IDLE_S))
+        found += _pauses(group, settings)
+    return found, []
+
+
+@dataclass(slots=True)
+class _Group:
+    """Queries that share a queue by Redis; every one with a Spark checkpoint of its own."""
+
+    bed: Bed
+    ownership: str
+    log: Path
+    groups: int = 0
+
+    def fresh(self) -> str:
+        """A group that nobody used."""
+        self.groups += 1
+        return f"group-{self.groups}"
+
+    def stream(self, queue: Queue, **options: str) -> DataFrame:
+        """From the beginning."""
+        given = {**self.bed.options(queue), "startingOffsets": "earliest", **options}
+        return self.bed.spark.readStream.format("partq").options(**given).load()
+
+    def handoffs(self) -> Sequence[Handoff]:
+        """All so far, by the coordinator's log."""
+        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return handoffs(lines).ended
+
+
+# --- what it costs ----------------------------------------------------------------------------------------------------
+
+
+def _reading(group: _Group, settings: Settings) -> list[Measure]:
+    """The same messages by a flow that shares its group, and by one that has it to itself."""
+    queue = group.bed.fresh_queue()
+    checked(group.bed.publishing("partq", group.bed.options(queue)), settings.rows, "publishing the rows to be read")
+
+    def reading(ownership: str) -> Callable[[], Run]:
+        return lambda: group.bed.reading(lambda: group.stream(queue, group=group.fresh(), ownership=ownership))
+
+    sides = [
+        Side(name="shared by Redis", run=reading(group.ownership)),
+        Side(name="ownership=none", run=reading("none"), goal=Goal(sign=">=", limit=0.97)),
+    ]
+    return measures("reading as a flow", sides, take_turns(sides, settings.rounds, settings.rows))
+
+
+def _added_time(group: _Group, settings: Settings) -> Measure:
+    """Per micro-batch of a few rows, against the same query without a group."""
+    wanted = 20 if settings.quick else _BATCHES
+
+    def side(**options: str) -> float:
+        queue = group.bed.fresh_queue()
+        publish_ahead(queue, FIRST_BATCHES + wanted)
+        stream = group.stream(queue, maxMessagesPerTrigger=str(BATCH_ROWS), **options)
+        return statistics.median(durations(stream.writeStream.format("noop"), group.bed.fresh_folder(), wanted))
+
+    added = []
+    for number in range(settings.rounds + 1):
+        alone, shared = side(), side(group=group.fresh(), ownership=group.ownership)
+        logger.info("round %d: alone %.1f ms, shared %.1f ms", number, alone, shared)
+        if number:
+            added.append(shared - alone)
+    return Measure(
+        what=f"a micro-batch of {BATCH_ROWS} rows: what a group, Redis and checkpoints add, medians of {wanted}",
+        subject=Series(name="partq", unit="ms", samples=tuple(added)),
+        goal=Goal(sign="<=", limit=5.0, unit="ms"),
+    )
+
+
+def _idle(group: _Group, for_s: float) -> Measure:
+    """The reader process of a flow without messages, default trigger and pollInterval."""
+    queue = group.bed.fresh_queue()
+    with _running(group, _noop(group.stream(queue, group=group.fresh(), ownership=group.ownership))):
+        time.sleep(5.0)  # it has bound, and its imports are behind it
+        reader = _reader_process()
+        begun_s, used_s = time.monotonic(), _used_s(reader)
+        time.sleep(for_s)
+        part = 100 * (_used_s(reader) - used_s) / (time.monotonic() - begun_s)
+    return Measure(
+        what="the reader process of an idle flow",
+        subject=Series(name="partq", unit="% of a core", samples=(part,)),
+        goal=Goal(sign="<=", limit=1.0, unit="%"),
+    )
+
+
+def _reader_process() -> psutil.Process:
+    found = [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if "pyspark.sql.streaming.python_streaming_source_runner" in child.cmdline()
+    ]
+    if len(found) != 1:
+        raise RuntimeError(f"{len(found)} reader processes run below this process, one was expected")
+    return found[0]
+
+
+def _used_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+# --- how long a handoff holds back ------------------------------------------------------------------------------------
+
+
+def _pauses(group: _Group, settings: Settings) -> list[Measure]:
+    """A second flow joins and leaves again, rounds times: half of the partitions are handed to it each time."""
+    idle_ms = [1000 * each.pause_s for each in _joins(group, settings.rounds, _noop)]
+    busy = _Busy()
+    late_ms = []
+    for each in _joins(group, settings.rounds, busy.writer, publishing=True):
+        ends = [end_s for end_s in busy.ends_s if end_s >= each.begun_s]
+        late_ms.append(1000 * (each.begun_s + each.pause_s - min(ends)) if ends else 0.0)
+    return [
+        Measure(
+            what="pause of a partition between two idle flows, trigger 100 ms, no listener",
+            subject=Series(name="partq", unit="ms", samples=tuple(idle_ms)),
+            goal=Goal(sign="<=", limit=150.0, unit="ms"),
+        ),
+        Measure(
+            what=f"between flows busy with batches of {BATCH_S:g} s: pause beyond the end of the running batch",
+            subject=Series(name="partq", unit="ms", samples=tuple(late_ms)),
+            goal=Goal(sign="<=", limit=200.0, unit="ms"),
+        ),
+    ]
+
+
+def _joins(
+    group: _Group,
+    rounds: int,
+    writer: Callable[[DataFrame], DataStreamWriter],
+    *,
+    publishing: bool = False,
+) -> list[Handoff]:
+    queue = group.bed.fresh_queue()
+    alter_queue(queue, rebalance_delay_s=0.0, max_handoff_time_s=30.0)
+    name = group.fresh()
+    before = len(group.handoffs())
+
+    def query() -> DataStreamWriter:
+        return writer(group.stream(queue, group=name, ownership=group.ownership)).trigger(processingTime=_TRIGGER)
+
+    key = GroupKey(NAMESPACE, queue.name, name)
+    with _publishing(queue, publishing), _running(group, query()):
+        _wait_for_shares(group, key, PARTITIONS)
+        for _ in range(rounds):
+            with _running(group, query()):
+                _wait_for_shares(group, key, PARTITIONS // 2, PARTITIONS // 2)
+                time.sleep(2 * BATCH_S if publishing else 0.5)
+            _wait_for_shares(group, key, PARTITIONS)
+    found = list(group.handoffs()[before:])
+    if len(found) < rounds * PARTITIONS // 2:
+        raise RuntimeError(f"{len(found)} handoffs took place, {rounds * PARTITIONS // 2} were expected")
+    return found
+
+
+@dataclass(slots=True)
+class _Busy:
+    """A sink that takes its time."""
+
+    ends_s: list[float] = field(default_factory=list)
+
+    def writer(self, stream: DataFrame) -> DataStreamWriter:
+        def take(batch: DataFrame, _batch_id: int) -> None:
+            batch.count()
+            time.sleep(BATCH_S)
+            self.ends_s.append(time.time())
+
+        return stream.writeStream.foreachBatch(take)
+
+
+def _noop(stream: DataFrame) -> DataStreamWriter:
+    return stream.writeStream.format("noop")
+
+
+@contextmanager
+def _publishing(queue: Queue, really: bool) -> Iterator[None]:
+    """A few messages to some partitions, again and again."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(_EVERY_S):
+            publish_ahead(queue, 1)
+
+    thread = threading.Thread(target=run, daemon=True)
+    if really:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        if really:
+            thread.join()
+
+
+@contextmanager
+def _running(group: _Group, writer: DataStreamWriter) -> Iterator[StreamingQuery]:
+    query = writer.option("checkpointLocation", str(group.bed.fresh_folder())).start()
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def _wait_for_shares(group: _Group, key: GroupKey, *counts: int) -> None:
+    """Until so many partitions are each flow's, by the group's state."""
+    store = open_ownership(group.ownership)
+    deadline_s = time.monotonic() + _SHARED_WAIT_S
+    shares: list[int] = []
+    try:
+        while time.monotonic() < deadline_s:
+            found = store.read_state(key)
+            if isinstance(found, StateDocument):
+                partitions = decode_state(found.body, 0.0, "state").partitions.values()
+                owners = Counter(each.owner for each in partitions if each.phase is Phase.OWNED)
+                shares = sorted(owners.values())
+                if shares == sorted(counts):
+                    return
+            time.sleep(0.02)
+    finally:
+        store.close()
+    raise TimeoutError(f"the flows have {shares} partitions after {_SHARED_WAIT_S:g} s, not {sorted(counts)}")
