@@ -133,17 +133,18 @@ def _start(command: list[str], log: Path, own: Mapping[str, str], *, talks: bool
 
 def _end(process: subprocess.Popen[str]) -> None:
     """Ask, then insist: SIGTERM, and SIGKILL for the whole process group, with the JVM in it."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_END_WAIT_S)
-        except subprocess.TimeoutExpired:
-            pass
     try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # nothing is left of it
-    process.wait()
+        if process.poll() is None:
+            process.terminate()
+            process.wait(_END_WAIT_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:  # also after a second Ctrl-C
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # nothing is left of it
+        process.wait()
 
 
 def _pipe(stream: IO[str] | None) -> IO[str]:

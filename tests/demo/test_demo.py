@@ -129,6 +129,7 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path, how: signal.Signals) ->
     _nothing_is_left(tmp_path)
 
 
+@pytest.mark.spark
 def test_a_coordinator_that_ends_by_itself_ends_the_demo(tmp_path: Path) -> None:
     def coordinators() -> list[psutil.Process]:
         return [each for each in _family(tmp_path) if "coordinator" in each.cmdline()]
