@@ -110,6 +110,7 @@ class Consumer:
         self._wait_for = wait
         self.notify: str | None = None  # where the reader process listens
         self._quiet: _Quiet | None = None
+        self._woken = False
         self._asked_s = self._effects.now_s()
         self._pace = Pace(queue.store.look_interval_s, options.poll_interval_s, self._asked_s)
 
@@ -218,13 +219,13 @@ class Consumer:
         return {"flow": self._who.flow, "partitions": partitions, "notify": self.notify}
 
     def wake(self) -> None:
-        """There may be news of the group: the next question looks at everything."""
-        self._quiet = None
+        """There may be news of the group: whoever waits looks at everything, and so does the next question."""
+        self._woken = True
 
     def _is_quiet(self, member: Membership, quiet: _Quiet, start: dict[str, Any]) -> bool:
         """Nothing has happened since a whole look that is not old: the log alone needs to be looked at."""
         fresh = self._asked_s - quiet.at_s <= QUIET_S and quiet.start == start
-        return fresh and not member.has_news and self._who.is_alive(member.instance)
+        return fresh and not self._woken and not member.has_news and self._who.is_alive(member.instance)
 
     # --- beside and after a batch -------------------------------------------------------------------------------------
 
@@ -263,6 +264,7 @@ class Consumer:
 
     def _settled(self, member: Membership, before: BatchEnd | None) -> View:
         """Look, and acknowledge what `before` has: after the look, which may have claimed what `before` speaks of."""
+        self._woken = False
         view = member.observe()
         if before is not None:
             self.acknowledged.complete(member, before)
@@ -324,7 +326,7 @@ class Consumer:
         while (left_s := until_s - (asked_s := self._effects.now_s())) > 0:
             wait_s = min(self._pace.look_s(asked_s), left_s)
             self._wait(member, wait_s)
-            if member.has_news or self._effects.now_s() - asked_s < 0.8 * wait_s:
+            if self._woken or member.has_news or self._effects.now_s() - asked_s < 0.8 * wait_s:
                 return True
             fresh = self.queue.refresh()
             if fresh is not head and any(at(fresh.next, p) > span.to for p, span in plan.spans.items()):
