@@ -1,5 +1,5 @@
 """`python -m tests.chaos`, the command of scripts/chaos: one run, told as text and, with `--write-docs`, as a section
-of docs/reliability.md.
+of docs/reliability.md. With `--judge` a run that was kept is judged once more.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.environment import Environment, observe
 from tests.chaos.handoffs import Ending
-from tests.chaos.run import Outcome, run
+from tests.chaos.outcome import Course, Outcome, outcome_of
+from tests.chaos.run import run
 from tests.ownership.shake import DOCUMENT
 from tests.support.sections import filled, put_section, spread
 
@@ -25,23 +25,28 @@ MOST_DRIVERS: Final = 8
 _MOST_TOLD: Final = 60
 
 
-def command(*, minutes: float, seed: int, drivers: int, store: str) -> str:
+def command(course: Course) -> str:
     """What repeats a run."""
+    return _command(course.minutes, course.seed, course.drivers, course.store)
+
+
+def _command(minutes: float, seed: int, drivers: int, store: str) -> str:
     return f"scripts/chaos --minutes {minutes:g} --seed {seed} --drivers {drivers} --store {store}"
 
 
 def told(outcome: Outcome) -> list[str]:
     """The report: one fact a line, then what must not have been."""
-    verdict, course = outcome.verdict, outcome.course
+    course, verdict = outcome.course, outcome.verdict
     endings = Counter(each.ending for each in outcome.handoffs.ended)
     pauses_ms = {ending: _pauses_ms(outcome, ending) for ending in Ending}
     all_ms = [pause_ms for ending in Ending for pause_ms in pauses_ms[ending]]
     repeated = f"{verdict.repeated} rows are repeated" if verdict.repeated else "none is repeated"
     share = verdict.marked / verdict.rows if verdict.rows else 0.0
+    errors = ", ".join(f"{number} × {what}" for what, number in sorted(outcome.errors.items()))
     faults = [f"{count} {what}" for what, count in sorted(course.done.items())]
     return [
-        f"{outcome.drivers} Spark drivers on {STORES[outcome.store]}, seed {outcome.seed}",
-        f"{outcome.minutes:g} minutes of faults, {outcome.took_s:.0f} s in all",
+        f"{course.drivers} Spark drivers on {STORES[course.store]}, seed {course.seed}",
+        f"{course.minutes:g} minutes of faults, {course.took_s:.0f} s in all",
         f"{sum(course.done.values())} faults: {', '.join(faults)}; {course.missed} found nobody to strike",
         f"{verdict.messages} messages, {verdict.rows} rows in {verdict.batches} micro-batches of the sinks",
         f"{verdict.marked} rows are marked redelivered ({share:.1%}), {repeated}",
@@ -49,17 +54,17 @@ def told(outcome: Outcome) -> list[str]:
         f"{verdict.ownerships} ownerships of partitions",
         f"{len(all_ms)} handoffs: " + ", ".join(f"{endings[ending]} {ending.value}" for ending in Ending),
         f"pause of a partition: {spread(all_ms)}; if drained: {spread(pauses_ms[Ending.DRAINED])}",
-        "what ended queries: " + (", ".join(f"{n} × {what}" for what, n in sorted(course.errors.items())) or "nothing"),
+        f"what ended queries: {errors or 'nothing'}",
         f"violations: {len(outcome.failures)}",
         *outcome.failures[:_MOST_TOLD],
     ]
 
 
-def section(outcome: Outcome, machine: Environment) -> str:
+def section(outcome: Outcome) -> str:
     """The report as a section of the document."""
-    words = command(minutes=outcome.minutes, seed=outcome.seed, drivers=outcome.drivers, store=outcome.store)
-    text = filled(TEMPLATE, command=words, machine=machine, lines=told(outcome))
-    return text.replace("{{store}}", STORES[outcome.store])
+    course = outcome.course
+    text = filled(TEMPLATE, command=command(course), machine=course.machine, lines=told(outcome))
+    return text.replace("{{store}}", STORES[course.store])
 
 
 def _pauses_ms(outcome: Outcome, ending: Ending) -> list[float]:
@@ -77,28 +82,29 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--drivers", type=int, default=3, help="each needs 1.2 GiB; default 3")
     parser.add_argument("--store", choices=("file", "azurite"), default="file")
     parser.add_argument("--folder", type=Path, help="a new folder for everything (kept); default: a temporary one")
+    parser.add_argument("--judge", type=Path, metavar="FOLDER", help="run nothing: judge what a run left there")
     parser.add_argument("--write-docs", action="store_true", help="write the section of docs/reliability.md")
     found = parser.parse_args(arguments)
     if found.minutes <= 0 or not 2 <= found.drivers <= MOST_DRIVERS:
         parser.error(f"--minutes is above 0, --drivers from 2 to {MOST_DRIVERS}")
-    seed = found.seed if found.seed is not None else time.time_ns() % 100_000
-    folder = found.folder or Path(tempfile.mkdtemp(prefix="partq-chaos-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    tell(f"seed {seed}, everything is written to {folder}")
-    machine = observe(folder)
-    again = command(minutes=found.minutes, seed=seed, drivers=found.drivers, store=found.store)
-    try:
-        outcome = run(folder, minutes=found.minutes, seed=seed, drivers=found.drivers, store=found.store, tell=tell)
-    except AssertionError as error:  # a driver that never begins
-        tell(f"{error}\n{folder} is kept; to repeat it: {again}")
-        return 1
-    lines = told(outcome)
-    tell("\n".join(lines))
+    folder = found.judge or found.folder or Path(tempfile.mkdtemp(prefix="partq-chaos-"))
+    if found.judge is None:
+        seed = found.seed if found.seed is not None else time.time_ns() % 100_000
+        folder.mkdir(parents=True, exist_ok=True)
+        tell(f"seed {seed}, everything is written to {folder}")
+        try:
+            run(folder, minutes=found.minutes, seed=seed, drivers=found.drivers, store=found.store, tell=tell)
+        except AssertionError as error:  # somebody never begins, or too much goes wrong
+            again = _command(found.minutes, seed, found.drivers, found.store)
+            tell(f"{error}\n{folder} is kept; to repeat it: {again}")
+            return 1
+    outcome = outcome_of(folder)
+    tell("\n".join(told(outcome)))
     if found.write_docs:
-        put_section(DOCUMENT, f"chaos {outcome.store}", section(outcome, machine))
+        put_section(DOCUMENT, f"chaos {outcome.course.store}", section(outcome))
         tell(f"wrote {DOCUMENT}")
     if outcome.failures:
-        tell(f"{folder} is kept; to repeat it: {again}")
+        tell(f"{folder} is kept; to repeat it: {command(outcome.course)}")
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""What a run left behind, read from disk: what every batch planned, what every sink has. No judgement.
+"""What a run left behind, read from disk: what every batch planned, what the sinks have. No judgement.
 
 Spark's own records are the evidence. A driver's offset log says which partitions a batch was to read, at which epoch
 and with which marks. The log of the file sink names the files of each batch that it took, once per batch; a file that
@@ -8,14 +8,20 @@ no batch names is what a killed task left, and does not count. Both logs are kep
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import unquote, urlparse
 
 import pyarrow.parquet as pq
 
 from partq_spark import offsets
+
+READER_GONE: Final = "reader gone"
+NO_WORKER: Final = "worker not there in time"  # Spark waits 10 s for one
+_PARTQ: Final = re.compile(r"partq_spark\.errors\.(\w+)")
 
 
 class Row(NamedTuple):
@@ -71,6 +77,32 @@ def read_rows(driver: str, sink: Path) -> Iterator[Row]:
             for partition, offset, key, number, redelivered in zip(*(columns[name] for name in names), strict=True):
                 yield Row(driver, batch, place, partition, offset, key, number, redelivered)
                 place += 1
+
+
+def read_errors(events: Path) -> Counter[str]:
+    """What ended a driver's query, by kind: of partq by name, else in the last words of Spark or Python."""
+    found: Counter[str] = Counter()
+    for line in events.read_text(encoding="utf-8").splitlines():
+        if line.endswith("}"):  # a killed driver's last line may be a part
+            event: dict[str, str] = json.loads(line)
+            if event["what"] in ("failed", "not started"):
+                found[kind_of(event["error"])] += 1
+    return found
+
+
+def kind_of(error: str) -> str:
+    """The kind of an error, from all that Spark says of it."""
+    named = _PARTQ.findall(error)
+    if named:
+        return str(named[-1])
+    lines = error.partition("=== Streaming Query ===")[0].partition(" SQLSTATE:")[0].strip().splitlines()
+    words = lines[-1].strip() if lines else "no words"
+    # The end of the source's process: without a word (spark-traps 28), or while the JVM was talking to it.
+    if "(no cause message)" in error or words in ("Connection reset", "Broken pipe"):
+        return READER_GONE
+    if words.startswith("Python worker failed to connect back"):
+        return NO_WORKER
+    return words[:160]
 
 
 def _entries(log: Path) -> Iterator[tuple[int, list[str]]]:

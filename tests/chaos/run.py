@@ -1,6 +1,7 @@
-"""One run: everything starts, faults come as planned, everything is read, everybody stops; then the judgement.
+"""One run: everything starts, faults come as planned, everything is read, everybody stops.
 
 Whatever went wrong on the way (a wait that was over, a process that ended by itself) is a trouble, and the run goes on.
+What was done is written down in the run's folder, beside what the processes left there; it is judged elsewhere.
 """
 
 from __future__ import annotations
@@ -10,20 +11,16 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from tests.chaos.checker import Verdict, judge
-from tests.chaos.evidence import read_planned, read_rows
+from benchmarks.environment import observe
 from tests.chaos.faults import FREEZING, Fault, Kind, plan
-from tests.chaos.handoffs import Handoffs, handoffs
-from tests.chaos.stage import NO_WORKER, READER_GONE, SESSION_TIMEOUT_S, Driver, Stage, stage
+from tests.chaos.outcome import Course, write_course
+from tests.chaos.stage import SESSION_TIMEOUT_S, Driver, Stage, stage
 from tests.ownership.cast import Child, Observer
-from tests.ownership.facts import Seen
-from tests.ownership.publisher import key_of
 from tests.support.processes import DRIVER_WAIT_S
 
 COORDINATORS: Final = ("coordinator-1", "coordinator-2")
@@ -33,50 +30,11 @@ MESSAGES: Final = 20  # of a publish
 PUBLISH_EVERY_S: Final = {"file": 0.1, "azurite": 0.5}
 """Every publish is a read in each partition, of which a test's Azurite serves some dozens in a second."""
 
-STUCK_S: Final = 60.0
-"""Longer than any handoff may take: session timeout, delay, max-handoff-time, a new leader, a Redis that came back."""
-
 MOST_TROUBLES: Final = 10
 _SLOW_BY_S: Final = 0.15  # every request to a slow store
 _READ_WAIT_S: Final = 240.0
 _REST_WAIT_S: Final = 60.0
 _TURN_S: Final = 0.05
-_EXPECTED: Final = frozenset({READER_GONE, NO_WORKER, "Unavailable"})
-
-
-@dataclass(slots=True)
-class Course:
-    """What was done and what must not be. `missed`: faults whose victim was not there."""
-
-    done: Counter[str] = field(default_factory=Counter)
-    missed: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
-    troubles: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """What a run came to."""
-
-    drivers: int
-    store: str
-    seed: int
-    minutes: float
-    took_s: float
-    course: Course
-    verdict: Verdict
-    handoffs: Handoffs
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """Everything that must not have been; empty: all is well."""
-        stuck = (
-            f"a handoff that took too long: partition {each.partition}, {each.pause_s:.0f} s"
-            for each in self.handoffs.ended
-            if each.pause_s > STUCK_S
-        )
-        unended = (f"a handoff without an end: {each}" for each in self.handoffs.unended)
-        return (*self.verdict.violations, *unended, *stuck, *self.course.troubles)
 
 
 class Chaos:
@@ -99,7 +57,9 @@ class Chaos:
         self._tell = tell
         self._begun_s = time.monotonic()
         self._later: list[tuple[float, Callable[[], None]]] = []
-        self.course = Course()
+        self.done: Counter[str] = Counter()
+        self.missed = 0  # faults whose victim was not there
+        self.troubles: list[str] = []
 
     def run(self) -> int:
         """All of it; how many messages were published."""
@@ -145,9 +105,9 @@ class Chaos:
         lasting = f" for {fault.for_s:.1f} s" if fault.for_s else ""
         self._tell(f"{self._now_s():5.1f} s: {fault.kind.value} {whom}{lasting}{'' if struck else ': not there'}")
         if struck:
-            self.course.done[fault.kind.value] += 1
+            self.done[fault.kind.value] += 1
         else:
-            self.course.missed += 1
+            self.missed += 1
 
     def _on_driver(self, fault: Fault, driver: Driver) -> bool:
         if driver.down:
@@ -160,7 +120,7 @@ class Chaos:
             try:
                 driver.program.kill_driver()
             except AssertionError as error:  # something outlived its JVM (LOS-07)
-                self.course.troubles.append(str(error))
+                self.troubles.append(str(error))
                 driver.program.kill()
             self._after(fault.for_s, lambda: self._start(driver))
             return True
@@ -196,14 +156,14 @@ class Chaos:
 
     def _watch(self) -> None:
         """Nobody ends who was not killed. Raises AssertionError if that happens again and again."""
-        assert len(self.course.troubles) <= MOST_TROUBLES, "\n".join(["too much goes wrong", *self.course.troubles])
+        assert len(self.troubles) <= MOST_TROUBLES, "\n".join(["too much goes wrong", *self.troubles])
         for driver in self._stage.drivers:
             if not driver.down and driver.program.code is not None:
-                self.course.troubles.append(f"{driver.name} ended with {driver.program.code}: {driver.program.tail()}")
+                self.troubles.append(f"{driver.name} ended with {driver.program.code}: {driver.program.tail()}")
                 self._start(driver)
         for name, child in list(self._cast.coordinators.items()):
             if not child.alive:
-                self.course.troubles.append(f"{name} ended with {child.code}: {child.tail()}")
+                self.troubles.append(f"{name} ended with {child.code}: {child.tail()}")
                 self._cast.start_coordinator(name)
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -212,38 +172,35 @@ class Chaos:
         """Until everything is read and nothing moves; then everybody stops, one after another."""
         self._tell(f"{self._now_s():5.1f} s: no faults any more")
         if not publisher.alive:
-            self.course.troubles.append(f"the publisher ended: {publisher.tail()}")
+            self.troubles.append(f"the publisher ended: {publisher.tail()}")
         publisher.terminate()
         publisher.wait()
         published = int(publisher.log.read_text().split()[-1]) if publisher.code == 0 else 0
         ends = self._cast.queue.refresh().next
         if sum(ends) != published:
-            self.course.troubles.append(f"{published} messages were published, the queue has {sum(ends)}")
+            self.troubles.append(f"{published} messages were published, the queue has {sum(ends)}")
         self._expect(lambda: self._cast.behind(ends), "at the end", _READ_WAIT_S)
         self._expect(self._stage.unsettled, "at the end", _REST_WAIT_S)
         self._tell(f"{self._now_s():5.1f} s: everything is read")
         for driver in self._stage.drivers:
-            self.course.errors += driver.errors()
             os.kill(driver.program.pid, signal.SIGTERM)
             try:
                 if code := driver.program.wait_end(DRIVER_WAIT_S):
-                    self.course.troubles.append(f"{driver.name} ended with {code}: {driver.program.tail()}")
+                    self.troubles.append(f"{driver.name} ended with {code}: {driver.program.tail()}")
             except AssertionError as error:
-                self.course.troubles.append(str(error))
+                self.troubles.append(str(error))
         for child in self._cast.coordinators.values():
             child.terminate()
             if child.wait():
-                self.course.troubles.append(f"{child.name} ended with {child.code}: {child.tail()}")
-        grave = {what: number for what, number in self.course.errors.items() if what not in _EXPECTED}
-        self.course.troubles += [f"a query failed, {number} times: {what}" for what, number in grave.items()]
+                self.troubles.append(f"{child.name} ended with {child.code}: {child.tail()}")
         return published
 
     def _expect(self, reason: Callable[[], str], when: str, wait_s: float) -> None:
         try:
             self._cast.wait_until(reason, wait_s)
         except AssertionError as error:
-            self.course.troubles.append(f"{when}: {error}")
-            self._tell(self.course.troubles[-1])
+            self.troubles.append(f"{when}: {error}")
+            self._tell(self.troubles[-1])
 
 
 def _send(processes: Sequence[psutil.Process], number: int) -> None:
@@ -262,27 +219,32 @@ def run(
     drivers: int,
     store: str = "file",
     tell: Callable[[str], None] = lambda _: None,
-) -> Outcome:
-    """A whole run in `folder`, which must be empty, and its judgement."""
+) -> None:
+    """A whole run in `folder`, which must be empty. Raises AssertionError if it does not get going."""
+    machine = observe(folder)
     begun_s = time.monotonic()
     duration_s = minutes * 60
-    on_azurite = store == "azurite"
     faults = plan(
-        seed, duration_s=duration_s, drivers=drivers, session_timeout_s=SESSION_TIMEOUT_S, slow_store=on_azurite
+        seed,
+        duration_s=duration_s,
+        drivers=drivers,
+        session_timeout_s=SESSION_TIMEOUT_S,
+        slow_store=store == "azurite",
     )
-    with stage(folder, drivers=drivers, azurite=on_azurite) as on:
+    with stage(folder, drivers=drivers, azurite=store == "azurite") as on:
         chaos = Chaos(on, faults, duration_s=duration_s, publish_every_s=PUBLISH_EVERY_S[store], tell=tell)
         published = chaos.run()
-        rows = [row for each in on.drivers for row in read_rows(each.name, each.sink)]
-        planned = [span for each in on.drivers for span in read_planned(each.name, each.spark_checkpoint)]
-        seen = [fact for fact in on.cast.facts() if isinstance(fact, Seen)]
-        return Outcome(
-            drivers=drivers,
-            store=store,
-            seed=seed,
-            minutes=minutes,
-            took_s=time.monotonic() - begun_s,
-            course=chaos.course,
-            verdict=judge(rows, planned, seen, {number: key_of(number, KEYS) for number in range(published)}),
-            handoffs=handoffs(on.cast.decisions()),
-        )
+    course = Course(
+        drivers=drivers,
+        store=store,
+        seed=seed,
+        minutes=minutes,
+        took_s=time.monotonic() - begun_s,
+        published=published,
+        keys=KEYS,
+        done=dict(chaos.done),
+        missed=chaos.missed,
+        troubles=chaos.troubles,
+        machine=machine,
+    )
+    write_course(folder, course)

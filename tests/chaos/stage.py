@@ -6,14 +6,11 @@ Starting, finding, killing and freezing; and the slow road to an Azurite. When t
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psutil
 
@@ -29,10 +26,7 @@ PARTITIONS: Final = 8
 SESSION_TIMEOUT_S: Final = 5.0  # the least that is allowed
 REBALANCE_DELAY_S: Final = 1.0
 MAX_HANDOFF_TIME_S: Final = 3.0
-READER_GONE: Final = "reader gone"
-NO_WORKER: Final = "worker not there in time"  # Spark waits 10 s for one
 _SCRIPT: Final = Path(__file__).with_name("driver.py")
-_ERROR: Final = re.compile(r"partq_spark\.errors\.(\w+)")
 
 
 class Driver:
@@ -78,29 +72,6 @@ class Driver:
     def readers(self) -> list[psutil.Process]:
         """The processes in which its query's source is."""
         return readers_among(self.program.family())
-
-    def errors(self) -> Counter[str]:
-        """What ended its query, by kind."""
-        found: Counter[str] = Counter()
-        for line in self.events.read_text().splitlines() if self.events.exists() else ():
-            if line.endswith("}"):
-                event: dict[str, Any] = json.loads(line)
-                if event["what"] in ("failed", "not started"):
-                    found[_kind(event["error"])] += 1
-        return found
-
-
-def _kind(error: str) -> str:
-    """A partq error by its name, the end of a process that was killed, or else the last words of Spark or Python."""
-    named = _ERROR.findall(error)
-    if named:
-        return str(named[-1])
-    if "(no cause message)" in error:  # all that Spark says of it (spark-traps 28)
-        return READER_GONE
-    if "failed to connect back" in error:
-        return NO_WORKER
-    words = error.partition("=== Streaming Query ===")[0].partition(" SQLSTATE:")[0].strip().splitlines()
-    return words[-1].strip()[:160] if words else "no words"
 
 
 def _name(process: psutil.Process) -> str:

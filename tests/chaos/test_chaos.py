@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from benchmarks.environment import observe
+from benchmarks.environment import Environment, observe
 from tests.chaos.__main__ import TEMPLATE, main, section, told
 from tests.chaos.checker import judge
+from tests.chaos.evidence import NO_WORKER, READER_GONE, kind_of
 from tests.chaos.faults import Kind
 from tests.chaos.handoffs import Ending, Handoff, Handoffs
-from tests.chaos.run import STUCK_S, Course, Outcome, run
+from tests.chaos.outcome import STUCK_S, Course, Outcome, outcome_of, read_course, write_course
+from tests.chaos.run import run
 from tests.support.sections import put_section
 
 SEED = 24  # has every kind of fault
@@ -24,9 +29,12 @@ SEED = 24  # has every kind of fault
 @pytest.mark.timeout(600)
 @pytest.mark.conformance("LOS-06", "LOS-07", "OWN-03")
 def test_a_minute_of_faults_loses_nothing_and_repeats_nothing_unmarked(tmp_path: Path) -> None:
-    found = run(tmp_path / "work", minutes=1, seed=SEED, drivers=2)
+    work = tmp_path / "work"
+    work.mkdir()
+    run(work, minutes=1, seed=SEED, drivers=2)
+    found = outcome_of(work)
     assert found.failures == ()
-    done = found.course.done
+    done = Counter(found.course.done)
     assert done[Kind.DRIVER_KILLED] == 1
     assert done[Kind.REDIS_EMPTIED] >= 1
     assert done[Kind.LEADER_KILLED] >= 1
@@ -35,23 +43,42 @@ def test_a_minute_of_faults_loses_nothing_and_repeats_nothing_unmarked(tmp_path:
     assert found.verdict.marked > 0
     assert found.verdict.ownerships > 16
     assert found.handoffs.ended
-    text = section(found, observe(tmp_path))
+    text = section(found)
     assert "{{" not in text
     assert "- violations: 0" in text
 
 
-def outcome(*, violation: bool = False, stuck: bool = False, trouble: bool = False) -> Outcome:
-    """A run of nothing, with what must not be."""
-    handoff = Handoff(partition=3, begun_s=0.0, pause_s=STUCK_S + 1 if stuck else 0.02, ending=Ending.DRAINED)
-    return Outcome(
+@cache
+def machine() -> Environment:
+    return observe(Path(tempfile.gettempdir()))
+
+
+def course(troubles: list[str]) -> Course:
+    return Course(
         drivers=3,
         store="file",
         seed=7,
         minutes=0.5,
         took_s=60.0,
-        course=Course(done=Counter({Kind.READER_KILLED.value: 2}), troubles=["driver-1 ended"] if trouble else []),
+        published=1,
+        keys=1,
+        done={Kind.READER_KILLED.value: 2},
+        missed=0,
+        troubles=troubles,
+        machine=machine(),
+    )
+
+
+def outcome(
+    *, violation: bool = False, stuck: bool = False, trouble: bool = False, errors: Mapping[str, int] | None = None
+) -> Outcome:
+    """A run of nothing, with what must not be."""
+    handoff = Handoff(partition=3, begun_s=0.0, pause_s=STUCK_S + 1 if stuck else 0.02, ending=Ending.DRAINED)
+    return Outcome(
+        course=course(["driver-1 ended"] if trouble else []),
         verdict=judge([], [], [], {0: "a"} if violation else {}),
         handoffs=Handoffs(ended=(handoff,), unended=("partition 4, paused for two",) if stuck else ()),
+        errors=Counter(errors or {}),
     )
 
 
@@ -66,6 +93,8 @@ def test_a_report_of_nothing_wrong() -> None:
     [
         (outcome(violation=True), ["missing: message 0 of 'a'"]),
         (outcome(trouble=True), ["driver-1 ended"]),
+        (outcome(errors={"Corrupt": 2, "Unavailable": 1}), ["a query failed, 2 times: Corrupt"]),
+        (outcome(errors={READER_GONE: 3}), ["2 readers were killed, 3 have ended"]),
         (
             outcome(stuck=True),
             [
@@ -89,6 +118,26 @@ def test_wrong_use_is_refused_before_anything_starts(capsys: pytest.CaptureFixtu
     assert "--drivers from 2 to 8" in capsys.readouterr().err
 
 
+def test_a_course_is_kept_with_the_rest(tmp_path: Path) -> None:
+    write_course(tmp_path, course(["driver-1 ended"]))
+    assert read_course(tmp_path) == course(["driver-1 ended"])
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ("[STREAM_FAILED] Query terminated with exception:  SQLSTATE: XXKST (no cause message)\n=== Str", READER_GONE),
+        ("Connection reset\n=== Streaming Query ===\nIdentifier: …", READER_GONE),
+        ("Python worker failed to connect back.\n=== Streaming Query ===\n…", NO_WORKER),
+        ("Traceback …\npartq_spark.errors.Unavailable: no coordinator\n SQLSTATE: 38000", "Unavailable"),
+        ("Traceback …\nNameError: no name 'key'\n SQLSTATE: 38000\n=== Str", "NameError: no name 'key'"),
+        ("", "no words"),
+    ],
+)
+def test_what_ended_a_query_has_a_kind(error: str, kind: str) -> None:
+    assert kind_of(error) == kind
+
+
 def test_a_section_replaces_itself_and_leaves_the_others_alone(tmp_path: Path) -> None:
     page = tmp_path / "reliability.md"
     put_section(page, "one", "## One\n\nfirst\n")
@@ -100,8 +149,8 @@ def test_a_section_replaces_itself_and_leaves_the_others_alone(tmp_path: Path) -
     )
 
 
-def test_the_section_says_where_the_queue_was(tmp_path: Path) -> None:
-    text = section(outcome(), observe(tmp_path))
+def test_the_section_says_where_the_queue_was() -> None:
+    text = section(outcome())
     assert text.startswith("## Spark queries on a local disk\n")
     assert "`scripts/chaos --minutes 0.5 --seed 7 --drivers 3 --store file --write-docs`" in text
     assert "{{store}}" in TEMPLATE.read_text()

@@ -317,11 +317,8 @@ class Cast:
         return [fact for path in paths for fact in read_facts(path)]
 
     def decisions(self) -> Iterator[dict[str, str]]:
-        """The lines of all coordinators' logs that are JSON objects; a killed one's last line may not be."""
-        for path in sorted(self.folder.glob("coordinator-*.log")):
-            for line in path.read_text(errors="replace").splitlines():
-                if line.startswith("{") and line.endswith("}"):
-                    yield json.loads(line)
+        """What all coordinators have told."""
+        return decisions_in(self.folder)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -338,6 +335,14 @@ class Cast:
         """Which partitions are not acknowledged up to `ends`."""
         late = [each for each, offset in enumerate(self.offsets()) if offset < ends[each]]
         return f"partitions {late} are not acknowledged up to where they ended" if late else ""
+
+
+def decisions_in(folder: Path) -> Iterator[dict[str, str]]:
+    """The lines of all coordinators' logs that are JSON objects; a killed one's last line may not be."""
+    for path in sorted(folder.glob("coordinator-*.log")):
+        for line in path.read_text(errors="replace").splitlines():
+            if line.startswith("{") and line.endswith("}"):
+                yield json.loads(line)
 
 
 class Observer:
