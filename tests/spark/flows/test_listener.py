@@ -6,6 +6,7 @@ import json
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,6 +49,28 @@ def test_a_query_with_a_long_trigger_hands_over_as_soon_as_its_batch_is_complete
     query.stop()
     wait_until(lambda: not path.exists(), "the end of the socket")
     assert flow_of(one) == told["flow"]
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        '{"notify": "/nowhere/at/all"}',
+        '{"notify": "\\u0000"}',
+        '{"notify": "' + "x" * 200 + '"}',
+        '{"notify": null}',
+        '{"notify": 7}',
+        '["notify"]',
+        '"notify',
+        "",
+        None,
+    ],
+)
+@pytest.mark.parametrize("end", ['{"v": 1}', "{", None])
+def test_the_listener_never_raises(reported: str | None, end: str | None) -> None:
+    """Whatever this or another source reports, and whether anybody listens."""
+    source_progress = SimpleNamespace(latestOffset=reported, endOffset=end)
+    event = SimpleNamespace(progress=SimpleNamespace(sources=[source_progress]))
+    PartqListener().onQueryProgress(event)  # type: ignore[arg-type] # as far as it looks
 
 
 def test_registering_installs_the_listener_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
