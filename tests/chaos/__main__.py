@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks.environment import observe
 from tests.chaos.handoffs import Ending
 from tests.chaos.outcome import Course, Outcome, outcome_of
 from tests.chaos.run import run
@@ -60,11 +61,16 @@ def told(outcome: Outcome) -> list[str]:
     ]
 
 
-def section(outcome: Outcome) -> str:
-    """The report as a section of the document."""
+def write_document(outcome: Outcome, target: Path = DOCUMENT, *, judged_at: str = "") -> None:
+    """Put the report into its section of the document, and what is common to all such runs into one before.
+    `judged_at`: the commit at which a kept run was judged once more.
+    """
     course = outcome.course
-    text = filled(TEMPLATE, command=command(course), machine=course.machine, lines=told(outcome))
-    return text.replace("{{store}}", STORES[course.store])
+    common, run_of_one = TEMPLATE.read_text(encoding="utf-8").split("\n---\n")
+    lines = [*told(outcome), *([f"judged once more, from what was kept, at commit {judged_at}"] if judged_at else [])]
+    text = filled(run_of_one, command=command(course), machine=course.machine, lines=lines)
+    put_section(target, "chaos", common)
+    put_section(target, f"chaos {course.store}", text.replace("{{store}}", STORES[course.store]))
 
 
 def _pauses_ms(outcome: Outcome, ending: Ending) -> list[float]:
@@ -101,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
     outcome = outcome_of(folder)
     tell("\n".join(told(outcome)))
     if found.write_docs:
-        put_section(DOCUMENT, f"chaos {outcome.course.store}", section(outcome))
+        write_document(outcome, judged_at=observe(folder).commit if found.judge is not None else "")
         tell(f"wrote {DOCUMENT}")
     if outcome.failures:
         tell(f"{folder} is kept; to repeat it: {command(outcome.course)}")

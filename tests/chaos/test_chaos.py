@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.environment import Environment, observe
-from tests.chaos.__main__ import TEMPLATE, main, section, told
+from tests.chaos.__main__ import TEMPLATE, main, told, write_document
 from tests.chaos.checker import judge
 from tests.chaos.evidence import NO_WORKER, READER_GONE, kind_of
 from tests.chaos.faults import Kind
@@ -43,7 +43,8 @@ def test_a_minute_of_faults_loses_nothing_and_repeats_nothing_unmarked(tmp_path:
     assert found.verdict.marked > 0
     assert found.verdict.ownerships > 16
     assert found.handoffs.ended
-    text = section(found)
+    write_document(found, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
     assert "{{" not in text
     assert "- violations: 0" in text
 
@@ -149,8 +150,12 @@ def test_a_section_replaces_itself_and_leaves_the_others_alone(tmp_path: Path) -
     )
 
 
-def test_the_section_says_where_the_queue_was() -> None:
-    text = section(outcome())
-    assert text.startswith("## Spark queries on a local disk\n")
+def test_the_section_says_where_the_queue_was(tmp_path: Path) -> None:
+    write_document(outcome(), tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert "judged once more" not in text
+    write_document(outcome(), tmp_path / "page.md", judged_at="abc")
+    assert "- judged once more, from what was kept, at commit abc" in (tmp_path / "page.md").read_text()
+    assert text.index("## Spark queries\n") < text.index("### On a local disk\n")
     assert "`scripts/chaos --minutes 0.5 --seed 7 --drivers 3 --store file --write-docs`" in text
     assert "{{store}}" in TEMPLATE.read_text()

@@ -182,7 +182,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def write_document(report: Report, command: str, machine: Environment, target: Path = DOCUMENT) -> None:
     """Put the report into its section of the document."""
-    text = filled(TEMPLATE, command=command, machine=machine, lines=told(report).splitlines())
+    text = filled(
+        TEMPLATE.read_text(encoding="utf-8"), command=command, machine=machine, lines=told(report).splitlines()
+    )
     put_section(target, "shake", text)
 
 

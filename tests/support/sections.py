@@ -26,13 +26,13 @@ def spread(values_ms: Sequence[float]) -> str:
     return f"median {statistics.median(ordered):.0f} ms, p99 {worst:.0f} ms"
 
 
-def filled(template: Path, *, command: str, machine: Environment, lines: Sequence[str]) -> str:
-    """The template's text with its places filled; every line of the report becomes an item of a list."""
+def filled(template: str, *, command: str, machine: Environment, lines: Sequence[str]) -> str:
+    """The template with its places filled; every line of the report becomes an item of a list."""
     where = (
         f"Run {machine.date} at commit {machine.commit} on {machine.cpu}, {machine.cores} cores, {machine.memory}, "
         f"{machine.system}; load of the machine before: {machine.load:.1f}."
     )
-    text = template.read_text(encoding="utf-8").replace("{{command}}", command).replace("{{machine}}", where)
+    text = template.replace("{{command}}", command).replace("{{machine}}", where)
     return text.replace("{{report}}", "\n".join(f"- {line}" for line in lines))
 
 
