@@ -21,8 +21,10 @@ REQUIRED = frozenset(
         *(f"FLO-{number:02}" for number in range(1, 9)),
         *(f"REB-{number:02}" for number in range(1, 17)),
         *(f"LOS-{number:02}" for number in range(1, 8)),
+        *(f"HAN-{number:02}" for number in range(1, 13)),
+        "SEQ-01",
         *(f"OWN-{number:02}" for number in range(1, 6)),
-        *(f"CHK-{number:02}" for number in range(1, 6)),
+        *(f"CHK-{number:02}" for number in range(1, 8)),
     }
 )
 """The statements that must be proven now. An issue that builds the behaviour of others adds them here."""

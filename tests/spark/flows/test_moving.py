@@ -47,7 +47,7 @@ class Watch:
         stop = threading.Event()
 
         def look() -> None:
-            while not stop.wait(0.005):
+            while not stop.wait(0.02):
                 self._look()
 
         thread = threading.Thread(target=look)
@@ -91,15 +91,21 @@ def planned(consumer: Consumer) -> dict[int, Planned]:
     return result
 
 
+def slow_now_and_then(batch: int) -> bool:
+    """Longer than max-handoff-time."""
+    time.sleep(0.5 if batch % 2 else 0.0)
+    return False
+
+
 @pytest.mark.conformance("HAN-05", "DIS-05")
 def test_every_batch_is_whole_and_of_partitions_that_were_its_flows_when_it_was_planned(shared: Make) -> None:
     """Four partitions move four times, some by force, while messages flow."""
     orders = shared(partitions=4, handoff_s=0.3)
-    one, _ = orders.start("one", maxMessagesPerTrigger="20")
+    one, _ = orders.start("one", maxMessagesPerTrigger="100")
     stop = threading.Event()
 
     def keep_publishing() -> None:
-        while not stop.wait(0.03):
+        while not stop.wait(0.1):
             orders.publish(*((p, b"x") for p in range(4)))
 
     publisher = threading.Thread(target=keep_publishing)
@@ -108,14 +114,14 @@ def test_every_batch_is_whole_and_of_partitions_that_were_its_flows_when_it_was_
         publisher.start()
         try:
             wait_until(lambda: len(one.rows) > 20, "messages at the first query")
-            one.failing = lambda batch: time.sleep(0.5 if batch % 2 else 0.0) or False
-            two, second = orders.start("two", maxMessagesPerTrigger="20")
+            one.failing = slow_now_and_then
+            two, second = orders.start("two", maxMessagesPerTrigger="100")
             orders.wait_for_shares(2, 2)
             wait_until(lambda: len(two.rows) > 20, "messages at the second query")
             second.stop()
             orders.wait_for_shares(4)
             begun = len(two.rows)
-            orders.restart(two, maxMessagesPerTrigger="20")
+            orders.restart(two, maxMessagesPerTrigger="100")
             orders.wait_for_shares(2, 2)
             wait_until(lambda: len(two.rows) > begun + 20, "messages at the second query again")
         finally:
