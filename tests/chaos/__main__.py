@@ -15,7 +15,7 @@ from typing import Final
 
 from benchmarks.environment import observe
 from tests.chaos.handoffs import Ending
-from tests.chaos.outcome import Course, Outcome, outcome_of
+from tests.chaos.outcome import COURSE, Course, Outcome, outcome_of
 from tests.chaos.run import run
 from tests.ownership.shake import DOCUMENT
 from tests.support.sections import filled, put_section, spread
@@ -93,6 +93,8 @@ def main(arguments: Sequence[str]) -> int:
     found = parser.parse_args(arguments)
     if found.minutes <= 0 or not 2 <= found.drivers <= MOST_DRIVERS:
         parser.error(f"--minutes is above 0, --drivers from 2 to {MOST_DRIVERS}")
+    if found.judge is not None and not (found.judge / COURSE).exists():
+        parser.error(f"{found.judge} has no {COURSE}: it is not the folder of a run that came to its end")
     folder = found.judge or found.folder or Path(tempfile.mkdtemp(prefix="partq-chaos-"))
     if found.judge is None:
         seed = found.seed if found.seed is not None else time.time_ns() % 100_000

@@ -26,7 +26,7 @@ STUCK_S: Final = 60.0
 """Longer than any handoff may take: session timeout, delay, max-handoff-time, a new leader, a Redis that came back."""
 
 _EXPECTED: Final = frozenset({READER_GONE, NO_WORKER, "Unavailable"})
-_FILE: Final = "course.json"
+COURSE: Final = "course.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,10 +93,10 @@ def outcome_of(folder: Path) -> Outcome:
 
 def write_course(folder: Path, course: Course) -> None:
     """Keep it with the rest."""
-    (folder / _FILE).write_text(json.dumps(asdict(course), indent=1), encoding="utf-8")
+    (folder / COURSE).write_text(json.dumps(asdict(course), indent=1), encoding="utf-8")
 
 
 def read_course(folder: Path) -> Course:
     """What `write_course` kept."""
-    raw = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+    raw = json.loads((folder / COURSE).read_text(encoding="utf-8"))
     return Course(**{**raw, "machine": Environment(**raw["machine"])})

@@ -112,7 +112,13 @@ def test_what_must_not_be_is_told(found: Outcome, failures: list[str]) -> None:
 
 
 def test_wrong_use_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
-    for wrong in (["--drivers", "1"], ["--drivers", "9"], ["--minutes", "0"], ["--store", "memory"]):
+    for wrong in (
+        ["--drivers", "1"],
+        ["--drivers", "9"],
+        ["--minutes", "0"],
+        ["--store", "memory"],
+        ["--judge", "/none"],
+    ):
         with pytest.raises(SystemExit) as ended:
             main(wrong)
         assert ended.value.code == 2
