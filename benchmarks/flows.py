@@ -244,7 +244,7 @@ def _publishing(queue: Queue, really: bool) -> Iterator[None]:
 
     def run() -> None:
         while not stop.wait(_EVERY_S):
-            publish_ahead(queue, 1)
+            publish_ahead(queue, 8)  # so that every partition is in every batch
 
     thread = threading.Thread(target=run, daemon=True)
     if really:
