@@ -201,8 +201,7 @@ class KeySequences:
 
     def acknowledge(self) -> frozenset[int]:
         """Acknowledge all that is complete. Returns and raises as `InHand.acknowledge`."""
-        held = {p: mine for p, mine in self._partitions.items() if mine.epoch is not None}
-        return self._in_hand().acknowledge({p: mine.position for p, mine in held.items()})
+        return self._in_hand().acknowledge({p: mine.position for p, mine in self._partitions.items()})
 
     def _in_hand(self) -> InHand:
         if self._hand is None:

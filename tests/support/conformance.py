@@ -22,7 +22,7 @@ REQUIRED = frozenset(
         *(f"REB-{number:02}" for number in range(1, 17)),
         *(f"LOS-{number:02}" for number in range(1, 8)),
         *(f"HAN-{number:02}" for number in range(1, 13)),
-        "SEQ-01",
+        *(f"SEQ-{number:02}" for number in (1, 2)),
         *(f"OWN-{number:02}" for number in range(1, 6)),
         *(f"CHK-{number:02}" for number in range(1, 8)),
     }

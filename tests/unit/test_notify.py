@@ -78,6 +78,15 @@ def process(kind: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
             made.kill()
 
 
+def freeze(pid: int) -> None:
+    """Returns when every thread has stopped, which takes a moment."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    wait_until(
+        lambda: all(each.read_text().rpartition(")")[2].split()[0] == "T" for each in tasks.glob("*/stat")), "stop", 5
+    )
+
+
 def older(path: str | Path, by_s: float = 10.0) -> None:
     """As if the socket had been made some time ago."""
     then_ns = time.time_ns() - int(by_s * 1e9)
@@ -330,7 +339,7 @@ def test_a_silent_process_does_not_hide_the_one_that_answers(how: str) -> None:
     with process("twin") as (twin, path), mailbox(lambda _message: {"who": "me", "bound": True}) as box:
         older(box.path)
         if how == "frozen":
-            os.kill(twin.pid, signal.SIGSTOP)
+            freeze(twin.pid)
         begun_s = time.monotonic()
         assert line(20.0).ask({})["who"] == "me"
         assert time.monotonic() - begun_s < 5.0
@@ -352,7 +361,7 @@ def test_a_busy_process_does_not_hide_the_one_that_is_bound() -> None:
 def test_a_process_that_reads_nothing_keeps_nobody_waiting() -> None:
     """Its queue is full after some messages, and whoever sends would wait for ever."""
     with process("bound") as (frozen, path):
-        os.kill(frozen.pid, signal.SIGSTOP)
+        freeze(frozen.pid)
         for _ in range(100_000):
             if not tell(str(path), {"do": "complete"}):
                 break
