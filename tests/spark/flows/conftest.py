@@ -164,7 +164,8 @@ def shared(lab: Lab, redis_server: RedisServer, tmp_path: Path) -> Iterator[Call
 def start_coordinator(store_url: str, ownership: str, log: Path) -> subprocess.Popen[bytes]:
     """A coordinator with short timers."""
     short = {"LEASE_TIMEOUT_S": 1.5, "RENEWAL_S": 0.25, "FROZEN_AFTER_S": 2.0, "HEADS_S": 0.2, "RETRY_MOST_S": 0.5}
-    credentials = {name: value for name, value in os.environ.items() if name == "AZURE_STORAGE_CONNECTION_STRING"}
+    names = ("AZURE_STORAGE_CONNECTION_STRING", "PARTQ_REDIS_PASSWORD")
+    credentials = {name: os.environ[name] for name in names if name in os.environ}
     environment: dict[str, Any] = {
         **credentials,
         "PATH": os.environ["PATH"],

@@ -1,0 +1,107 @@
+"""A Spark driver with streaming queries of groups, for tests that kill it or what belongs to it.
+
+Run as a script: the argument names a JSON file (see `Plan`).
+
+A query that fails is started again in the same JVM on the same Spark checkpoint, unless it is to run once. What every
+batch had is written to `<name>.rows`, what ended a query to `<name>.errors`, one JSON line each. Nothing is judged.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypedDict
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+_LIFE_S: Final = 600.0  # the test kills this process long before
+_LOOK_S: Final = 0.05
+
+
+class Query(TypedDict):
+    """One query. `once`: it is not started again."""
+
+    queue: str
+    options: dict[str, str]
+    once: bool
+
+
+class Plan(TypedDict):
+    """Everything is written below `folder`."""
+
+    folder: str
+    queries: dict[str, Query]
+
+
+def tell(path: Path, what: object) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(what) + "\n")
+
+
+def sink(path: Path) -> Callable[[DataFrame, int], None]:
+    def take(batch: DataFrame, batch_id: int) -> None:
+        rows = [[row.partition, row.offset, row.redelivered] for row in batch.collect()]
+        tell(path, {"batch": batch_id, "rows": rows})
+
+    return take
+
+
+def start(spark: SparkSession, folder: Path, name: str, query: Query) -> StreamingQuery:
+    rows = spark.readStream.format("partq").options(**query["options"]).load(query["queue"])
+    writer = rows.writeStream.foreachBatch(sink(folder / f"{name}.rows")).queryName(name)
+    return writer.option("checkpointLocation", str(folder / f"{name}.checkpoint")).start()
+
+
+def session(folder: Path) -> SparkSession:
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.memory", "640m")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .getOrCreate()
+    )
+
+
+def main(plan: Plan) -> None:
+    folder = Path(plan["folder"])
+    spark = session(folder)
+    running: dict[str, StreamingQuery] = {}
+    due = dict(plan["queries"])
+    explained: set[str] = set()
+    deadline_s = time.monotonic() + _LIFE_S
+    while time.monotonic() < deadline_s:
+        for name, query in list(due.items()):
+            found = running.get(name)
+            if found is not None and found.isActive:
+                if name not in explained and found.lastProgress is not None:
+                    explained.add(name)
+                    found.explain(extended=True)  # to the log: what plans and progress show of the options
+                    sys.stdout.write(f"{found.lastProgress.json}\n")
+                    sys.stdout.flush()
+                continue
+            if found is not None:
+                tell(folder / f"{name}.errors", str(found.exception()))
+                if query["once"]:
+                    del due[name]
+                    continue
+            try:
+                running[name] = start(spark, folder, name, query)
+            except PySparkException as error:
+                tell(folder / f"{name}.errors", str(error))
+        time.sleep(_LOOK_S)
+
+
+def read_lines(path: Path) -> list[Any]:
+    """What is there so far; the last line of a driver that was killed may not be whole."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
