@@ -140,7 +140,7 @@ class Program:
                 except psutil.NoSuchProcess:
                     continue
         self._gone(doomed)
-        self._process.poll()  # one that had ended by itself is no longer among the living, and waits to be taken note of
+        self._process.poll()  # one that had ended by itself is not among the living, and waits to be noted
 
     def kill_driver(self) -> None:
         """SIGKILL for the program and its JVM, as `kill -9` would; returns when also the rest has ended by itself."""
