@@ -289,6 +289,7 @@ def test_a_process_that_was_replaced_between_two_pages_is_asked_anew() -> None:
 # --- several processes ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_behind_is_passed_over_and_removed() -> None:
     with process("bound") as (killed, path):
         assert line().ask({})["who"] == "bound"
@@ -320,6 +321,7 @@ def test_a_new_mailbox_removes_what_is_left_of_others_and_nothing_else() -> None
 
 
 @pytest.mark.parametrize("order", ["the bound one is older", "the bound one is newer"])
+@pytest.mark.slow
 def test_of_two_processes_the_bound_one_counts(order: str) -> None:
     with process("bound") as (_, bound), process("twin") as (_, twin):
         older(bound if order == "the bound one is older" else twin)
@@ -327,6 +329,7 @@ def test_of_two_processes_the_bound_one_counts(order: str) -> None:
             assert line().ask({})["who"] == "bound"
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_are_not_bound_the_newest_answers() -> None:
     with process("twin") as (_, path), mailbox(lambda _message: {"who": "me", "bound": False}):
         older(path)
@@ -334,6 +337,7 @@ def test_of_two_processes_that_are_not_bound_the_newest_answers() -> None:
 
 
 @pytest.mark.parametrize("how", ["frozen", "busy"])
+@pytest.mark.slow
 def test_a_silent_process_does_not_hide_the_one_that_answers(how: str) -> None:
     """Frozen, it does not answer at all; busy with a store, it says so after a while."""
     with process("twin") as (twin, path), mailbox(lambda _message: {"who": "me", "bound": True}) as box:
@@ -346,6 +350,7 @@ def test_a_silent_process_does_not_hide_the_one_that_answers(how: str) -> None:
         assert path.is_socket()
 
 
+@pytest.mark.slow
 def test_a_busy_process_does_not_hide_the_one_that_is_bound() -> None:
     def busy(_message: Message) -> Message:
         raise Unavailable("the reader process waits for a store that does not answer: ask again later")
@@ -358,6 +363,7 @@ def test_a_busy_process_does_not_hide_the_one_that_is_bound() -> None:
         line().ask({})
 
 
+@pytest.mark.slow
 def test_a_process_that_reads_nothing_keeps_nobody_waiting() -> None:
     """Its queue is full after some messages, and whoever sends would wait for ever."""
     with process("bound") as (frozen, path):
