@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from partq_spark.errors import Unavailable
 from partq_spark.flow.claims import Claim, Position
 from partq_spark.flow.heartbeat import Heartbeat
-from partq_spark.flow.lifeline import Lifeline
+from partq_spark.flow.lifeline import Lifeline, Sign
 from partq_spark.flow.session import Session
 
 M = TypeVar("M")
@@ -46,7 +46,8 @@ def run_flow(
     `poll` reads what follows a claim's `position`, None if there is nothing yet; `handle` deals with it. When `handle`
     returns, its batch is acknowledged. A batch may come again (never silently: see `redelivered_below`), so `handle`
     should be idempotent. A store that does not answer is asked again every `idle_s` seconds until `keep_on` ends it;
-    nothing is delivered meanwhile. Raises what `handle`, `poll` and `Session.bind` raise.
+    nothing is delivered meanwhile. While the process that `lifeline` follows is frozen nothing is delivered either, and
+    once it is gone the loop ends (LOS-06, LOS-07). Raises what `handle`, `poll` and `Session.bind` raise.
     """
     line = lifeline if lifeline is not None else Lifeline(parent=None)
     try:
@@ -61,6 +62,13 @@ def run_flow(
         with Heartbeat(session.beat, session.settings.beat_interval_s, line, name=session.flow) as heartbeat:
             while keep_on():
                 heartbeat.check()
+                look = line.look()
+                if look.sign is Sign.GONE:
+                    _log.warning("flow %s of group %s ends: %s", session.flow, session.key, look.reason)
+                    return
+                if look.sign is Sign.FROZEN:  # a look at the group could begin a new instance in its name
+                    session.pause(idle_s)
+                    continue
                 try:
                     if not _turn(session, poll, handle):
                         session.wait_news(idle_s)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.claims import Claim
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.heartbeat import Heartbeat
-from partq_spark.flow.lifeline import Lifeline
+from partq_spark.flow.lifeline import Lifeline, Sign
 from partq_spark.flow.loop import Batch, run_flow
 from partq_spark.flow.model import GroupKey, GroupSettings
 from partq_spark.flow.session import Session, SessionSettings
@@ -32,6 +32,7 @@ from partq_spark.flow.stores.memory import MemoryServer
 from partq_spark.log.admin import create_queue
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
+from tests.flow.session.test_heartbeat import Told
 from tests.support.servers import ROOT, RedisServer, running
 
 QUEUE_ID = "q"
@@ -97,15 +98,19 @@ class Place:
             redelivered_below=claim.redelivered_below,
         )
 
-    def consume(self, flow: str, stop: threading.Event) -> None:
+    def consume(self, flow: str, stop: threading.Event, line: Lifeline | None = None) -> None:
         def handle(batch: Batch[int]) -> None:
             for offset in batch.messages:
                 self.handled.append((flow, batch.partition, offset, offset < batch.redelivered_below))
             time.sleep(0.005)
 
-        line = Lifeline(parent=None, main_thread=threading.current_thread())
+        line = line if line is not None else Lifeline(parent=None, main_thread=threading.current_thread())
         session = self.session(flow)
         run_flow(session, self.poll, handle, keep_on=lambda: not stop.is_set(), idle_s=0.05, lifeline=line)
+
+    def owners(self) -> set[str | None]:
+        found = self.checkpoints().list_checkpoints().values()
+        return {each.owner.flow if each.owner is not None else None for each in found}
 
     def is_done(self) -> bool:
         return len({(partition, offset) for _, partition, offset, _ in self.handled}) == PARTITIONS * self.published
@@ -167,6 +172,36 @@ def test_flows_share_a_queue_and_everything_is_handled_in_order(place: Place) ->
         assert list(dict.fromkeys(offsets)) == list(range(place.published))
     ends = {p: found.offset for p, found in place.checkpoints().list_checkpoints().items()}
     assert ends == dict.fromkeys(range(PARTITIONS), place.published)
+
+
+@pytest.mark.conformance("LOS-06", "LOS-07")
+def test_a_flow_of_a_frozen_process_falls_silent_and_that_of_a_dead_one_ends(tmp_path: Path) -> None:
+    """It does not come back as a new instance in its name either, when its session is over."""
+    server = MemoryServer()
+    place = Place(f"file://{tmp_path}/store", server.open, settings=replace(SETTINGS, session_timeout_s=0.5))
+    coordinated, stopped, line = threading.Event(), threading.Event(), Told()
+    coordinator = threading.Thread(target=place.coordinate, args=(coordinated,), daemon=True)
+    flow = threading.Thread(target=place.consume, args=("a", stopped, line), daemon=True)
+    coordinator.start()
+    flow.start()
+    wait_until(partial(place.works, "a"))
+    line.sign = Sign.FROZEN
+    store = server.open(place.key)
+    wait_until(lambda: place.owners() == {None})
+    found = store.read_flow(place.key, "a")
+    handled = len(place.handled)
+    place.published += 5
+    time.sleep(1.0)
+    assert place.owners() == {None}
+    assert store.read_flow(place.key, "a") == found
+    assert len(place.handled) == handled
+    line.sign = Sign.ALIVE
+    wait_until(lambda: len(place.handled) > handled)
+    line.sign = Sign.GONE
+    flow.join(WAIT_S)
+    assert not flow.is_alive()
+    coordinated.set()
+    coordinator.join(WAIT_S)
 
 
 @pytest.mark.conformance("FLO-03")
