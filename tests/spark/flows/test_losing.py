@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from partq_spark.log.model import QueueConfig
+from tests.flow.stores.redis_servers import command
 from tests.spark.flows.conftest import SESSION_S, Shared, flow_of, got, start_coordinator
+from tests.spark.flows.test_moving import Watch
 from tests.spark.test_stream_source import readers
 from tests.support.servers import RedisServer, running
 from tests.support.spark import Consumer, Lab, wait_until
@@ -81,6 +83,41 @@ def test_a_redis_that_comes_back_empty_costs_time_and_marks_and_nothing_else(lab
             assert keeps_order(one, two)
             repeated = len(got(one, two)) - len(orders.everything())
             assert repeated <= sum(row.redelivered for row in one.rows + two.rows)
+        finally:
+            for query in lab.spark.streams.active:
+                query.stop()
+            coordinator.kill()
+            coordinator.wait(10)
+
+
+@pytest.mark.conformance("OWN-03", "DIS-05")
+def test_a_redis_that_is_emptied_under_running_queries_heals_without_a_hand_on_it(lab: Lab, tmp_path: Path) -> None:
+    """FLUSHALL: nobody is told, no connection ends."""
+    with running(RedisServer()) as redis:
+        orders = Shared(lab=lab, ownership=redis.url, name="orders", partitions=4)
+        lab.create("orders", 4, QueueConfig(rebalance_delay_s=0.5, max_handoff_time_s=5.0))
+        coordinator = start_coordinator(lab.url, redis.url, tmp_path / "coordinator.log")
+        watch = Watch(orders)
+        try:
+            one, first = orders.start("one")
+            two, second = orders.start("two")
+            orders.wait_for_shares(2, 2)
+            orders.publish(*((p, b"a") for p in range(4)))
+            wait_until(lambda: orders.offsets() == [1] * 4, "the first acknowledgements")
+            with watch.running():
+                command(redis, "FLUSHALL")
+                orders.publish(*((p, b"b") for p in range(4)))
+                wait_until(lambda: set(got(one, two)) == set(orders.everything()), "everything")
+                orders.wait_for_shares(2, 2)
+                orders.publish(*((p, b"c") for p in range(4)))
+                wait_until(lambda: orders.offsets() == [3] * 4, "all acknowledgements")
+            assert set(got(one, two)) == set(orders.everything())
+            assert all(len(watch.flows_of(each.partition, each.epoch)) == 1 for each in watch.first_s), "never two"
+            repeated = len(got(one, two)) - len(orders.everything())
+            assert repeated <= sum(row.redelivered for row in one.rows + two.rows)
+            assert keeps_order(one, two)
+            assert first.isActive
+            assert second.isActive
         finally:
             for query in lab.spark.streams.active:
                 query.stop()
