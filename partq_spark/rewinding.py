@@ -30,17 +30,30 @@ class Goal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """One partition: messages `[to, acknowledged)` come again; none if the two are the same. `owner` has it now."""
+    """One partition, from `acknowledged` back to `to`; nothing is done if the two are the same. `owner` has it now.
+
+    `end` is the log's: a checkpoint beyond it (the store was restored from an older copy) counts what is gone.
+    """
 
     partition: int
     acknowledged: int
     to: int
+    end: int
     owner: Owner | None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the checkpoint changes."""
+        return self.to != self.acknowledged
 
     @property
     def messages(self) -> int:
         """How many come again."""
-        return self.acknowledged - self.to
+        return self.messages_from(self.acknowledged)
+
+    def messages_from(self, acknowledged: int) -> int:
+        """How many, if the checkpoint has moved to `acknowledged` meanwhile."""
+        return max(min(acknowledged, self.end) - self.to, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +96,8 @@ def plan(
             continue
         to = _target(goal, number, checkpoint.offset, head, times)
         _check(queue, number, to, checkpoint.offset, at(head.earliest, number))
-        steps.append(Step(partition=number, acknowledged=checkpoint.offset, to=to, owner=checkpoint.owner))
+        end = at(head.next, number)
+        steps.append(Step(partition=number, acknowledged=checkpoint.offset, to=to, end=end, owner=checkpoint.owner))
     if not steps:
         raise Invalid(f"no partition of {queue} has a checkpoint of this group yet: there is nothing to rewind")
     return tuple(steps)
@@ -98,7 +112,7 @@ def carry_out(queue: Queue, checkpoints: CheckpointStore, group: str, steps: Seq
     done: list[Rewound] = []
     failed: PartqError | None = None
     for step in steps:
-        if not step.messages:
+        if not step.is_needed:
             continue
         try:
             # Nobody knows how much a flow delivers while this goes on: whoever fences it for a flow looks once more.

@@ -203,7 +203,7 @@ def _notes(queue: Queue, group: str, steps: tuple[Step, ...], ownership: Ownersh
     """
     from partq_spark.flow.model import GroupKey
 
-    owners = sorted({step.owner.flow for step in steps if step.owner is not None and step.messages})
+    owners = sorted({step.owner.flow for step in steps if step.owner is not None and step.is_needed})
     flows = " and ".join([*owners[:1], *([output.plural(len(owners) - 1, "other flow")] if owners[1:] else [])])
     if ownership is None:
         note = (
@@ -251,7 +251,7 @@ def _unfinished(steps: tuple[Step, ...], outcome: Outcome) -> PartqError:
 
     done = [each.after for each in outcome.done]
     numbers = [each.partition for each in done]
-    left = [step.partition for step in steps if step.messages and step.partition not in numbers]
+    left = [step.partition for step in steps if step.is_needed and step.partition not in numbers]
     so_far = f"{ranges(numbers)} {'is' if len(done) == 1 else 'are'} rewound" if done else "nothing was changed"
     if left:
         which = " ".join(f"--partition {number}" for number in left)

@@ -102,7 +102,7 @@ def rewound_document(
                 "partition": step.partition,
                 "from": before,
                 "to": step.to,
-                "messages": before - step.to,
+                "messages": step.messages_from(before),
                 "flow": step.owner.flow if step.owner is not None else None,
                 "rewound": change is not None,
             }
@@ -167,7 +167,7 @@ def print_rewound(queue: Queue, group: str, steps: Sequence[Step], outcome: Outc
     done = [(by_partition[each.after.partition], each.before.offset or 0) for each in outcome.done]
     if done:
         _print_steps(done)
-    messages = output.plural(sum(before - step.to for step, before in done), "message")
+    messages = output.plural(sum(step.messages_from(before) for step, before in done), "message")
     if done:
         partitions = output.plural(len(done), "partition")
         click.echo(f"Rewound {partitions} of {queue} for group {group!r}: {messages} will be delivered again, marked.")
@@ -188,7 +188,7 @@ def _print_steps(steps: Sequence[tuple[Step, int]]) -> None:
             Text(str(step.partition)),
             Text(f"{before:,}"),
             Text(f"{step.to:,}"),
-            Text(f"{before - step.to:,}"),
+            Text(f"{step.messages_from(before):,}"),
             Text(step.owner.flow if step.owner is not None else "nobody"),
         ]
         for step, before in sorted(first, key=lambda each: each[0].partition)

@@ -162,6 +162,17 @@ def test_a_rewind_says_what_comes_again_and_marks_it(group: Group) -> None:
     assert group.rewinds == 1
 
 
+def test_what_is_beyond_the_end_of_the_log_does_not_come_again(group: Group) -> None:
+    """The store was restored from an older copy, and the checkpoint counts messages that are gone."""
+    group.edit(0, offset="99")
+    end = group.ends[0]
+    document = group.partq.json(*REWIND, "--to", str(end), "--partition", "0", "--yes")
+    assert [(each["from"], each["to"], each["messages"], each["rewound"]) for each in document["partitions"]] == [
+        (99, end, 0, True)
+    ]
+    assert group.offsets() == {0: end, 1: 5}
+
+
 @pytest.mark.parametrize("more", [(), ("--dry-run",), ("--dry-run", "--yes")])
 def test_without_yes_or_dry_nothing_is_changed(group: Group, more: tuple[str, ...]) -> None:
     before = group.seen()
