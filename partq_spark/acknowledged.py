@@ -31,6 +31,7 @@ class Acknowledged:
     def __init__(self, queue: Queue, group: GroupOptions, who: Enrolment, effects: Effects) -> None:
         self._queue = queue
         self._by_hand = group.by_hand
+        self._is_shared = group.ownership != "none"  # else nobody takes anything over while a batch runs
         self._who = who
         self._effects = effects
         self._times = BatchTimes(queue.name)
@@ -46,6 +47,8 @@ class Acknowledged:
         if self._by_hand:
             return
         member.acknowledge({partition: Position(span.epoch, span.to) for partition, span in end.spans.items()})
+        if not self._is_shared:
+            return
         say = self._times.acknowledged(self._effects.now_s(), self._queue.head.config.max_handoff_time_s)
         member.note(self._times.remark)
         if say is not None:

@@ -69,6 +69,18 @@ def test_batches_that_take_longer_than_a_handoff_may_are_told_once_a_minute(capl
     assert "maxMessagesPerTrigger" in said[0]
 
 
+def test_a_query_that_has_its_group_to_itself_is_not_told_of_slow_batches(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody waits for its acknowledgements."""
+    world = World(handoff_s=3.0)
+    (query,) = begun(world, world.query(ownership="none"))
+    query.during = lambda: world.sleep(4.0)
+    world.publish(1, 1)
+    with caplog.at_level(logging.WARNING, "partq.flow"):
+        query.trigger()
+        query.trigger()
+    assert "max-handoff-time" not in caplog.text
+
+
 def test_a_remark_lasts_as_long_as_batches_are_slow() -> None:
     times = BatchTimes("orders")
     assert times.acknowledged(1.0, 3.0) is None
