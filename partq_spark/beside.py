@@ -137,8 +137,10 @@ class Beside:
 
     def _open_mailbox(self) -> None:
         """As soon as the flow can be found by its name."""
+        if self._mailbox is not None or self._is_deaf:
+            return
         address = self._consumer.address
-        if self._mailbox is not None or self._is_deaf or address is None:
+        if address is None:
             return
         try:
             self._mailbox = Mailbox(address, self._handle)
