@@ -25,7 +25,7 @@ class GroupFacts:
 def facts_of(head: Head, group: Group) -> GroupFacts:
     """The facts of one of the head's groups."""
     starts = {
-        partition: group_start(head, group, partition)
+        partition: group_start(group, partition)
         for partition in range(max(head.partitions, len(group.start)))  # one that was removed is yet to be fenced
     }
     return GroupFacts(

@@ -116,7 +116,7 @@ def join_group(
     )
 
     def start_of(partition: int) -> int:
-        return group_start(queue.head, queue.head.groups.get(group.name), partition)
+        return group_start(queue.head.groups.get(group.name), partition)
 
     def ends() -> Sequence[int]:
         return queue.require(queue_id).next

@@ -46,7 +46,7 @@ def rows(head: Head, group: str, found: Mapping[int, Checkpoint], damaged: Mappi
     made: list[Row] = []
     for number in sorted({*range(head.partitions), *(p for p in (*found, *damaged) if p < len(head.next))}):
         checkpoint = found.get(number)
-        begin = group_start(head, head.groups[group], number)
+        begin = group_start(head.groups[group], number)
         made.append(
             Row(
                 partition=number,

@@ -86,7 +86,7 @@ def _seen(key: GroupKey, head: Head, ownership: OwnershipStore | None, checkpoin
     nothing = Seen(
         key=key,
         ends=head.next,
-        starts=[group_start(head, head.groups[key.group], partition) for partition in range(len(head.next))],
+        starts=[group_start(head.groups[key.group], partition) for partition in range(len(head.next))],
         layout_partitions=head.partitions,
         checkpoints=checkpoints,
         kept=ownership is not None,

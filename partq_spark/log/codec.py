@@ -228,6 +228,8 @@ def encode_head(head: Head) -> bytes:
                 "max_handoff_time_s": head.config.max_handoff_time_s,
                 "access_type": head.config.access_type,
                 "max_message_bytes": head.config.max_message_bytes,
+                "retention_s": head.config.retention_s,
+                "quota_bytes": head.config.quota_bytes,
             },
             "layouts": [[x.generation, x.partitions, x.since_sequence, x.begin] for x in head.layouts],
             "next": head.next,
@@ -237,6 +239,7 @@ def encode_head(head: Head) -> bytes:
             "writer_pages": [[x.name, x.xxh3, x.level, x.writers, x.last_time_us] for x in head.writer_pages],
             "floor": [head.floor.sequence, head.floor.next_sequence, head.floor.next_time_us],
             "trimmed_sequence": head.trimmed_sequence,
+            "subscriptions": head.subscriptions,
             "tree_begin": head.tree_begin,
             "tree": [_ref_out(ref) for ref in head.tree],
             "entries": [_entry_out(entry) for entry in head.entries],
@@ -268,6 +271,9 @@ def _head_in(raw: dict[str, Any]) -> Head:
             max_handoff_time_s=config["max_handoff_time_s"],
             access_type=config["access_type"],
             max_message_bytes=config["max_message_bytes"],
+            # Heads that were written before there were topics, retention and quotas have none of them.
+            retention_s=config.get("retention_s"),
+            quota_bytes=config.get("quota_bytes"),
         ),
         layouts=tuple(
             Layout(generation=x[0], partitions=x[1], since_sequence=x[2], begin=tuple(x[3])) for x in raw["layouts"]
@@ -281,6 +287,7 @@ def _head_in(raw: dict[str, Any]) -> Head:
         ),
         floor=StageFloor(sequence=raw["floor"][0], next_sequence=raw["floor"][1], next_time_us=raw["floor"][2]),
         trimmed_sequence=raw["trimmed_sequence"],
+        subscriptions=tuple(raw.get("subscriptions", ())),
         tree_begin=tuple(raw["tree_begin"]),
         tree=tuple(_ref_in(ref) for ref in raw["tree"]),
         entries=tuple(_entry_in(entry) for entry in raw["entries"]),

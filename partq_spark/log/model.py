@@ -122,6 +122,8 @@ class QueueConfig:
     max_handoff_time_s: float = 3.0
     access_type: str = "non-exclusive"
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    retention_s: float | None = None  # how long acknowledged messages are kept; None: until they are trimmed by hand
+    quota_bytes: int | None = None  # stored bytes of messages beyond which nothing is published; None: any number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +154,7 @@ class Head:
     `next` and `earliest` have one offset per partition number ever used. `tree` is oldest first, its levels falling;
     the entries in `entries` follow it. `tree_begin` is the offset, per partition, of the first message that `tree`
     counts. `trimmed_sequence` is that of the last head that made messages unreadable: an entry older than it may be
-    gone from tree and entries.
+    gone from tree and entries. `subscriptions` are the topics that this queue attracts (DIS-07), sorted.
     """
 
     namespace: str
@@ -170,6 +172,7 @@ class Head:
     writer_pages: tuple[WriterPage, ...] = ()
     floor: StageFloor = field(default_factory=StageFloor)
     trimmed_sequence: int = 0
+    subscriptions: tuple[str, ...] = ()
     tree_begin: tuple[int, ...] = ()
     tree: tuple[ChunkRef, ...] = ()
     entries: tuple[Entry, ...] = ()
@@ -196,13 +199,11 @@ def add(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
     return tuple([a + b for a, b in zip(left, right, strict=False)]) + left[len(right) :]
 
 
-def group_start(head: Head, group: Group | None, partition: int) -> int:
-    """Where a group begins in a partition. One that came after the group begins where its layout does: nothing in it
-    is older than the group.
+def group_start(group: Group | None, partition: int) -> int:
+    """Where a group begins in a partition. A number that came after the group begins at 0: nothing in it is older than
+    the group, also where it was removed and is back (RES-02).
     """
-    if group is not None and partition < len(group.start):
-        return group.start[partition]
-    return at(head.layout.begin, partition)
+    return at(group.start, partition) if group is not None else 0
 
 
 def at(vector: tuple[int, ...], partition: int) -> int:

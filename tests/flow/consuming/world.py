@@ -186,7 +186,7 @@ class Query:
         )
 
         def start_of(partition: int) -> int:
-            return group_start(queue.head, queue.head.groups.get(group.name), partition)
+            return group_start(queue.head.groups.get(group.name), partition)
 
         effects = world.effects()
         if group.ownership == "none":

@@ -1,0 +1,179 @@
+"""What several partition counts in a queue's life mean for the order of keys: pure arithmetic over a head.
+
+Under another count a key lies in another partition, so what was published after the change waits until everything of
+its key that was published before is dealt with (conformance RES-03). Partition q of an earlier layout and p of a later
+one share keys only if q ≡ p modulo the greatest common divisor of the two counts. A partition never waits for itself:
+its own order says it all. Nothing here knows flows; whose acknowledgement counts is the caller's to say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from partq_spark.log.model import Head, Layout, at
+
+Positions = Mapping[int, int]
+"""By partition number, the offset before which everything is dealt with. A missing one: nothing is."""
+
+
+class Stretch(NamedTuple):
+    """The messages of one partition that were published under one layout: offsets `[start, end)`.
+
+    `end` is None under the present layout, which goes on.
+    """
+
+    layout: int  # index into Head.layouts
+    partition: int
+    start: int
+    end: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wait:
+    """A partition may be delivered up to offset `until` and no further, because of what is left of others.
+
+    `waits_for`: partition number to the offset up to which it has to be dealt with first.
+    """
+
+    until: int
+    waits_for: Positions
+
+
+def stretches(head: Head) -> dict[int, tuple[Stretch, ...]]:
+    """Every partition number ever used, with its stretches in the order of their offsets; empty ones are left out,
+    except under the present layout.
+    """
+    found: dict[int, list[Stretch]] = defaultdict(list)
+    present = len(head.layouts) - 1
+    for partition, following in enumerate(head.next):
+        begins = [
+            (index, layout.begin[partition])
+            for index, layout in enumerate(head.layouts)
+            if partition < layout.partitions
+        ]
+        for position, (index, start) in enumerate(begins):
+            end = begins[position + 1][1] if position + 1 < len(begins) else following
+            if index == present:
+                found[partition].append(Stretch(index, partition, start, None))
+            elif start < end:
+                found[partition].append(Stretch(index, partition, start, end))
+    return {partition: tuple(mine) for partition, mine in found.items()}
+
+
+def unfinished(head: Head, done: Positions) -> dict[int, dict[int, int]]:
+    """Of every earlier layout that is not dealt with: its index, and of each partition that has messages of it left
+    the offset at which they end. What has been trimmed cannot be waited for.
+    """
+    result: dict[int, dict[int, int]] = {}
+    if len(head.layouts) == 1:
+        return result
+    for partition, mine in stretches(head).items():
+        reached = max(done.get(partition, 0), at(head.earliest, partition))
+        for stretch in mine:
+            if stretch.end is not None and reached < stretch.end:
+                result.setdefault(stretch.layout, {})[partition] = stretch.end
+    return dict(sorted(result.items()))
+
+
+def shares_keys(earlier: Layout, q: int, later: Layout, p: int) -> bool:
+    """Whether partition `q` of one layout and `p` of another can have messages of one key (RES-03)."""
+    return (q - p) % math.gcd(earlier.partitions, later.partitions) == 0
+
+
+def waits(head: Head, done: Positions, reached: Positions) -> dict[int, Wait]:
+    """The partitions of `reached` that may not be delivered to their end now. `reached`: the next offset to deliver of
+    each; `done`: what is dealt with, of all partitions that `concerned` names. A wait never lies below `reached`.
+    """
+    left = unfinished(head, done)
+    if not left:
+        return {}
+    result: dict[int, Wait] = {}
+    classes = _Classes(head, left)
+    for partition, mine in stretches(head).items():
+        if partition not in reached:
+            continue
+        for stretch in mine:
+            if stretch.end is not None and stretch.end <= reached[partition]:
+                continue  # delivered; what is not acknowledged of it holds back others, not itself
+            blockers = classes.before(stretch)
+            if blockers:
+                result[partition] = Wait(until=max(stretch.start, reached[partition]), waits_for=blockers)
+                break
+    return result
+
+
+class _Classes:
+    """For each pair of layouts the unfinished partitions of the earlier one by their residue: what `shares_keys` says,
+    without asking it for every pair of partitions.
+    """
+
+    def __init__(self, head: Head, left: Mapping[int, Mapping[int, int]]) -> None:
+        self._layouts = head.layouts
+        self._left = left
+        self._made: dict[tuple[int, int], dict[int, dict[int, int]]] = {}
+
+    def before(self, stretch: Stretch) -> dict[int, int]:
+        """What the messages of `stretch` wait for."""
+        found: dict[int, int] = {}
+        for earlier, ends in self._left.items():
+            if earlier >= stretch.layout:
+                break
+            modulus = math.gcd(self._layouts[earlier].partitions, self._layouts[stretch.layout].partitions)
+            for q, end in self._by_residue(earlier, modulus, ends).get(stretch.partition % modulus, {}).items():
+                if q != stretch.partition:
+                    found[q] = max(end, found.get(q, 0))
+        return found
+
+    def _by_residue(self, earlier: int, modulus: int, ends: Mapping[int, int]) -> dict[int, dict[int, int]]:
+        made = self._made.get((earlier, modulus))
+        if made is None:
+            made = self._made[earlier, modulus] = defaultdict(dict)
+            for q, end in ends.items():
+                made[q % modulus][q] = end
+        return made
+
+
+def concerned(head: Head) -> frozenset[int]:
+    """The partitions whose state of delivery others may have to wait for: those with messages of an earlier layout that
+    can still be read. Empty where the queue never changed its count, or all of that has been trimmed.
+    """
+    return frozenset(q for ends in unfinished(head, {}).values() for q in ends)
+
+
+def leaving(head: Head) -> dict[int, int]:
+    """Partitions that the queue does not have any more but that can still be read, and where they end: whoever has not
+    read them to that end is not done with them (RES-02).
+    """
+    return {
+        partition: head.next[partition]
+        for partition in range(head.partitions, len(head.next))
+        if at(head.earliest, partition) < head.next[partition]
+    }
+
+
+def partitions_for(head: Head, done: Positions) -> tuple[int, ...]:
+    """The partitions that a group has to deliver: the present ones and the removed ones that it has not finished."""
+    left = (partition for partition, end in sorted(leaving(head).items()) if done.get(partition, 0) < end)
+    return (*range(head.partitions), *left)
+
+
+def milestones(head: Head, partitions: Iterable[int]) -> dict[int, tuple[int, ...]]:
+    """The offsets at which the earlier layouts end in each of these partitions: reaching one may be what others wait
+    for, so it is worth being written down at once.
+    """
+    if len(head.layouts) == 1:
+        return {}
+    found = stretches(head)
+    ends = {p: tuple(s.end for s in found.get(p, ()) if s.end is not None) for p in partitions}
+    return {p: mine for p, mine in ends.items() if mine}
+
+
+def scale_status(head: Head, done: Positions) -> str:
+    """`Ready`, or what the last change of the partition count was while something of an earlier one is left."""
+    if not unfinished(head, done):
+        return "Ready"
+    return "ScalingUp" if head.layouts[-1].partitions > head.layouts[-2].partitions else "ScalingDown"
