@@ -10,13 +10,17 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from benchmarks.environment import observe
+from partq_spark.log.model import MAX_PARTITIONS
 from tests.chaos.handoffs import Ending
+from tests.chaos.layouts import Change
 from tests.chaos.outcome import COURSE, Course, Outcome, outcome_of
 from tests.chaos.run import run
+from tests.chaos.stage import PARTITIONS
 from tests.ownership.shake import DOCUMENT
 from tests.support.sections import filled, put_section, spread
 
@@ -28,11 +32,17 @@ _MOST_TOLD: Final = 60
 
 def command(course: Course) -> str:
     """What repeats a run."""
-    return _command(course.minutes, course.seed, course.drivers, course.store)
+    partitions = [count.partitions for count in course.counts]
+    return _command(course.minutes, course.seed, course.drivers, course.store, partitions, course.calm)
 
 
-def _command(minutes: float, seed: int, drivers: int, store: str) -> str:
-    return f"scripts/chaos --minutes {minutes:g} --seed {seed} --drivers {drivers} --store {store}"
+def _command(
+    minutes: float, seed: int, drivers: int, store: str, partitions: Sequence[int] = (), calm: bool = False
+) -> str:
+    words = ["scripts/chaos", f"--minutes {minutes:g} --seed {seed} --drivers {drivers} --store {store}"]
+    if len(partitions) > 1:
+        words.append(f"--resize {','.join(map(str, partitions))}")
+    return " ".join([*words, *(["--calm"] if calm else [])])
 
 
 def told(outcome: Outcome) -> list[str]:
@@ -45,20 +55,32 @@ def told(outcome: Outcome) -> list[str]:
     share = verdict.marked / verdict.rows if verdict.rows else 0.0
     errors = ", ".join(f"{number} × {what}" for what, number in sorted(outcome.errors.items()))
     faults = [f"{count} {what}" for what, count in sorted(course.done.items())]
+    troubled = f"{sum(course.done.values())} faults: {', '.join(faults)}; {course.missed} found nobody to strike"
     return [
         f"{course.drivers} Spark drivers on {STORES[course.store]}, seed {course.seed}",
-        f"{course.minutes:g} minutes of faults, {course.took_s:.0f} s in all",
-        f"{sum(course.done.values())} faults: {', '.join(faults)}; {course.missed} found nobody to strike",
+        f"{course.minutes:g} minutes {'without' if course.calm else 'of'} faults, {course.took_s:.0f} s in all",
+        *([] if course.calm else [troubled]),
         f"{verdict.messages} messages, {verdict.rows} rows in {verdict.batches} micro-batches of the sinks",
         f"{verdict.marked} rows are marked redelivered ({share:.1%}), {repeated}",
         f"{verdict.left_out} times a repeated batch left a partition out that had moved on",
         f"{verdict.ownerships} ownerships of partitions",
         f"{len(all_ms)} handoffs: " + ", ".join(f"{endings[ending]} {ending.value}" for ending in Ending),
         f"pause of a partition: {spread(all_ms)}; if drained: {spread(pauses_ms[Ending.DRAINED])}",
+        *(resized(each) for each in outcome.changes),
         f"what ended queries: {errors or 'nothing'}",
         f"violations: {len(outcome.failures)}",
         *outcome.failures[:_MOST_TOLD],
     ]
+
+
+def resized(change: Change) -> str:
+    """One change of the partition count: how long each partition's new messages waited."""
+    pauses_ms = {partition: pause_s * 1000 for partition, pause_s in change.pauses_s.items()}
+    each = ", ".join(f"{partition}: {pause_ms:.0f}" for partition, pause_ms in pauses_ms.items())
+    return (
+        f"{change.before} → {change.after} partitions: from the change to the first new message of a partition "
+        f"{spread(list(pauses_ms.values()))} (in ms, {each})"
+    )
 
 
 def write_document(outcome: Outcome, target: Path = DOCUMENT, *, judged_at: str = "") -> None:
@@ -67,14 +89,26 @@ def write_document(outcome: Outcome, target: Path = DOCUMENT, *, judged_at: str 
     """
     course = outcome.course
     common, run_of_one = TEMPLATE.read_text(encoding="utf-8").split("\n---\n")
+    is_resized = len(course.counts) > 1
+    if is_resized:
+        counts = " → ".join(str(count.partitions) for count in course.counts)
+        run_of_one = run_of_one.replace("On {{store}}", f"{counts} partitions under load, on {{{{store}}}}")
     lines = [*told(outcome), *([f"judged once more, from what was kept, at commit {judged_at}"] if judged_at else [])]
     text = filled(run_of_one, command=command(course), machine=course.machine, lines=lines)
     put_section(target, "chaos", common)
-    put_section(target, f"chaos {course.store}", text.replace("{{store}}", STORES[course.store]))
+    name = f"chaos resize {course.store}" if is_resized else f"chaos {course.store}"
+    put_section(target, name, text.replace("{{store}}", STORES[course.store]))
 
 
 def _pauses_ms(outcome: Outcome, ending: Ending) -> list[float]:
     return [each.pause_s * 1000 for each in outcome.handoffs.ended if each.ending is ending]
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    counts = tuple(int(word) for word in text.split(","))
+    if not all(1 <= count <= MAX_PARTITIONS for count in counts) or any(a == b for a, b in pairwise(counts)):
+        raise ValueError(f"{text!r}: partition counts from 1 to {MAX_PARTITIONS}, each other than the one before")
+    return counts
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -86,6 +120,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="of faults, after everybody has begun; default 10")
     parser.add_argument("--seed", type=int, default=None, help="what decides by chance; by default another every time")
     parser.add_argument("--drivers", type=int, default=3, help="each needs 1.2 GiB; default 3")
+    parser.add_argument(
+        "--resize", type=_counts, default=(PARTITIONS,), metavar="N,M,…", help="partition counts, one after another"
+    )
+    parser.add_argument("--calm", action="store_true", help="no faults")
     parser.add_argument("--store", choices=("file", "azurite"), default="file")
     parser.add_argument("--folder", type=Path, help="a new folder for everything (kept); default: a temporary one")
     parser.add_argument("--judge", type=Path, metavar="FOLDER", help="run nothing: judge what a run left there")
@@ -101,9 +139,18 @@ def main(arguments: Sequence[str]) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         tell(f"seed {seed}, everything is written to {folder}")
         try:
-            run(folder, minutes=found.minutes, seed=seed, drivers=found.drivers, store=found.store, tell=tell)
+            run(
+                folder,
+                minutes=found.minutes,
+                seed=seed,
+                drivers=found.drivers,
+                store=found.store,
+                partitions=found.resize,
+                calm=found.calm,
+                tell=tell,
+            )
         except AssertionError as error:  # somebody never begins, or too much goes wrong
-            again = _command(found.minutes, seed, found.drivers, found.store)
+            again = _command(found.minutes, seed, found.drivers, found.store, found.resize, found.calm)
             tell(f"{error}\n{folder} is kept; to repeat it: {again}")
             return 1
     outcome = outcome_of(folder)

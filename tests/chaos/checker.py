@@ -12,9 +12,11 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Final, TypeVar
 
-from tests.chaos.evidence import Planned, Row
+from tests.chaos.evidence import Planned, Row, Times
+from tests.chaos.layouts import Count, generation_of, too_early
 from tests.ownership.checker import went_back
 from tests.ownership.facts import Seen
 
@@ -39,9 +41,16 @@ class Verdict:
 
 
 def judge(
-    rows: Sequence[Row], planned: Sequence[Planned], seen: Sequence[Seen], published: Mapping[int, str]
+    rows: Sequence[Row],
+    planned: Sequence[Planned],
+    seen: Sequence[Seen],
+    published: Mapping[int, str],
+    counts: Sequence[Count] = (),
+    times: Mapping[tuple[str, int], Times] = MappingProxyType({}),
 ) -> Verdict:
-    """Weigh all evidence. `published`: the key of every message, by its number."""
+    """Weigh all evidence. `published`: the key of every message, by its number. `counts`: the partition counts that the
+    queue had, if they changed; then `times` are looked at too.
+    """
     plans = {(each.driver, each.batch, each.partition): each for each in planned}
     found = {
         "not what was published": strangers(rows, published),
@@ -52,7 +61,8 @@ def judge(
         "two owners": two_owners(planned, seen),
         "repeated without a mark": unmarked(rows, plans),
         "out of order within an owner": disorder_within(rows, plans),
-        "out of order across owners": disorder_across(rows, plans),
+        "out of order across owners": disorder_across(rows, plans, counts),
+        "before an earlier partition count was finished": too_early(rows, counts, times) if len(counts) > 1 else (),
         "checkpoints that went back": backward(seen),
     }
     violations = [f"{what}: {each}" for what, told in found.items() for each in _bounded(told)]
@@ -171,14 +181,16 @@ def unmarked(rows: Sequence[Row], plans: Plans) -> Iterator[str]:
 
 def disorder_within(rows: Sequence[Row], plans: Plans) -> Iterator[str]:
     """Rows of a key that do not grow within one ownership, marked or not."""
-    for mine in _grouped(rows, lambda row: (row.driver, row.key, _epoch(row, plans))).values():
+    for mine in _grouped(rows, lambda row: (row.driver, row.key, row.partition, _epoch(row, plans))).values():
         yield from _falling(sorted(mine, key=lambda row: (row.batch, row.place)))
 
 
-def disorder_across(rows: Sequence[Row], plans: Plans) -> Iterator[str]:
-    """Rows of a key, without the marked ones, that do not grow through all ownerships."""
+def disorder_across(rows: Sequence[Row], plans: Plans, counts: Sequence[Count]) -> Iterator[str]:
+    """Rows of a key, without the marked ones, that do not grow through all ownerships, of one partition count after
+    another.
+    """
     for mine in _grouped([row for row in rows if not row.redelivered], lambda row: row.key).values():
-        yield from _falling(sorted(mine, key=lambda row: _place(row, plans)))
+        yield from _falling(sorted(mine, key=lambda row: (generation_of(row, counts), *_place(row, plans))))
 
 
 def _falling(ordered: Iterable[Row]) -> Iterator[str]:

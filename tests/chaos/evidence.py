@@ -8,6 +8,7 @@ no batch names is what a killed task left, and does not count. Both logs are kep
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -55,6 +56,24 @@ class Planned(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.driver} batch {self.batch}, {self.partition}/{self.start} to {self.to} at epoch {self.epoch}"
+
+
+class Times(NamedTuple):
+    """When a batch was planned and when it was complete, by the wall clock in s: Spark had written it down by then.
+    Infinite: it never was complete.
+    """
+
+    planned_s: float
+    complete_s: float
+
+
+def read_times(driver: str, spark_checkpoint: Path) -> Iterator[tuple[tuple[str, int], Times]]:
+    """By driver and batch."""
+    for path in (spark_checkpoint / "offsets").iterdir():
+        if path.name.isdigit():
+            commit = spark_checkpoint / "commits" / path.name
+            complete_s = commit.stat().st_mtime if commit.exists() else math.inf
+            yield (driver, int(path.name)), Times(path.stat().st_mtime, complete_s)
 
 
 def read_planned(driver: str, spark_checkpoint: Path) -> Iterator[Planned]:

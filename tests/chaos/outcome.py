@@ -15,9 +15,10 @@ from typing import Final
 
 from benchmarks.environment import Environment
 from tests.chaos.checker import Verdict, judge
-from tests.chaos.evidence import NO_WORKER, READER_GONE, read_errors, read_planned, read_rows
+from tests.chaos.evidence import NO_WORKER, READER_GONE, read_errors, read_planned, read_rows, read_times
 from tests.chaos.faults import Kind
 from tests.chaos.handoffs import Handoffs, handoffs
+from tests.chaos.layouts import Change, Count, changes
 from tests.ownership.cast import decisions_in
 from tests.ownership.facts import Seen, read_facts
 from tests.ownership.publisher import key_of
@@ -31,7 +32,9 @@ COURSE: Final = "course.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Course:
-    """What was done, how often, and what must not be (`troubles`). `missed`: faults whose victim was not there."""
+    """What was done, how often, and what must not be (`troubles`). `missed`: faults whose victim was not there.
+    `counts`: the partition counts that the queue had, one after another. `calm`: no faults were wanted.
+    """
 
     drivers: int
     store: str
@@ -44,16 +47,19 @@ class Course:
     missed: int
     troubles: list[str]
     machine: Environment
+    counts: tuple[Count, ...] = ()
+    calm: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What a run came to. `errors`: what ended queries."""
+    """What a run came to. `errors`: what ended queries. `changes`: of the partition count."""
 
     course: Course
     verdict: Verdict
     handoffs: Handoffs
     errors: Counter[str]
+    changes: tuple[Change, ...] = ()
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -83,11 +89,13 @@ def outcome_of(folder: Path) -> Outcome:
     journals = sorted((folder / "journals").glob("*.jsonl"))
     seen = [fact for path in journals for fact in read_facts(path) if isinstance(fact, Seen)]
     published = {number: key_of(number, course.keys) for number in range(course.published)}
+    times = dict(each for driver in drivers for each in read_times(driver.name, driver / "checkpoint"))
     return Outcome(
         course=course,
-        verdict=judge(rows, planned, seen, published),
+        verdict=judge(rows, planned, seen, published, course.counts, times),
         handoffs=handoffs(decisions_in(folder)),
         errors=sum((read_errors(each / "events.jsonl") for each in drivers), Counter()),
+        changes=tuple(changes(planned, course.counts, times)),
     )
 
 
@@ -99,4 +107,5 @@ def write_course(folder: Path, course: Course) -> None:
 def read_course(folder: Path) -> Course:
     """What `write_course` kept."""
     raw = json.loads((folder / COURSE).read_text(encoding="utf-8"))
-    return Course(**{**raw, "machine": Environment(**raw["machine"])})
+    counts = tuple(Count(**each) for each in raw.pop("counts", ()))
+    return Course(**{**raw, "machine": Environment(**raw["machine"]), "counts": counts})

@@ -17,9 +17,11 @@ from typing import Final
 import psutil
 
 from benchmarks.environment import observe
+from partq_spark.log.admin import alter_queue
 from tests.chaos.faults import FREEZING, Fault, Kind, plan
+from tests.chaos.layouts import Count
 from tests.chaos.outcome import Course, write_course
-from tests.chaos.stage import SESSION_TIMEOUT_S, Driver, Stage, stage
+from tests.chaos.stage import PARTITIONS, SESSION_TIMEOUT_S, Driver, Stage, stage
 from tests.ownership.cast import Child, Observer
 from tests.support.processes import DRIVER_WAIT_S
 
@@ -48,8 +50,12 @@ class Chaos:
         duration_s: float,
         publish_every_s: float,
         tell: Callable[[str], None],
+        partitions: Sequence[int] = (),
     ) -> None:
+        """`partitions`: the counts that the queue gets, at equal distances in time."""
         self._stage = on
+        self._partitions = partitions
+        self._changed_s = [0.0]
         self._publish_every_s = publish_every_s
         self._cast = on.cast
         self._faults = faults
@@ -74,6 +80,9 @@ class Chaos:
             self._expect(self._stage.unsettled, "before the first fault", _REST_WAIT_S)
             self._tell(f"all drivers take part after {self._now_s():.0f} s")
             self._begun_s = time.monotonic()
+            for number, count in enumerate(self._partitions, start=1):
+                at_s = self._duration_s * number / (len(self._partitions) + 1)
+                self._after(at_s - self._now_s(), lambda count=count: self._resize(count))  # type: ignore[misc]
             self._trouble()
             return self._end(publisher)
 
@@ -151,6 +160,21 @@ class Chaos:
         driver.down = False
         driver.program.start()
 
+    def _resize(self, partitions: int) -> None:
+        """While all goes on."""
+        alter_queue(self._cast.queue, partitions=partitions)
+        self._changed_s.append(time.time())
+        self._tell(f"{self._now_s():5.1f} s: the queue has {partitions} partitions")
+
+    @property
+    def counts(self) -> tuple[Count, ...]:
+        """The partition counts that the queue had."""
+        layouts = self._cast.queue.head.layouts
+        return tuple(
+            Count(at_s=at_s, partitions=layout.partitions, begin=layout.begin)
+            for at_s, layout in zip(self._changed_s, layouts, strict=True)
+        )
+
     def _after(self, wait_s: float, act: Callable[[], None]) -> None:
         self._later.append((self._now_s() + wait_s, act))
 
@@ -218,9 +242,13 @@ def run(
     seed: int,
     drivers: int,
     store: str = "file",
+    partitions: Sequence[int] = (PARTITIONS,),
+    calm: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """A whole run in `folder`, which must be empty. Raises AssertionError if it does not get going."""
+    """A whole run in `folder`, which must be empty. `partitions`: how many the queue has, one count after another.
+    `calm`: without faults. Raises AssertionError if it does not get going.
+    """
     machine = observe(folder)
     begun_s = time.monotonic()
     duration_s = minutes * 60
@@ -231,9 +259,17 @@ def run(
         session_timeout_s=SESSION_TIMEOUT_S,
         slow_store=store == "azurite",
     )
-    with stage(folder, drivers=drivers, azurite=store == "azurite") as on:
-        chaos = Chaos(on, faults, duration_s=duration_s, publish_every_s=PUBLISH_EVERY_S[store], tell=tell)
+    with stage(folder, drivers=drivers, azurite=store == "azurite", partitions=partitions[0]) as on:
+        chaos = Chaos(
+            on,
+            () if calm else faults,
+            duration_s=duration_s,
+            publish_every_s=PUBLISH_EVERY_S[store],
+            tell=tell,
+            partitions=partitions[1:],
+        )
         published = chaos.run()
+        counts = chaos.counts
     course = Course(
         drivers=drivers,
         store=store,
@@ -246,5 +282,7 @@ def run(
         missed=chaos.missed,
         troubles=chaos.troubles,
         machine=machine,
+        counts=counts,
+        calm=calm,
     )
     write_course(folder, course)

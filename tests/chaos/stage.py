@@ -100,6 +100,8 @@ class Stage:
             return "there is no state"
         if state.status is not RebalanceStatus.READY:
             return f"the status is {state.status.value}"
+        if list(state.partitions) != list(range(self.cast.queue.refresh().partitions)):
+            return f"the group has partitions {list(state.partitions)}"
         moving = [number for number, each in state.partitions.items() if each.phase is not Phase.OWNED]
         if moving:
             return f"partitions {moving} are not in anybody's hands"
@@ -111,7 +113,7 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(folder: Path, *, drivers: int, azurite: bool) -> Iterator[Stage]:
+def stage(folder: Path, *, drivers: int, azurite: bool, partitions: int = PARTITIONS) -> Iterator[Stage]:
     """Everything but the drivers and coordinators is started; nothing is alive afterwards."""
     with contextlib.ExitStack() as stack:
         proxy: Proxy | None = None
@@ -125,7 +127,7 @@ def stage(folder: Path, *, drivers: int, azurite: bool) -> Iterator[Stage]:
         cast = stack.enter_context(
             Cast(
                 folder,
-                partitions=PARTITIONS,
+                partitions=partitions,
                 rebalance_delay_s=REBALANCE_DELAY_S,
                 max_handoff_time_s=MAX_HANDOFF_TIME_S,
                 session_timeout_s=SESSION_TIMEOUT_S,

@@ -117,6 +117,8 @@ def test_wrong_use_is_refused_before_anything_starts(capsys: pytest.CaptureFixtu
         ["--drivers", "9"],
         ["--minutes", "0"],
         ["--store", "memory"],
+        ["--resize", "4,4"],
+        ["--resize", "0,3"],
         ["--judge", "/none"],
     ):
         with pytest.raises(SystemExit) as ended:

@@ -295,7 +295,8 @@ class Cast:
     def offsets(self) -> list[int]:
         """The acknowledged offset of every partition."""
         found = self.checkpoints.list_checkpoints()
-        return [(found[each].offset or 0) if each in found else 0 for each in range(self.partitions)]
+        numbers = range(len(self.queue.head.next))  # also of partitions that were removed
+        return [(found[each].offset or 0) if each in found else 0 for each in numbers]
 
     def epochs(self) -> dict[int, int]:
         """The epoch in every checkpoint."""
@@ -333,7 +334,7 @@ class Cast:
 
     def behind(self, ends: Sequence[int]) -> str:
         """Which partitions are not acknowledged up to `ends`."""
-        late = [each for each, offset in enumerate(self.offsets()) if offset < ends[each]]
+        late = [each for each, (offset, end) in enumerate(zip(self.offsets(), ends, strict=True)) if offset < end]
         return f"partitions {late} are not acknowledged up to where they ended" if late else ""
 
 
