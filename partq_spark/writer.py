@@ -16,7 +16,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from partq_spark.connect import open_queue
 from partq_spark.errors import Invalid
-from partq_spark.log.publish import Identity, Published, Stage, StagedSegment, publish, stage_for
+from partq_spark.log.publish import Identity, Published, Stage, StagedSegment, stage_for
+from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.options import SinkOptions
 from partq_spark.workers import spare_collector
 
@@ -106,16 +107,16 @@ class _Sink:
         )
         if len(tasks) != len(messages):
             raise Invalid(f"Spark reports {len(messages)} tasks, {len(tasks)} of them staged: nothing was published")
-        segments = [task.segment for task in tasks if task.segment is not None]
-        if not segments:
+        staged = [Staged(task.stage, task.segment) for task in tasks if task.segment is not None]
+        if not staged:
             return None
-        stages = {task.stage for task in tasks}
-        oldest = min(stages, key=lambda stage: stage.sequence)
-        if len({(stage.queue_id, stage.generation) for stage in stages}) > 1:
-            raise Invalid(
-                f"the tasks staged for different states of {self._queue}: nothing was published, run it again"
-            )
-        done = publish(self._queue, oldest, segments, self._identity(tasks[0], batch))
+        done = publish_tasks(
+            self._queue,
+            staged,
+            self._identity(tasks[0], batch),
+            seed=f"{tasks[0].query}/{tasks[0].batch}" if tasks[0].query else self._transaction_seed(),
+            compression=self._options.compression,
+        )
         if done.duplicate:
             logger.warning(
                 "batch %s of %s had been published before (sequence %d): nothing was added",

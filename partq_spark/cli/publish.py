@@ -164,9 +164,11 @@ def _stage(
 
 
 def _commit(queue: Queue, stage: Stage, segment: StagedSegment, identity: Identity | None) -> Published:
-    from partq_spark.log.publish import publish as publish_staged
+    from partq_spark.log.names import new_id
+    from partq_spark.log.restaging import publish_staged
 
-    return publish_staged(queue, stage, [segment], identity)
+    seed = identity.writer if identity else new_id()
+    return publish_staged(queue, stage, [segment], identity, seed=f"{seed}/0")
 
 
 @contextmanager
@@ -220,16 +222,13 @@ def _json(report: Report) -> dict[str, output.Json]:
 
     published = report.published
     added = published is not None and not published.duplicate
-    per_partition: dict[int, int] = {}
-    if added and report.staged is not None and report.staged.segment is not None:
-        for piece in report.staged.segment.slices:
-            per_partition[piece.partition] = per_partition.get(piece.partition, 0) + piece.rows
+    per_partition = published.per_partition if published is not None else {}
     return {
         "published": added,
         "already_published": published is not None and published.duplicate,
         "messages": sum(per_partition.values()),
         "without_key": report.staged.without_key if added and report.staged else 0,
-        "partitions": [{"partition": p, "messages": per_partition[p]} for p in sorted(per_partition)],
+        "partitions": [{"partition": p, "messages": rows} for p, rows in per_partition.items()],
         "sequence": None if published is None else published.sequence,
         "timestamp": None if published is None else format_rfc3339(published.time_us),
     }

@@ -9,7 +9,7 @@ the damage.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from partq_spark.errors import Conflict, Invalid, ObjectMissing, Unavailable
@@ -69,18 +69,26 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """How a publish ended. `duplicate`: this writer had published this batch before, so nothing was added."""
+    """How a publish ended. `duplicate`: this writer had published this batch before, so nothing was added.
+
+    `per_partition`: messages added to each partition that got any, as they were placed in the end.
+    """
 
     sequence: int
     time_us: int
     rows: int
     duplicate: bool
     conflicts: int
+    per_partition: Mapping[int, int] = field(default_factory=dict)
 
 
 def stage_for(queue: Queue) -> Stage:
     """What tasks need to stage for `queue` as it is now; one read of the head."""
-    head = queue.refresh()
+    return stage_of(queue.refresh())
+
+
+def stage_of(head: Head) -> Stage:
+    """What tasks need to stage for a queue with this head."""
     return Stage(
         namespace=head.namespace,
         queue=head.queue,
@@ -97,9 +105,9 @@ def publish(
 ) -> Published:
     """Make staged segments visible, in the given order of segments, all at once.
 
-    Raises `Invalid` (another queue by this name, a writer name in use), `Outdated` (staged too long ago, or for another
-    partition count: stage again), `Unavailable` when the store does not answer within the queue's `retry_timeout_s`,
-    `Unsettled` when it did not and can no longer tell.
+    Raises `Invalid` (another queue by this name, a writer name in use), `Outdated` (staged too long ago: stage again),
+    `Repartitioned` (staged for another partition count: `restaging` places it again), `Unavailable` when the store does
+    not answer within the queue's `retry_timeout_s`, `Unsettled` when it did not and can no longer tell.
     """
     if len({segment.headers for segment in segments}) > 1:
         raise Invalid(f"some of the messages for {queue} were staged with headers and some without: stage all alike")
@@ -119,12 +127,12 @@ def publish(
             if done is None and unknown:
                 done = _landed(queue, token, began, identity, conflicts)
             if done is not None:
-                return done
+                return done if done.duplicate else replace(done, per_partition=_per_partition(segments))
             check_stage(stage, head)
             entry = place(head, stage, segments, identity, token, queue.effects.time_us())
             queue.swap(extended(queue, head, entry, identity))
         except (Outdated, Unsettled):
-            raise  # final, though of the kinds that are tried again
+            raise  # final for what is staged, though of the kinds that are tried again
         except Conflict as error:
             conflicts += 1
             backoff.pause(error)
@@ -137,7 +145,12 @@ def publish(
             gone_at = queue.etag  # else the head grew old here while collection went on: no pause, read it again
         else:
             return Published(
-                sequence=entry.sequence, time_us=entry.time_us, rows=rows, duplicate=False, conflicts=conflicts
+                sequence=entry.sequence,
+                time_us=entry.time_us,
+                rows=rows,
+                duplicate=False,
+                conflicts=conflicts,
+                per_partition=_per_partition(segments),
             )
 
 
@@ -145,8 +158,20 @@ class Outdated(Conflict):
     """What was staged can no longer be published: stage it again from the messages. Nothing of it was published."""
 
 
+class Repartitioned(Outdated):
+    """What was staged lies in the partitions of another layout. The staged messages are still there."""
+
+
 class Unsettled(Unavailable):
     """It can no longer be told whether the messages were published: look for them before publishing them again."""
+
+
+def _per_partition(segments: Sequence[StagedSegment]) -> dict[int, int]:
+    rows: dict[int, int] = {}
+    for segment in segments:
+        for piece in segment.slices:
+            rows[piece.partition] = rows.get(piece.partition, 0) + piece.rows
+    return dict(sorted(rows.items()))
 
 
 def _first_look(queue: Queue, stage: Stage) -> Head:
@@ -203,16 +228,21 @@ def _landed(queue: Queue, token: str, began: int, identity: Identity | None, con
 
 def check_stage(stage: Stage, head: Head) -> None:
     """Guard: blobs staged below the floor may be gone already; messages placed for an older layout lie wrong."""
+    check_floor(stage, head)
+    if stage.generation != head.layout.generation:
+        raise Repartitioned(
+            f"messages for queue {head.queue!r} were placed for {stage.partitions} partitions, it has "
+            f"{head.partitions} now: "
+            "publish them again"
+        )
+
+
+def check_floor(stage: Stage, head: Head) -> None:
+    """Guard: blobs staged below the floor may be gone already."""
     if stage.sequence < head.floor.sequence:
         raise Outdated(
             f"messages for queue {head.queue!r} were staged at sequence {stage.sequence}, collection has passed "
             f"{head.floor.sequence}: publish them again"
-        )
-    if stage.generation != head.layout.generation:
-        raise Outdated(
-            f"messages for queue {head.queue!r} were placed for {stage.partitions} partitions, it has "
-            f"{head.partitions} now: "
-            "publish them again"
         )
 
 

@@ -1,0 +1,127 @@
+"""Publishing what was staged for a partition count that the queue no longer has: the staged messages are placed again.
+
+A key lies in another partition under another count, so a publish that meets a new layout at its swap is refused there
+(`publish.Repartitioned`). Its rows are durable already; they are read back, slice by slice, and staged for the present
+layout. Nothing is deleted: what is left over is for collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from partq_spark.errors import Invalid, ObjectMissing
+from partq_spark.log import names
+from partq_spark.log.model import Slice
+from partq_spark.log.publish import (
+    Identity,
+    Published,
+    Repartitioned,
+    Stage,
+    StagedSegment,
+    check_floor,
+    publish,
+    stage_of,
+)
+from partq_spark.log.queue import Queue
+
+MOST_CHANGES = 16  # of the partition count during one publish; a queue that changes faster than that is not in order
+
+# No layout has this generation: what its publish says is "published before", or that the parts do not fit together.
+_MIXED = -1
+
+
+class Staged(NamedTuple):
+    """One task's messages, and what they were staged for."""
+
+    stage: Stage
+    segment: StagedSegment
+
+
+def publish_staged(
+    queue: Queue,
+    stage: Stage,
+    segments: Sequence[StagedSegment],
+    identity: Identity | None = None,
+    *,
+    seed: str,
+    compression: str = "lz4",
+) -> Published:
+    """`publish.publish`, and where the partition count has changed since `stage` was taken, again for the new one.
+
+    `seed` names writer and batch: it decides, with the number of the segment, where messages without a key go when they
+    are placed again (DIS-03). Raises as `publish` does, `Repartitioned` only after 16 changes in a row, and `Corrupt`
+    if a staged segment is damaged.
+    """
+    return publish_tasks(
+        queue, [Staged(stage, segment) for segment in segments], identity, seed=seed, compression=compression
+    )
+
+
+def publish_tasks(
+    queue: Queue,
+    staged: Sequence[Staged],
+    identity: Identity | None = None,
+    *,
+    seed: str,
+    compression: str = "lz4",
+) -> Published:
+    """`publish_staged` for tasks that need not have been staged for one layout: the count may have changed between
+    them. Raises `Invalid` also if the queue was deleted and created again between them.
+    """
+    tasks = list(staged)
+    queue_id = tasks[0].stage.queue_id
+    if any(task.stage.queue_id != queue_id for task in tasks):
+        raise Invalid(
+            f"{queue} was deleted and created again while its tasks staged: nothing was published, run it again"
+        )
+    changes = 0
+    while True:
+        try:
+            return publish(queue, _stage_of_all(tasks), [task.segment for task in tasks], identity)
+        except Repartitioned:
+            changes += 1
+            if changes > MOST_CHANGES:
+                raise
+        present = stage_of(queue.require(queue_id))
+        tasks = [
+            task
+            if task.stage.generation == present.generation
+            else restaged(queue, task, present, seed=f"{seed}/{number}", compression=compression)
+            for number, task in enumerate(tasks)
+        ]
+
+
+def restaged(queue: Queue, task: Staged, present: Stage, *, seed: str, compression: str) -> Staged:
+    """The messages of `task` as one new segment for `present`, the order of each key kept, in memory of two runs.
+
+    Raises `Outdated` if collection has passed the staged segment, `Corrupt` if it is damaged.
+    """
+    from partq_spark.log.segment import Stager, read_slice  # Arrow, which a publish does not need otherwise
+
+    old, segment = task
+    name = names.segment_folder(old.namespace, old.queue, old.queue_id) + segment.name
+    # What was taken once is not refused for a limit that was lowered since.
+    stage = replace(present, max_message_bytes=max(present.max_message_bytes, old.max_message_bytes))
+    with Stager(queue.store, stage, seed=seed, headers=segment.headers, compression=compression) as stager:
+        for piece in segment.slices:
+            # A key lies in one partition, and its slices are in publish order: so reading them one by one keeps it.
+            # Offsets come with the publish; read here is where the bytes lie.
+            where = Slice(piece.partition, 0, piece.start, piece.length, 0, piece.rows, piece.xxh3)
+            try:
+                stager.add(read_slice(queue.store, name, where, segment.headers))
+            except ObjectMissing:
+                check_floor(old, queue.require(old.queue_id))
+                raise
+        made = stager.finish()
+    return Staged(stage, made if made is not None else replace(segment, slices=(), bytes=0))
+
+
+def _stage_of_all(tasks: Sequence[Staged]) -> Stage:
+    """What may be said of all of `tasks` at once: staged no earlier than the oldest, for their common layout if any."""
+    stages = [task.stage for task in tasks]
+    oldest = min(stages, key=lambda stage: stage.sequence)
+    if len({stage.generation for stage in stages}) == 1:
+        return oldest
+    return replace(oldest, generation=_MIXED)
