@@ -26,6 +26,11 @@ def checked_name(kind: str, name: str) -> str:
     return lowered
 
 
+def is_name(text: str) -> bool:
+    """Whether this is a name as stored, in lower case."""
+    return _NAME.fullmatch(text) is not None
+
+
 def new_id() -> str:
     """A random identity: 16 hex digits (64 bits), enough for one queue's objects and tokens."""
     return secrets.token_hex(8)
