@@ -12,7 +12,8 @@ from partq_spark.log.model import Group, Head, group_start
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupFacts:
     """A group as the head of its queue has it. `starts`: where each partition begins for it, where nothing is
-    acknowledged yet. `rewinds`: how often checkpoints of it were rewound.
+    acknowledged yet. `rewinds` grows whenever checkpoints of it were rewound, or the group was removed and made again:
+    each of that takes a sequence number of the head, so that the sum of both numbers never comes again.
     """
 
     queue_id: str
@@ -37,5 +38,5 @@ def facts_of(head: Head, group: Group) -> GroupFacts:
         ),
         partitions=tuple(range(head.partitions)),
         starts=starts,
-        rewinds=group.rewinds,
+        rewinds=group.since_sequence + group.rewinds,
     )

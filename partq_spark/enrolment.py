@@ -11,10 +11,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from partq_spark import offsets
+from partq_spark.errors import Invalid
+from partq_spark.flow.checkpoint import removed
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.flow.claims import View
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.membership import Membership
+from partq_spark.flow.model import GroupKey
 from partq_spark.log.model import Head
 from partq_spark.log.queue import Queue
 from partq_spark.offsets import BatchEnd
@@ -71,9 +74,14 @@ class Enrolment:
         return end
 
     def fresh_head(self, known: BatchEnd) -> Head:
-        """The head now. Raises `Invalid` if it is another queue's than that of `known`."""
+        """The head now. Raises `Invalid` if it is another queue's than that of `known`, or if the group that this
+        process joined was removed from it.
+        """
         head = self._queue.refresh()
         offsets.require_same_queue(known, head.queue_id, str(self._queue))
+        if self.member is not None and self._group.name not in head.groups:
+            key = GroupKey(self._queue.namespace, self._queue.name, self._group.name)
+            raise Invalid(removed(key, f"flow {self.flow!r} ends"))
         return head
 
     def joined(self, known: BatchEnd) -> Membership:

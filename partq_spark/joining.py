@@ -10,7 +10,7 @@ import logging
 import shlex
 from collections.abc import Callable, Sequence
 
-from partq_spark import planning
+from partq_spark import groups, planning
 from partq_spark.connect import open_queue, shared_store
 from partq_spark.consuming import Consumer
 from partq_spark.errors import Invalid
@@ -21,7 +21,6 @@ from partq_spark.flow.model import GroupKey
 from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.solo import SoloSession
 from partq_spark.flow.stores import open_ownership
-from partq_spark.log import admin
 from partq_spark.log.model import at, group_start
 from partq_spark.log.queue import Queue
 from partq_spark.options import GroupOptions, Place, SourceOptions, Target
@@ -65,7 +64,7 @@ def create_group(queue: Queue, options: SourceOptions, group: GroupOptions) -> N
     found = head.groups.get(group.name)
     if found is None:
         start = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
-        found = admin.create_group(queue, group.name, [start[partition] for partition in sorted(start)])
+        found = groups.make(queue, group.name, [start[partition] for partition in sorted(start)])
     if options.start is None or place.edge == "latest":  # that is where the group began, at its time
         return
     wanted = planning.resolve(head, place, "startingOffsets", queue.offsets_at)

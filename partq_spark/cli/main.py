@@ -27,6 +27,7 @@ COMMANDS = {
     "checkpoints": Lazy(
         "partq_spark.cli.checkpoints_commands:checkpoints", "Show how far a group is, and take it back."
     ),
+    "group": Lazy("partq_spark.cli.group_commands:group", "List a queue's consumer groups, and remove one."),
     "coordinator": Lazy("partq_spark.cli.coordinator_commands:coordinator", "Run the sidecar that shares partitions."),
     "demo": Lazy("partq_spark.cli.demo:demo", "Send real flights through a queue with Spark."),
 }

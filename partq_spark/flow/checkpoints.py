@@ -10,47 +10,23 @@ store; a swap whose outcome is unknown is settled here, by reading.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from partq_spark.errors import Conflict, Corrupt, Fenced, Invalid, Unavailable
+from partq_spark.flow.checkpoint import NUMBER, Checkpoint, decode, encode
 from partq_spark.flow.effects import Effects, wall_time_us
 from partq_spark.flow.model import GroupKey, Owner
 from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.timestamps import format_rfc3339
 
+__all__ = ["MAX_TRIES", "Checkpoint", "CheckpointStore", "FenceRefused", "Rewound", "checkpoint_folder"]
+
 MAX_TRIES: Final = 8
 """Swaps of one change. Only the owner, the coordinator and a person write, so that a handful of conflicts is a lot."""
 
 _FIRST_PAUSE_S: Final = 0.01
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
-_NAME = re.compile(r"[!-~]+", re.ASCII)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Checkpoint:
-    """One version of a partition's checkpoint.
-
-    `offset` is the next message to deliver: everything before it is acknowledged; None where offsets are not kept
-    (`checkpoints=none`). Messages below `redelivered_below` may have been delivered before. `updated` is the writer's
-    own clock (RFC 3339), for people. `etag` is None in a listing: such a one cannot be written to. `rewound`: it was
-    taken from its owner by a rewind, and nobody was given it since; that owner may have delivered more than is marked.
-
-    The checkpoint of a former queue of the same name, which `queue_id` tells, counts as absent, but its epoch
-    continues (RES-05): it has no owner, no offset and no mark.
-    """
-
-    partition: int
-    epoch: int
-    owner: Owner | None
-    offset: int | None
-    redelivered_below: int
-    updated: str
-    queue_id: str
-    etag: str | None
-    rewound: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,10 +99,10 @@ class CheckpointStore:
         damaged: dict[int, Corrupt] = {}
         for info in self._store.list(self._folder):
             last_part = info.name[len(self._folder) :]
-            if _NUMBER.fullmatch(last_part):
+            if NUMBER.fullmatch(last_part):
                 partition = int(last_part)
                 try:
-                    found[partition] = self._decode(partition, info.metadata, None)
+                    found[partition] = decode(self.name_of(partition), partition, info.metadata, None, self._queue_id)
                 except Corrupt as problem:
                     damaged[partition] = problem
         return dict(sorted(found.items())), dict(sorted(damaged.items()))
@@ -134,7 +110,9 @@ class CheckpointStore:
     def read(self, partition: int) -> Checkpoint | None:
         """One checkpoint as it is now; None: there is none. Raises `Corrupt`, `Unavailable`."""
         document = self._store.load(self.name_of(partition))
-        return self._decode(partition, document.metadata, document.etag) if isinstance(document, Document) else None
+        if not isinstance(document, Document):
+            return None
+        return decode(self.name_of(partition), partition, document.metadata, document.etag, self._queue_id)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -256,6 +234,37 @@ class CheckpointStore:
             raise Conflict(f"checkpoint {self.name_of(partition)} was not changed: rewind again")
         return Rewound(before=before, after=after)
 
+    def bury(self, partition: int, *, confirm: Callable[[], None]) -> bool:
+        """Make the checkpoint of a removed group a tombstone: nobody's, at a new epoch, without offset and marks.
+
+        It is never deleted: a group made again under this name continues its epochs, so that nothing that flows of the
+        former one remember can be taken for the new one's. `confirm` raises if the group is there, and is called
+        between reading and swapping: whatever a new group writes after that makes the swap fail. False: there was
+        nothing to do. Raises what `confirm` raises, `Corrupt`, `Unavailable`.
+        """
+        buried = False
+
+        def tombstone(found: Checkpoint | None) -> Checkpoint:
+            nonlocal buried
+            if found is None:
+                raise Conflict(f"checkpoint {self.name_of(partition)} was deleted meanwhile: look at the group again")
+            if found.is_tombstone:
+                return found
+            confirm()
+            buried = True
+            return replace(
+                found,
+                epoch=found.epoch + 1,
+                owner=None,
+                offset=None,
+                redelivered_below=0,
+                updated=self._now(),
+                rewound=False,
+            )
+
+        self._change(partition, tombstone)
+        return buried
+
     # --- guards: one method each --------------------------------------------------------------------------------------
 
     def _is_fence(self, found: Checkpoint, to: Owner | None, epoch: int) -> bool:
@@ -295,7 +304,7 @@ class CheckpointStore:
                 return wanted
             expected = found.etag if found is not None else None
             try:
-                etag = self._store.swap(self.name_of(partition), _encode(wanted), expected=expected)
+                etag = self._store.swap(self.name_of(partition), encode(wanted), expected=expected)
             except (Conflict, Unavailable) as error:
                 cause = error
             else:
@@ -313,58 +322,6 @@ class CheckpointStore:
 
     def _now(self) -> str:
         return format_rfc3339(self._time_us())
-
-    # --- how it is written down ---------------------------------------------------------------------------------------
-
-    def _decode(self, partition: int, metadata: Mapping[str, str], etag: str | None) -> Checkpoint:
-        name = self.name_of(partition)
-        queue_id = _field(name, metadata, "queue_id", _NAME)
-        epoch = int(_field(name, metadata, "epoch", _NUMBER))
-        offset = int(_field(name, metadata, "offset", _NUMBER)) if "offset" in metadata else None
-        below = int(_field(name, metadata, "redelivered_below", _NUMBER))
-        owner = None
-        if "flow" in metadata or "instance" in metadata:
-            owner = Owner(_field(name, metadata, "flow", _NAME), _field(name, metadata, "instance", _NAME))
-        former = queue_id != self._queue_id
-        return Checkpoint(
-            partition=partition,
-            epoch=epoch,
-            owner=None if former else owner,
-            offset=None if former else offset,
-            redelivered_below=0 if former else below,
-            updated=metadata.get("updated", ""),
-            queue_id=queue_id,
-            etag=etag,
-            rewound=not former and "rewound" in metadata,
-        )
-
-
-def _encode(checkpoint: Checkpoint) -> Mapping[str, str]:
-    """Metadata as interface.md names it. What is not there has no key: a value may not be empty."""
-    metadata = {
-        "epoch": str(checkpoint.epoch),
-        "redelivered_below": str(checkpoint.redelivered_below),
-        "updated": checkpoint.updated,
-        "queue_id": checkpoint.queue_id,
-    }
-    if checkpoint.offset is not None:
-        metadata["offset"] = str(checkpoint.offset)
-    if checkpoint.owner is not None:
-        metadata["flow"], metadata["instance"] = checkpoint.owner
-    if checkpoint.rewound:
-        metadata["rewound"] = "1"
-    return metadata
-
-
-def _field(name: str, metadata: Mapping[str, str], key: str, allowed: re.Pattern[str]) -> str:
-    value = metadata.get(key)
-    if value is None or not allowed.fullmatch(value):
-        was = "is missing" if value is None else f"is {value[:40]!a}"
-        raise Corrupt(
-            f"checkpoint {name}: its metadata key {key!r} {was}: "
-            "restore the blob, or delete it to begin at the group's start"
-        )
-    return value
 
 
 def _owned(checkpoint: Checkpoint | None) -> str:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from partq_spark.errors import Fenced, Invalid
+from partq_spark.flow.checkpoint import removed
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore, FenceRefused
 from partq_spark.flow.claims import Binding, Position, Standing, View
 from partq_spark.flow.effects import Effects
@@ -265,7 +266,11 @@ class SoloSession:
         return (found.queue_id, found.owner, found.epoch) == (self._queue_id, me, epoch)
 
     def _is_rewound(self, found: Checkpoint, me: Owner, epoch: int) -> bool:
-        """A guard: taken away for nobody, and by nobody else since. `me`: taken again, and the answer was lost."""
+        """A guard: taken away for nobody, and by nobody else since. `me`: taken again, and the answer was lost. A
+        tombstone was not rewound: its group was removed.
+        """
+        if found.is_tombstone:
+            return False
         return found.queue_id == self._queue_id and found.epoch > epoch and found.owner in (None, me)
 
     def _taken_over(self, partition: int, found: Checkpoint | None) -> str:
@@ -274,6 +279,8 @@ class SoloSession:
                 f"checkpoint {self._checkpoints.name_of(partition)} of flow {self._flow!r} was deleted while it was in "
                 "use: start the query again"
             )
+        if found.is_tombstone and found.queue_id == self._queue_id:
+            return removed(self._key, f"flow {self._flow!r} stops")
         who = "nobody" if found.owner is None else f"flow {found.owner.flow!r} (instance {found.owner.instance})"
         return (
             f"{who} took over partition {partition} of group {self._key} at epoch {found.epoch}, flow {self._flow!r} "

@@ -179,6 +179,6 @@ def test_rewinds_are_among_a_groups_facts() -> None:
     def facts() -> GroupFacts:
         return coordinator.facts()
 
-    assert facts().rewinds == 0
+    before = facts().rewinds
     admin.count_rewind(world.queue, KEY.group)
-    assert facts().rewinds == 1
+    assert facts().rewinds == before + 1

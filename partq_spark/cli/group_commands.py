@@ -1,0 +1,139 @@
+"""`partq group`: the consumer groups of a queue, and removing one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from partq_spark.cli import output
+from partq_spark.cli.arguments import (
+    Checked,
+    Refused,
+    Target,
+    json_option,
+    name_check,
+    queue_argument,
+    target_options,
+)
+from partq_spark.cli.lazy import Lazy, LazyGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from partq_spark.groups import GroupSummary, Remains
+
+COMMANDS = {
+    "list": Lazy("partq_spark.cli.group_commands:list_all", "List the consumer groups of a queue."),
+    "remove": Lazy("partq_spark.cli.group_commands:remove", "Remove a consumer group for good."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+def group() -> None:
+    """List a queue's consumer groups, and remove one."""
+
+
+@click.command("list")
+@queue_argument
+@json_option
+@target_options
+def list_all(target: Target, name: str, as_json: bool) -> None:
+    """List the consumer groups of a queue.
+
+    `unacknowledged` messages are those that each group still has to deal with, `oldest` is when the first of them was
+    published. `changed` is how long ago a checkpoint was written. With --ownership also the flows that are bound.
+    """
+    from partq_spark.groups import summaries
+
+    with target.queue(name) as queue, target.group_ownership(queue.store) as ownership:
+        queue.refresh()
+        found = queue.settled(lambda head: summaries(queue, head, ownership))
+        where = str(queue)
+    if as_json:
+        output.print_json([_document(each) for each in found])
+    elif found:
+        _print(found, known=any(each.flows is not None for each in found))
+    else:
+        click.echo(f"No groups in {where}. A group is made by the first query that names it (option group).")
+
+
+def _document(found: GroupSummary) -> dict[str, output.Json]:
+    from partq_spark.timestamps import format_rfc3339
+
+    return {
+        "group": found.name,
+        "since_sequence": found.since_sequence,
+        "unacknowledged": found.unacknowledged,
+        "oldest": None if found.oldest_us is None else format_rfc3339(found.oldest_us),
+        "changed_s": None if found.changed_s is None else round(found.changed_s, 3),
+        "flows": None if found.flows is None else list(found.flows),
+    }
+
+
+def _print(found: Sequence[GroupSummary], *, known: bool) -> None:
+    from rich.text import Text
+
+    columns = [("group", "*"), ("since", ">"), ("unacknowledged", ">"), ("oldest of them", "<"), ("changed", ">")]
+    rows = []
+    for each in found:
+        cells = [
+            each.name,
+            f"{each.since_sequence:,}",
+            f"{each.unacknowledged:,}",
+            "" if each.oldest_us is None else f"{output.when(each.oldest_us)} UTC",
+            "never" if each.changed_s is None else f"{each.changed_s:.0f} s ago",
+        ]
+        rows.append([Text(cell) for cell in [*cells, *([", ".join(each.flows or ())] if known else [])]])
+    output.print_table([*columns, *([("flows", "*")] if known else [])], rows)
+
+
+@click.command("remove")
+@queue_argument
+@click.option(
+    "--group",
+    type=Checked("name", name_check("group")),
+    metavar="NAME",
+    required=True,
+    help="The consumer group.",
+)
+@click.option("--yes", is_flag=True, help="Really remove it.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also where a checkpoint was changed within the last minute and no ownership says who lives.",
+)
+@json_option
+@target_options
+def remove(target: Target, name: str, group: str, yes: bool, force: bool, as_json: bool) -> None:
+    """Remove a consumer group for good: how far it was is forgotten, and nothing is held back for it any more.
+
+    Without --yes it only says what would be removed. Refused while one of its flows lives: with --ownership a moving
+    heartbeat says so, without it a checkpoint that was changed within the last minute. If a removal was cut off, the
+    same command finishes it. A group that is made again under this name begins anew.
+    """
+    from partq_spark import groups
+
+    with target.queue(name) as queue, target.group_ownership(queue.store) as ownership:
+        left = groups.remains(queue, group, ownership)
+        where = str(queue)
+        if left.group is not None:
+            if ownership is not None and left.records is not None:
+                groups.require_no_flow(ownership, left)
+            else:
+                groups.require_quiet(queue, left, force=force)
+        if not yes:
+            raise Refused(f"this would remove {_contents(left)} of {where} for good. Add --yes to do so.")
+        buried = groups.remove(queue, left, ownership)
+    if as_json:
+        output.print_json({"queue": name, "group": group, "removed": left.group is not None, "checkpoints": buried})
+    elif left.group is None:
+        click.echo(f"Removed what was left of group {group!r} of {where}: {output.plural(buried, 'checkpoint')}.")
+    else:
+        click.echo(f"Removed group {group!r} of {where}, with {output.plural(buried, 'checkpoint')}.")
+
+
+def _contents(left: Remains) -> str:
+    """What would be lost with the group, in words."""
+    words = f"group {left.key.group!r}" if left.group is not None else f"what is left of group {left.key.group!r}"
+    return f"{words}, with {output.plural(len(left.to_bury), 'checkpoint')}"
