@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -24,11 +24,13 @@ from partq_spark.errors import Invalid, Unavailable
 from partq_spark.flow.claims import Claim, View
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.membership import Membership
+from partq_spark.flow.order import LOOK_S, Order
 from partq_spark.flow_planning import Plan, Spans, Unacknowledged
 from partq_spark.idle import Pace
 from partq_spark.log import tree
-from partq_spark.log.model import Head, at
+from partq_spark.log.model import Head
 from partq_spark.log.queue import Queue
+from partq_spark.looks import Announced, Quiet
 from partq_spark.notify import Address
 from partq_spark.offsets import BatchEnd, Span
 from partq_spark.options import SourceOptions
@@ -41,27 +43,7 @@ MAX_LOOKS: Final = 1000
 """At a state that changes each time that something is to be delivered; a rebalance changes it a few dozen times."""
 
 QUIET_S: Final = 0.5  # for so long an idle flow relies on being told of news of its group
-_LOOK_S: Final = 0.1  # while something is waited for
 _log = logging.getLogger("partq.flow")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Announced:
-    """An end that was given to Spark, what its batch delivers, and the instance in whose name that was announced."""
-
-    raw: dict[str, Any]
-    end: BatchEnd
-    spans: Spans
-    instance: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Quiet:
-    """A whole look at `at_s` after which there was nothing to do."""
-
-    start: dict[str, Any]
-    plan: Plan
-    at_s: float
 
 
 class Consumer:
@@ -104,12 +86,13 @@ class Consumer:
             patience=self._patience,
         )
         self._target: Target | None = None  # of Trigger.AvailableNow
-        self._last: _Announced | None = None
+        self._last: Announced | None = None
         self._reached: dict[int, int] = {}
+        self._order = Order(self._group.name, look_s=queue.store.look_interval_s, now_s=self._effects.now_s)
         self.acknowledged = Acknowledged(queue, self._group, self._who, self._effects)
         self._wait_for = wait
         self.notify: str | None = None  # where the reader process listens
-        self._quiet: _Quiet | None = None
+        self._quiet: Quiet | None = None
         self._woken = False
         self._asked_s = self._effects.now_s()
         self._pace = Pace(queue.store.look_interval_s, options.poll_interval_s, self._asked_s)
@@ -179,9 +162,9 @@ class Consumer:
                 return start
             now_s = self._effects.now_s()
             idle_until_s = now_s + self._pace.poll_s if idle_until_s is None else idle_until_s
-            quiet = _Quiet(start, plan, now_s)
+            quiet = Quiet(start, plan, now_s)
             if not self._wait_for_news(member, plan, idle_until_s):
-                self._quiet = quiet if self._wait_for is not None else None
+                self._quiet = quiet if self._wait_for is not None and not plan.barred else None
                 return start  # itself: a different text would be an empty batch (spark-traps 6)
         raise Unavailable(f"the state of group {self._group.name!r} of {self.queue} does not hold still: try again")
 
@@ -222,7 +205,7 @@ class Consumer:
         """There may be news of the group: whoever waits looks at everything, and so does the next question."""
         self._woken = True
 
-    def _is_quiet(self, member: Membership, quiet: _Quiet, start: dict[str, Any]) -> bool:
+    def _is_quiet(self, member: Membership, quiet: Quiet, start: dict[str, Any]) -> bool:
         """Nothing has happened since a whole look that is not old: the log alone needs to be looked at."""
         fresh = self._asked_s - quiet.at_s <= QUIET_S and quiet.start == start
         return fresh and not self._woken and not member.has_news and self._who.is_alive(member.instance)
@@ -290,6 +273,9 @@ class Consumer:
             before,
             begin=begin,
             mapping=member.mapping,
+            waits=lambda reached: self._patience.try_for(
+                lambda: self._order.waits(head, member, view.claims.keys(), reached)
+            ),
             target=self._target.ends if self._target is not None else None,
             limits=flow_planning.limits(self._options, unacknowledged, limited),
             unacknowledged=unacknowledged,
@@ -301,7 +287,7 @@ class Consumer:
     def _given(self, member: Membership, before: BatchEnd, plan: Plan) -> dict[str, Any]:
         end = replace(before, spans=plan.all_spans)
         raw = offsets.encode(end)
-        self._last = _Announced(raw=raw, end=end, spans=plan.filled, instance=member.instance)
+        self._last = Announced(raw=raw, end=end, spans=plan.filled, instance=member.instance)
         self.acknowledged.give(plan.filled)
         self._pace.news(self._effects.now_s())
         self._note_reached(plan)
@@ -321,15 +307,18 @@ class Consumer:
             self._patience.try_for(partial(member.wait_news, wait_s))
 
     def _wait_for_news(self, member: Membership, plan: Plan, until_s: float) -> bool:
-        """An idle look: True as soon as log or group may have something new."""
+        """An idle look: True as soon as log or group may have something new, or what waits for others may go on."""
         head = self.queue.head
+        look_s = self._effects.now_s() + max(LOOK_S, self.queue.store.look_interval_s)
         while (left_s := until_s - (asked_s := self._effects.now_s())) > 0:
             wait_s = min(self._pace.look_s(asked_s), left_s)
             self._wait(member, wait_s)
             if self._woken or member.has_news or self._effects.now_s() - asked_s < 0.8 * wait_s:
                 return True
             fresh = self.queue.refresh()
-            if fresh is not head and any(at(fresh.next, p) > span.to for p, span in plan.spans.items()):
+            if fresh is not head and (fresh.layouts != head.layouts or plan.may_go_on(fresh)):
+                return True
+            if plan.barred and self._effects.now_s() >= look_s:
                 return True
         return False
 
@@ -354,12 +343,12 @@ class Consumer:
             )
         if outlook is not Outlook.WAIT:
             return False
-        self._wait(member, _LOOK_S)
+        self._wait(member, LOOK_S)
         return True
 
     # --- a batch that comes again -------------------------------------------------------------------------------------
 
-    def _replayed(self, before: BatchEnd | None, end: dict[str, Any], after: BatchEnd, wanted: Spans) -> _Announced:
+    def _replayed(self, before: BatchEnd | None, end: dict[str, Any], after: BatchEnd, wanted: Spans) -> Announced:
         """Of `wanted` what is still this flow's, announced; nothing of it with `ackMode=manual` (`begin_by_hand`)."""
         member = self._who.joined(after)
         if self._group.by_hand:
@@ -368,9 +357,9 @@ class Consumer:
             )
             if self._last is not None:
                 self.acknowledged.given_out.take_back(self._last.spans)
-            return _Announced(raw=end, end=after, spans={}, instance=member.instance)
+            return Announced(raw=end, end=after, spans={}, instance=member.instance)
         config = self.queue.head.config
-        wait_s = config.rebalance_delay_s + config.max_handoff_time_s + 2 * self._session_timeout_s + _LOOK_S
+        wait_s = config.rebalance_delay_s + config.max_handoff_time_s + 2 * self._session_timeout_s + LOOK_S
         until_s = self._effects.now_s() + wait_s
         while True:
             view = self._patience.try_for(lambda: self._settled(member, before))
@@ -385,11 +374,11 @@ class Consumer:
                             self.queue,
                             sorted(found.moved),
                         )
-                    return _Announced(raw=end, end=after, spans=found.held, instance=member.instance)
+                    return Announced(raw=end, end=after, spans=found.held, instance=member.instance)
             if self._effects.now_s() >= until_s:
                 raise Unavailable(
                     f"{self._name} has to repeat a batch, and for {wait_s:.0f} s nothing says "
                     f"whether partitions {sorted(found.doubtful)} are still its own: is a coordinator running? Start "
                     "the query again"
                 )
-            self._wait(member, _LOOK_S)
+            self._wait(member, LOOK_S)

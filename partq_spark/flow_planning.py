@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from partq_spark import planning
 from partq_spark.errors import ObjectMissing
 from partq_spark.flow.claims import Claim, View
+from partq_spark.log.layouts import Wait
 from partq_spark.log.model import Entry, Head, at
 from partq_spark.offsets import BatchEnd, Span
 from partq_spark.options import SourceOptions
@@ -36,12 +37,18 @@ class Unacknowledged:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """A batch. `spans` are those that may be delivered, some of them empty; `held_back` are empty spans of partitions
-    that are the flow's and may not be delivered now; `news` has the new ends of those that moved on.
+    that are the flow's and may not be delivered now; `news` has the new ends of those that moved on. `barred` are those
+    of `spans` with messages that wait for an earlier layout (RES-03).
     """
 
     spans: Spans
     held_back: Spans
     news: Mapping[int, int]
+    barred: frozenset[int] = frozenset()
+
+    def may_go_on(self, head: Head) -> bool:
+        """Whether `head` has something that this batch left out and that need not wait for others."""
+        return any(at(head.next, p) > span.to for p, span in self.spans.items() if p not in self.barred)
 
     @property
     def all_spans(self) -> Spans:
@@ -123,6 +130,7 @@ def plan(
     begin: Callable[[Claim], Span],
     mapping: Mapping[int, int],
     target: Mapping[int, int] | None,
+    waits: Callable[[Mapping[int, int]], Mapping[int, Wait]] = lambda _: {},
     limits: planning.Limits,
     unacknowledged: Unacknowledged | None = None,
     entries: Callable[[planning.Spans], Iterable[Entry]],
@@ -130,7 +138,7 @@ def plan(
     warn: Callable[[str], None],
 ) -> Plan:
     """The batch that follows `before`. `begin`: where the flow is with a claim. `target`: where AvailableNow ends.
-    `mapping`: what the flow would get back.
+    `mapping`: what the flow would get back. `waits`: what of the partitions with these next offsets waits (`Order`).
 
     Raises `ObjectMissing` for messages that are gone (failOnDataLoss).
     """
@@ -138,6 +146,9 @@ def plan(
     ready = {p: span.to for p, span in begins.items() if p in view.deliverable}
     starts = _without_lost(head, ready, before, fail_on_data_loss, warn)
     ends = {p: _end(head, target, p, offset) for p, offset in starts.items()}
+    waiting = waits(starts)
+    barred = frozenset(p for p, wait in waiting.items() if wait.until < ends[p])
+    ends.update({p: max(starts[p], waiting[p].until) for p in barred})
     if unacknowledged is not None:
         backlog = {p: ends[p] - start for p, start in starts.items()}
         more = windows(unacknowledged.bound, unacknowledged.in_hand, backlog)
@@ -156,6 +167,7 @@ def plan(
         spans=spans,
         held_back=held_back,
         news={p: span.to for p, span in spans.items() if not span.start == span.to == begins[p].to},
+        barred=barred,
     )
 
 

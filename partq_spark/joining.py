@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from partq_spark import groups, planning
 from partq_spark.connect import open_queue, shared_store
@@ -18,10 +18,11 @@ from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.membership import Membership
 from partq_spark.flow.model import GroupKey
+from partq_spark.flow.order import Milestones
 from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.solo import SoloSession
 from partq_spark.flow.stores import open_ownership
-from partq_spark.log.model import at, group_start
+from partq_spark.log.model import Head, at, group_start
 from partq_spark.log.queue import Queue
 from partq_spark.options import GroupOptions, Place, SourceOptions, Target
 from partq_spark.timestamps import format_rfc3339
@@ -117,14 +118,19 @@ def join_group(
     def start_of(partition: int) -> int:
         return group_start(queue.head.groups.get(group.name), partition)
 
-    def ends() -> Sequence[int]:
-        return queue.require(queue_id).next
+    def head() -> Head:
+        return queue.require(queue_id)
 
+    milestones = Milestones(lambda: queue.head)
     if group.ownership == "none":
-        solo = SoloSession(checkpoints, key, queue_id, flow, settings, effects, ends=ends, start_of=start_of)
+        solo = SoloSession(
+            checkpoints, key, queue_id, flow, settings, effects, head=head, start_of=start_of, milestones=milestones
+        )
         return solo, checkpoints
     ownership = open_ownership(group.ownership, store=shared_store(target.store, 0.0), group=key)
-    session = Session(ownership, checkpoints, key, queue_id, flow, settings, effects, start_of=start_of)
+    session = Session(
+        ownership, checkpoints, key, queue_id, flow, settings, effects, start_of=start_of, milestones=milestones
+    )
     return session, checkpoints
 
 

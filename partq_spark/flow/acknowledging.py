@@ -7,7 +7,7 @@ arrives late harms nobody: a checkpoint has its own condition, and an instance w
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from partq_spark.errors import Fenced, Unavailable
@@ -15,7 +15,9 @@ from partq_spark.flow.binding import Life
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.hand import Hand, Holding
-from partq_spark.flow.model import Delivery, GroupKey
+from partq_spark.flow.model import Delivery, GroupKey, GroupState
+from partq_spark.flow.order import passes
+from partq_spark.flow.others import by_checkpoints, by_records
 from partq_spark.flow.settings import SessionSettings
 from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
 
@@ -46,6 +48,9 @@ class Acknowledger:
         hand: Hand,
         settings: SessionSettings,
         effects: Effects,
+        *,
+        start_of: Callable[[int], int],
+        milestones: Callable[[int], Sequence[int]],
     ) -> None:
         self._ownership = ownership
         self._checkpoints = checkpoints
@@ -54,6 +59,18 @@ class Acknowledger:
         self._hand = hand
         self._settings = settings
         self._effects = effects
+        self._start_of = start_of
+        self._milestones = milestones
+
+    def acknowledged(self, partitions: Collection[int], state: GroupState | None) -> Mapping[int, int]:
+        """How far each is acknowledged, whoever has it: see `Session.acknowledged`."""
+        own = self._hand.written(partitions)
+        others = [partition for partition in partitions if partition not in own]
+        if not others:
+            return own
+        if self._settings.keep_offsets:
+            return {**by_checkpoints(self._checkpoints, others, self._start_of), **own}
+        return {**by_records(state, self._ownership.read_flows(self._key), others), **own}
 
     def write(self, life: Life, *, everything: bool) -> None:
         """Write what is due, or all of it. A partition whose checkpoint is somebody else's is given up.
@@ -84,6 +101,29 @@ class Acknowledger:
             self._ownership.report(self._key, self._flow, life.instance, entries)
         life.renew(sent_s)
 
+    def announce(self, life: Life, entries: Mapping[int, Delivery], state_token: str) -> bool:
+        """Put `entries` into the record before they are delivered, if the state is still that of `state_token`; whether
+        they may be delivered now.
+        """
+        for partition in entries:
+            self._hand.holdings[partition].reported = None  # unknown, until it has gone well
+        sent_s = self._effects.now_s()
+        try:
+            with ending_if_unknown(life):
+                accepted = self._ownership.deliver(
+                    self._key, self._flow, life.instance, entries, state_token=state_token
+                )
+        except (Fenced, Reincarnated) as error:
+            life.end(str(error))
+            return False
+        life.renew(sent_s)
+        if not accepted or not life.is_alive(self._effects.now_s()):
+            return False
+        for partition, entry in entries.items():
+            self._hand.holdings[partition].delivered = entry.delivered
+            self._hand.holdings[partition].reported = entry
+        return True
+
     def note(self, life: Life | None, text: str) -> None:
         """Put a remark for people into the flow's record, if it is not there. It is not worth a failure: one that did
         not come through is written by a later call.
@@ -101,10 +141,12 @@ class Acknowledger:
             life.note = text
 
     def _acknowledge(self, holding: Holding, checkpoint: Checkpoint, everything: bool) -> bool:
-        """Move the checkpoint if it is time; whether it was. At once where a handoff waits for it."""
+        """Move the checkpoint if it is time; whether it was. At once where a handoff or another partition waits."""
+        if holding.done <= holding.acknowledged:
+            return False
         now_s = self._effects.now_s()
         due = everything or holding.paused or now_s - holding.written_s >= self._settings.checkpoint_interval_s
-        if holding.done <= holding.acknowledged or not due:
+        if not due and not passes(self._milestones(checkpoint.partition), holding.acknowledged, holding.done):
             return False
         if self._settings.keep_offsets:
             holding.checkpoint = self._checkpoints.update_checkpoint(checkpoint, holding.done)

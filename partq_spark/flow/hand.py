@@ -155,6 +155,10 @@ class Hand:
         """Messages of each partition that were delivered and that the application has not acknowledged."""
         return {partition: holding.delivered - holding.done for partition, holding in self.holdings.items()}
 
+    def written(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Of those that the present instance has claimed, what is acknowledged for good."""
+        return {p: self.holdings[p].acknowledged for p in partitions if self.has_claimed((p,))}
+
     def has_claimed(self, partitions: Iterable[int]) -> bool:
         """Whether the present instance has claimed them all."""
         found = (self.holdings.get(partition) for partition in partitions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from partq_spark.flow.claims import Binding, Position, View
@@ -43,6 +43,8 @@ class Membership(Protocol):
     def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]: ...
 
     def flush(self) -> None: ...
+
+    def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]: ...
 
     def in_hand(self) -> Mapping[int, int]: ...
 

@@ -12,13 +12,13 @@ whatever reason, is replaced by a new one at the next `observe`, with the mappin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 from partq_spark.errors import Fenced, Invalid, PartqError, Unavailable
 from partq_spark.flow import claims
-from partq_spark.flow.acknowledging import Acknowledger, ending_if_unknown
+from partq_spark.flow.acknowledging import Acknowledger
 from partq_spark.flow.binding import Binder, Life
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.flow.claims import Binding, Grant, Position, Standing, View
@@ -46,6 +46,7 @@ class Session:
     """One flow, by name, as one process has it. `flow` is in lower case already; `queue_id` is that of the head.
 
     `start_of` gives the first offset of a partition whose checkpoint has none (`checkpoints=none`): the group's start.
+    `milestones`: offsets of a partition at which others may wait for it (`order.Milestones`).
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Session:
         effects: Effects | None = None,
         *,
         start_of: Callable[[int], int] = lambda _: 0,
+        milestones: Callable[[int], Sequence[int]] = lambda _: (),
     ) -> None:
         self._ownership = ownership
         self._checkpoints = checkpoints
@@ -74,7 +76,17 @@ class Session:
         self._state: GroupState | None = None
         self._state_token: str | None = None
         self._hand = Hand()
-        self._acknowledger = Acknowledger(ownership, checkpoints, key, flow, self._hand, self._settings, self._effects)
+        self._acknowledger = Acknowledger(
+            ownership,
+            checkpoints,
+            key,
+            flow,
+            self._hand,
+            self._settings,
+            self._effects,
+            start_of=start_of,
+            milestones=milestones,
+        )
 
     def __repr__(self) -> str:
         return f"Session({self._key}, {self._flow!r})"
@@ -230,27 +242,7 @@ class Session:
                     f"delivered up to {end}: begin at the view's position"
                 )
             entries[partition] = Delivery(epoch=holding.epoch, delivered=end, acknowledged=holding.acknowledged)
-        return not entries or self._announce(life, entries, self._state_token)
-
-    def _announce(self, life: Life, entries: Mapping[int, Delivery], state_token: str) -> bool:
-        for partition in entries:
-            self._hand.holdings[partition].reported = None  # unknown, until it has gone well
-        sent_s = self._effects.now_s()
-        try:
-            with ending_if_unknown(life):
-                accepted = self._ownership.deliver(
-                    self._key, self._flow, life.instance, entries, state_token=state_token
-                )
-        except (Fenced, Reincarnated) as error:
-            life.end(str(error))
-            return False
-        life.renew(sent_s)
-        if not accepted or not life.is_alive(self._effects.now_s()):
-            return False
-        for partition, entry in entries.items():
-            self._hand.holdings[partition].delivered = entry.delivered
-            self._hand.holdings[partition].reported = entry
-        return True
+        return not entries or self._acknowledger.announce(life, entries, self._state_token)
 
     def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]:
         """Everything before these positions is dealt with. Returns the partitions that this flow still has at that
@@ -266,6 +258,13 @@ class Session:
     def flush(self) -> None:
         """Write down all acknowledgements now."""
         self._write(everything=True)
+
+    def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
+        """How far each of these is acknowledged for good, whoever has it; one listing if any is not this flow's.
+
+        With `checkpoints=none` nothing is for good, and others' records count. Raises `Unavailable`.
+        """
+        return self._acknowledger.acknowledged(partitions, self._state)
 
     def room(self) -> int | None:
         """How many more messages may be delivered before some are acknowledged; None: any number."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -21,7 +21,11 @@ from partq_spark.flow.claims import Binding, Position, Standing, View
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.hand import Hand, Holding
 from partq_spark.flow.model import GroupKey, Owner
+from partq_spark.flow.order import passes
+from partq_spark.flow.others import by_checkpoints
 from partq_spark.flow.settings import SessionSettings
+from partq_spark.log import layouts
+from partq_spark.log.model import Head
 
 MAX_TRIES: Final = 5
 """Fences of one partition: only another query that starts at this moment makes a second one necessary."""
@@ -30,8 +34,8 @@ _log = logging.getLogger("partq.flow")
 
 
 class SoloSession:
-    """A `Membership` without others. `ends` reads the log's end of every partition, now; `start_of` is where the group
-    begins.
+    """A `Membership` without others. `head` reads the queue's head, now; `start_of` is where the group begins;
+    `milestones` as `Session` has it.
     """
 
     def __init__(
@@ -43,8 +47,9 @@ class SoloSession:
         settings: SessionSettings | None = None,
         effects: Effects | None = None,
         *,
-        ends: Callable[[], Sequence[int]],
+        head: Callable[[], Head],
         start_of: Callable[[int], int],
+        milestones: Callable[[int], Sequence[int]] = lambda _: (),
     ) -> None:
         self._checkpoints = checkpoints
         self._key = key
@@ -52,7 +57,8 @@ class SoloSession:
         self._flow = flow
         self._settings = settings if settings is not None else SessionSettings()
         self._effects = effects if effects is not None else Effects()
-        self._ends = ends
+        self._head = head
+        self._milestones = milestones
         self._start_of = start_of
         self._hand = Hand()
         self._me: Owner | None = None
@@ -107,24 +113,26 @@ class SoloSession:
     def beat(self) -> None:
         """Nobody listens."""
 
-    def _take(self, me: Owner, mapping: Mapping[int, int]) -> None:
-        before = self._ends()
+    def _take(self, me: Owner, mapping: Mapping[int, int]) -> Head:
+        """What the group has to deliver and this flow does not have yet; returns the head by which that was."""
+        head = self._head()
         taken: dict[int, Checkpoint] = {}
         foreign: set[int] = set()
-        for partition, end in enumerate(before):
+        for partition in layouts.partitions_for(head, self.acknowledged(layouts.leaving(head))):
             if self._hand.has_claimed((partition,)):
                 continue
-            taken[partition], others = self._fence(me, partition, mapping.get(partition), end)
+            taken[partition], others = self._fence(me, partition, mapping.get(partition), head.next[partition])
             if others:
                 foreign.add(partition)
         if not taken:
-            return
+            return head
         # Whom this fence overtook may have delivered what was published up to the fence, but nothing after it, because
         # he looks at the checkpoints after he has looked at the log (`deliver`).
-        after = self._ends() if foreign else before
+        after = self._head().next if foreign else head.next
         for partition, checkpoint in taken.items():
             below = max(checkpoint.redelivered_below, after[partition] if partition in foreign else 0)
             self._hold(replace(checkpoint, redelivered_below=below))
+        return head
 
     def _fence(self, me: Owner, partition: int, known: int | None, end: int) -> tuple[Checkpoint, bool]:
         """The partition's checkpoint as this flow's, and whether it was somebody else's before."""
@@ -167,9 +175,27 @@ class SoloSession:
         now_s = self._effects.now_s()
         if now_s - self._verified_s >= max(self._settings.checkpoint_interval_s, self._settings.beat_interval_s):
             self._verify(me)
-            self._take(me, {})
+            self._let_go(self._take(me, {}))
         self._write(everything=False)
         return self._view(me)
+
+    def _let_go(self, head: Head) -> None:
+        """Partitions that the queue does not have any more, and that are acknowledged to their end, become nobody's: a
+        number that comes back begins where this one ended, above this epoch (RES-04). Without offsets nothing would say
+        that they are finished.
+        """
+        if not self._settings.keep_offsets:
+            return
+        for partition, end in layouts.leaving(head).items():
+            holding = self._hand.holdings.get(partition)
+            if holding is None or holding.acknowledged < end:
+                continue
+            try:
+                self._checkpoints.fence(partition, to=None, epoch=holding.epoch + 1, start=end, delivered=None)
+            except FenceRefused:
+                continue  # somebody took it, which the next look finds out
+            self._hand.lose(partition)
+            _log.info("flow %s is done with partition %d of group %s", self._flow, partition, self._key)
 
     def deliver(self, ends: Mapping[int, int]) -> bool:
         """Look whether the partitions are still this flow's, after the log was looked at. Raises `Fenced`."""
@@ -189,6 +215,12 @@ class SoloSession:
 
     def flush(self) -> None:
         self._write(everything=True)
+
+    def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
+        """As `Session.acknowledged`; of what this flow does not have the checkpoint says it."""
+        own = self._hand.written(partitions)
+        others = [partition for partition in partitions if partition not in own]
+        return {**by_checkpoints(self._checkpoints, others, self._start_of), **own} if others else own
 
     def in_hand(self) -> Mapping[int, int]:
         return self._hand.unacknowledged()
@@ -294,8 +326,10 @@ class SoloSession:
             return
         now_s = self._effects.now_s()
         for partition, holding in self._hand.holdings.items():
+            if holding.checkpoint is None or holding.done <= holding.acknowledged:
+                continue
             due = everything or now_s - holding.written_s >= self._settings.checkpoint_interval_s
-            if holding.checkpoint is None or holding.done <= holding.acknowledged or not due:
+            if not due and not passes(self._milestones(partition), holding.acknowledged, holding.done):
                 continue
             if self._settings.keep_offsets:
                 try:

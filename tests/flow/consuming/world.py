@@ -20,6 +20,7 @@ from partq_spark.errors import PartqError, Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.membership import Membership
 from partq_spark.flow.model import GroupKey
+from partq_spark.flow.order import Milestones
 from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.solo import SoloSession
 from partq_spark.flow.stores.memory import MemoryOwnership
@@ -189,6 +190,7 @@ class Query:
             return group_start(queue.head.groups.get(group.name), partition)
 
         effects = world.effects()
+        milestones = Milestones(lambda: queue.head)
         if group.ownership == "none":
             return (
                 SoloSession(
@@ -198,12 +200,23 @@ class Query:
                     flow,
                     settings,
                     effects,
-                    ends=lambda: queue.refresh().next,
+                    head=queue.refresh,
                     start_of=start_of,
+                    milestones=milestones,
                 ),
                 checkpoints,
             )
-        session = Session(_Ownership(world), checkpoints, KEY, queue_id, flow, settings, effects, start_of=start_of)
+        session = Session(
+            _Ownership(world),
+            checkpoints,
+            KEY,
+            queue_id,
+            flow,
+            settings,
+            effects,
+            start_of=start_of,
+            milestones=milestones,
+        )
         return session, checkpoints
 
     def _beat(self) -> float:
