@@ -8,6 +8,7 @@ from typing import Any
 
 from partq_spark.errors import Conflict, Invalid, Unavailable
 from partq_spark.log import codec, names
+from partq_spark.log.layouts import resized
 from partq_spark.log.model import MAX_PARTITIONS, Group, Head, Layout, QueueConfig
 from partq_spark.log.queue import Backoff, Effects, Queue
 from partq_spark.objects.api import ObjectStore, Unchanged
@@ -90,17 +91,25 @@ def create_queue(
             return queue
 
 
-def alter_queue(queue: Queue, **settings: Any) -> Head:
-    """Change some of the queue's settings, named as the fields of `QueueConfig`; the others stay as they are then.
+def alter_queue(queue: Queue, *, partitions: int | None = None, **settings: Any) -> Head:
+    """Change the queue's partition count, some of its settings (named as the fields of `QueueConfig`), or both in one
+    swap; the others stay as they are then. Returns the new head.
 
-    Raises `Invalid` if one of them is not allowed.
+    Everything may run meanwhile: publishers place what they staged again, consumers keep the order of every key
+    (RES-01, RES-03). Raises `Invalid` if one of the values is not allowed, or if messages of too many earlier counts
+    are still there.
     """
+    if partitions is not None:
+        partitions = checked_partitions(partitions)
     checked_config(replace(QueueConfig(), **settings))  # each has a range of its own, so this needs no queue
 
     def decide(head: Head) -> Head:
         # On the head's own settings, so that two who alter different ones both succeed.
         config = replace(head.config, **settings)
-        return head if head.config == config else replace(head, config=config, sequence=head.sequence + 1)
+        wanted = head if partitions is None else resized(head, partitions)
+        if wanted is head and config == head.config:
+            return head
+        return replace(wanted, config=config, sequence=head.sequence + 1)
 
     return queue.change(decide)
 
@@ -158,8 +167,10 @@ def list_queues(store: ObjectStore, namespace: str) -> Iterator[Queue]:
 def create_group(queue: Queue, group: str, start: Sequence[int]) -> Group:
     """Create a consumer group that begins at `start`, one offset per partition; an existing group is returned as it is.
 
-    The starting offsets are resolved here once, so that two flows can never resolve `latest` differently.
+    The starting offsets are resolved here once, so that two flows can never resolve `latest` differently. `start` is
+    for the partitions that this handle knows; those that come meanwhile begin at their beginning.
     """
+    known = len(queue.head.next)
     name = names.checked_name("group", group)
     if name.startswith("_"):
         raise Invalid(f"group name {group!r} is not allowed: it begins with '_'")
@@ -167,11 +178,12 @@ def create_group(queue: Queue, group: str, start: Sequence[int]) -> Group:
     def decide(head: Head) -> Head:
         if name in head.groups:
             return head
-        if len(start) != len(head.next):
+        if len(start) not in (known, len(head.next)):
             raise Invalid(
                 f"group {name!r} was given {len(start)} starting offsets, {queue} has {len(head.next)} partitions"
             )
-        made = Group(since_sequence=head.sequence + 1, start=tuple(start))
+        came = (0,) * (len(head.next) - len(start))
+        made = Group(since_sequence=head.sequence + 1, start=(*start, *came))
         return replace(head, groups={**head.groups, name: made}, sequence=head.sequence + 1)
 
     return queue.change(decide).groups[name]

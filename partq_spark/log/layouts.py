@@ -8,13 +8,17 @@ its own order says it all. Nothing here knows flows; whose acknowledgement count
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from partq_spark.errors import Invalid
 from partq_spark.log.model import Head, Layout, at
+
+MOST_LAYOUTS = 32  # in a head: each earlier one may be waited for, and is looked at in every plan
 
 Positions = Mapping[int, int]
 """By partition number, the offset before which everything is dealt with. A missing one: nothing is."""
@@ -174,6 +178,60 @@ def milestones(head: Head, partitions: Iterable[int]) -> dict[int, tuple[int, ..
 
 def scale_status(head: Head, done: Positions) -> str:
     """`Ready`, or what the last change of the partition count was while something of an earlier one is left."""
-    if not unfinished(head, done):
-        return "Ready"
-    return "ScalingUp" if head.layouts[-1].partitions > head.layouts[-2].partitions else "ScalingDown"
+    if unfinished(head, done):
+        for earlier in reversed(head.layouts[:-1]):
+            if earlier.partitions != head.partitions:
+                return "ScalingUp" if earlier.partitions < head.partitions else "ScalingDown"
+    return "Ready"
+
+
+# --- changing ---------------------------------------------------------------------------------------------------------
+
+
+def resized(head: Head, partitions: int) -> Head:
+    """`head` with another partition count; itself if that is the present one. The caller counts its sequence number.
+
+    Numbers that were used before go on where they were, new ones begin at 0 (RES-04). Raises `Invalid` if messages of
+    too many earlier counts are still there.
+    """
+    if partitions == head.partitions:
+        return head
+    zeros = (0,) * (partitions - len(head.next))
+    following = head.next + zeros
+    layout = Layout(
+        generation=head.layout.generation + 1,
+        partitions=partitions,
+        since_sequence=head.sequence + 1,
+        begin=following[:partitions],
+    )
+    grown = without_trimmed(
+        replace(head, layouts=(*head.layouts, layout), next=following, earliest=head.earliest + zeros)
+    )
+    if len(grown.layouts) > MOST_LAYOUTS:
+        raise Invalid(_too_many(grown))
+    return grown
+
+
+def without_trimmed(head: Head) -> Head:
+    """`head` without the earlier layouts of which no message can be read any more; itself if there is none.
+
+    Of what is left nothing changes: a stretch that seems to grow by a neighbour's offsets grows by trimmed ones alone.
+    """
+    if len(head.layouts) == 1:
+        return head
+    left = unfinished(head, {})
+    present = len(head.layouts) - 1
+    kept = tuple(layout for index, layout in enumerate(head.layouts) if index == present or index in left)
+    return head if len(kept) == len(head.layouts) else replace(head, layouts=kept)
+
+
+def _too_many(head: Head) -> str:
+    oldest = unfinished(head, {})[0]
+    named = json.dumps({str(q): end for q, end in list(oldest.items())[:8]})
+    more = f" and so on for all {len(oldest)} of its partitions" if len(oldest) > 8 else ""
+    return (
+        f"queue {head.queue!r} still has messages of {len(head.layouts) - 1} earlier partition counts, at most "
+        f"{MOST_LAYOUTS - 1} are kept apart: when its groups have acknowledged what was published under the oldest "
+        f"({head.layouts[0].partitions} partitions), trim that with `partq queue trim {head.queue} --before-offsets "
+        f"'{named}'`{more}, then alter the queue"
+    )

@@ -1,0 +1,269 @@
+"""What changes of the partition count mean for the order of keys: random histories against an oracle that remembers
+every message, and the arithmetic's corners.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partq_spark.errors import Invalid
+from partq_spark.log import layouts
+from partq_spark.log.layouts import Wait, resized, without_trimmed
+from partq_spark.log.model import Head
+from tests.log.queues import empty_head
+
+KEYS = 24  # a key is its hash here: it lies in partition `key % count`
+
+
+class Message(NamedTuple):
+    """One message; `number` is its place in the order of publishing."""
+
+    number: int
+    layout: int
+    partition: int
+    offset: int
+    key: int
+
+
+@dataclass
+class History:
+    """A queue and one group of consumers, with every message ever published. The head is changed by the code under
+    test; what may be delivered is worked out here, from the messages alone.
+    """
+
+    head: Head
+    counts: list[int]
+    messages: list[Message] = field(default_factory=list)
+    reached: dict[int, int] = field(default_factory=dict)  # delivered up to here
+    done: dict[int, int] = field(default_factory=dict)  # acknowledged up to here
+    delivered: list[Message] = field(default_factory=list)
+
+    # --- what happens
+
+    def publish(self, keys: Sequence[int]) -> None:
+        following = list(self.head.next)
+        for key in keys:
+            partition = key % self.counts[-1]
+            layout = len(self.counts) - 1
+            self.messages.append(Message(len(self.messages), layout, partition, following[partition], key))
+            following[partition] += 1
+        self.head = replace(self.head, next=tuple(following), sequence=self.head.sequence + 1)
+
+    def resize(self, count: int) -> None:
+        before = self.head
+        self.head = replace(resized(before, count), sequence=before.sequence + 1)
+        if count != self.counts[-1]:
+            self.counts.append(count)
+            assert self.head.layout.begin == (*before.next, *[0] * count)[:count], "numbers go on where they were"
+        assert len(self.head.next) == len(self.head.earliest) == max(self.counts)
+
+    def deliver(self, most: int) -> None:
+        """What the code under test allows, and not more than `most` messages of each partition."""
+        for partition, wait in self.compared().items():
+            end = self.head.next[partition] if wait is None else wait.until
+            for message in self.of(partition):
+                if self.reached[partition] <= message.offset < min(end, self.reached[partition] + most):
+                    self.check_key(message)
+                    self.delivered.append(message)
+            self.reached[partition] = max(self.reached[partition], min(end, self.reached[partition] + most))
+
+    def acknowledge(self, partition: int, most: int) -> None:
+        number = partition % len(self.head.next)
+        self.done[number] = min(self.done.get(number, 0) + most, self.position(number))
+
+    def trim(self, partition: int, rows: int) -> None:
+        number = partition % len(self.head.next)
+        earliest = list(self.head.earliest)
+        earliest[number] = min(earliest[number] + rows, self.head.next[number])
+        self.head = without_trimmed(replace(self.head, earliest=tuple(earliest)))
+        self.reached[number] = max(self.position(number), earliest[number])
+
+    # --- what must hold
+
+    def position(self, partition: int) -> int:
+        return self.reached.setdefault(partition, self.head.earliest[partition])
+
+    def of(self, partition: int) -> list[Message]:
+        return [message for message in self.messages if message.partition == partition]
+
+    def is_left(self, message: Message) -> bool:
+        """Neither acknowledged nor trimmed."""
+        q = message.partition
+        return message.offset >= max(self.done.get(q, 0), self.head.earliest[q])
+
+    def blockers(self, layout: int, partition: int) -> dict[int, int]:
+        """RES-03, pair by pair: what a message published under `layout` into `partition` waits for."""
+        found: dict[int, int] = {}
+        for old in self.messages:
+            if old.layout < layout and old.partition != partition and self.is_left(old):
+                modulus = math.gcd(self.counts[old.layout], self.counts[layout])
+                if old.partition % modulus == partition % modulus:
+                    found[old.partition] = max(found.get(old.partition, 0), old.offset + 1)
+        return found
+
+    def expected(self, partition: int) -> Wait | None:
+        reached = self.position(partition)
+        for message in self.of(partition):
+            if message.offset >= reached and (blockers := self.blockers(message.layout, partition)):
+                return Wait(until=message.offset, waits_for=blockers)
+        # What is published next, if the queue still has the partition.
+        present = len(self.counts) - 1
+        if partition < self.counts[present] and (blockers := self.blockers(present, partition)):
+            return Wait(until=self.head.next[partition], waits_for=blockers)
+        return None
+
+    def compared(self) -> Mapping[int, Wait | None]:
+        """The waits of all partitions, by the code under test, after comparing them with the oracle's."""
+        every = range(len(self.head.next))
+        known = layouts.concerned(self.head)
+        reached = {p: self.position(p) for p in every}
+        found = layouts.waits(self.head, {p: self.done[p] for p in known if p in self.done}, reached)
+        assert {p: found.get(p) for p in every} == {p: self.expected(p) for p in every}
+        left = {m.partition for m in self.messages if self.is_left(m)}
+        assert layouts.partitions_for(self.head, self.done) == tuple(
+            p for p in every if p < self.counts[-1] or p in left
+        )
+        milestones = layouts.milestones(self.head, every)
+        for wait in found.values():
+            assert all(end in milestones[q] for q, end in wait.waits_for.items()), "what is waited for is a milestone"
+        if any(found.values()):
+            assert layouts.scale_status(self.head, self.done) != "Ready"
+        return {p: found.get(p) for p in every}
+
+    def check_key(self, message: Message) -> None:
+        """Key by key: what was published before is acknowledged, or comes before it in its own partition."""
+        for old in self.messages[: message.number]:
+            if old.key == message.key and self.is_left(old):
+                assert old.partition == message.partition, f"{message} was delivered before {old} was acknowledged"
+
+
+counts = st.integers(1, 12)
+partitions = st.integers(0, 11)
+steps = st.one_of(
+    st.tuples(st.just("publish"), st.lists(st.integers(0, KEYS - 1), min_size=1, max_size=8)),
+    st.tuples(st.just("resize"), counts),
+    st.tuples(st.just("deliver"), st.integers(1, 4)),
+    st.tuples(st.just("acknowledge"), st.tuples(partitions, st.integers(1, 6))),
+    st.tuples(st.just("trim"), st.tuples(partitions, st.integers(1, 6))),
+)
+
+
+@pytest.mark.conformance("RES-02")
+@pytest.mark.conformance("RES-03")
+@pytest.mark.conformance("RES-04")
+@settings(max_examples=400, deadline=None)
+@given(begin=counts, history=st.lists(steps, min_size=3, max_size=40))
+def test_partitions_wait_for_what_shares_keys_with_them_and_for_nothing_else(
+    begin: int, history: list[tuple[str, object]]
+) -> None:
+    world = History(empty_head(begin), [begin])
+    for step, value in history:
+        match step, value:
+            case "publish", list(keys):
+                world.publish(keys)
+            case "resize", int(count):
+                world.resize(count)
+            case "deliver", int(most):
+                world.deliver(most)
+            case "acknowledge", (int(partition), int(most)):
+                world.acknowledge(partition, most)
+            case "trim", (int(partition), int(rows)):
+                world.trim(partition, rows)
+    world.compared()
+    # Consumers that go on come to the end of everything: nothing is lost, nothing waits for ever.
+    for _ in range(len(world.counts)):
+        world.deliver(len(world.messages))
+        for partition in range(len(world.head.next)):
+            world.acknowledge(partition, len(world.messages))
+    assert all(world.reached[p] == end for p, end in enumerate(world.head.next))
+    assert len(set(world.delivered)) == len(world.delivered)
+    assert layouts.scale_status(world.head, world.done) == "Ready"
+    assert layouts.partitions_for(world.head, world.done) == tuple(range(world.counts[-1]))
+
+
+# --- corners ----------------------------------------------------------------------------------------------------------
+
+
+def grown(head: Head, rows: Mapping[int, int]) -> Head:
+    """`head` with so many more messages in some partitions."""
+    return replace(head, next=tuple(end + rows.get(p, 0) for p, end in enumerate(head.next)))
+
+
+def test_twice_as_many_partitions_wait_each_for_the_one_it_came_from() -> None:
+    head = resized(grown(empty_head(4), {0: 5, 1: 5, 2: 5, 3: 5}), 8)
+    waits = layouts.waits(head, {0: 5, 1: 2}, dict(enumerate(head.next)))
+    assert waits == {
+        5: Wait(until=0, waits_for={1: 5}),
+        6: Wait(until=0, waits_for={2: 5}),
+        7: Wait(until=0, waits_for={3: 5}),
+    }
+    assert layouts.scale_status(head, {}) == "ScalingUp"
+
+
+def test_counts_without_a_common_divisor_make_everything_wait_for_everything() -> None:
+    head = resized(grown(empty_head(3), {1: 2}), 4)
+    waits = layouts.waits(head, {}, dict.fromkeys(range(4), 0))
+    assert {p: wait.waits_for for p, wait in waits.items()} == {0: {1: 2}, 2: {1: 2}, 3: {1: 2}}
+
+
+def test_a_removed_partition_stays_until_it_is_delivered_and_goes_on_when_it_comes_back() -> None:
+    head = resized(grown(empty_head(3), {2: 4}), 2)
+    assert layouts.partitions_for(head, {2: 3}) == (0, 1, 2)
+    assert layouts.partitions_for(head, {2: 4}) == (0, 1)
+    assert layouts.leaving(head) == {2: 4}
+    assert layouts.scale_status(head, {}) == "ScalingDown"
+    back = resized(head, 3)
+    assert back.layout.begin == (0, 0, 4)
+    assert back.layout.generation == 2
+
+
+def test_the_same_count_again_after_one_that_was_never_used_makes_nothing_wait() -> None:
+    head = resized(resized(grown(empty_head(4), {0: 1, 3: 1}), 8), 4)
+    assert [layout.partitions for layout in head.layouts] == [4, 4]
+    assert not layouts.waits(head, {}, {})
+    assert layouts.scale_status(head, {}) == "Ready"
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_present_count_again_changes_nothing(count: int) -> None:
+    head = empty_head(count)
+    assert resized(head, count) is head
+    assert without_trimmed(head) is head
+
+
+def test_layouts_go_when_nothing_of_them_can_be_read() -> None:
+    head = resized(grown(resized(grown(empty_head(2), {0: 3, 1: 1}), 4), {3: 2}), 1)
+    assert [layout.partitions for layout in head.layouts] == [2, 4, 1]
+    first = without_trimmed(replace(head, earliest=(3, 1, 0, 0)))
+    assert [layout.partitions for layout in first.layouts] == [4, 1]
+    assert without_trimmed(replace(head, earliest=(0, 0, 0, 2))).layouts == (head.layouts[0], head.layouts[2])
+    assert without_trimmed(replace(head, earliest=(3, 1, 0, 2))).layouts == head.layouts[2:]
+    assert without_trimmed(head) is head
+
+
+def test_too_many_counts_with_messages_are_refused_with_what_to_trim() -> None:
+    head = empty_head(1)
+    for number in range(layouts.MOST_LAYOUTS - 1):
+        head = resized(grown(head, {0: 1}), 2 if number % 2 == 0 else 1)
+    assert len(head.layouts) == layouts.MOST_LAYOUTS
+    head = grown(head, {0: 1})
+    with pytest.raises(Invalid, match=r"31|32") as refused:
+        resized(head, 3)
+    assert "--before-offsets '{\"0\": 1}'" in str(refused.value)
+    trimmed = replace(head, earliest=(1, 0))
+    assert len(resized(trimmed, 3).layouts) == layouts.MOST_LAYOUTS
+
+
+def test_a_layout_without_messages_never_counts() -> None:
+    head = empty_head(1)
+    for number in range(100):
+        head = resized(head, number % 7 + 1)
+    assert len(head.layouts) == 1
+    assert head.layout.generation == 99
