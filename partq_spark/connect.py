@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 
 from partq_spark.log.queue import Effects, Queue
+from partq_spark.log.subscriptions import Namespace
 from partq_spark.objects import open_store
 from partq_spark.objects.api import ObjectStore
-from partq_spark.options import Target
+from partq_spark.options import Target, Where
 
 _open: dict[tuple[int, str, float], ObjectStore] = {}
+_namespaces: dict[tuple[int, Where], Namespace] = {}
 
 
 def shared_store(url: str, retry_timeout_s: float) -> ObjectStore:
@@ -28,3 +30,14 @@ def open_queue(target: Target) -> Queue:
     """The queue at `target`, unread. Raises `Invalid` for a URL or credentials that cannot work."""
     store = shared_store(target.store, target.retry_timeout_s)
     return Queue(store, target.namespace, target.queue, Effects(retry_timeout_s=target.retry_timeout_s))
+
+
+def shared_namespace(where: Where) -> Namespace:
+    """The process's own memory of a namespace's heads. Raises as `open_store` does."""
+    key = (os.getpid(), where)
+    namespace = _namespaces.get(key)
+    if namespace is None:
+        store = shared_store(where.store, where.retry_timeout_s)
+        effects = Effects(retry_timeout_s=where.retry_timeout_s)
+        namespace = _namespaces[key] = Namespace(store, where.namespace, effects)
+    return namespace

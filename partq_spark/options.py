@@ -2,14 +2,13 @@
 pyspark.
 
 Names are case-insensitive. Whatever is unknown, malformed or contradicts itself is refused here, with the option, the
-value and what is allowed; so is every option that belongs to a later version, by name.
+value and what is allowed.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +16,9 @@ from typing import Literal
 from partq_spark.errors import Invalid
 from partq_spark.flow.stores.urls import canonical_ownership
 from partq_spark.log.names import checked_name
+from partq_spark.log.topics import checked_topic
 from partq_spark.objects.urls import canonical_url
+from partq_spark.options_given import MOST, WHOLE, Given
 from partq_spark.settings import default_ownership, default_store
 from partq_spark.timestamps import parse_rfc3339
 
@@ -47,25 +48,12 @@ STREAM_SOURCE_ONLY = (
     "maxDeliveredUnackedMsgsPerFlow",
     "pollInterval",
 )
-SINK = (*COMMON, "compression")
+SINK = (*COMMON, "topic", "failOnUnattractedTopic", "compression")
 BATCH_SINK_ONLY = ("txnAppId", "txnVersion")
 # Spark puts these among a streaming sink's options itself (spark-traps 8).
 FROM_SPARK = ("checkpointLocation", "queryName")
-LATER = ("topic",)
 
 MANUAL_IN_HAND = 10_000  # messages: what an application may leave unacknowledged unless it says otherwise
-MOST = (1 << 63) - 1  # what Spark and the log can count
-
-_WHOLE = re.compile(r"[0-9]{1,19}")
-_DURATION = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)")
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_SIZE = re.compile(r"([0-9]{1,19})\s*([kmgt]?)b?", re.IGNORECASE)
-_UNIT_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
-
-# What may be a credential: of an option that does not exist, or does not exist yet, nobody knows what it would hold.
-_SECRET_NAME = re.compile(r"key|secret|passw|token|credential|connection|account|sas|sig|auth", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"@|[?&;]|key=|secret|passw|token|signature", re.IGNORECASE)
-
 Edge = Literal["earliest", "latest"]
 
 
@@ -86,6 +74,19 @@ class Target:
     namespace: str
     queue: str
     retry_timeout_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Where:
+    """A namespace in a store, and how patiently: `Target` for whoever may publish to several queues of it."""
+
+    store: str  # canonical URL
+    namespace: str
+    retry_timeout_s: float
+
+    def target(self, queue: str) -> Target:
+        """One of its queues."""
+        return Target(store=self.store, namespace=self.namespace, queue=queue, retry_timeout_s=self.retry_timeout_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,110 +121,42 @@ class SourceOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SinkOptions:
-    """The options of a batch or stream sink. `transaction` is (txnAppId, txnVersion)."""
+    """The options of a batch or stream sink. `transaction` is (txnAppId, txnVersion).
 
-    target: Target
+    `queue` is None only where messages have topics: then it gets those without.
+    """
+
+    where: Where
+    queue: str | None
+    topic: str | None  # of all messages, whatever a column says
+    fail_on_unattracted: bool
     compression: str
     include_headers: bool
     transaction: tuple[str, int] | None
-
-
-class _Given:
-    """The options as the user wrote them, found by lower-cased name."""
-
-    def __init__(self, options: Mapping[str, str], allowed: tuple[str, ...], role: str) -> None:
-        spelled = {name.lower(): name for name in (*allowed, *LATER)}
-        later = {name.lower() for name in LATER}
-        self.names: dict[str, str] = {}
-        for name, value in options.items():
-            if name.lower() not in spelled:
-                raise Invalid(
-                    f"option {name!r} (value {_shown(name, value)}) is unknown to the partq {role}: allowed are "
-                    f"{', '.join(allowed)}"
-                )
-            if name.lower() in later:
-                raise Invalid(
-                    f"option {spelled[name.lower()]!r} (value {_shown(name, value)}) comes with a later version of "
-                    "partq; this one has no topics yet: leave it out"
-                )
-            # An empty value is mostly a variable that is not set; a default in its place might be another store.
-            if not str(value).strip():
-                raise Invalid(f"option {spelled[name.lower()]!r} is empty: give a value, or leave it out")
-            self.names[spelled[name.lower()]] = str(value).strip()
-
-    def text(self, name: str) -> str | None:
-        return self.names.get(name)
-
-    def refuse(self, names: tuple[str, ...], why: str, do: str = "leave it out") -> None:
-        for name in names:
-            if name in self.names:
-                shown = _shown(name, self.names[name])
-                raise Invalid(f"option {name!r} (value {shown}) {why}: {do}")
-
-    def bool(self, name: str, default: bool) -> bool:
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() not in ("true", "false"):
-            raise Invalid(f"option {name}={value!r} is not allowed: give true or false")
-        return value.lower() == "true"
-
-    def count(self, name: str) -> int | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        if not _WHOLE.fullmatch(value) or not 1 <= int(value) <= MOST:
-            raise Invalid(f"option {name}={value!r} is not allowed: give a whole number from 1 to {MOST}")
-        return int(value)
-
-    def size(self, name: str) -> int | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        match = _SIZE.fullmatch(value)
-        size = int(match[1]) * _UNIT_BYTES[match[2].lower()] if match else 0
-        if not 1 <= size <= MOST:
-            raise Invalid(
-                f"option {name}={value!r} is not allowed: give bytes from 1 to {MOST}, such as 1048576 or 64m"
-            )
-        return size
-
-    def duration_s(self, name: str, *, least_s: float, most_s: float) -> float | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        match = _DURATION.fullmatch(value)
-        seconds = float(match[1]) * _UNIT_S[match[2]] if match else -1.0
-        if not least_s <= seconds <= most_s:
-            raise Invalid(
-                f"option {name}={value!r} is not allowed: give a time with its unit (ms, s, m, h), "
-                f"from {least_s:g}s to {most_s:g}s, such as 500ms or 2m"
-            )
-        return seconds
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     """The options of `spark.read` or `spark.readStream`, which Spark does not tell apart at `.load()`. Raises
     `Invalid`.
     """
-    return _source(_Given(options, SOURCE, "source"))
+    return _source(Given(options, SOURCE, "source"))
 
 
 def batch_source_options(options: Mapping[str, str]) -> SourceOptions:
     """`source_options`, refusing what only a stream has. Raises `Invalid`."""
-    given = _Given(options, SOURCE, "source")
+    given = Given(options, SOURCE, "source")
     given.refuse(STREAM_SOURCE_ONLY, "is for streams (spark.readStream), this is a batch read")
     return _source(given)
 
 
 def stream_source_options(options: Mapping[str, str]) -> SourceOptions:
     """`source_options`, refusing what only a batch read has. Raises `Invalid`."""
-    given = _Given(options, SOURCE, "source")
+    given = Given(options, SOURCE, "source")
     given.refuse(BATCH_SOURCE_ONLY, "is for batch reads (spark.read), a stream has no end")
     return _source(given)
 
 
-def _source(given: _Given) -> SourceOptions:
+def _source(given: Given) -> SourceOptions:
     group = _group(given)
     bound = given.count("maxDeliveredUnackedMsgsPerFlow")
     return SourceOptions(
@@ -240,7 +173,7 @@ def _source(given: _Given) -> SourceOptions:
     )
 
 
-def _group(given: _Given) -> GroupOptions | None:
+def _group(given: Given) -> GroupOptions | None:
     name = given.text("group")
     if name is None:
         given.refuse(GROUP_ONLY, "is for a consumer group, and none is named", "give the option group, or leave it out")
@@ -281,7 +214,7 @@ def _group(given: _Given) -> GroupOptions | None:
     )
 
 
-def _ownership(given: _Given) -> str:
+def _ownership(given: Given) -> str:
     text = given.text("ownership")
     if text is None:
         return default_ownership(os.environ)
@@ -291,9 +224,9 @@ def _ownership(given: _Given) -> str:
         raise Invalid(f"option ownership is not usable: {error}") from None
 
 
-def batch_sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """The options of `df.write`. Raises `Invalid`."""
-    given = _Given(options, (*SINK, *BATCH_SINK_ONLY), "batch sink")
+def batch_sink_options(options: Mapping[str, str], *, topic_column: bool = False) -> SinkOptions:
+    """The options of `df.write`; `topic_column` says whether the rows have that column. Raises `Invalid`."""
+    given = Given(options, (*SINK, *BATCH_SINK_ONLY), "batch sink")
     app, version = given.text("txnAppId"), given.text("txnVersion")
     if (app is None) != (version is None):
         missing = "txnVersion" if version is None else "txnAppId"
@@ -304,50 +237,78 @@ def batch_sink_options(options: Mapping[str, str]) -> SinkOptions:
     if app is not None and version is not None:
         if not app or len(app.encode()) > 255:
             raise Invalid(f"option txnAppId={app!r} is not allowed: give 1 to 255 bytes")
-        if not _WHOLE.fullmatch(version) or int(version) > MOST:
+        if not WHOLE.fullmatch(version) or int(version) > MOST:
             raise Invalid(
                 f"option txnVersion={version!r} is not allowed: give a whole number from 0, larger for each new write"
             )
         transaction = (app, int(version))
-    return _sink(given, transaction)
+    return _sink(given, transaction, topic_column)
 
 
-def stream_sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """The options of `df.writeStream`. Raises `Invalid`."""
-    given = _Given(options, (*SINK, *BATCH_SINK_ONLY, *FROM_SPARK), "stream sink")
+def stream_sink_options(options: Mapping[str, str], *, topic_column: bool = False) -> SinkOptions:
+    """The options of `df.writeStream`; `topic_column` as for a batch. Raises `Invalid`."""
+    given = Given(options, (*SINK, *BATCH_SINK_ONLY, *FROM_SPARK), "stream sink")
     given.refuse(BATCH_SINK_ONLY, "is for batch writes; a stream is idempotent by its own query id and batch")
-    return _sink(given, None)
+    return _sink(given, None, topic_column)
 
 
-def _sink(given: _Given, transaction: tuple[str, int] | None) -> SinkOptions:
+def _sink(given: Given, transaction: tuple[str, int] | None, topic_column: bool) -> SinkOptions:
     compression = (given.text("compression") or "lz4").lower()
     if compression not in ("none", "lz4", "zstd"):
         raise Invalid(f"option compression={compression!r} is not allowed: give none, lz4 or zstd")
+    topic, queue = given.text("topic"), _queue(given)
+    if topic is not None:
+        try:
+            checked_topic(topic)
+        except Invalid as error:
+            raise Invalid(f"option {error}") from None
+    elif not topic_column:
+        given.refuse(
+            ("failOnUnattractedTopic",),
+            "is for messages with topics, and these have none",
+            "give the option topic or a column topic, or leave it out",
+        )
+        if queue is None:
+            raise Invalid(
+                'no queue was named, and no topic: give .option("queue", "orders") or .save("orders"), or '
+                '.option("topic", "orders/eu") or a column topic'
+            )
     return SinkOptions(
-        target=_target(given),
+        where=_where(given),
+        queue=queue,
+        topic=topic,
+        fail_on_unattracted=given.bool("failOnUnattractedTopic", False),
         compression=compression,
         include_headers=given.bool("includeHeaders", False),
         transaction=transaction,
     )
 
 
-def _target(given: _Given) -> Target:
+def _target(given: Given) -> Target:
+    queue = _queue(given)
+    if queue is None:
+        raise Invalid('no queue was named: give .option("queue", "orders") or .load("orders")')
+    return _where(given).target(queue)
+
+
+def _queue(given: Given) -> str | None:
     queue, path = given.text("queue"), given.text("path")
     if queue is not None and path is not None and queue.lower() != path.lower():
         raise Invalid(f"option queue={queue!r} and the path {path!r} name two queues: give one of them")
     name = queue or path
-    if not name:
-        raise Invalid('no queue was named: give .option("queue", "orders") or .load("orders")')
+    return checked_name("queue", name) if name else None
+
+
+def _where(given: Given) -> Where:
     timeout_s = given.duration_s("retryTimeout", least_s=0.0, most_s=24 * 3600.0)
-    return Target(
+    return Where(
         store=canonical_url(given.text("store") or default_store(os.environ)),
         namespace=checked_name("namespace", given.text("namespace") or "default"),
-        queue=checked_name("queue", name),
         retry_timeout_s=120.0 if timeout_s is None else timeout_s,
     )
 
 
-def _place(given: _Given, offsets: str, timestamp: str) -> Place | None:
+def _place(given: Given, offsets: str, timestamp: str) -> Place | None:
     by_offset, by_time = given.text(offsets), given.text(timestamp)
     if by_offset is not None and by_time is not None:
         raise Invalid(
@@ -375,7 +336,7 @@ def _offsets(name: str, text: str) -> dict[int, int]:
     found: dict[int, int] = {}
     for partition, offset in pairs if isinstance(pairs, _Pairs) else ():
         # type() and not isinstance: true is an int to Python, and 1.0 none
-        if not _WHOLE.fullmatch(partition) or int(partition) in found or type(offset) is not int or offset < 0:
+        if not WHOLE.fullmatch(partition) or int(partition) in found or type(offset) is not int or offset < 0:
             found = {}
             break
         found[int(partition)] = offset
@@ -389,10 +350,3 @@ def _offsets(name: str, text: str) -> dict[int, int]:
 
 class _Pairs(list[tuple[str, object]]):
     """A JSON object as it was written, with its repeated keys."""
-
-
-def _shown(name: str, value: str) -> str:
-    """The value for a message, unless it may be a secret."""
-    if _SECRET_NAME.search(name) or _SECRET_VALUE.search(str(value)):
-        return "not shown, it may hold a secret"
-    return repr(value)

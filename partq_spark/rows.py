@@ -35,6 +35,11 @@ def normalised(batch: pa.RecordBatch, columns: Sequence[str], headers: bool, fir
     return pa.RecordBatch.from_arrays(arrays, schema=segment_schema(headers))
 
 
+def topics_of(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array | None:
+    """The column `topic` of `batch`, whose columns are named `columns` in this order; None if there is none."""
+    return batch.column(columns.index("topic")) if "topic" in columns else None
+
+
 def _is_utf8(raw: bytes | None) -> bool:
     try:
         (raw or b"").decode()

@@ -22,6 +22,7 @@ SINK_TYPES: Mapping[str, tuple[str, ...]] = {
     "value": ("string", "binary"),
     "key": ("string", "binary"),
     "headers": (HEADERS_TYPE,),
+    "topic": ("string",),
 }
 IGNORED = ("queue", "partition", "offset", "timestamp", "redelivered")
 
@@ -49,13 +50,11 @@ def check_sink_columns(columns: Sequence[tuple[str, str]]) -> None:
     """`columns` are name and Spark's simple type string, in order. Raises `Invalid` naming the first column that a sink
     cannot take.
     """
-    allowed = f"value (string or binary), key (string or binary), headers ({HEADERS_TYPE})"
+    allowed = f"value (string or binary), key (string or binary), headers ({HEADERS_TYPE}), topic (string)"
     names = [name for name, _ in columns]
     for name, kind in columns:
         if names.count(name) > 1:
             raise Invalid(f"column {name!r} is there {names.count(name)} times: select it once")
-        if name == "topic":
-            raise Invalid("column 'topic' comes with a later version of partq: drop it")
         if name in IGNORED:
             continue
         if name not in SINK_TYPES:

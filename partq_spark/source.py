@@ -75,7 +75,8 @@ class PartqDataSource(DataSource):
         if overwrite:
             raise Invalid('a queue is only ever appended to, mode("overwrite") is refused: write with .mode("append")')
         check_sink_columns(column_types(schema))
-        return PartqBatchWriter(options.batch_sink_options(self.options), schema)
+        parsed = options.batch_sink_options(self.options, topic_column="topic" in schema.fieldNames())
+        return PartqBatchWriter(parsed, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> PartqStreamWriter:
         from partq_spark.writer import PartqStreamWriter
@@ -84,7 +85,8 @@ class PartqDataSource(DataSource):
         if overwrite:
             raise Invalid('a queue is only ever appended to, output mode "complete" is refused: use "append"')
         check_sink_columns(column_types(schema))
-        return PartqStreamWriter(options.stream_sink_options(self.options), schema, plans=not self._sent)
+        parsed = options.stream_sink_options(self.options, topic_column="topic" in schema.fieldNames())
+        return PartqStreamWriter(parsed, schema, plans=not self._sent)
 
 
 def column_types(schema: StructType) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ at a message boundary reads as a shorter stream without an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -42,6 +42,20 @@ def check_values(values: pa.Array, first_row: int) -> None:
     if values.null_count:
         row = first_row + pc.index(pc.is_null(values), True).as_py()
         raise Invalid(f"row {row} has no value: every message needs one (an empty value is allowed, null is not)")
+
+
+def check_keys(keys: pa.Array, row_of: Callable[[int], int]) -> None:
+    """Raises `Invalid` if one of `keys` (text) is longer than 255 UTF-8 bytes (DIS-04). `row_of` says which row of its
+    task an index is.
+    """
+    key_bytes = pc.binary_length(keys)
+    longest = pc.max(key_bytes).as_py() or 0
+    if longest > MAX_KEY_BYTES:
+        index = pc.index(key_bytes, longest).as_py()
+        raise Invalid(
+            f"the key of row {row_of(index)} has {longest} bytes in UTF-8, at most {MAX_KEY_BYTES} are allowed: "
+            f"{keys[index].as_py()[:40]!r}…; shorten it or hash it before publishing"
+        )
 
 
 def _codec(compression: str) -> pa.Codec | None:
@@ -102,15 +116,15 @@ class Stager:
     ) -> None:
         self._exit.__exit__(kind, error, trace)
 
-    def add(self, batch: pa.RecordBatch) -> None:
+    def add(self, batch: pa.RecordBatch, row_of: Callable[[int], int] | None = None) -> None:
         """Take messages in publish order. `batch` has exactly the columns of `segment_schema`.
 
         Raises `Invalid` for a message that cannot be published, naming its row (counted from 0 in this task) and the
-        limit.
+        limit. `row_of` says which row an index in `batch` is, where not all of the task's rows come here.
         """
         if batch.num_rows == 0:
             return
-        self._check(batch)
+        self._check(batch, row_of or (lambda index: self._rows + index))
         keys = batch.column("key").cast(pa.binary())
         self._run.add(batch, partitions_of(keys, self._stage.partitions, self._seed, self._rows))
         self._rows += batch.num_rows
@@ -133,28 +147,21 @@ class Stager:
             bytes=self._file.position,
         )
 
-    def _check(self, batch: pa.RecordBatch) -> None:
+    def _check(self, batch: pa.RecordBatch, row_of: Callable[[int], int]) -> None:
         check_values(batch.column("value"), self._rows)
-        key_bytes = pc.binary_length(batch.column("key"))
-        longest = pc.max(key_bytes).as_py() or 0
-        if longest > MAX_KEY_BYTES:
-            index = pc.index(key_bytes, longest).as_py()
-            key = batch.column("key")[index].as_py()
-            raise Invalid(
-                f"the key of row {self._rows + index} has {longest} bytes in UTF-8, at most {MAX_KEY_BYTES} are "
-                f"allowed: {key[:40]!r}…; shorten it or hash it before publishing"
-            )
+        check_keys(batch.column("key"), row_of)
         limit = self._stage.max_message_bytes
         if batch.nbytes > limit:  # else no single message can be larger
-            self._check_sizes(batch, pc.fill_null(key_bytes, 0), limit)
+            self._check_sizes(batch, limit, row_of)
 
-    def _check_sizes(self, batch: pa.RecordBatch, key_bytes: pa.Array, limit: int) -> None:
+    def _check_sizes(self, batch: pa.RecordBatch, limit: int, row_of: Callable[[int], int]) -> None:
+        key_bytes = pc.fill_null(pc.binary_length(batch.column("key")), 0)
         sizes = pc.add(pc.cast(key_bytes, pa.int64()), pc.cast(pc.binary_length(batch.column("value")), pa.int64()))
         if self._schema is WITH_HEADERS:
             sizes = pc.add(sizes, _header_bytes(batch.column("headers")))
         largest = pc.max(sizes).as_py()
         if largest > limit:
-            row = self._rows + pc.index(sizes, largest).as_py()
+            row = row_of(pc.index(sizes, largest).as_py())
             raise Invalid(
                 f"the message of row {row} has {largest} bytes (key, value and headers), queue {self._stage.queue!r} "
                 f"takes {limit}: store large payloads elsewhere and publish their address, or raise the limit with "

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from partq_spark import options
 from partq_spark.errors import Invalid
-from partq_spark.options import MOST, GroupOptions, Place, SinkOptions, SourceOptions, Target
+from partq_spark.options import GroupOptions, Place, SinkOptions, SourceOptions, Target, Where
+from partq_spark.options_given import MOST
 
 STORE = "file:///stores/here"
 BASE = {"queue": "orders", "store": STORE}
@@ -38,7 +39,7 @@ STREAM_SOURCE = {
     "pollInterval": "50ms",
 }
 BATCH_SOURCE = {"endingOffsets": "latest", "endingTimestamp": "2026-11-20T09:30:00Z"}
-LATER = {"topic": "a/b"}
+SINK = {"topic": "a/b", "compression": "lz4"}
 GROUP = {
     "group": "billing",
     "ownership": "store",
@@ -82,7 +83,16 @@ def test_defaults() -> None:
         include_headers=False,
         poll_interval_s=None,
     )
-    assert sink() == SinkOptions(target=target, compression="lz4", include_headers=False, transaction=None)
+    assert sink() == SinkOptions(
+        where=Where(store=STORE, namespace="default", retry_timeout_s=120.0),
+        queue="orders",
+        topic=None,
+        fail_on_unattracted=False,
+        compression="lz4",
+        include_headers=False,
+        transaction=None,
+    )
+    assert sink().where.target("orders") == target
 
 
 @pytest.mark.parametrize("parse", ROLES)
@@ -110,20 +120,14 @@ def test_an_unknown_option_is_refused_with_name_value_and_what_is_allowed(
         assert allowed in message
 
 
-@pytest.mark.parametrize("parse", ROLES)
-@pytest.mark.parametrize("name", LATER)
-def test_options_of_later_versions_are_refused_by_name(parse: Callable[[dict[str, str]], object], name: str) -> None:
-    message = refused(parse, {**BASE, name.lower(): LATER[name]})
-    assert f"'{name}'" in message
-    assert "later version" in message
-
-
 @pytest.mark.parametrize(
     ("parse", "names"),
     [
         (options.batch_source_options, STREAM_SOURCE),
         (options.batch_source_options, GROUP),
         (options.batch_sink_options, GROUP),
+        (options.batch_source_options, {**SINK, "failOnUnattractedTopic": "true"}),
+        (options.stream_source_options, SINK),
         (options.stream_source_options, BATCH_SOURCE),
         (options.stream_sink_options, {"txnAppId": "job", "txnVersion": "1"}),
         (options.batch_source_options, {"compression": "lz4", "txnAppId": "job", "checkpointLocation": "/x"}),
@@ -200,6 +204,40 @@ def test_an_empty_value_is_no_value(name: str) -> None:
     """It is mostly a variable that was not set; a default in its place might be another store."""
     for blank in ("", "  "):
         assert f"{name!r} is empty" in refused(options.source_options, {**BASE, name: blank})
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("DIS-07")
+@pytest.mark.parametrize("parse", SINKS)
+def test_with_a_topic_no_queue_need_be_named(parse: Callable[..., SinkOptions]) -> None:
+    by_option = parse({"store": STORE, "Topic": "orders/eu", "failOnUnattractedTopic": "true"})
+    assert (by_option.queue, by_option.topic, by_option.fail_on_unattracted) == (None, "orders/eu", True)
+    by_column = parse({"store": STORE, "failOnUnattractedTopic": "true"}, topic_column=True)
+    assert (by_column.queue, by_column.topic, by_column.fail_on_unattracted) == (None, None, True)
+    both = parse({**BASE, "topic": "orders/eu"}, topic_column=True)
+    assert (both.queue, both.topic) == ("orders", "orders/eu")
+    assert parse({"path": "Orders", "store": STORE}, topic_column=True).queue == "orders"
+
+
+@pytest.mark.conformance("DIS-07")
+@pytest.mark.parametrize("parse", SINKS)
+@pytest.mark.parametrize(
+    ("topic", "place"), [("a//b", "level 2 is empty"), ("a/*", "level 2 ('*') holds '*'"), (">", "holds '>'")]
+)
+def test_a_malformed_topic_is_refused(parse: Callable[..., SinkOptions], topic: str, place: str) -> None:
+    message = refused(parse, {**BASE, "topic": topic})
+    assert message.startswith(f"option topic {topic!r} is not allowed")
+    assert place in message
+
+
+@pytest.mark.parametrize("parse", SINKS)
+def test_what_is_for_topics_is_refused_without_them(parse: Callable[..., SinkOptions]) -> None:
+    message = refused(parse, {**BASE, "failOnUnattractedTopic": "true"})
+    assert "'failOnUnattractedTopic'" in message
+    assert "column topic" in message
+    assert "no topic" in refused(parse, {"store": STORE})
 
 
 # --- consumer groups --------------------------------------------------------------------------------------------------
@@ -352,7 +390,7 @@ def test_bad_sizes(text: str) -> None:
 )
 def test_durations(text: str, seconds: float) -> None:
     assert source(retryTimeout=text).target.retry_timeout_s == pytest.approx(seconds)
-    assert sink(retryTimeout=text).target.retry_timeout_s == pytest.approx(seconds)
+    assert sink(retryTimeout=text).where.retry_timeout_s == pytest.approx(seconds)
     if seconds <= 60:
         assert source(pollInterval=text).poll_interval_s == pytest.approx(seconds)
 

@@ -58,6 +58,7 @@ def test_any_other_schema_is_refused_with_both_shown(columns: list[tuple[str, st
         [("key", "string"), VALUE],
         [("key", "binary"), VALUE],
         [VALUE, ("headers", HEADERS_TYPE), ("key", "string")],
+        [VALUE, ("topic", "string")],
         [*PLAIN, ("headers", HEADERS_TYPE)],  # a plain copy from queue to queue
     ],
 )
@@ -76,7 +77,7 @@ def test_what_a_sink_takes(columns: list[tuple[str, str]]) -> None:
         ([VALUE, ("headers", "array<struct<key:string,value:string>>")], "'headers' has type"),
         ([VALUE, ("payload", "string")], "'payload' (string) is no column of a partq sink"),
         ([("Value", "string")], "'Value' (string) is no column of a partq sink"),
-        ([VALUE, ("topic", "string")], "'topic' comes with a later version"),
+        ([VALUE, ("topic", "binary")], "'topic' has type binary, a partq sink takes string"),
         ([VALUE, VALUE], "'value' is there 2 times"),
     ],
 )

@@ -1,0 +1,324 @@
+"""Which queues get which messages of one batch, how a task stages them, and how all of it is published (DIS-07).
+
+What attracts what is decided once per batch, on the driver, and travels to its tasks as a `Plan`, so that all of them
+agree. A task stages one segment for each queue that gets something. Publishing then takes one queue after the other,
+each all or nothing under the batch's identity in its own head: a batch that is cut off between two queues is completed
+by its repetition, which adds nothing to those that have it. No pyspark.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from partq_spark.errors import Invalid
+from partq_spark.log.publish import Identity, Published, Stage, StagedSegment, stage_of
+from partq_spark.log.queue import Queue
+from partq_spark.log.restaging import Staged, publish_tasks
+from partq_spark.log.segment import RUN_BYTES, Stager, check_keys
+from partq_spark.log.topics import Attraction, checked_topic
+from partq_spark.objects.api import ObjectStore
+
+LEAST_RUN_BYTES = 1024 * 1024  # of each of a task's queues; together they have what a single one would have
+MOST_KNOWN = 50_000  # topics that a task keeps in mind
+SHOWN_TOPICS = 5  # of those that nobody attracts
+
+logger = logging.getLogger(__name__)
+
+
+# --- deciding, on the driver ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Destination:
+    """A queue that messages may go to. `named`: by the user, and not only by what it attracts."""
+
+    stage: Stage
+    named: bool
+    subscriptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Where the messages of one batch go; free of secrets, the same for all of its tasks.
+
+    `by_topic`: each message by its own topic, one without a topic to the named destination. Otherwise all messages go
+    to all destinations, which are those that attract `topic` if there is one.
+    """
+
+    namespace: str
+    destinations: tuple[Destination, ...]  # in order of their names
+    by_topic: bool = False
+    topic: str | None = None
+
+
+def plan_queue(queue: Queue) -> Plan:
+    """All messages go to one queue; reads its head. Raises `Invalid` if there is no such queue."""
+    return Plan(namespace=queue.namespace, destinations=(Destination(stage=stage_of(queue.refresh()), named=True),))
+
+
+def plan_topic(namespace: str, queues: Iterable[Queue], topic: str, named: Queue | None = None) -> Plan:
+    """All messages have one topic. `queues` are those of the namespace, their heads read.
+
+    Raises `Invalid` if the named queue does not exist; it gets the messages only if it attracts them too.
+    """
+    every = _destinations(queues, named)
+    owners = Attraction(each.subscriptions for each in every).owners(topic)
+    attracted = tuple(
+        Destination(stage=every[owner].stage, named=every[owner].named) for owner in owners
+    )  # without their subscriptions, which the tasks do not need
+    return Plan(namespace=namespace, destinations=attracted, topic=topic)
+
+
+def plan_topics(namespace: str, queues: Iterable[Queue], named: Queue | None = None) -> Plan:
+    """Each message has its own topic, or none: those go to the named queue. Raises `Invalid` if that does not exist."""
+    return Plan(namespace=namespace, destinations=_destinations(queues, named), by_topic=True)
+
+
+def _destinations(queues: Iterable[Queue], named: Queue | None) -> tuple[Destination, ...]:
+    found = {
+        queue.name: Destination(
+            stage=stage_of(queue.head),
+            named=named is not None and queue.name == named.name,
+            subscriptions=queue.head.subscriptions,
+        )
+        for queue in queues
+        if queue.head.subscriptions
+    }
+    if named is not None and named.name not in found:
+        found[named.name] = Destination(stage=stage_of(named.refresh()), named=True)
+    return tuple(found[name] for name in sorted(found))
+
+
+# --- staging, in a task -----------------------------------------------------------------------------------------------
+
+
+class Unattracted(NamedTuple):
+    """Messages whose topic no queue attracts, and some of those topics: one more than are shown, if there are."""
+
+    messages: int = 0
+    topics: tuple[str, ...] = ()
+
+
+class StagedFor(NamedTuple):
+    """What a task has staged for one queue."""
+
+    stage: Stage
+    segment: StagedSegment
+    named: bool
+
+
+class Fan:
+    """Takes one task's messages and stages them for every queue that gets them, one segment each, in the memory that a
+    single queue would take, more only with many queues. Use as a context manager; leaving it by an exception leaves no
+    object.
+    """
+
+    def __init__(
+        self, store: ObjectStore, plan: Plan, *, seed: str, headers: bool = False, compression: str = "lz4"
+    ) -> None:
+        self._store = store
+        self._plan = plan
+        self._seed = seed
+        self._headers = headers
+        self._compression = compression
+        self._run_bytes = max(LEAST_RUN_BYTES, RUN_BYTES // max(len(plan.destinations), 1))
+        self._attraction = Attraction(each.subscriptions for each in plan.destinations)
+        self._rest = next((number for number, each in enumerate(plan.destinations) if each.named), None)
+        self._owners: dict[str, tuple[int, ...]] = {}
+        self._exit = ExitStack()
+        self._stagers: dict[int, Stager] = {}
+        self._rows = 0
+        self._unattracted = Unattracted()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exit.__exit__(kind, error, trace)
+
+    def add(self, batch: pa.RecordBatch, topics: pa.Array | None = None) -> None:
+        """Take messages in publish order, as `Stager.add` does; `topics` (text, may be null) if the plan goes by them.
+
+        Raises `Invalid` for a message that cannot be published anywhere or has a malformed topic, naming its row,
+        counted from 0 in this task.
+        """
+        first_row = self._rows
+        self._rows += batch.num_rows
+        if self._plan.by_topic and topics is not None:
+            check_keys(batch.column("key"), lambda index: first_row + index)
+            self._spread(batch, topics, first_row)
+            return
+        for number in range(len(self._plan.destinations)):
+            self._stager(number).add(batch)
+        if self._plan.topic is not None and not self._plan.destinations:
+            check_keys(batch.column("key"), lambda index: first_row + index)
+            self._missed(batch.num_rows, [self._plan.topic])
+
+    def finish(self) -> tuple[list[StagedFor], Unattracted]:
+        """Make all segments durable. Raises `Unavailable` if the store does not take one."""
+        made: list[StagedFor] = []
+        for number, stager in sorted(self._stagers.items()):
+            segment = stager.finish()
+            if segment is not None:
+                destination = self._plan.destinations[number]
+                made.append(StagedFor(destination.stage, segment, destination.named))
+        self._exit.close()
+        return made, self._unattracted
+
+    def _spread(self, batch: pa.RecordBatch, topics: pa.Array, first_row: int) -> None:
+        # Nulls become an entry of the dictionary too, so each distinct topic is looked at once, and so is their lack.
+        encoded = topics.cast(pa.string()).dictionary_encode(null_encoding="encode")
+        distinct: list[str | None] = encoded.dictionary.to_pylist()
+        theirs: dict[int, list[int]] = {}  # destination → entries of the dictionary
+        missed: list[int] = []
+        for entry, topic in enumerate(distinct):
+            owners = self._of(topic, topics, first_row)
+            for owner in owners:
+                theirs.setdefault(owner, []).append(entry)
+            if not owners:
+                missed.append(entry)
+        for owner, entries in theirs.items():
+            if len(entries) == len(distinct):
+                self._stager(owner).add(batch, lambda index: first_row + index)
+                continue
+            chosen = _chosen(entries, len(distinct)).take(encoded.indices)
+            self._stager(owner).add(batch.filter(chosen), _row_of(chosen, first_row))
+        if missed:
+            chosen = _chosen(missed, len(distinct)).take(encoded.indices)
+            self._missed(chosen.true_count, [topic for entry in missed if (topic := distinct[entry]) is not None])
+
+    def _of(self, topic: str | None, topics: pa.Array, first_row: int) -> tuple[int, ...]:
+        if topic is None:
+            if self._rest is None:
+                row = first_row + pc.index(pc.is_null(topics), True).as_py()
+                raise Invalid(
+                    f"row {row} has no topic (null), and no queue was named for such messages: give the option queue "
+                    "for them, or a topic to every row"
+                )
+            return (self._rest,)
+        owners = self._owners.get(topic)
+        if owners is None:
+            try:
+                owners = self._attraction.owners(checked_topic(topic))
+            except Invalid as error:
+                row = first_row + topics.to_pylist().index(topic)
+                raise Invalid(f"row {row} cannot be published: {error}") from None
+            if len(self._owners) >= MOST_KNOWN:
+                self._owners.clear()
+            self._owners[topic] = owners
+        return owners
+
+    def _missed(self, messages: int, topics: Iterable[str]) -> None:
+        self._unattracted = _sum(self._unattracted, Unattracted(messages, tuple(topics)))
+
+    def _stager(self, number: int) -> Stager:
+        stager = self._stagers.get(number)
+        if stager is None:
+            stager = self._stagers[number] = self._exit.enter_context(
+                Stager(
+                    self._store,
+                    self._plan.destinations[number].stage,
+                    seed=self._seed,
+                    headers=self._headers,
+                    compression=self._compression,
+                    run_bytes=self._run_bytes,
+                )
+            )
+        return stager
+
+
+def _chosen(entries: Sequence[int], count: int) -> pa.Array:
+    """`count` booleans, true at `entries`. From buffers, as in `columns`: `pa.array` imports pandas."""
+    bits = bytearray((count + 7) // 8)
+    for entry in entries:
+        bits[entry // 8] |= 1 << entry % 8
+    return pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bytes(bits))], null_count=0)
+
+
+def _row_of(chosen: pa.Array, first_row: int) -> Callable[[int], int]:
+    return lambda index: first_row + int(pc.indices_nonzero(chosen)[index].as_py())
+
+
+def _sum(left: Unattracted, right: Unattracted) -> Unattracted:
+    topics = sorted({*left.topics, *right.topics})
+    return Unattracted(left.messages + right.messages, tuple(topics[: SHOWN_TOPICS + 1]))
+
+
+# --- publishing, on the driver ----------------------------------------------------------------------------------------
+
+
+class Outcome(NamedTuple):
+    """How it ended for one queue. `published` is None if it was deleted meanwhile and nobody had named it."""
+
+    queue: Queue
+    published: Published | None
+
+
+def unattracted(tasks: Iterable[Unattracted]) -> Unattracted:
+    """That of all tasks together."""
+    total = Unattracted()
+    for each in tasks:
+        total = _sum(total, each)
+    return total
+
+
+def said(missed: Unattracted, namespace: str) -> str:
+    """A sentence about messages that nobody attracts."""
+    shown = ", ".join(map(repr, missed.topics[:SHOWN_TOPICS])) + (", …" if len(missed.topics) > SHOWN_TOPICS else "")
+    messages = "1 message" if missed.messages == 1 else f"{missed.messages:,} messages"
+    return f"{messages} with topics that no queue of namespace {namespace!r} attracts ({shown})"
+
+
+def publish_all(
+    open_queue: Callable[[str], Queue],
+    tasks: Iterable[Sequence[StagedFor]],
+    identity: Identity | None,
+    *,
+    seed: str,
+    compression: str = "lz4",
+) -> list[Outcome]:
+    """Publish what the tasks, in their order, have staged: queue by queue in order of name, all or nothing for each.
+
+    Each queue keeps the identity in its own head, so repeating the call after a crash completes it and adds nothing to
+    those that have it. `open_queue` gives a handle by name. Raises as `publish_tasks` does, for the first queue for
+    which it does; a queue that has been deleted since the batch was planned is an error only if it was named.
+    """
+    by_queue: dict[str, list[StagedFor]] = {}
+    for task in tasks:
+        for staged in task:
+            by_queue.setdefault(staged.stage.queue, []).append(staged)
+    return [
+        _published(open_queue(name), by_queue[name], identity, seed=seed, compression=compression)
+        for name in sorted(by_queue)
+    ]
+
+
+def _published(
+    queue: Queue, staged: Sequence[StagedFor], identity: Identity | None, *, seed: str, compression: str
+) -> Outcome:
+    tasks = [Staged(each.stage, each.segment) for each in staged]
+    try:
+        return Outcome(queue, publish_tasks(queue, tasks, identity, seed=seed, compression=compression))
+    except Invalid:
+        if staged[0].named or not _gone(queue, staged[0].stage):
+            raise
+    rows = sum(each.segment.rows for each in staged)
+    logger.warning(
+        "%s was deleted after it had attracted %d messages of this batch: they do not go there any more", queue, rows
+    )
+    return Outcome(queue, None)
+
+
+def _gone(queue: Queue, stage: Stage) -> bool:
+    head = queue.look()
+    return head is None or head.queue_id != stage.queue_id
