@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from partq_spark.flow.model import AccessType, GroupSettings
+from partq_spark.log import layouts
 from partq_spark.log.model import Group, Head, group_start
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupFacts:
     """A group as the head of its queue has it. `starts`: where each partition begins for it, where nothing is
-    acknowledged yet. `rewinds` grows whenever checkpoints of it were rewound, or the group was removed and made again:
-    each of that takes a sequence number of the head, so that the sum of both numbers never comes again.
+    acknowledged yet. `leaving`: partitions that the queue does not have any more, and where they end, if the group has
+    something to deliver of them; the runtime adds those that are not finished to `partitions`.
+
+    `rewinds` grows whenever checkpoints of it were rewound, or the group was removed and made again: each of that takes
+    a sequence number of the head, so that the sum of both numbers never comes again.
     """
 
     queue_id: str
@@ -21,14 +25,12 @@ class GroupFacts:
     partitions: tuple[int, ...]
     starts: Mapping[int, int]
     rewinds: int = 0
+    leaving: Mapping[int, int] = field(default_factory=dict)
 
 
 def facts_of(head: Head, group: Group) -> GroupFacts:
     """The facts of one of the head's groups."""
-    starts = {
-        partition: group_start(group, partition)
-        for partition in range(max(head.partitions, len(group.start)))  # one that was removed is yet to be fenced
-    }
+    starts = {partition: group_start(group, partition) for partition in range(len(head.next))}
     return GroupFacts(
         queue_id=head.queue_id,
         settings=GroupSettings(
@@ -38,5 +40,6 @@ def facts_of(head: Head, group: Group) -> GroupFacts:
         ),
         partitions=tuple(range(head.partitions)),
         starts=starts,
+        leaving={number: end for number, end in layouts.leaving(head).items() if starts[number] < end},
         rewinds=group.since_sequence + group.rewinds,
     )

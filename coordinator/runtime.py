@@ -11,7 +11,6 @@ here: they come as arguments, so that a simulation runs several of these side by
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -26,9 +25,11 @@ from coordinator.effects_pool import Run, in_a_row
 from coordinator.facts import GroupFacts
 from coordinator.fences import carry_out
 from coordinator.leadership import Leadership, Timing
+from coordinator.leaving import Leaving
 from coordinator.life import StoreLife
 from coordinator.logs import Log, silent
 from coordinator.observe import Setting, binds, drained, expired, leftovers
+from coordinator.quiet import Quiet
 from coordinator.records import Records
 from coordinator.tell import tell
 from coordinator.tidy import Tidying
@@ -60,19 +61,6 @@ class Written:
 
     state: GroupState
     token: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Quiet:
-    """What was looked at in full and asked for nothing: as long as it is all still so, there is nothing to do but to
-    watch heartbeats and the time. A sidecar has hundreds of groups, and nearly all are quiet.
-    """
-
-    written: Written
-    records: Records
-    facts: GroupFacts
-    deadline_s: float
-    session_timeout_s: float  # the shortest
 
 
 class _AdoptAgain(Exception):
@@ -117,8 +105,9 @@ class GroupRuntime:
         self._setting = Setting(queue_id="", incarnation="")
         self._records: Records | None = None
         self._rewinds = 0  # that were counted before the checkpoints were last listed
+        self._leaving = Leaving(checkpoints, self._now_s)
         self._tidying = Tidying(store, key, log)
-        self._quiet: _Quiet | None = None
+        self._quiet: Quiet | None = None
         self._failed_fences = 0
         self._again = 0  # steps in a row that ended with adopting again
         self._incarnation = ""
@@ -188,8 +177,8 @@ class GroupRuntime:
         if self._written is not None and pulse.state_token != self._written.token:
             self._forget("somebody else wrote the state")
         written = self._written
+        facts = self._confirmed(facts) if written is None else self._whole(facts)
         if written is None:
-            facts = self._confirmed(facts)
             written = self._adopt(facts, incarnation)
         if self._is_quiet(written, facts, pulse):
             self._tidying.tidy(written.state, written.token, self._records)
@@ -205,27 +194,15 @@ class GroupRuntime:
             if written is before:
                 self._again = 0
                 self._tidying.tidy(written.state, written.token, self._records)
-                self._quiet = self._quiet_now(written, facts)
+                self._quiet = Quiet.after(written.state, self._records, facts)
                 return Step(leading=True, next_s=self._next_s(written.state))
         return Step(leading=True, next_s=0.0)
-
-    def _quiet_now(self, written: Written, facts: GroupFacts) -> _Quiet | None:
-        if self._records is None or is_in_handoff(written.state):
-            return None
-        due_s = next_deadline(written.state)
-        return _Quiet(
-            written,
-            self._records,
-            facts,
-            deadline_s=math.inf if due_s is None else due_s,
-            session_timeout_s=min((each.session_timeout_s for each in self._records.flows.values()), default=math.inf),
-        )
 
     def _is_quiet(self, written: Written, facts: GroupFacts, pulse: Pulse) -> bool:
         quiet, now_s = self._quiet, self._now_s()
         return (
             quiet is not None
-            and quiet.written is written
+            and quiet.state is written.state
             and quiet.records is self._records
             and quiet.facts == facts
             and quiet.deadline_s > now_s
@@ -249,6 +226,7 @@ class GroupRuntime:
         if self._written is not None:
             self._log("warning", "adopting_again", group=str(self.key), reason=reason)
         self._written = self._records = None
+        self._leaving.forget()
         self._tidying.forget()
 
     # --- state before effect ------------------------------------------------------------------------------------------
@@ -359,7 +337,12 @@ class GroupRuntime:
         """The facts as they are now. Those of a step may be some seconds old, and a former leader may have acted on
         newer ones: what it added must not be taken for removed.
         """
-        return self._facts_now() if self._facts_now is not None else facts
+        return self._whole(self._facts_now() if self._facts_now is not None else facts)
+
+    def _whole(self, facts: GroupFacts) -> GroupFacts:
+        """The facts with the removed partitions that are not delivered to their end yet."""
+        records = self._records.flows if self._records is not None else {}
+        return self._leaving.with_unfinished(facts, records, self._setting.incarnation)
 
     def _is_stale(self, written: Written, records: Records, pulse: Pulse, *, in_handoff: bool) -> bool:
         old = self._now_s() - records.read_s >= self._timing.renewal_s

@@ -33,7 +33,7 @@ class Order:
         self._group = group
         self._look_s = max(LOOK_S, look_s)
         self._now_s = now_s
-        self._rewinds: tuple[str, int] | None = None
+        self._rewinds: tuple[object, ...] | None = None
         self._known: dict[int, int] = {}  # acknowledged, as far as was seen; goes back with a rewind alone
         self._looked_s: float | None = None
         self._nothing_waits: tuple[object, ...] | None = None  # in this queue, with these layouts
@@ -66,7 +66,7 @@ class Order:
     def _forget_after_rewinds(self, head: Head) -> None:
         """What was finished is so until somebody goes back."""
         group = head.groups.get(self._group)
-        rewinds = (head.queue_id, group.rewinds if group is not None else 0)
+        rewinds = (head.queue_id, *((group.since_sequence, group.rewinds) if group is not None else ()))
         if rewinds != self._rewinds:
             self._rewinds = rewinds
             self._known.clear()

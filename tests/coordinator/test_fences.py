@@ -23,10 +23,12 @@ HEIR = Owner("b", "2")
 
 
 def test_a_removed_partition_that_has_no_checkpoint_yet_begins_where_its_group_does() -> None:
-    """The flow was given everything, the fences failed, and then the queue got fewer partitions."""
+    """The flow was given everything, the fences failed, and then the queue got fewer partitions, of which nothing was
+    published since the group began.
+    """
     world = World(partitions=PARTITIONS)
-    starts = (10, 20, 30)
     world.published(100)
+    starts = (10, *world.queue.head.next[1:])
     world.altered(lambda head: replace(head, groups={KEY.group: replace(head.groups[KEY.group], start=starts)}))
     coordinator = world.coordinator()
     world.flow("a")

@@ -1,0 +1,71 @@
+"""Partitions that a queue has lost by an alteration, and that a group has to deliver to their end first (RES-02).
+
+What the group has to deliver are the present partitions and these, as long as they are not finished. A checkpoint says
+so, or, where offsets are not kept, the owner's record. Both are there for every leader to find anew, so that nothing
+has to be remembered; it is, in memory, so that checkpoints are listed only while something is about to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from coordinator.facts import GroupFacts
+from coordinator.observe import Setting, entry_of
+from partq_spark.flow.checkpoint import Checkpoint
+from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.model import FlowRecord
+
+LOOK_S: Final = 1.0  # between two listings
+
+
+class Leaving:
+    """Of one group, in one process."""
+
+    def __init__(self, checkpoints: Callable[[str], CheckpointStore], now_s: Callable[[], float]) -> None:
+        self._make_checkpoints = checkpoints
+        self._now_s = now_s
+        self._finished: dict[int, int] = {}  # partition → where it ends
+        self._for: tuple[str, int] | None = None  # queue, and rewinds that were counted
+        self._looked_s: float | None = None
+
+    def forget(self) -> None:
+        """Nothing is known any more."""
+        self._for = None
+
+    def with_unfinished(self, facts: GroupFacts, records: Mapping[str, FlowRecord], incarnation: str) -> GroupFacts:
+        """The facts, with everything in `partitions` that the group has to deliver. Raises as a listing does.
+
+        All that are found finished at one look go together: one rebalance. A rewind makes all be looked at again.
+        """
+        if not facts.leaving:
+            return facts
+        known_for = (facts.queue_id, facts.rewinds)
+        if known_for != self._for:
+            self._for, self._looked_s = known_for, None
+            self._finished.clear()
+        if self._unfinished(facts) and (self._looked_s is None or self._now_s() - self._looked_s >= LOOK_S):
+            self._looked_s = self._now_s()
+            self._look(facts, records, Setting(queue_id=facts.queue_id, incarnation=incarnation))
+        present = (number for number in facts.partitions if number not in facts.leaving)
+        return replace(facts, partitions=(*present, *self._unfinished(facts)))
+
+    def _unfinished(self, facts: GroupFacts) -> list[int]:
+        return [number for number, end in sorted(facts.leaving.items()) if self._finished.get(number) != end]
+
+    def _look(self, facts: GroupFacts, records: Mapping[str, FlowRecord], setting: Setting) -> None:
+        found, _ = self._make_checkpoints(facts.queue_id).list_readable()  # whoever has a damaged one says so
+        for number, end in facts.leaving.items():
+            checkpoint = found.get(number)
+            if checkpoint is not None and _reached(checkpoint, records, setting) >= end:
+                self._finished[number] = end
+
+
+def _reached(checkpoint: Checkpoint, records: Mapping[str, FlowRecord], setting: Setting) -> int:
+    """How far a partition is acknowledged. A record never says more than a checkpoint that keeps offsets."""
+    offset = checkpoint.offset or 0
+    if checkpoint.owner is None:
+        return offset
+    entry = entry_of(records.get(checkpoint.owner.flow), checkpoint.partition, checkpoint.epoch, setting)
+    return max(offset, entry.acknowledged if entry is not None else 0)
