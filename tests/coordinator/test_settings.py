@@ -79,7 +79,8 @@ def test_the_document_lists_every_key() -> None:
     assert [(key, env) for key, env, _ in rows] == [(field.key, field.env) for field in FIELDS]
     for key, _, default in rows:
         shown = BY_KEY[key].default
-        assert default.strip("` ") == (f"{shown:g}" if isinstance(shown, int | float) else shown), key
+        words = f"{shown:g}" if isinstance(shown, int | float) and not isinstance(shown, bool) else str(shown)
+        assert default.strip("` ") == (words.lower() if isinstance(shown, bool) else words), key
 
 
 def test_the_file_as_it_stands_gives_the_defaults() -> None:
@@ -122,6 +123,11 @@ def test_heads_are_looked_at_more_often_on_a_disk() -> None:
     assert load(PARTQ_COORDINATOR_HEADS_S="2.5").heads_look_s == 2.5
 
 
+def test_housekeeping_can_be_switched_off_by_a_variable() -> None:
+    assert load().housekeeping is True
+    assert load(PARTQ_COORDINATOR_HOUSEKEEPING="False").housekeeping is False
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
@@ -138,6 +144,8 @@ def test_heads_are_looked_at_more_often_on_a_disk() -> None:
         ("[leader]\nrenewal_s = true\n", ["leader.renewal_s", "True", "seconds from 0.05 to 60"]),
         ("[leader]\nrenewal_s = 0\n", ["leader.renewal_s = 0 ", "seconds from 0.05 to 60"]),
         ("[leader]\nrenewal_s = nan\n", ["leader.renewal_s = nan", "seconds from 0.05 to 60"]),
+        ("[housekeeping]\nenabled = 1\n", ["housekeeping.enabled = 1", "true or false"]),
+        ("[housekeeping]\ncollection_grace_s = 0\n", ["housekeeping.collection_grace_s = 0", "seconds from 1 to"]),
         ("[threads]\ngroups = 2.0\n", ["threads.groups = 2.0", "a whole number from 1 to 64"]),
         ("[threads]\nfences = 1000\n", ["threads.fences = 1000", "a whole number from 1 to 256"]),
         ("[logs]\nformat = 'xml'\n", ["logs.format = 'xml'", "one of text, json"]),
@@ -168,6 +176,7 @@ def test_a_refusal_names_the_file_the_key_the_value_and_what_is_allowed(
     ("name", "value", "words"),
     [
         ("PARTQ_COORDINATOR_RENEWAL_S", "soon", ["PARTQ_COORDINATOR_RENEWAL_S = 'soon'", "seconds from 0.05 to 60"]),
+        ("PARTQ_COORDINATOR_HOUSEKEEPING", "maybe", ["PARTQ_COORDINATOR_HOUSEKEEPING = 'maybe'", "true or false"]),
         ("PARTQ_COORDINATOR_HEALTH_PORT", "80.5", ["PARTQ_COORDINATOR_HEALTH_PORT = '80.5'", "whole number"]),
         ("PARTQ_COORDINATOR_RENEWAL_S", "inf", ["PARTQ_COORDINATOR_RENEWAL_S = inf", "seconds from 0.05 to 60"]),
         ("PARTQ_COORDINATOR_LOG_LEVEL", "loud", ["PARTQ_COORDINATOR_LOG_LEVEL = 'loud'", "one of debug"]),
