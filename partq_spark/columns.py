@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 import pyarrow as pa
 
 from partq_spark.log.reading import Piece
-from partq_spark.log.segment import HEADERS
+from partq_spark.log.segment import HEADERS, TIMESTAMP
 
 MOST_ROWS = 32_768  # of one batch
 MOST_BYTES = 16 * 1024 * 1024  # of one batch, unless a single message is larger: bounds the JVM's memory too
 JOINED_ROWS = 8_192  # pieces are joined up to here
 
-TIMESTAMP = pa.timestamp("us", tz="UTC")
 PLAIN = pa.schema(
     [
         pa.field("key", pa.string()),
@@ -98,11 +97,12 @@ class _Maker:
             self._queue.slice(0, rows),
             self._partition_column(piece.partition).slice(0, rows),
             pa.arange(piece.offset, piece.offset + rows),
-            self._timestamp_column(piece.time_us).slice(0, rows),
+            self._times(piece),
             self._redelivered(piece, rows),
         ]
         if self._headers:
-            columns.append(piece.batch.column(2) if piece.batch.num_columns > 2 else pa.nulls(rows, HEADERS))
+            has_headers = "headers" in piece.batch.schema.names
+            columns.append(piece.batch.column("headers") if has_headers else pa.nulls(rows, HEADERS))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _grow(self, rows: int) -> None:
@@ -121,6 +121,11 @@ class _Maker:
         if self._partition is None or self._partition[0] != partition:
             self._partition = (partition, _array(pa.int32(), self._rows, struct.pack("=i", partition) * self._rows))
         return self._partition[1]
+
+    def _times(self, piece: Piece) -> pa.Array:
+        if "timestamp" in piece.batch.schema.names:
+            return piece.batch.column("timestamp")
+        return self._timestamp_column(piece.time_us).slice(0, piece.batch.num_rows)
 
     def _timestamp_column(self, time_us: int) -> pa.Array:
         if self._timestamp is None or self._timestamp[0] != time_us:

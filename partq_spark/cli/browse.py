@@ -76,9 +76,10 @@ def _messages(queue: Queue, partition: int | None, from_offset: int, limit: int)
         batch = piece.batch.slice(0, left)
         left -= batch.num_rows
         headers = batch.column("headers").to_pylist() if "headers" in batch.schema.names else [None] * batch.num_rows
-        rows = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), headers, strict=True)
-        for index, (key, value, row_headers) in enumerate(rows):
-            yield Message(piece.partition, piece.offset + index, piece.time_us, key, value, row_headers)
+        times_us = piece._replace(batch=batch).times_us()
+        rows = zip(times_us, batch.column("key").to_pylist(), batch.column("value").to_pylist(), headers, strict=True)
+        for index, (time_us, key, value, row_headers) in enumerate(rows):
+            yield Message(piece.partition, piece.offset + index, time_us, key, value, row_headers)
         if left == 0:
             return
 

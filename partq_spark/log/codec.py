@@ -48,7 +48,7 @@ def _dump(value: object) -> bytes:
 
 
 def _entry_out(entry: Entry) -> dict[str, object]:
-    return {
+    out: dict[str, object] = {
         "sequence": entry.sequence,
         "token": entry.token,
         "writer": entry.writer,
@@ -59,6 +59,9 @@ def _entry_out(entry: Entry) -> dict[str, object]:
         "segments": entry.segments,
         "slices": entry.slices,
     }
+    if entry.first is not None:
+        out["first"] = entry.first
+    return out
 
 
 def _entry_in(raw: dict[str, Any]) -> Entry:
@@ -72,6 +75,7 @@ def _entry_in(raw: dict[str, Any]) -> Entry:
         headers=raw["headers"],
         segments=tuple(raw["segments"]),
         slices=tuple(map(Slice._make, raw["slices"])),
+        first=(raw["first"][0], raw["first"][1]) if "first" in raw else None,
     )
 
 
@@ -83,6 +87,8 @@ def _ref_out(ref: ChunkRef) -> dict[str, object]:
         "sequence": (ref.first_sequence, ref.last_sequence),
         "time_us": (ref.first_time_us, ref.last_time_us),
         "rows": ref.rows,
+        "bytes": ref.bytes,
+        "slices": ref.slices,
     }
 
 
@@ -96,6 +102,9 @@ def _ref_in(raw: dict[str, Any]) -> ChunkRef:
         first_time_us=raw["time_us"][0],
         last_time_us=raw["time_us"][1],
         rows=tuple(raw["rows"]),
+        # References that were written before they were counted have neither.
+        bytes=raw.get("bytes", 0),
+        slices=raw.get("slices", 0),
     )
 
 

@@ -1,10 +1,11 @@
-"""Trimming messages away and collecting what nothing refers to any more. Functions and one command; nothing runs by
-itself yet.
+"""Trimming messages away and collecting what nothing refers to any more.
 
-Trimming moves earliest offsets in the head. Collection deletes blobs, and must never take one that a sleeping
-publisher or a reader with an old plan still needs: (1) a floor in the head refuses publishes staged too long ago, so a
-blob below it that the head does not name can never be named again; (2) what is found unnamed is only marked, and
-deleted one grace later, for the readers' sake.
+Trimming moves earliest offsets in the head, up to what the groups need: what is known of them comes as an argument,
+for checkpoints are none of the log's business (`partq_spark.retention`).
+
+Collection deletes blobs, and must never take one that a sleeping publisher or a reader with an old plan still needs:
+(1) a floor in the head refuses publishes staged too long ago, so a blob below it that the head does not name can never
+be named again; (2) what is found unnamed is only marked, and deleted one grace later, for the readers' sake.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from partq_spark.errors import Conflict, Invalid
-from partq_spark.log import codec, names, tree
-from partq_spark.log.model import Head, Marks, StageFloor, at
+from partq_spark.log import codec, layouts, names, tree
+from partq_spark.log.model import Group, Head, Marks, StageFloor, at, group_start
 from partq_spark.log.queue import Queue
 from partq_spark.objects.api import Unchanged
 
@@ -32,40 +33,89 @@ class Collected:
     floor_sequence: int
 
 
-def held_back_at(head: Head) -> tuple[int, ...]:
-    """Per partition, the offset that the slowest group still needs; the end where there is no group.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupPositions:
+    """How far a group has acknowledged, as somebody read it: by partition, the offset before which it needs nothing.
 
-    Until checkpoints exist a group needs everything from its start on.
+    `since_sequence` and `rewinds` are those of the group in the head that was read before: what was read counts for
+    that group and for that number of rewinds, and for no other.
     """
+
+    since_sequence: int
+    rewinds: int
+    offsets: Mapping[int, int]
+
+
+Acknowledged = Mapping[str, GroupPositions]
+"""By the group's name. A group that is not in it needs everything from its start on."""
+
+
+def held_back_by(group: Group, known: GroupPositions | None, partition: int) -> int:
+    """The first offset of a partition that a group needs: its start, or what it has acknowledged where that is known
+    of this very group. One that was rewound may have gone back behind its start.
+    """
+    if known is None or not still_counts(group, known):
+        return group_start(group, partition) if group.rewinds == 0 else 0
+    return known.offsets.get(partition, group_start(group, partition))
+
+
+def still_counts(group: Group, known: GroupPositions) -> bool:
+    """Guard: the group has not been rewound, or removed and made again, since its checkpoints were read.
+
+    A rewind moves the checkpoints first and is counted in the head then. So a trim that lands between the two may take
+    what is to come again (the rewind looks, and says so), but never after it was counted.
+    """
+    return same_group(group, known) and not_rewound(group, known)
+
+
+def same_group(group: Group, known: GroupPositions) -> bool:
+    """Guard: not another group under the same name."""
+    return group.since_sequence == known.since_sequence
+
+
+def not_rewound(group: Group, known: GroupPositions) -> bool:
+    """Guard: nobody has rewound the group since."""
+    return group.rewinds == known.rewinds
+
+
+def held_back_at(head: Head, acknowledged: Acknowledged | None = None) -> tuple[int, ...]:
+    """Per partition, the offset that the slowest group still needs; the end where there is no group."""
     held = head.next
-    for group in head.groups.values():
-        held = tuple(min(offset, at(group.start, partition)) for partition, offset in enumerate(held))
+    for name, group in head.groups.items():
+        known = (acknowledged or {}).get(name)
+        held = tuple(min(offset, held_back_by(group, known, partition)) for partition, offset in enumerate(held))
     return held
 
 
-def trim(queue: Queue, before: Sequence[int]) -> Head:
+def trim(queue: Queue, before: Sequence[int], acknowledged: Acknowledged | None = None) -> Head:
     """Make messages below `before` (one offset per partition) unreadable; never beyond the end or what a group needs.
 
-    Returns the new head. Offsets that are below the present earliest ones change nothing.
+    `acknowledged`: what is known of the groups. Returns the new head. Offsets that are below the present earliest ones
+    change nothing, and a partition number that came meanwhile keeps all it has.
     """
+    if len(before) != len(queue.head.next):
+        raise Invalid(f"trim was given {len(before)} offsets, {queue} has {len(queue.head.next)} partitions")
 
     def decide(head: Head) -> Head:
-        if len(before) != len(head.next):
-            raise Invalid(f"trim was given {len(before)} offsets, {queue} has {len(head.next)} partitions")
-        wanted = zip(head.earliest, before, held_back_at(head), strict=True)
-        earliest = tuple(max(now, min(asked, held)) for now, asked, held in wanted)
+        held_at = held_back_at(head, acknowledged)
+        earliest = tuple(
+            max(now, min(at(offsets, partition), held))
+            for partition, (now, held) in enumerate(zip(head.earliest, held_at, strict=True))
+        )
         if earliest == head.earliest:
             return head
         sequence = head.sequence + 1
-        return tree.pruned(replace(head, earliest=earliest, sequence=sequence, trimmed_sequence=sequence))
+        trimmed = replace(head, earliest=earliest, sequence=sequence, trimmed_sequence=sequence)
+        return layouts.without_trimmed(tree.pruned(trimmed))
 
+    offsets = tuple(before)
     return queue.change(decide)
 
 
-def trim_to_time(queue: Queue, time_us: int) -> Head:
+def trim_to_time(queue: Queue, time_us: int, acknowledged: Acknowledged | None = None) -> Head:
     """Trim everything published before `time_us` (Unix, microseconds)."""
     queue.refresh()
-    return trim(queue, queue.offsets_at(time_us))
+    return trim(queue, queue.offsets_at(time_us), acknowledged)
 
 
 def collect(queue: Queue, *, grace_s: float = GRACE_S) -> Collected:

@@ -36,7 +36,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One publish: visible as a whole, in all partitions at once (DIS-08)."""
+    """One publish: visible as a whole, in all partitions at once (DIS-08). Or what compaction made of several."""
 
     sequence: int  # of the head that it came with
     token: str  # tells this publish from every other, also from its own repetition by another process
@@ -47,15 +47,31 @@ class Entry:
     headers: bool  # whether its segments have the headers column
     segments: tuple[str, ...]
     slices: tuple[Slice, ...]  # in publish order for each partition
+    first: tuple[int, int] | None = None  # compacted: sequence and time of the first publish in it
 
     @property
     def rows(self) -> int:
         return sum(piece.rows for piece in self.slices)
 
+    @property
+    def times(self) -> bool:
+        """Whether it was compacted from several publishes: its segments have the timestamp column, and `sequence` and
+        `time_us` are those of the last.
+        """
+        return self.first is not None
+
+    @property
+    def first_sequence(self) -> int:
+        return self.first[0] if self.first is not None else self.sequence
+
+    @property
+    def first_time_us(self) -> int:
+        return self.first[1] if self.first is not None else self.time_us
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChunkRef:
-    """A reference to an immutable chunk: at level 0 it holds entries, at level n references of level n - 1."""
+    """A reference to an immutable chunk: at level 0 it holds entries, above that references of lower levels."""
 
     name: str
     xxh3: str  # 16 hex digits over the chunk's bytes
@@ -65,6 +81,8 @@ class ChunkRef:
     first_time_us: int
     last_time_us: int
     rows: tuple[int, ...]  # messages per partition; shorter than the partition count if later partitions have none
+    bytes: int = 0  # of its slices; 0 in references that were written before they were counted, as `slices`
+    slices: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,6 +208,26 @@ class Head:
     def messages(self) -> int:
         """Messages that can be read now."""
         return sum(self.next) - sum(self.earliest)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Stored (compressed) bytes of the messages that can be read. A slice that is trimmed in part counts whole; a
+        chunk that is trimmed in part counts in proportion to its messages.
+        """
+        total, begin, whole = 0, self.tree_begin, False
+        for ref in self.tree:
+            # Trimming goes from the front, so behind the first chunk that is whole in all partitions all are.
+            whole = whole or all(at(begin, p) >= earliest for p, earliest in enumerate(self.earliest))
+            if whole:
+                total += ref.bytes
+                continue
+            after = add(begin, ref.rows)
+            left = sum(max(end - max(at(begin, p), at(self.earliest, p)), 0) for p, end in enumerate(after))
+            total += ref.bytes * left // max(sum(ref.rows), 1)
+            begin = after
+        for entry in self.entries:
+            total += sum(piece.length for piece in entry.slices if piece.end > self.earliest[piece.partition])
+        return total
 
 
 def add(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from partq_spark.errors import Conflict, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import codec, names, tree
-from partq_spark.log.model import ChunkRef, Head, WriterPage
+from partq_spark.log.model import ChunkRef, Entry, Head, Slice, WriterPage
 from partq_spark.objects.api import ObjectStore, Unchanged
 
 T = TypeVar("T")
@@ -195,4 +195,10 @@ class Queue:
         """Per partition, the first offset published at or after `time_us` (Unix, microseconds); the end if there is
         none.
         """
-        return self.settled(lambda head: tree.offsets_at_time(head, time_us, self.load_chunk))
+        return self.settled(lambda head: tree.offsets_at_time(head, time_us, self.load_chunk, self._times))
+
+    def _times(self, entry: Entry, piece: Slice) -> list[int]:
+        from partq_spark.log.segment import read_slice, times_us  # Arrow, which few seeks need
+
+        name = self.segment_folder + entry.segments[piece.segment]
+        return times_us(read_slice(self.store, name, piece, entry.headers, entry.times))

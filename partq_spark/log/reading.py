@@ -14,22 +14,30 @@ import pyarrow as pa
 
 from partq_spark.errors import Corrupt, ObjectMissing
 from partq_spark.log import names, tree
-from partq_spark.log.model import ChunkRef, Entry, Head, Slice
+from partq_spark.log.model import ChunkRef, Entry, Head, Slice, at
 from partq_spark.log.queue import Queue
-from partq_spark.log.segment import read_slice
+from partq_spark.log.segment import read_slice, times_us
 
 logger = logging.getLogger(__name__)
 
 
 class Piece(NamedTuple):
-    """Consecutive messages of one partition; `batch` has the columns of a segment, `offset` is that of its first
-    row.
+    """Consecutive messages of one partition; `batch` has the columns of a segment, `offset` is that of its first row.
+
+    All were published at `time_us`, unless the batch has the column `timestamp`: then that says when, and `time_us` is
+    the time of the last of those that were compacted with them.
     """
 
     partition: int
     offset: int
     time_us: int
     batch: pa.RecordBatch
+
+    def times_us(self) -> list[int]:
+        """When each message was published (Unix, microseconds)."""
+        if "timestamp" in self.batch.schema.names:
+            return times_us(self.batch)
+        return [self.time_us] * self.batch.num_rows
 
 
 class RangeReader:
@@ -90,7 +98,7 @@ class RangeReader:
             )
         name = self._segment_folder + entry.segments[piece.segment]
         try:
-            batch = read_slice(self._queue.store, name, piece, entry.headers)
+            batch = read_slice(self._queue.store, name, piece, entry.headers, entry.times)
         except Corrupt as error:
             if self._fail or (isinstance(error, ObjectMissing) and not self._is_present()):
                 raise
@@ -110,9 +118,9 @@ class RangeReader:
         rest: dict[int, tuple[int, int]] = {}
         for partition, to in self._ends.items():
             start = self._next[partition]
-            earliest = min(head.earliest[partition], to)
+            earliest = min(at(head.earliest, partition), to)
             if earliest > start:
-                reason = f"trimmed from {self._queue}: its earliest offset is {head.earliest[partition]}"
+                reason = f"trimmed from {self._queue}: its earliest offset is {at(head.earliest, partition)}"
                 if self._fail:
                     raise ObjectMissing(
                         f"offsets {start} to {earliest} of partition {partition} were {reason}; start again from "

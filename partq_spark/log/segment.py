@@ -28,13 +28,17 @@ RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustere
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 PLAIN = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.binary(), nullable=False)])
 WITH_HEADERS = PLAIN.append(pa.field("headers", HEADERS))
+TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 
 
-def segment_schema(headers: bool) -> pa.Schema:
-    """The columns of a segment: `key` (string, nullable), `value` (binary), and `headers` where it has them."""
-    return WITH_HEADERS if headers else PLAIN
+def segment_schema(headers: bool, times: bool = False) -> pa.Schema:
+    """The columns of a segment: `key` (string, nullable), `value` (binary), `headers` where it has them, and
+    `timestamp` (of publishing) where it was compacted from several publishes.
+    """
+    schema = WITH_HEADERS if headers else PLAIN
+    return schema.append(pa.field("timestamp", TIMESTAMP, nullable=False)) if times else schema
 
 
 def check_values(values: pa.Array, first_row: int) -> None:
@@ -96,17 +100,13 @@ class Stager:
         self._stage = stage
         self._seed = seed
         self._schema = segment_schema(headers)
-        # Without Arrow's threads: the other cores have tasks of their own, and small slices are written three times as
-        # fast.
-        self._options = pa.ipc.IpcWriteOptions(compression=_codec(compression), use_threads=False)
+        self._compression = compression
         self._run_bytes = run_bytes
         self._rows = 0
         self._run = _Run(stage.partitions)
         self._name = names.new_segment(stage.sequence)
-        self._slices: list[StagedSlice] = []
         self._exit = ExitStack()
-        self._file: _HashingFile | None = None
-        self._writer: pa.RecordBatchFileWriter | None = None
+        self._segment: SegmentWriter | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -136,15 +136,14 @@ class Stager:
         it.
         """
         self._flush()
-        if self._writer is None or self._file is None:
+        if self._segment is None:
             return None
-        self._writer.close()
         self._exit.close()
         return StagedSegment(
             name=self._name,
             headers=self._schema is WITH_HEADERS,
-            slices=tuple(self._slices),
-            bytes=self._file.position,
+            slices=tuple(self._segment.slices),
+            bytes=self._segment.position,
         )
 
     def _check(self, batch: pa.RecordBatch, row_of: Callable[[int], int]) -> None:
@@ -171,16 +170,57 @@ class Stager:
     def _flush(self) -> None:
         if not self._run.bytes:
             return
-        if self._file is None or self._writer is None:
+        if self._segment is None:
             folder = names.segment_folder(self._stage.namespace, self._stage.queue, self._stage.queue_id)
-            self._file = _HashingFile(self._exit.enter_context(self._store.writer(folder + self._name)), self._schema)
-            self._writer = pa.ipc.new_file(pa.PythonFile(self._file, mode="w"), self._schema, options=self._options)
+            self._segment = self._exit.enter_context(
+                SegmentWriter(self._store, folder + self._name, self._schema, self._compression)
+            )
         for partition, rows in self._run.clustered():
-            start = self._file.begin_slice()
-            self._writer.write_batch(rows)
-            length = self._file.position - start
-            self._slices.append(StagedSlice(partition, start, length, rows.num_rows, self._file.slice_checksum()))
+            self._segment.write(partition, rows)
         self._run = _Run(self._stage.partitions)
+
+
+class SegmentWriter:
+    """Writes one segment object, slice by slice. Leaving it makes it durable; by an exception, leaves no object.
+
+    `slices` are those written so far, `position` the bytes.
+    """
+
+    def __init__(self, store: ObjectStore, path: str, schema: pa.Schema, compression: str = "lz4") -> None:
+        self._store = store
+        self._path = path
+        self._schema = schema
+        # Without Arrow's threads: the other cores have tasks of their own, and small slices are written three times as
+        # fast.
+        self._options = pa.ipc.IpcWriteOptions(compression=_codec(compression), use_threads=False)
+        self._exit = ExitStack()
+        self.slices: list[StagedSlice] = []
+
+    def __enter__(self) -> Self:
+        self._file = _HashingFile(self._exit.enter_context(self._store.writer(self._path)), self._schema)
+        self._writer = pa.ipc.new_file(pa.PythonFile(self._file, mode="w"), self._schema, options=self._options)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._exit.callback(self._writer.close)  # before the store's writer ends
+        self._exit.__exit__(kind, error, trace)
+
+    @property
+    def position(self) -> int:
+        """Bytes written."""
+        return self._file.position
+
+    def write(self, partition: int, rows: pa.RecordBatch) -> StagedSlice:
+        """One slice. `rows` has exactly the columns of the schema."""
+        start = self._file.begin_slice()
+        self._writer.write_batch(rows)
+        length = self._file.position - start
+        piece = StagedSlice(partition, start, length, rows.num_rows, self._file.slice_checksum())
+        self.slices.append(piece)
+        return piece
 
 
 class _Run:
@@ -277,7 +317,7 @@ class _HashingFile:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_slice(store: ObjectStore, name: str, piece: Slice, headers: bool) -> pa.RecordBatch:
+def read_slice(store: ObjectStore, name: str, piece: Slice, headers: bool, times: bool = False) -> pa.RecordBatch:
     """The messages of one slice of the segment object `name`; on a local disk an uncompressed one is not copied.
 
     Raises `ObjectMissing` if the segment is gone, `Corrupt` if the bytes are not those that were published.
@@ -290,7 +330,12 @@ def read_slice(store: ObjectStore, name: str, piece: Slice, headers: bool) -> pa
             f"{piece.partition}, offsets {piece.offset} to {piece.end}): checksum {found}, published with "
             f"{piece.xxh3}; restore the object from a backup"
         )
-    batch = pa.ipc.read_record_batch(pa.py_buffer(data), segment_schema(headers))
+    batch = pa.ipc.read_record_batch(pa.py_buffer(data), segment_schema(headers, times))
     if batch.num_rows != piece.rows:
         raise Corrupt(f"segment {name} has {batch.num_rows} messages at byte {piece.start}, the log says {piece.rows}")
     return batch
+
+
+def times_us(batch: pa.RecordBatch) -> list[int]:
+    """The times of the messages of a batch that has the timestamp column (Unix, microseconds)."""
+    return batch.column("timestamp").cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]

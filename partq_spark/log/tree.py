@@ -8,6 +8,7 @@ Walking prunes by offset, seeking by time; both read only the chunks on their wa
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,7 @@ INLINE_ENTRIES = 64
 FAN_OUT = 16
 
 Load = Callable[[ChunkRef], bytes | memoryview]
+Times = Callable[[Entry, Slice], Sequence[int]]  # the times of a slice of a compacted entry, in microseconds, rising
 Create = Callable[[str, bytes], None]
 
 
@@ -46,14 +48,14 @@ def rolled(head: Head, stage_sequence: int, create: Create) -> Head:
     moved = overflow(head.entries)
     if not moved:
         return head
-    tree = [*head.tree, _leaf(head.entries[:moved], stage_sequence, create)]
+    tree = [*head.tree, leaf(head.entries[:moved], stage_sequence, create)]
     level = 0
     while True:
         first = next((i for i, ref in enumerate(tree) if ref.level <= level), len(tree))
         last = next((i for i, ref in enumerate(tree) if ref.level < level), len(tree))
         if last - first <= FAN_OUT:
             break
-        tree[first : first + FAN_OUT] = [_node(tree[first : first + FAN_OUT], stage_sequence, create)]
+        tree[first : first + FAN_OUT] = [node(tree[first : first + FAN_OUT], stage_sequence, create)]
         level += 1
     return replace(head, tree=tuple(tree), entries=head.entries[moved:])
 
@@ -67,7 +69,8 @@ def rows_of(entries: Sequence[Entry]) -> tuple[int, ...]:
     return tuple(rows.get(partition, 0) for partition in range(max(rows, default=-1) + 1))
 
 
-def _leaf(entries: tuple[Entry, ...], stage_sequence: int, create: Create) -> ChunkRef:
+def leaf(entries: Sequence[Entry], stage_sequence: int, create: Create) -> ChunkRef:
+    """A chunk of entries, created under a new name."""
     data = codec.encode_entries(entries)
     name = names.new_chunk(0, stage_sequence)
     create(name, data)
@@ -75,17 +78,21 @@ def _leaf(entries: tuple[Entry, ...], stage_sequence: int, create: Create) -> Ch
         name=name,
         xxh3=codec.checksum(data),
         level=0,
-        first_sequence=entries[0].sequence,
+        first_sequence=entries[0].first_sequence,
         last_sequence=entries[-1].sequence,
-        first_time_us=entries[0].time_us,
+        first_time_us=entries[0].first_time_us,
         last_time_us=entries[-1].time_us,
         rows=rows_of(entries),
+        bytes=sum(piece.length for entry in entries for piece in entry.slices),
+        slices=sum(len(entry.slices) for entry in entries),
     )
 
 
-def _node(refs: Sequence[ChunkRef], stage_sequence: int, create: Create) -> ChunkRef:
+def node(refs: Sequence[ChunkRef], stage_sequence: int, create: Create, level: int | None = None) -> ChunkRef:
+    """A chunk of references, created under a new name, one level above its first unless `level` says otherwise."""
     data = codec.encode_refs(refs)
-    name = names.new_chunk(refs[0].level + 1, stage_sequence)
+    level = refs[0].level + 1 if level is None else level
+    name = names.new_chunk(level, stage_sequence)
     create(name, data)
     rows: tuple[int, ...] = ()
     for ref in refs:
@@ -93,12 +100,14 @@ def _node(refs: Sequence[ChunkRef], stage_sequence: int, create: Create) -> Chun
     return ChunkRef(
         name=name,
         xxh3=codec.checksum(data),
-        level=refs[0].level + 1,
+        level=level,
         first_sequence=refs[0].first_sequence,
         last_sequence=refs[-1].last_sequence,
         first_time_us=refs[0].first_time_us,
         last_time_us=refs[-1].last_time_us,
         rows=rows,
+        bytes=sum(ref.bytes for ref in refs),
+        slices=sum(ref.slices for ref in refs),
     )
 
 
@@ -192,8 +201,12 @@ def _overlaps(piece: Slice, wanted: Wanted) -> bool:
 # --- seeking ----------------------------------------------------------------------------------------------------------
 
 
-def offsets_at_time(head: Head, time_us: int, load: Load) -> tuple[int, ...]:
-    """Per partition, the offset of the first message published at or after `time_us`; the end where there is none."""
+def offsets_at_time(head: Head, time_us: int, load: Load, times: Times | None = None) -> tuple[int, ...]:
+    """Per partition, the offset of the first message published at or after `time_us`; the end where there is none.
+
+    `times` reads the times of a slice of a compacted entry. Without it such an entry, where the time lies within its
+    span, counts as published at or after: the offsets are then at most too low.
+    """
     offsets = head.tree_begin
     refs, entries = head.tree, head.entries
     while True:
@@ -205,8 +218,36 @@ def offsets_at_time(head: Head, time_us: int, load: Load) -> tuple[int, ...]:
             entries = codec.decode_entries(data, found)
             break
         refs = codec.decode_refs(data, found)
-    offsets = add(offsets, rows_of([entry for entry in entries if entry.time_us < time_us]))
-    return tuple(max(at(offsets, partition), earliest) for partition, earliest in enumerate(head.earliest))
+    # By the slices' own offsets and not by counting: a compacted leaf does without what had been trimmed.
+    reached = {partition: offset for partition, offset in enumerate(offsets) if offset}
+    for entry in entries:
+        if entry.time_us < time_us:
+            reached |= {piece.partition: piece.end for piece in entry.slices}
+        elif entry.first_time_us < time_us and times is not None:
+            for partition in {piece.partition for piece in entry.slices}:
+                mine = [piece for piece in entry.slices if piece.partition == partition]
+                within = _offset_within(entry, mine, time_us, head.earliest[partition], times)
+                reached[partition] = max(within, reached.get(partition, 0))
+    return tuple(max(reached.get(partition, 0), earliest) for partition, earliest in enumerate(head.earliest))
+
+
+def _offset_within(entry: Entry, mine: Sequence[Slice], time_us: int, earliest: int, times: Times) -> int:
+    """The first offset at or after `time_us` among one partition's slices of a compacted entry; their end if there is
+    none. Reads as few of them as halving takes, and none that is below `earliest`.
+    """
+    low = next((i for i, piece in enumerate(mine) if piece.end > earliest), len(mine))
+    high = len(mine)
+    while low < high:
+        middle = (low + high) // 2
+        found = times(entry, mine[middle])
+        before = bisect_left(found, time_us)
+        if before == len(found):
+            low = middle + 1
+        elif before:
+            return mine[middle].offset + before
+        else:
+            high = middle
+    return mine[low].offset if low < len(mine) else mine[-1].end
 
 
 def _skip_refs(

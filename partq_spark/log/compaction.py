@@ -1,0 +1,388 @@
+"""Compaction: many small slices become few large ones, with the same offsets, timestamps and generation.
+
+A step takes a run of neighbouring references of the tree, writes their messages anew, partition by partition, and
+swaps one reference in for the run. What it wrote is rubbish for collection until the swap, and what it replaced after
+it, so a crash at any point does no harm, and a reader with an older plan goes on until the grace is over. A message is
+written anew only where its slice becomes at least four times as large: a logarithmic number of times in its life.
+
+`choose` decides, from references alone; the rest does. When it is done, and how often, is the caller's business.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from partq_spark.errors import ObjectMissing
+from partq_spark.log import codec, names, tree
+from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
+from partq_spark.log.queue import Queue
+from partq_spark.log.segment import RUN_BYTES, TIMESTAMP, SegmentWriter, read_slice, segment_schema
+
+MIN_AGE_S: Final = 300.0
+"""Longer than a publish tries to settle an unknown outcome (`retryTimeout`, 120 s): its token goes with compaction."""
+
+MOST_SLICES: Final = 65_536
+MOST_BYTES: Final = 256 * 1024 * 1024
+"""Of one step, so that it takes seconds, and less memory than its index and two slices."""
+
+SLICE_BYTES: Final = 8 * 1024 * 1024
+SLICE_MESSAGES: Final = 65_536
+"""Of one slice that is written: a ranged read of that size costs little more per byte than a larger one."""
+
+SEGMENT_BYTES: Final = 1024 * 1024
+"""A segment ends with its partition once it has so many; smaller partitions share one, or objects would multiply."""
+
+GAIN: Final = 4
+MOST_TRIES: Final = 4  # runs whose entries are read in one step because their references promised more than they held
+
+
+class Run(NamedTuple):
+    """Neighbouring references that are to become one. `inside`: the references from the head's own down to the chunk
+    that lists them; empty if the head does. `begin`: the offset of each partition at which they begin.
+    """
+
+    refs: tuple[ChunkRef, ...]
+    begin: tuple[int, ...]
+    inside: tuple[ChunkRef, ...] = ()
+
+    @property
+    def top(self) -> tuple[ChunkRef, ...]:
+        """The references of the head that are replaced."""
+        return self.inside[:1] or self.refs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compacted:
+    """What one step did. Bytes and slices are those of the messages that were written anew."""
+
+    messages: int
+    slices_before: int
+    slices: int
+    bytes_before: int
+    bytes: int
+    segments: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What one step may take on. `until_us`: nothing that was published after it (Unix, microseconds)."""
+
+    until_us: int
+    slices: int = MOST_SLICES
+    bytes: int = MOST_BYTES
+    longest_us: int | None = None  # from the first to the last message of a run
+
+    def allow(self, refs: Sequence[ChunkRef]) -> bool:
+        """Whether `refs` can be compacted in one step."""
+        if sum(ref.slices for ref in refs) > self.slices or sum(ref.bytes for ref in refs) > self.bytes:
+            return False
+        return self.longest_us is None or refs[-1].last_time_us - refs[0].first_time_us <= self.longest_us
+
+
+# --- deciding ---------------------------------------------------------------------------------------------------------
+
+
+def choose(
+    refs: Sequence[ChunkRef],
+    begin: tuple[int, ...],
+    earliest: tuple[int, ...],
+    limits: Limits,
+    skip: Collection[str] = (),
+) -> Run | None:
+    """The run of `refs` that saves most slices; None: none is worth it. `begin`: the offsets at which they begin.
+
+    A run is worth it if the average slice of every reference becomes at least `GAIN` times as large. A single reference
+    that is too large for a step is an answer too: look inside it. `skip`: names of references that were tried.
+    """
+    begins = [begin]
+    for ref in refs:
+        begins.append(add(begins[-1], ref.rows))
+    may_go = [
+        # One that was written before slices were counted has 0; what cannot be read may have been collected.
+        ref.slices > 0
+        and ref.last_time_us <= limits.until_us
+        and ref.name not in skip
+        and any(at(after, p) > max(at(before, p), offset) for p, offset in enumerate(earliest))
+        for ref, before, after in zip(refs, begins, begins[1:], strict=False)
+    ]
+    best, best_saved = None, 0
+    for first in range(len(refs)):
+        rows: tuple[int, ...] = ()
+        density = math.inf  # slices per message of the reference that has fewest
+        for last in range(first, len(refs)):
+            ref, run = refs[last], tuple(refs[first : last + 1])
+            allowed = limits.allow(run)
+            if not may_go[last] or (not allowed and (last > first or ref.level == 0)):
+                break
+            rows = add(rows, ref.rows)
+            density = min(density, ref.slices / max(sum(ref.rows), 1))
+            after = _slices_after(rows, sum(ref.bytes for ref in run))
+            saved = sum(ref.slices for ref in run) - after
+            if density * sum(rows) >= GAIN * after and saved > best_saved:
+                best, best_saved = Run(run, begins[first]), saved
+            if not allowed:
+                break
+    return best
+
+
+def _slices_after(rows: Sequence[int], size: int) -> int:
+    """About how many slices it would become, if messages are about of one size."""
+    total = max(sum(rows), 1)
+    return sum(max(math.ceil(r / SLICE_MESSAGES), math.ceil(size * r / total / SLICE_BYTES)) for r in rows if r)
+
+
+# --- doing ------------------------------------------------------------------------------------------------------------
+
+
+def compact(
+    queue: Queue, *, min_age_s: float = MIN_AGE_S, most_slices: int = MOST_SLICES, most_bytes: int = MOST_BYTES
+) -> Compacted | None:
+    """One bounded step; None if nothing is worth it, or others changed what was chosen (then the next call looks).
+
+    Takes what was published at least `min_age_s` ago. With a retention a run spans at most a quarter of it (an hour is
+    always allowed), since what was compacted goes as a whole. Raises `Corrupt` for a damaged slice; nothing is swapped
+    then.
+    """
+    head = queue.refresh()
+    retention_s = head.config.retention_s
+    limits = Limits(
+        until_us=queue.effects.time_us() - int(min_age_s * 1_000_000),
+        slices=most_slices,
+        bytes=most_bytes,
+        longest_us=None if retention_s is None else int(max(retention_s / 4, 3600.0) * 1_000_000),
+    )
+    try:
+        return _compact(queue, head, limits)
+    except ObjectMissing:
+        etag = queue.etag
+        queue.require(head.queue_id)
+        if queue.etag == etag:
+            raise  # the present head names what is gone
+        return None  # trimmed and collected while this step was at it
+
+
+def _compact(queue: Queue, head: Head, limits: Limits) -> Compacted | None:
+    tried: set[str] = set()
+    for _ in range(MOST_TRIES):
+        run = _found(queue, head, limits, tried)
+        if run is None:
+            return None
+        entries = _entries(queue, head, run)
+        plans = _planned(entries)
+        before = sum(len(entry.slices) for entry in entries)
+        if before < GAIN * sum(len(plan.slices) for plan in plans):
+            tried |= {ref.name for ref in run.refs}  # headers or generations alternate, or little is left of it
+            continue
+        written = [_written(queue, head, plan) for plan in plans]
+        if not _swapped(queue, head, run, _reference(queue, head, run, written)):
+            return None
+        return Compacted(
+            messages=sum(entry.rows for entry in written),
+            slices_before=before,
+            slices=sum(len(entry.slices) for entry in written),
+            bytes_before=sum(piece.length for entry in entries for piece in entry.slices),
+            bytes=sum(piece.length for entry in written for piece in entry.slices),
+            segments=sum(len(entry.segments) for entry in written),
+        )
+    return None
+
+
+def _found(queue: Queue, head: Head, limits: Limits, skip: set[str]) -> Run | None:
+    """What `choose` says, from the head downwards into what is too large for a step."""
+    refs, begin = head.tree, head.tree_begin
+    inside: tuple[ChunkRef, ...] = ()
+    passed = {*skip}
+    while True:
+        run = choose(refs, begin, head.earliest, limits, passed)
+        if run is None and inside:
+            # Nothing in there: its parent's average promised more than its parts hold.
+            passed.add(inside[0].name)
+            refs, begin, inside = head.tree, head.tree_begin, ()
+            continue
+        if run is None:
+            return None
+        run = run._replace(inside=inside)
+        if limits.allow(run.refs):
+            return run
+        only = run.refs[0]
+        inside = (*inside, only)
+        refs, begin = codec.decode_refs(queue.load_chunk(only), only), run.begin
+
+
+def _entries(queue: Queue, head: Head, run: Run) -> list[Entry]:
+    """The entries of a run with the slices that can still be read, in publish order."""
+    wanted = {p: (earliest, head.next[p]) for p, earliest in enumerate(head.earliest)}
+    chunks = []
+    begin = run.begin
+    for ref in run.refs:
+        chunks.append((ref, {p: at(begin, p) for p in wanted}))
+        begin = add(begin, ref.rows)
+    return list(tree.walk(tree.LogView(wanted=wanted, chunks=tuple(chunks), entries=()), queue.load_chunk))
+
+
+class _Source(NamedTuple):
+    """One slice to be written anew, and what its entry says of it."""
+
+    entry: Entry
+    piece: Slice
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    """One entry to be written: of consecutive entries with one generation, all with headers or all without."""
+
+    entries: tuple[Entry, ...]
+    slices: tuple[tuple[_Source, ...], ...]  # those that become one slice; partitions rising
+
+
+def _planned(entries: Sequence[Entry]) -> list[_Plan]:
+    plans = []
+    for _, alike in groupby(entries, lambda entry: (entry.generation, entry.headers)):
+        together = tuple(alike)
+        of_partition: dict[int, list[_Source]] = defaultdict(list)
+        for entry in together:
+            for piece in entry.slices:
+                of_partition[piece.partition].append(_Source(entry, piece))
+        slices = [cut for partition in sorted(of_partition) for cut in _cut(of_partition[partition])]
+        plans.append(_Plan(entries=together, slices=tuple(slices)))
+    return plans
+
+
+def _cut(sources: Sequence[_Source]) -> Iterator[tuple[_Source, ...]]:
+    """One partition's slices, as many together as one slice may hold, at least one."""
+    held: list[_Source] = []
+    rows = size = 0
+    for source in sources:
+        if held and (rows + source.piece.rows > SLICE_MESSAGES or size + source.piece.length > SLICE_BYTES):
+            yield tuple(held)
+            held, rows, size = [], 0, 0
+        held.append(source)
+        rows, size = rows + source.piece.rows, size + source.piece.length
+    if held:
+        yield tuple(held)
+
+
+def _written(queue: Queue, head: Head, plan: _Plan) -> Entry:
+    """Write the segments of one compacted entry; the entry. In memory is one slice and what it is made of."""
+    first, last = plan.entries[0], plan.entries[-1]
+    schema = segment_schema(first.headers, times=True)
+    segments: list[str] = []
+    slices: list[Slice] = []
+    with ExitStack() as open_segment:
+        writer: SegmentWriter | None = None
+        partition = -1
+        for sources in plan.slices:
+            if writer is None or (sources[0].piece.partition != partition and writer.position >= SEGMENT_BYTES):
+                open_segment.close()
+                segments.append(names.new_segment(head.sequence))
+                path = queue.segment_folder + segments[-1]
+                writer = open_segment.enter_context(SegmentWriter(queue.store, path, schema))
+            partition, offset = sources[0].piece.partition, sources[0].piece.offset
+            for batch in _joined(_read(queue, source, schema) for source in sources):
+                made = writer.write(partition, batch)
+                slices.append(
+                    Slice(partition, len(segments) - 1, made.start, made.length, offset, made.rows, made.xxh3)
+                )
+                offset += made.rows
+    return Entry(
+        sequence=last.sequence,
+        token=names.new_id(),
+        writer=None,
+        batch=0,
+        time_us=last.time_us,
+        generation=last.generation,
+        headers=last.headers,
+        segments=tuple(segments),
+        slices=tuple(slices),
+        first=(first.first_sequence, first.first_time_us),
+    )
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All of them as one, unless that is more than a run in memory: what compresses well can become very large."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        size = batch.nbytes
+        if held and held_bytes + size > RUN_BYTES:
+            yield pa.concat_batches(held)
+            held, held_bytes = [], 0
+        held.append(batch)
+        held_bytes += size
+    yield pa.concat_batches(held)
+
+
+def _read(queue: Queue, source: _Source, schema: pa.Schema) -> pa.RecordBatch:
+    entry, piece = source
+    name = queue.segment_folder + entry.segments[piece.segment]
+    batch = read_slice(queue.store, name, piece, entry.headers, entry.times)
+    if entry.times:
+        return batch
+    times = pa.py_buffer(struct.pack("=q", entry.time_us) * batch.num_rows)  # pa.scalar would import pandas
+    column = pa.Array.from_buffers(TIMESTAMP, batch.num_rows, [None, times], null_count=0)
+    return pa.RecordBatch.from_arrays([*batch.columns, column], schema=schema)
+
+
+def _reference(queue: Queue, head: Head, run: Run, entries: Sequence[Entry]) -> ChunkRef:
+    """The chunks that lead to `entries`; the reference to the highest, which takes the place of the run's `top`.
+
+    It has the level of the last one that it replaces, so that the levels of the head's tree go on falling, and counts
+    the same messages, also those that had been trimmed: offsets are found by counting.
+    """
+    rows: tuple[int, ...] = ()
+    for ref in run.refs:
+        rows = add(rows, ref.rows)
+    made = replace(tree.leaf(entries, head.sequence, queue.create_blob), rows=rows)
+    if not run.inside and run.refs[-1].level > 0:
+        return tree.node([made], head.sequence, queue.create_blob, run.refs[-1].level)
+    old = run.refs
+    for parent in reversed(run.inside):
+        children = codec.decode_refs(queue.load_chunk(parent), parent)
+        first = children.index(old[0])
+        children = (*children[:first], made, *children[first + len(old) :])
+        made, old = tree.node(children, head.sequence, queue.create_blob, parent.level), (parent,)
+    return made
+
+
+def _swapped(queue: Queue, head: Head, run: Run, made: ChunkRef) -> bool:
+    """Put `made` in place of the run; whether it stands there."""
+
+    def decide(present: Head) -> Head:
+        first = where_it_stands(present, run)
+        if first is None or not above_floor(present, head.sequence):
+            return present  # also after an earlier try whose answer was lost
+        return replace(
+            present,
+            sequence=present.sequence + 1,
+            tree=(*present.tree[:first], made, *present.tree[first + len(run.top) :]),
+            trimmed_sequence=tokens_gone_until(present, run),
+        )
+
+    return made in queue.change(decide).tree
+
+
+def where_it_stands(head: Head, run: Run) -> int | None:
+    """Guard: where the run begins in the head's tree, if it is there as it was chosen; anything else is left alone."""
+    for first in range(len(head.tree) - len(run.top) + 1):
+        if head.tree[first : first + len(run.top)] == run.top:
+            return first
+    return None
+
+
+def above_floor(head: Head, staged: int) -> bool:
+    """Guard: what was written under this sequence number may have been collected already if the floor has passed it."""
+    return staged >= head.floor.sequence
+
+
+def tokens_gone_until(head: Head, run: Run) -> int:
+    """Guard: a publish that looks for its token among what is compacted must not take it for never published."""
+    return max(head.trimmed_sequence, run.refs[-1].last_sequence)
