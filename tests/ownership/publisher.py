@@ -10,8 +10,9 @@ import signal
 import sys
 import time
 
-from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.publish import stage_for
 from partq_spark.log.queue import Queue
+from partq_spark.log.restaging import publish_staged
 from partq_spark.objects import open_store
 from tests.log.queues import staged
 
@@ -32,7 +33,7 @@ def main(store_url: str, namespace: str, name: str, messages: int, interval_s: f
         rows = [(key_of(each, keys), b"%d" % each) for each in range(number, number + messages)]
         number += messages
         stage = stage_for(queue)
-        publish(queue, stage, staged(queue, stage, rows))
+        publish_staged(queue, stage, staged(queue, stage, rows), seed=str(number))
         due_s = max(due_s + interval_s, time.monotonic())
         time.sleep(max(0.0, due_s - time.monotonic()))
     sys.stdout.write(f"{number}\n")

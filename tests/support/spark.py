@@ -20,8 +20,9 @@ import pytest
 
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.publish import Identity, Published, publish, stage_for
+from partq_spark.log.publish import Identity, Published, stage_for
 from partq_spark.log.queue import Effects, Queue
+from partq_spark.log.restaging import publish_staged
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.objects import open_store
 from tests.support.messages import Message, browse
@@ -152,7 +153,7 @@ class Lab:
                 segment = stager.finish()
             if segment is not None:
                 staged.append(segment)
-        return publish(queue, stage, staged, identity)
+        return publish_staged(queue, stage, staged, identity, seed=f"{name}/{stage.sequence}")
 
     def browse(self, name: str) -> list[Message]:
         """All messages of a queue, partition by partition, read without Spark."""
