@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from partq_spark.errors import Invalid, ObjectMissing
+from partq_spark.log.layouts import waits
 from partq_spark.log.model import Entry, Head, at
 from partq_spark.options import Place
 
@@ -91,6 +92,23 @@ def continued(
         if partition in result:
             result[partition] = min(max(offset, earliest), end)
     return result
+
+
+def with_new_partitions(head: Head, reached: Positions) -> dict[int, int]:
+    """`reached` for the partitions of `head`: those that it does not name begin at their beginning."""
+    return {partition: reached.get(partition, earliest) for partition, earliest in enumerate(head.earliest)}
+
+
+def barred_ends(head: Head, reached: Positions, ends: Positions) -> dict[int, int]:
+    """`ends` as far as the order of keys allows a query that is done with everything below `reached` (RES-03).
+
+    While the count changes, a message waits for those of an earlier layout that it may share its key with. Somebody can
+    always go on: what is left of the oldest layout waits for nothing.
+    """
+    allowed = dict(ends)
+    for partition, wait in waits(head, reached, reached).items():
+        allowed[partition] = min(allowed[partition], wait.until)
+    return allowed
 
 
 def _trimmed(head: Head, partition: int, start: int, to: int) -> tuple[str, str]:

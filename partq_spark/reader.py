@@ -208,6 +208,7 @@ class PartqStreamReader(StreamReader):
         moved = before is None or any(at[partition] != offset for partition, offset in reached.items())
         if not moved and not _any_news(at, self._ends(head, at)):
             head = self._wait_for_news(head, before, at)
+            at = planning.with_new_partitions(head, at)
             if not _any_news(at, self._ends(head, at)):
                 self._reached = at
                 return start  # itself: a different text would be an empty batch (spark-traps 6)
@@ -260,10 +261,12 @@ class PartqStreamReader(StreamReader):
         return head
 
     def _ends(self, head: Head, at: Mapping[int, int]) -> dict[int, int]:
-        if self._target is None:
-            return {partition: head.next[partition] for partition in at}
-        # Never beyond what there is: the queue may have been restored from an older copy since the target was set.
-        return {p: max(offset, min(head.next[p], self._target.get(p, offset))) for p, offset in at.items()}
+        """How far the next batch may go. Everything below `at` is dealt with: Spark asks when its batch is complete."""
+        ends = {partition: head.next[partition] for partition in at}
+        if self._target is not None:
+            # Never beyond what there is: the queue may have been restored from an older copy since the target was set.
+            ends = {p: max(offset, min(ends[p], self._target.get(p, offset))) for p, offset in at.items()}
+        return planning.barred_ends(head, at, ends)
 
     def _wait_for_news(self, head: Head, before: BatchEnd | None, at: Mapping[int, int]) -> Head:
         """An idle look: waits up to `pollInterval` for news, and returns at once when there is some."""
@@ -273,8 +276,10 @@ class PartqStreamReader(StreamReader):
         while (left_s := deadline_s - (now_s := time.monotonic())) > 0:
             time.sleep(min(self.pace.look_s(now_s), left_s))
             fresh = self._fresh_head(before)  # which may be another queue's by now
-            if fresh is not head and _any_news(at, self._ends(fresh, at)):
-                return fresh
+            if fresh is not head:
+                now_at = planning.with_new_partitions(fresh, at)
+                if _any_news(now_at, self._ends(fresh, now_at)):
+                    return fresh
             head = fresh
         return head
 
