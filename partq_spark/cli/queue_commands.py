@@ -32,6 +32,9 @@ COMMANDS = {
     "describe": Lazy("partq_spark.cli.queue_commands:describe", "Show what a queue is and what it holds."),
     "alter": Lazy("partq_spark.cli.queue_commands:alter", "Change a queue's settings."),
     "delete": Lazy("partq_spark.cli.queue_commands:delete", "Delete a queue and its messages for good."),
+    "subscribe": Lazy("partq_spark.cli.topic_commands:subscribe", "Let a queue attract messages by their topics."),
+    "unsubscribe": Lazy("partq_spark.cli.topic_commands:unsubscribe", "Take subscriptions back."),
+    "subscriptions": Lazy("partq_spark.cli.topic_commands:subscriptions", "List which queue attracts which topics."),
     "trim": Lazy("partq_spark.cli.housekeeping_commands:trim", "Make old messages unreadable."),
     "collect": Lazy("partq_spark.cli.housekeeping_commands:collect", "Delete stored objects that nothing needs."),
 }
