@@ -164,7 +164,7 @@ FIELDS: Final = (
     _seconds(
         "housekeeping.compaction_min_age_s",
         "PARTQ_COORDINATOR_COMPACTION_MIN_AGE_S",
-        60.0,
+        300.0,
         0,
         604800,
         "what was published more lately is not compacted yet",

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from coordinator import housekeeping
 from coordinator.facts import GroupFacts, facts_of
+from coordinator.housekeeping import QueueFacts
 from partq_spark.errors import Invalid
 from partq_spark.flow.model import GroupKey
 from partq_spark.log import names
@@ -20,6 +22,7 @@ from partq_spark.objects.api import Document, ObjectStore, Unchanged
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Seen:
     etag: str
+    queue: QueueFacts
     groups: Mapping[GroupKey, GroupFacts] = field(default_factory=dict)
 
 
@@ -37,6 +40,11 @@ class Heads:
         with self._lock:
             seen = list(self._seen.values())
         return {key: facts for each in seen for key, facts in each.groups.items()}
+
+    def facts(self) -> dict[str, QueueFacts]:
+        """What housekeeping has to know of all queues, as last seen."""
+        with self._lock:
+            return {queue: each.queue for queue, each in self._seen.items()}
 
     def queues(self) -> list[str]:
         """The queues to look at: those that are there by their folders, and those that were. Raises as the store."""
@@ -59,7 +67,7 @@ class Heads:
         head = decode_head(document.body, name)
         groups = {GroupKey(self.namespace, queue, group): facts_of(head, made) for group, made in head.groups.items()}
         with self._lock:
-            self._seen[queue] = _Seen(etag=document.etag, groups=groups)
+            self._seen[queue] = _Seen(etag=document.etag, queue=housekeeping.facts_of(head), groups=groups)
 
     def now(self, key: GroupKey) -> GroupFacts:
         """One group, looked at now. Raises as `look`, and `Invalid` if the group is gone."""

@@ -20,7 +20,9 @@ _REQUEST_WAIT_S: Final = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Status:
-    """What the process says of itself. `looked_s`: seconds since its last round. `problem` is empty if all is well."""
+    """What the process says of itself. `looked_s`: seconds since its last round. `problem` is empty if all is well.
+    `housekeeper`: it looks after the storage of its namespace.
+    """
 
     alive: bool
     ready: bool
@@ -29,6 +31,7 @@ class Status:
     leading: int
     failing: int
     problem: str = ""
+    housekeeper: bool = False
 
 
 class HealthServer:

@@ -18,6 +18,7 @@ from coordinator.effects_pool import Pool, Run, in_a_row
 from coordinator.facts import GroupFacts
 from coordinator.heads import Heads
 from coordinator.health import Status
+from coordinator.housekeeper import Housekeeper
 from coordinator.inbox import TURN_S, Asked, Inbox, Looked, Message, News, Stepped, Stop
 from coordinator.leadership import Timing
 from coordinator.life import StoreLife
@@ -67,6 +68,15 @@ class Service:
         )
         self._life = StoreLife(ownership)
         self._heads = Heads(store, settings.namespace)
+        self._housekeeper = Housekeeper(
+            settings,
+            store=store,
+            ownership=ownership,
+            life=self._life,
+            heads=self._heads,
+            effects=self._effects,
+            log=log,
+        )
         self._workers = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
         self._fences = Pool(settings.fence_threads, "fence")
         # On a disk a look takes microseconds, and handing it to another thread takes more.
@@ -104,12 +114,15 @@ class Service:
             leading=sum(group.runtime.leading for group in groups),
             failing=len(failing),
             problem=problem,
+            housekeeper=self._housekeeper.leading,
         )
 
     def run(self) -> None:
         """Until `stop`. Raises `Invalid` if the ownership store can never be used as configured."""
         if self._reach_ownership():
             threading.Thread(target=self._listen, name="news", daemon=True).start()
+            if self._settings.housekeeping:
+                self._housekeeper.start()
             while not self._stopping.is_set():
                 self._take_inbox(self._begin_what_is_due())
         self._end()
@@ -146,6 +159,7 @@ class Service:
     def _end(self) -> None:
         """Let what runs come to its end, give up the leases, within `STOP_WAIT_S`."""
         deadline_s = time.monotonic() + STOP_WAIT_S
+        self._housekeeper.stop()
         self._log("info", "stopping", leading=sum(group.runtime.leading for group in self._groups.values()))
         left = 0
         for key, group in self._groups.items():
@@ -165,6 +179,7 @@ class Service:
             else:
                 left -= 1
                 released += not message.error
+        self._housekeeper.join(deadline_s - time.monotonic())
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._fences.close()
         self._log("info", "stopped", leases_released=released)
