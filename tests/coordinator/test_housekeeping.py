@@ -1,0 +1,234 @@
+"""Which housekeeping is due when: from few facts, with the time as an argument; and what becomes of a failing queue."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from coordinator.heads import Heads
+from coordinator.housekeeper import LEASE_LOOKS, Housekeeper, Step
+from coordinator.housekeeping import Done, QueueFacts, Rules, Task, Work, due, facts_of
+from coordinator.life import StoreLife
+from coordinator.settings import Settings, load_settings
+from partq_spark.errors import Corrupt, Unavailable
+from partq_spark.flow.effects import Effects
+from partq_spark.flow.stores.memory import MemoryServer
+from partq_spark.log import admin
+from partq_spark.log.model import QueueConfig
+from partq_spark.objects.memory import MemoryStore
+
+S = 1_000_000
+RULES = Rules(collection_grace_s=86_400.0, compaction_min_age_s=300.0)
+NOW_US = 1_795_000_000 * S
+FACTS = QueueFacts(queue_id="q1", sequence=7, retention_s=60.0, oldest_us=NOW_US - 90 * S, chunks_us=None)
+
+
+def works(
+    facts: QueueFacts, done: dict[Work, Done] | None = None, *, rules: Rules = RULES, now_s: float = 1000.0
+) -> list[Work]:
+    """What is due for one queue."""
+    tasks = {Task("orders", facts.queue_id, work): each for work, each in (done or {}).items()}
+    return [task.work for task in due({"orders": facts}, tasks, rules, now_s=now_s, now_us=NOW_US)]
+
+
+def ended(ago_s: float, empty_at: int | None = None) -> Done:
+    return Done(at_s=1000.0 - ago_s, at_us=NOW_US - int(ago_s * S), empty_at=empty_at)
+
+
+# --- deciding ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_without_retention_keeps_everything() -> None:
+    assert works(replace(FACTS, retention_s=None)) == [Work.COLLECT]
+
+
+def test_nothing_is_trimmed_before_the_oldest_message_is_old_enough() -> None:
+    assert Work.RETAIN in works(FACTS)
+    assert Work.RETAIN not in works(replace(FACTS, oldest_us=NOW_US - 59 * S))
+    assert Work.RETAIN not in works(replace(FACTS, oldest_us=None)), "nothing can be read"
+
+
+@pytest.mark.parametrize(
+    ("retention_s", "interval_s"), [(0.0, 5), (1.0, 5), (60.0, 15), (240.0, 60), (7 * 86_400.0, 60)]
+)
+def test_trimming_comes_four_times_in_a_retention_within_limits(retention_s: float, interval_s: float) -> None:
+    facts = replace(FACTS, retention_s=retention_s, oldest_us=0)
+    assert Work.RETAIN not in works(facts, {Work.RETAIN: ended(interval_s - 0.1)})
+    assert Work.RETAIN in works(facts, {Work.RETAIN: ended(interval_s)})
+
+
+@pytest.mark.parametrize(("grace_s", "interval_s"), [(1.0, 30), (60.0, 30), (86_400.0, 21_600)])
+def test_collection_comes_four_times_in_a_grace(grace_s: float, interval_s: float) -> None:
+    rules = replace(RULES, collection_grace_s=grace_s)
+    assert Work.COLLECT not in works(FACTS, {Work.COLLECT: ended(interval_s - 0.1)}, rules=rules)
+    assert Work.COLLECT in works(FACTS, {Work.COLLECT: ended(interval_s)}, rules=rules)
+
+
+def test_compaction_waits_for_chunks_that_are_old_enough() -> None:
+    assert Work.COMPACT not in works(FACTS), "no chunk"
+    young, old = NOW_US - 299 * S, NOW_US - 300 * S
+    assert Work.COMPACT not in works(replace(FACTS, chunks_us=(young, young)))
+    assert Work.COMPACT in works(replace(FACTS, chunks_us=(old, young)))
+    assert Work.COMPACT not in works(replace(FACTS, chunks_us=(old, young)), {Work.COMPACT: ended(29.9)})
+    assert Work.COMPACT in works(replace(FACTS, chunks_us=(old, young)), {Work.COMPACT: ended(30)})
+
+
+def test_a_head_that_had_nothing_to_compact_is_not_looked_through_again() -> None:
+    old = replace(FACTS, chunks_us=(NOW_US - 999 * S, NOW_US - 500 * S))
+    assert Work.COMPACT not in works(old, {Work.COMPACT: ended(40, empty_at=7)})
+    assert Work.COMPACT in works(replace(old, sequence=8), {Work.COMPACT: ended(40, empty_at=7)}), "it has changed"
+    grown = replace(FACTS, chunks_us=(NOW_US - 999 * S, NOW_US - 310 * S))
+    assert Work.COMPACT in works(grown, {Work.COMPACT: ended(40, empty_at=7)}), "more of it is old enough now"
+
+
+def test_a_queue_made_again_under_its_name_begins_anew() -> None:
+    done = {Work.COLLECT: ended(1)}
+    tasks = {Task("orders", "former", work): each for work, each in done.items()}
+    assert Task("orders", "q1", Work.COLLECT) in due({"orders": FACTS}, tasks, RULES, now_s=1000.0, now_us=NOW_US)
+
+
+def test_what_waits_longest_comes_first() -> None:
+    quiet = replace(FACTS, retention_s=None)
+    queues = {"a": quiet, "b": quiet, "c": quiet}
+    done = {Task("a", "q1", Work.COLLECT): ended(90_000), Task("b", "q1", Work.COLLECT): ended(95_000)}
+    assert [task.queue for task in due(queues, done, RULES, now_s=1000.0, now_us=NOW_US)] == ["c", "b", "a"]
+
+
+def test_the_facts_of_a_head() -> None:
+    store = MemoryStore(clock=lambda: 0.0, rng=random.Random(7))
+    queue = admin.create_queue(store, "default", "orders", 2, QueueConfig(retention_s=60.0))
+    facts = facts_of(queue.head)
+    assert facts == QueueFacts(
+        queue_id=queue.head.queue_id, sequence=1, retention_s=60.0, oldest_us=None, chunks_us=None
+    )
+
+
+# --- doing ------------------------------------------------------------------------------------------------------------
+
+
+class House:
+    """Queues in memory, an ownership store, and housekeepers whose steps are told apart and may fail."""
+
+    def __init__(self, *queues: str) -> None:
+        self.now_s = 1000.0
+        self.objects = MemoryStore(clock=lambda: self.now_s, rng=random.Random(7))
+        self.server = MemoryServer(now_s=lambda: self.now_s)
+        self.log: list[tuple[str, str | None]] = []
+        self.heads = Heads(self.objects, "default")
+        for name in queues:
+            admin.create_queue(self.objects, "default", name, 1)
+            self.heads.look(name)
+
+    def settings(self, name: str) -> Settings:
+        environ = {"HOME": "/home/someone", "PARTQ_OWNERSHIP": "store", "PARTQ_COORDINATOR_NAME": name}
+        return load_settings(None, {**environ, "PARTQ_COORDINATOR_HOUSEKEEPING_LOOK_S": "1"})
+
+    def _say(self, level: str, event: str, /, **facts: object) -> None:
+        self.log.append((event, str(facts["queue"]) if "queue" in facts else None))
+
+    def keeper(self, name: str, do: Callable[[Task], Step]) -> Housekeeper:
+        ownership = self.server.open()
+        return Housekeeper(
+            self.settings(name),
+            store=self.objects,
+            ownership=ownership,
+            life=StoreLife(ownership),
+            heads=self.heads,
+            effects=Effects(now_s=lambda: self.now_s),
+            log=self._say,
+            do=do,
+            time_us=lambda: int(self.now_s * S),
+        )
+
+
+def nothing(_: Task) -> Step:
+    return Step(event=None, facts={}, empty=True)
+
+
+def test_a_queue_that_fails_is_told_once_and_stops_no_other() -> None:
+    house = House("bad", "good")
+    done: list[str] = []
+
+    def do(task: Task) -> Step:
+        if task.queue == "bad" and house.now_s < 80_000:
+            raise Corrupt("its log is damaged (test)")
+        done.append(task.queue)
+        return nothing(task)
+
+    keeper = house.keeper("a", do)
+    for _ in range(4):
+        keeper.look()
+        house.now_s += 21_600
+    assert done == ["good", "good", "good", "good"]
+    assert [each for each in house.log if each[1]] == [("housekeeping_failed", "bad")]
+    keeper.look()
+    assert done[-2:] == ["bad", "good"]
+    assert house.log[-1] == ("housekeeping_recovered", "bad")
+
+
+def test_a_mistake_in_a_step_ends_nothing() -> None:
+    house = House("orders")
+    keeper = house.keeper("a", lambda task: Step(event="done", facts={"oops": str(1 // 0)}))
+    keeper.look()
+    assert ("housekeeping_failed", "orders") in house.log
+
+
+def test_only_one_of_two_is_the_housekeeper_and_the_other_follows_when_it_is_silent() -> None:
+    house = House("orders")
+    done: list[str] = []
+
+    def by(name: str) -> Callable[[Task], Step]:
+        def do(task: Task) -> Step:
+            done.append(name)
+            return nothing(task)
+
+        return do
+
+    first, second = house.keeper("first", by("first")), house.keeper("second", by("second"))
+    first.look()
+    second.look()
+    assert (first.leading, second.leading) == (True, False)
+    for _ in range(LEASE_LOOKS * 3):  # both live
+        house.now_s += 1
+        first.look()
+        second.look()
+    assert done == ["first"]
+    for _ in range(LEASE_LOOKS + 1):  # the first was killed
+        house.now_s += 1
+        second.look()
+    assert second.leading
+    assert done == ["first", "second"], "it knows nothing of what the first did, and looks at once"
+    first.look()  # it was only asleep
+    assert not first.leading
+    assert ("housekeeping_lease_lost", None) in house.log
+
+
+def test_no_step_begins_after_the_wish_to_end() -> None:
+    house = House("a", "b", "c")
+    done: list[str] = []
+
+    def do(task: Task) -> Step:
+        done.append(task.queue)
+        keeper.stop()
+        return nothing(task)
+
+    keeper = house.keeper("a", do)
+    keeper.look()
+    assert done == ["a"]
+
+
+def test_an_ownership_store_that_does_not_answer_is_told_once() -> None:
+    house = House("orders")
+    keeper = house.keeper("a", nothing)
+
+    def away(*_: object) -> None:
+        raise Unavailable("it does not answer (test)")
+
+    keeper._leadership.look = away  # type: ignore[method-assign,assignment]
+    for _ in range(3):
+        keeper.look()
+        house.now_s += 1
+    assert house.log == [("housekeeping_failed", None)]
