@@ -1,11 +1,13 @@
-"""`partq publish`: everything in a file, or on standard input, becomes one publish: all of it or nothing."""
+"""`partq publish`: everything in a file, or on standard input, becomes one publish to a queue, or to each of those that
+attract its topic: all of it or nothing, for each of them. How that is reported is `publish_view`'s.
+"""
 
 from __future__ import annotations
 
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +16,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from partq_spark.cli import output
-from partq_spark.cli.arguments import Checked, Target, checked, json_option, queue_argument, target_options
+from partq_spark.cli.arguments import (
+    NAME,
+    Checked,
+    Target,
+    checked,
+    json_option,
+    target_options,
+    wrong_use,
+)
+from partq_spark.cli.publish_view import Report, Staged, print_report
 from partq_spark.cli.sources import STANDARD_INPUT, drain_standard_input, kind_of, open_source
+from partq_spark.cli.topic_commands import TOPIC
 from partq_spark.errors import Invalid
+from partq_spark.log.model import DEFAULT_MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from partq_spark.log.publish import Identity, Published, Stage, StagedSegment
+    from partq_spark.fanout import Outcome, Plan, StagedFor
+    from partq_spark.log.publish import Identity
     from partq_spark.log.queue import Queue
+    from partq_spark.objects import ObjectStore
 
 
 def _publish_id(text: str) -> str:
@@ -31,29 +45,24 @@ def _publish_id(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Staged:
-    """What was read and lies in the store, not yet published."""
+class Prepared:
+    """What is known before anything is read. `known`: the queues that have this publish id already."""
 
-    segment: StagedSegment | None  # None: no message
-    messages: int
-    without_key: int
-    source: str
-    meaning: str
+    plan: Plan
+    queues: Mapping[str, Queue]
+    identity: Identity | None
+    known: list[Outcome]
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
-    """How it ended, for people and machines."""
-
-    queue: str
-    publish_id: str | None
-    staged: Staged | None  # None: this publish id had been published before anything was read
-    published: Published | None  # None: there was nothing to publish
-    took_s: float
+    @property
+    def is_done(self) -> bool:
+        """Whether all have it, so that nothing need be read."""
+        return bool(self.known) and len(self.known) == len(self.plan.destinations)
 
 
 @click.command("publish")
-@queue_argument
+@click.argument("name", type=NAME, required=False)
+@click.option("--topic", type=TOPIC, metavar="TOPIC", help="Publish to every queue that attracts it, instead of NAME.")
+@click.option("--fail-unattracted", is_flag=True, help="With --topic: an error if no queue attracts it.")
 @click.option(
     "--file",
     "path",
@@ -74,7 +83,9 @@ class Report:
 @target_options
 def publish(
     target: Target,
-    name: str,
+    name: str | None,
+    topic: str | None,
+    fail_unattracted: bool,
     path: str,
     key_column: str | None,
     whole_rows: bool,
@@ -88,87 +99,112 @@ def publish(
 
     A table with a column 'value' holds messages: key, value, headers. In any other table each row is published as a
     JSON object, and --key-column says which column is the key. Numbers as keys become their text.
+
+    With --topic they go to every queue that attracts it (partq queue subscribe), all or nothing for each: with a
+    --publish-id a repetition completes what was cut off.
     """
+    to = _checked_use(name, topic, fail_unattracted)
     if path != STANDARD_INPUT:
         checked(lambda: kind_of(path))
     elif sys.stdin.isatty():
         click.echo('Reading JSON lines, {"key": "a", "value": "text"}; Ctrl-D ends.', err=True)
     begun_s = time.monotonic()
     staged: Staged | None = None
-    with target.queue(name) as queue:
+    segments: list[StagedFor] = []
+    with target.store() as store:
         try:
-            stage, identity, done = _prepare(queue, publish_id)
-            if done is None:
-                staged = _stage(queue, stage, path, key_column, whole_rows, seed=publish_id)
+            prepared = _prepare(target, store, to, publish_id, by_topic=topic is not None)
+            if topic is not None and fail_unattracted and not prepared.plan.destinations:
+                raise Invalid(
+                    f"no queue of namespace {target.namespace!r} attracts {topic}: nothing was published; let one with "
+                    f"`partq queue subscribe NAME {topic}`"
+                )
+            if not prepared.is_done:
+                staged, segments = _stage(store, prepared.plan, path, key_column, whole_rows, seed=publish_id)
             elif path == STANDARD_INPUT:
                 drain_standard_input()
         except KeyboardInterrupt:
             raise click.ClickException("interrupted: nothing was published") from None
         with _uninterrupted(publish_id):
-            if staged is not None and staged.segment is not None:
-                done = _commit(queue, stage, staged.segment, identity)
-            _print(
-                Report(
-                    queue=str(queue),
-                    publish_id=publish_id,
-                    staged=staged,
-                    published=done,
-                    took_s=time.monotonic() - begun_s,
-                ),
-                as_json,
+            report = Report(
+                namespace=target.namespace,
+                topic=topic,
+                publish_id=publish_id,
+                staged=staged,
+                outcomes=prepared.known if staged is None else _commit(prepared, segments),
+                took_s=time.monotonic() - begun_s,
             )
+            print_report(report, as_json)
 
 
-def _prepare(queue: Queue, publish_id: str | None) -> tuple[Stage, Identity | None, Published | None]:
-    """What staging needs; and how it ended, if this publish id is known already: then nothing need be read at all."""
+def _checked_use(name: str | None, topic: str | None, fail_unattracted: bool) -> str:
+    """Where to: the queue, or the topic."""
+    if name is not None and topic is not None:
+        wrong_use("NAME and --topic exclude each other: the topic says which queues get the messages.")
+    if topic is None and fail_unattracted:
+        wrong_use("--fail-unattracted is for --topic: leave it out.")
+    return name or topic or wrong_use("nothing says where to: give the queue's NAME, or --topic.")
+
+
+def _prepare(target: Target, store: ObjectStore, to: str, publish_id: str | None, *, by_topic: bool) -> Prepared:
+    """Where the messages go, and who has this publish id already."""
+    from partq_spark import fanout
     from partq_spark.log import writers
-    from partq_spark.log.publish import Identity, Published, stage_for
+    from partq_spark.log.publish import Identity, Published
+    from partq_spark.log.queue import Effects, Queue
+    from partq_spark.log.subscriptions import Namespace
 
-    stage = stage_for(queue)
+    effects = Effects(retry_timeout_s=target.retry_timeout_s)
+    if by_topic:
+        queues = {queue.name: queue for queue in Namespace(store, target.namespace, effects).queues()}
+        plan = fanout.plan_topic(target.namespace, queues.values(), to)
+    else:
+        queues = {to: Queue(store, target.namespace, to, effects)}
+        plan = fanout.plan_queue(queues[to])
     if publish_id is None:
-        return stage, None, None
-    earlier = queue.settled(lambda _: writers.last_batch(queue, publish_id))
-    identity = Identity(writer=publish_id, batch=0)
-    if earlier is None:
-        return stage, identity, None
-    known = Published(sequence=earlier.sequence, time_us=earlier.time_us, rows=0, duplicate=True, conflicts=0)
-    return stage, identity, known
+        return Prepared(plan=plan, queues=queues, identity=None, known=[])
+    known = []
+    for destination in plan.destinations:
+        queue = queues[destination.stage.queue]
+        earlier = queue.settled(lambda _: writers.last_batch(queue, publish_id))  # noqa: B023 (called at once)
+        if earlier is not None:
+            done = Published(sequence=earlier.sequence, time_us=earlier.time_us, rows=0, duplicate=True, conflicts=0)
+            known.append(fanout.Outcome(queue, done))
+    return Prepared(plan=plan, queues=queues, identity=Identity(writer=publish_id, batch=0), known=known)
 
 
 def _stage(
-    queue: Queue, stage: Stage, path: str, key_column: str | None, whole_rows: bool, *, seed: str | None
-) -> Staged:
+    store: ObjectStore, plan: Plan, path: str, key_column: str | None, whole_rows: bool, *, seed: str | None
+) -> tuple[Staged, list[StagedFor]]:
     from partq_spark.cli.messages import check
     from partq_spark.cli.progress import Bar
+    from partq_spark.fanout import Fan
     from partq_spark.log.names import new_id
-    from partq_spark.log.segment import Stager
 
     messages = without_key = 0
+    limits = [destination.stage.max_message_bytes for destination in plan.destinations]
+    most_bytes = min(limits, default=DEFAULT_MAX_MESSAGE_BYTES)
     with (
-        open_source(
-            path, key_column=key_column, whole_rows=whole_rows, max_message_bytes=stage.max_message_bytes
-        ) as source,
+        open_source(path, key_column=key_column, whole_rows=whole_rows, max_message_bytes=most_bytes) as source,
         Bar(f"publishing {Path(source.name).name}") as bar,
-        Stager(queue.store, stage, seed=f"{seed or new_id()}/0/0", headers=source.headers) as stager,
+        Fan(store, plan, seed=f"{seed or new_id()}/0/0", headers=source.headers) as fan,
     ):
         for chunk in source.chunks():
-            check(chunk, source, stage.max_message_bytes)
-            stager.add(chunk.batch)
+            check(chunk, source, most_bytes)
+            fan.add(chunk.batch)
             messages += chunk.batch.num_rows
             without_key += chunk.batch.column("key").null_count
             bar.update(messages, *source.progress())
-        segment = stager.finish()
-    return Staged(
-        segment=segment, messages=messages, without_key=without_key, source=source.name, meaning=source.meaning
-    )
+        segments, _ = fan.finish()
+    return Staged(messages=messages, without_key=without_key, source=source.name, meaning=source.meaning), segments
 
 
-def _commit(queue: Queue, stage: Stage, segment: StagedSegment, identity: Identity | None) -> Published:
+def _commit(prepared: Prepared, segments: list[StagedFor]) -> list[Outcome]:
+    from partq_spark.fanout import publish_all
     from partq_spark.log.names import new_id
-    from partq_spark.log.restaging import publish_staged
 
-    seed = identity.writer if identity else new_id()
-    return publish_staged(queue, stage, [segment], identity, seed=f"{seed}/0")
+    seed = prepared.identity.writer if prepared.identity else new_id()
+    return publish_all(prepared.queues.__getitem__, [segments], prepared.identity, seed=f"{seed}/0")
 
 
 @contextmanager
@@ -190,45 +226,3 @@ def _uninterrupted(publish_id: str | None) -> Iterator[None]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
-
-
-# --- the report -------------------------------------------------------------------------------------------------------
-
-
-def _print(report: Report, as_json: bool) -> None:
-    if as_json:
-        output.print_json(_json(report))
-        return
-    staged, published = report.staged, report.published
-    if published is None:
-        source = staged.source if staged else "the input"
-        click.echo(f"No messages in {source}: nothing was published.")
-    elif published.duplicate:
-        click.echo(
-            f"Already published: {report.publish_id!r} came to {report.queue} at {output.when(published.time_us)} UTC. "
-            "Nothing was added."
-        )
-    elif staged is not None:
-        click.echo(
-            f"Published {output.plural(staged.messages, 'message')} from {staged.source} to {report.queue} in "
-            f"{report.took_s:.1f} s{f': {staged.meaning}' if staged.meaning else ''}."
-        )
-        if staged.without_key:
-            click.echo(f"{output.plural(staged.without_key, 'message')} without a key went to random partitions.")
-
-
-def _json(report: Report) -> dict[str, output.Json]:
-    from partq_spark.timestamps import format_rfc3339
-
-    published = report.published
-    added = published is not None and not published.duplicate
-    per_partition = published.per_partition if published is not None else {}
-    return {
-        "published": added,
-        "already_published": published is not None and published.duplicate,
-        "messages": sum(per_partition.values()),
-        "without_key": report.staged.without_key if added and report.staged else 0,
-        "partitions": [{"partition": p, "messages": rows} for p, rows in per_partition.items()],
-        "sequence": None if published is None else published.sequence,
-        "timestamp": None if published is None else format_rfc3339(published.time_us),
-    }
