@@ -95,11 +95,14 @@ class World(sessions.World):
 
     def publish(self, *counts: int) -> None:
         """So many messages to each partition, in one publish."""
+        # A random partition for each message without a key would not do: keys are tried until they fall right.
+        self.publish_keys([key for partition, count in enumerate(counts) for key in [self._key_of(partition)] * count])
+
+    def publish_keys(self, keys: Sequence[str]) -> None:
+        """A message for each of these keys, in one publish."""
         queue = self.open_queue()
         queue.refresh()
         stage = stage_for(queue)
-        # A random partition for each message without a key would not do: keys are tried until they fall right.
-        keys = [key for partition, count in enumerate(counts) for key in [self._key_of(partition)] * count]
         rows = [pa.array(keys, pa.string()), pa.array([b"x"] * len(keys), pa.binary())]
         with Stager(queue.store, stage, seed=self.token(), headers=False, compression="none") as stager:
             stager.add(pa.RecordBatch.from_arrays(rows, schema=segment_schema(False)))
