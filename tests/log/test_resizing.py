@@ -202,8 +202,8 @@ def test_publishers_that_sleep_over_changes_lose_nothing_and_keep_the_order_of_k
     order = {value: place for place, value in enumerate(published)}
     for partition, values in found.items():
         for key in KEYS:
-            mine = [order[value] for value in values if value.endswith(b"/" + key.encode())]
-            assert mine == sorted(mine), f"{key} in partition {partition}"
+            places = [order[value] for value in values if value.endswith(b"/" + key.encode())]
+            assert places == sorted(places), f"{key} in partition {partition}"
     for entry in head.entries:
         layout = next(each for each in head.layouts if each.generation == entry.generation)
         assert all(piece.partition < layout.partitions for piece in entry.slices)
