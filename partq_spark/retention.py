@@ -69,19 +69,27 @@ def retain(queue: Queue) -> Retained:
     last message is old enough. A queue without a retention keeps everything. May be repeated by anybody at any time;
     raises as `log.housekeeping.trim`, and `Unavailable`.
     """
-    first = head = queue.refresh()
+    queue.refresh()
+    return trim(queue, _older_than_retention(queue))
+
+
+def trim(queue: Queue, before: Sequence[int]) -> Retained:
+    """Trim what lies below `before`, one offset per partition of the head this handle knows, and is acknowledged by
+    every group. Raises as `log.housekeeping.trim`, and `Unavailable`.
+    """
+    first = head = queue.head
     held: tuple[HeldBack, ...] = ()
     for _ in range(MAX_LOOKS):
-        before = _older_than_retention(queue)
-        head = queue.head  # the one that was searched, or a later one
-        if not any(offset > earliest for offset, earliest in zip(before, head.earliest, strict=True)):
-            break
+        before = tuple(at(tuple(before), p) for p in range(len(head.next)))  # a number may have come meanwhile
+        if all(offset <= earliest for offset, earliest in zip(before, head.earliest, strict=True)):
+            break  # nothing to ask checkpoints for
         known = acknowledged_by(queue, head)
         head = housekeeping.trim(queue, before, known)
         held = held_back(head, known, before)
         if all(is_known(name, group, known) for name, group in head.groups.items()):
             break
-    return Retained(trimmed=sum(head.earliest) - sum(first.earliest), earliest=head.earliest, held_back=held)
+    gone = sum(head.earliest) - sum(first.earliest)
+    return Retained(trimmed=gone, earliest=head.earliest, held_back=held)
 
 
 def is_known(name: str, group: Group, known: Acknowledged) -> bool:
@@ -106,11 +114,12 @@ def holding_back(queue: Queue, head: Head) -> tuple[HeldBack, ...]:
 
 def held_back(head: Head, known: Acknowledged, before: Sequence[int]) -> tuple[HeldBack, ...]:
     """What of the messages below `before` is held back, and by which groups, most messages first."""
+    asked = tuple(before)
     result: list[HeldBack] = []
     for name, group in sorted(head.groups.items()):
         for partition, earliest in enumerate(head.earliest):
             offset = held_back_by(group, known.get(name), partition)
-            messages = min(at(tuple(before), partition), head.next[partition]) - max(offset, earliest)
+            messages = min(at(asked, partition), head.next[partition]) - max(offset, earliest)
             if messages > 0:
                 result.append(HeldBack(group=name, partition=partition, offset=offset, messages=messages))
     return tuple(sorted(result, key=lambda each: -each.messages))

@@ -1,4 +1,4 @@
-"""`partq queue trim` and `collect`: the log's housekeeping by hand. Nothing runs by itself yet."""
+"""`partq queue trim`, `compact` and `collect`: a queue's housekeeping by hand, whatever the coordinator does of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import click
 
-from partq_spark.cli import output
+from partq_spark.cli import output, queue_view
 from partq_spark.cli.arguments import (
     SECONDS,
     TIME,
@@ -18,6 +18,8 @@ from partq_spark.cli.arguments import (
     wrong_use,
 )
 from partq_spark.errors import Invalid
+
+MOST_STEPS = 1000  # of one command: some 60 million slices
 
 
 def _offsets(text: str) -> dict[int, int]:
@@ -53,28 +55,28 @@ def trim(
 ) -> None:
     """Make old messages unreadable, for every reader and for good.
 
-    What a group still needs stays. The stored bytes are given back later, by `partq queue collect`.
+    What a group has not acknowledged stays: its checkpoints say how far it is, its start where there is none. The
+    stored bytes are given back later, by `partq queue collect`.
     """
-    from partq_spark.log import housekeeping
+    from partq_spark import retention
 
     if (before_us is None) == (before_offsets is None):
         wrong_use("give either --before or --before-offsets.")
     with target.queue(name) as found:
-        before = found.refresh()
+        head = found.refresh()
         if before_us is not None:
             asked = found.offsets_at(before_us)
         else:
-            asked = _complete(before_offsets or {}, len(before.next), str(found))
-        after = housekeeping.trim(found, asked)
-    gone = sum(after.earliest) - sum(before.earliest)
-    held = [p for p, offset in enumerate(asked) if min(offset, after.next[p]) > after.earliest[p]]
+            asked = _complete(before_offsets or {}, len(head.next), str(found))
+        done = retention.trim(found, asked)
+        after = found.head
     if as_json:
         output.print_json(
             {
                 "queue": name,
-                "trimmed": gone,
+                "trimmed": done.trimmed,
                 "messages": after.messages,
-                "held_back": [*held],
+                "held_back": queue_view.held_back(done.held_back),
                 "partitions": [
                     {"partition": p, "earliest": earliest, "next": after.next[p]}
                     for p, earliest in enumerate(after.earliest)
@@ -82,11 +84,10 @@ def trim(
             }
         )
         return
-    click.echo(f"Trimmed {output.plural(gone, 'message')} of {found}; {after.messages:,} can still be read.")
-    if held:
-        groups = ", ".join(sorted(after.groups))
-        click.echo(f"Held back in {output.plural(len(held), 'partition')}: a group ({groups}) still needs the rest.")
-    if gone:
+    click.echo(f"Trimmed {output.plural(done.trimmed, 'message')} of {found}; {after.messages:,} can still be read.")
+    if done.held_back:
+        click.echo(f"Held back: {queue_view.held_back_words(done.held_back)}.")
+    if done.trimmed:
         click.echo(f"The space is given back by: partq queue collect {name}")
 
 
@@ -95,6 +96,64 @@ def _complete(given: dict[int, int], partitions: int, queue: str) -> tuple[int, 
     if unknown:
         raise Invalid(f"--before-offsets names partition {unknown[0]}, {queue} has partitions 0 to {partitions - 1}")
     return tuple(given.get(partition, 0) for partition in range(partitions))
+
+
+@click.command("compact")
+@queue_argument
+@click.option(
+    "--min-age",
+    "min_age_s",
+    type=SECONDS,
+    metavar="S",
+    help="Leave alone what was published within so many seconds.  [default: 300]",
+)
+@json_option
+@target_options
+def compact(target: Target, name: str, min_age_s: float | None, as_json: bool) -> None:
+    """Join small stored pieces into large ones, so that reading many small publishes is as fast as reading one.
+
+    Messages keep their offsets and times. Goes on until nothing is worth it; the space of what was joined is given back
+    later, by `partq queue collect`. A publish whose outcome is unknown for longer than --min-age cannot be told from
+    one that failed any more.
+    """
+    from partq_spark.log import compaction
+
+    min_age_s = compaction.MIN_AGE_S if min_age_s is None else min_age_s
+    steps: list[compaction.Compacted] = []
+    with target.queue(name) as found:
+        found.refresh()
+        while len(steps) < MOST_STEPS:
+            done = compaction.compact(found, min_age_s=min_age_s)
+            if done is None:
+                break
+            steps.append(done)
+    before, after = sum(step.slices_before for step in steps), sum(step.slices for step in steps)
+    bytes_before, bytes_after = sum(step.bytes_before for step in steps), sum(step.bytes for step in steps)
+    messages = sum(step.messages for step in steps)
+    if as_json:
+        output.print_json(
+            {
+                "queue": name,
+                "steps": len(steps),
+                "messages": messages,
+                "slices_before": before,
+                "slices": after,
+                "bytes_before": bytes_before,
+                "bytes": bytes_after,
+                "segments": sum(step.segments for step in steps),
+            }
+        )
+        return
+    if not steps:
+        click.echo(f"Nothing of {found} is worth compacting: what is old enough lies in large pieces already.")
+        return
+    click.echo(
+        f"Compacted {output.plural(messages, 'message')} of {found}: {output.plural(before, 'slice')} "
+        f"({output.size(bytes_before)}) became {after:,} ({output.size(bytes_after)})."
+    )
+    if len(steps) == MOST_STEPS:
+        click.echo("There may be more: run it again.")
+    click.echo(f"The space of what was joined is given back by: partq queue collect {name}")
 
 
 @click.command("collect")

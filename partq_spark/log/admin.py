@@ -16,6 +16,8 @@ from partq_spark.objects.api import ObjectStore, Unchanged
 ACCESS_TYPES = ("non-exclusive", "exclusive")
 _LARGEST_MESSAGE_BYTES = 1_000_000_000  # Arrow's 32-bit offsets end at 2 GiB, a run must hold more than one message
 _LONGEST_S = 7 * 24 * 3600.0
+LONGEST_RETENTION_S = 10 * 366 * 24 * 3600.0
+LARGEST_QUOTA_BYTES = 2**60
 
 
 def checked_partitions(value: object) -> int:
@@ -41,6 +43,16 @@ def checked_config(config: QueueConfig) -> QueueConfig:
         raise Invalid(
             f"max-message-bytes={config.max_message_bytes!r} is not allowed: give bytes from 1 to "
             f"{_LARGEST_MESSAGE_BYTES}"
+        )
+    if config.retention_s is not None and not 1 <= config.retention_s <= LONGEST_RETENTION_S:
+        raise Invalid(
+            f"retention={config.retention_s!r} is not allowed: give seconds from 1 to {LONGEST_RETENTION_S:.0f}, or "
+            "none to keep messages until they are trimmed by hand"
+        )
+    if config.quota_bytes is not None and not 1 <= config.quota_bytes <= LARGEST_QUOTA_BYTES:
+        raise Invalid(
+            f"quota-bytes={config.quota_bytes!r} is not allowed: give bytes from 1 to {LARGEST_QUOTA_BYTES}, or none "
+            "for no limit"
         )
     return config
 

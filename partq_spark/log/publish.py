@@ -105,9 +105,10 @@ def publish(
 ) -> Published:
     """Make staged segments visible, in the given order of segments, all at once.
 
-    Raises `Invalid` (another queue by this name, a writer name in use), `Outdated` (staged too long ago: stage again),
-    `Repartitioned` (staged for another partition count: `restaging` places it again), `Unavailable` when the store does
-    not answer within the queue's `retry_timeout_s`, `Unsettled` when it did not and can no longer tell.
+    Raises `Invalid` (another queue by this name, a writer name in use), `Full` (the quota is reached), `Outdated`
+    (staged too long ago: stage again), `Repartitioned` (staged for another partition count: `restaging` places it
+    again), `Unavailable` when the store does not answer within the queue's `retry_timeout_s`, `Unsettled` when it did
+    not and can no longer tell.
     """
     if len({segment.headers for segment in segments}) > 1:
         raise Invalid(f"some of the messages for {queue} were staged with headers and some without: stage all alike")
@@ -129,6 +130,7 @@ def publish(
             if done is not None:
                 return done if done.duplicate else replace(done, per_partition=_per_partition(segments))
             check_stage(stage, head)
+            check_quota(queue, head, rows)
             entry = place(head, stage, segments, identity, token, queue.effects.time_us())
             queue.swap(extended(queue, head, entry, identity))
         except (Outdated, Unsettled):
@@ -154,6 +156,10 @@ def publish(
             )
 
 
+class Full(Invalid):
+    """The queue's quota is reached. Nothing was published; a repetition of what was published before still succeeds."""
+
+
 class Outdated(Conflict):
     """What was staged can no longer be published: stage it again from the messages. Nothing of it was published."""
 
@@ -176,11 +182,11 @@ def _per_partition(segments: Sequence[StagedSegment]) -> dict[int, int]:
 
 def _first_look(queue: Queue, stage: Stage) -> Head:
     """The head this handle knows, unread: if it is stale the swap fails, so a single writer needs one request a
-    publish. One that is older than the stage says nothing about it.
+    publish. One that is older than the stage says nothing about it, and one that is full may no longer be.
     """
     if queue.etag is None or queue.head.queue_id != stage.queue_id or queue.head.sequence < stage.sequence:
         return queue.require(stage.queue_id)
-    return queue.head
+    return queue.require(stage.queue_id) if is_full(queue.head) else queue.head
 
 
 def _already(
@@ -243,6 +249,23 @@ def check_floor(stage: Stage, head: Head) -> None:
         raise Outdated(
             f"messages for queue {head.queue!r} were staged at sequence {stage.sequence}, collection has passed "
             f"{head.floor.sequence}: publish them again"
+        )
+
+
+def is_full(head: Head) -> bool:
+    """Whether the stored bytes of the queue's messages have reached its quota."""
+    quota = head.config.quota_bytes
+    return quota is not None and head.stored_bytes >= quota
+
+
+def check_quota(queue: Queue, head: Head, rows: int) -> None:
+    """Guard: nothing more comes into a queue whose quota is reached. What has no messages may come."""
+    if rows and is_full(head):
+        raise Full(
+            f"{queue} is full: it stores {head.stored_bytes} bytes of messages, its quota is "
+            f"{head.config.quota_bytes}: let its groups acknowledge (`partq queue describe {queue.name}` shows what "
+            f"holds messages back), trim it with `partq queue trim {queue.name} …`, or raise the quota with `partq "
+            f"queue alter {queue.name} --quota-bytes N`"
         )
 
 

@@ -195,9 +195,10 @@ class Queue:
         """Per partition, the first offset published at or after `time_us` (Unix, microseconds); the end if there is
         none.
         """
-        return self.settled(lambda head: tree.offsets_at_time(head, time_us, self.load_chunk, self._times))
+        return self.settled(lambda head: tree.offsets_at_time(head, time_us, self.load_chunk, self.times_us))
 
-    def _times(self, entry: Entry, piece: Slice) -> list[int]:
+    def times_us(self, entry: Entry, piece: Slice) -> list[int]:
+        """When the messages of a slice of a compacted entry were published. Raises `ObjectMissing`, `Corrupt`."""
         from partq_spark.log.segment import read_slice, times_us  # Arrow, which few seeks need
 
         name = self.segment_folder + entry.segments[piece.segment]

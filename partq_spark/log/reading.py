@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from partq_spark.errors import Corrupt, ObjectMissing
-from partq_spark.log import names, tree
+from partq_spark.log import codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, at
 from partq_spark.log.queue import Queue
 from partq_spark.log.segment import read_slice, times_us
@@ -137,3 +137,28 @@ class RangeReader:
 
     def _load_chunk(self, ref: ChunkRef) -> memoryview:
         return self._queue.store.read(self._log_folder + ref.name)
+
+
+MOST_LOOKED_INTO = 16  # slices: beyond so many partitions the time of the oldest message may be said too early
+
+
+def oldest_us(queue: Queue, head: Head, wanted: codec.Wanted) -> int | None:
+    """When the first of the messages in `wanted` was published (Unix, microseconds); None if there is none.
+
+    Of a compacted entry that begins with others the times are read. Raises as `Queue.load_chunk` and `read_slice`.
+    """
+    entry = next(iter(tree.walk(tree.view(head, wanted), queue.load_chunk)), None)
+    if entry is None or not entry.times:
+        return entry.time_us if entry is not None else None
+    first: dict[int, Slice] = {}
+    for piece in entry.slices:
+        first.setdefault(piece.partition, piece)
+    found = [entry.time_us]
+    for piece in first.values():
+        start = wanted[piece.partition][0]
+        if len(found) > MOST_LOOKED_INTO:
+            return entry.first_time_us
+        found.append(queue.times_us(entry, piece)[max(start - piece.offset, 0)])
+        if found[-1] == entry.first_time_us:
+            break
+    return min(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -81,7 +82,7 @@ def test_what_was_trimmed_is_not_shown(filled: Partq) -> None:
 def test_browsing_takes_nothing(filled: Partq) -> None:
     before = filled.json("queue", "describe", "orders")
     assert lines(filled) == lines(filled)
-    assert filled.json("queue", "describe", "orders") == before
+    assert filled.json("queue", "describe", "orders") == {**before, "oldest_age_s": ANY}
 
 
 @pytest.mark.parametrize(
@@ -97,9 +98,9 @@ def test_places_that_do_not_exist(filled: Partq, arguments: list[str]) -> None:
 def test_only_the_slices_that_are_shown_are_read(filled: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Slice] = []
 
-    def counted(store: Any, name: str, piece: Slice, headers: bool) -> Any:
+    def counted(store: Any, name: str, piece: Slice, headers: bool, times: bool) -> Any:
         read.append(piece)
-        return read_slice(store, name, piece, headers)
+        return read_slice(store, name, piece, headers, times)
 
     monkeypatch.setattr("partq_spark.log.reading.read_slice", counted)
     last = filled.json("queue", "describe", "orders")["partitions"][1]["next"] - 1

@@ -61,8 +61,10 @@ def test_what_a_group_needs_is_kept_and_said(filled: Partq) -> None:
     create_group(Queue(open_store(filled.url), "default", "orders"), "billing", [5])
     text = filled("queue", "trim", "orders", "--before-offsets", '{"0": 12}').stdout
     assert text.startswith("Trimmed 5 messages")
-    assert "Held back in 1 partition: a group (billing) still needs the rest." in text
-    assert filled.json("queue", "trim", "orders", "--before-offsets", '{"0": 12}')["held_back"] == [0]
+    assert "Held back: group billing needs 7 messages in partition 0, from offset 5." in text
+    assert filled.json("queue", "trim", "orders", "--before-offsets", '{"0": 12}')["held_back"] == [
+        {"group": "billing", "partition": 0, "offset": 5, "messages": 7}
+    ]
     assert "1 group (billing)" in filled.misuse("queue", "delete", "orders")
     assert filled.json("queue", "describe", "orders")["groups"] == [{"group": "billing", "start": [5]}]
 

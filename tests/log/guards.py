@@ -126,9 +126,9 @@ def _checks_no_chunk() -> AbstractContextManager[object]:
 
 
 def _checks_no_slice() -> AbstractContextManager[object]:
-    def unchecked(store: ObjectStore, name: str, piece: Slice, headers: bool) -> pa.RecordBatch:
+    def unchecked(store: ObjectStore, name: str, piece: Slice, headers: bool, times: bool) -> pa.RecordBatch:
         data = store.read(name, start=piece.start, length=piece.length)
-        return pa.ipc.read_record_batch(pa.py_buffer(data), segment_schema(headers))
+        return pa.ipc.read_record_batch(pa.py_buffer(data), segment_schema(headers, times))
 
     return patch.object(reading, "read_slice", unchecked)
 
@@ -163,7 +163,7 @@ GUARDS = (
     Guard(name="collection: one grace after marking", off=_deletes_without_waiting),
     Guard(
         name="trimming: what a group needs stays",
-        off=lambda: patch.object(housekeeping, "held_back_at", lambda head: head.next),
+        off=lambda: patch.object(housekeeping, "held_back_at", lambda head, acknowledged=None: head.next),
     ),
     Guard(name="checksum of chunks and pages", off=_checks_no_chunk),
     Guard(name="checksum of heads", off=lambda: patch.object(codec, "checksum", lambda data: "0" * 16)),
