@@ -1,11 +1,13 @@
-"""`partq queue …`: create, list, describe, alter and delete. Trimming and collection are in `housekeeping_commands`."""
+"""`partq queue …`: create, list, describe and delete. Altering is in `alter_command`; trimming, compaction and
+collection are in `housekeeping_commands`.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -22,20 +24,24 @@ from partq_spark.cli.arguments import (
     wrong_use,
 )
 from partq_spark.cli.lazy import Lazy, LazyGroup
+from partq_spark.errors import Invalid
 
 if TYPE_CHECKING:
     from partq_spark.log.model import Head, QueueConfig
+
+T = TypeVar("T")
 
 COMMANDS = {
     "create": Lazy("partq_spark.cli.queue_commands:create", "Create a queue."),
     "list": Lazy("partq_spark.cli.queue_commands:list_all", "List the queues of a namespace."),
     "describe": Lazy("partq_spark.cli.queue_commands:describe", "Show what a queue is and what it holds."),
-    "alter": Lazy("partq_spark.cli.queue_commands:alter", "Change a queue's settings."),
+    "alter": Lazy("partq_spark.cli.alter_command:alter", "Change a queue's settings and its number of partitions."),
     "delete": Lazy("partq_spark.cli.queue_commands:delete", "Delete a queue and its messages for good."),
     "subscribe": Lazy("partq_spark.cli.topic_commands:subscribe", "Let a queue attract messages by their topics."),
     "unsubscribe": Lazy("partq_spark.cli.topic_commands:unsubscribe", "Take subscriptions back."),
     "subscriptions": Lazy("partq_spark.cli.topic_commands:subscriptions", "List which queue attracts which topics."),
     "trim": Lazy("partq_spark.cli.housekeeping_commands:trim", "Make old messages unreadable."),
+    "compact": Lazy("partq_spark.cli.housekeeping_commands:compact", "Join small stored pieces into large ones."),
     "collect": Lazy("partq_spark.cli.housekeeping_commands:collect", "Delete stored objects that nothing needs."),
 }
 
@@ -54,6 +60,29 @@ def _partitions(text: str) -> int:
 PARTITIONS = Checked("partitions", _partitions)
 
 
+class _Given(NamedTuple):
+    """A setting that may be `none`, which is a value and not the lack of one."""
+
+    value: float | int | None
+
+
+def _retention(text: str) -> _Given:
+    return _Given(_or_none(text, float, "retention", "seconds, as in 86400"))
+
+
+def _quota(text: str) -> _Given:
+    return _Given(_or_none(text, int, "quota-bytes", "a whole number of bytes"))
+
+
+def _or_none(text: str, number: Callable[[str], T], name: str, what: str) -> T | None:
+    if text.lower() == "none":
+        return None
+    try:
+        return number(text)
+    except ValueError:
+        raise Invalid(f"{name}={text!r} is not allowed: give {what}, or none") from None
+
+
 def settings_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the settings of a queue, as one dictionary of those that were given, by their names in
     `QueueConfig`.
@@ -63,10 +92,27 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
     def run(*args: Any, **own: Any) -> None:
         names = ("rebalance_delay_s", "max_handoff_time_s", "access_type", "max_message_bytes")
         given = {name: value for name in names if (value := own.pop(name)) is not None}
+        for name in ("retention_s", "quota_bytes"):
+            setting: _Given | None = own.pop(name)
+            if setting is not None:
+                given[name] = setting.value
         command(*args, given=given, **own)
 
     for option in (
         click.option("--schema", metavar="DDL", help="Comes with a later version."),
+        click.option(
+            "--quota-bytes",
+            type=Checked("bytes", _quota),
+            metavar="N|none",
+            help="Stored bytes of messages at which publishing is refused.  [default: none]",
+        ),
+        click.option(
+            "--retention",
+            "retention_s",
+            type=Checked("seconds", _retention),
+            metavar="S|none",
+            help="Seconds after which messages go that every group has acknowledged.  [default: none, they stay]",
+        ),
         click.option(
             "--max-message-bytes",
             type=int,
@@ -97,7 +143,7 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _configured(config: QueueConfig, given: dict[str, Any], schema: str | None) -> QueueConfig:
+def configured(config: QueueConfig, given: dict[str, Any], schema: str | None) -> QueueConfig:
     """`config` with the given settings. What is out of range or not there yet is wrong use."""
     from partq_spark.log.admin import checked_config
 
@@ -124,7 +170,7 @@ def create(
     from partq_spark.log.model import QueueConfig
     from partq_spark.log.queue import Effects
 
-    config = _configured(QueueConfig(), given, schema)
+    config = configured(QueueConfig(), given, schema)
     with target.store() as store:
         made = create_queue(
             store, target.namespace, name, partitions, config, Effects(retry_timeout_s=target.retry_timeout_s)
@@ -156,59 +202,25 @@ def list_all(target: Target, as_json: bool) -> None:
 
 @click.command("describe")
 @queue_argument
-@click.option("--bytes", "count_bytes", is_flag=True, help="Count stored bytes also where that takes many requests.")
+@click.option("--bytes", "count_bytes", is_flag=True, help="Count the stored bytes of each partition: reads the log.")
 @json_option
 @target_options
 def describe(target: Target, name: str, count_bytes: bool, as_json: bool) -> None:
-    """Show what a queue is and what it holds.
+    """Show what a queue is and what it holds, how old, and what holds it back.
 
-    Stored bytes are counted by reading the whole log, but not the messages: without --bytes only if it is short.
+    Bytes are stored (compressed) ones. All of the queue's are known at once; with --bytes those of each partition are
+    counted by reading the log, but not the messages.
     """
     from partq_spark.cli import queue_view
 
-    with target.queue(name) as found:
-        found.refresh()
-        stored = found.settled(lambda head: queue_view.stored_bytes(found, head, at_any_cost=count_bytes))
-        head = found.head
-        url = found.store.url
+    with target.queue(name) as queue:
+        queue.refresh()
+        found = queue_view.find_out(queue, count_bytes=count_bytes)
+        head, url = queue.head, queue.store.url
     if as_json:
-        output.print_json(queue_view.description(head, stored))
+        output.print_json(queue_view.description(head, found))
     else:
-        queue_view.print_description(head, stored, url)
-
-
-@click.command("alter")
-@queue_argument
-@click.option("--partitions", metavar="N", help="Comes with a later version.")
-@settings_options
-@json_option
-@target_options
-def alter(
-    target: Target, name: str, partitions: str | None, given: dict[str, Any], schema: str | None, as_json: bool
-) -> None:
-    """Change a queue's settings: those that are given, and no others."""
-    if partitions is not None:
-        wrong_use(
-            "--partitions: changing the number of partitions comes with a later version of partq. Create another queue "
-            "with as many as you need, and copy the messages."
-        )
-    if not given and schema is None:
-        wrong_use("nothing to alter: give at least one setting.")
-    from partq_spark.log.admin import alter_queue
-    from partq_spark.log.model import QueueConfig
-
-    _configured(QueueConfig(), given, schema)  # each setting has a range of its own, so this needs no queue
-
-    with target.queue(name) as found:
-        before = found.refresh().config
-        head = alter_queue(found, **given)
-    if as_json:
-        _print_description(head)
-        return
-    for setting in given:
-        old, new = getattr(before, setting), getattr(head.config, setting)
-        label = setting.removesuffix("_s").replace("_", "-")
-        click.echo(f"{label}: {old} → {new}" if old != new else f"{label}: {new}, as it was")
+        queue_view.print_description(head, found, url)
 
 
 @click.command("delete")
@@ -246,4 +258,4 @@ def delete(target: Target, name: str, yes: bool, as_json: bool) -> None:
 def _print_description(head: Head) -> None:
     from partq_spark.cli import queue_view
 
-    output.print_json(queue_view.description(head, None))
+    output.print_json(queue_view.description(head))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.cli import output, queue_view
-from partq_spark.log.admin import delete_queue
+from partq_spark.log.admin import create_group, delete_queue
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
 from tests.cli.conftest import Partq, json_lines
@@ -23,7 +23,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 def test_create_makes_a_queue_with_its_settings(partq: Partq) -> None:
     made = partq(
         *("queue", "create", "Orders", "--partitions", 4, "--rebalance-delay", 0, "--max-handoff-time", 0.5),
-        *("--access-type", "Exclusive", "--max-message-bytes", 1000),
+        *("--access-type", "Exclusive", "--max-message-bytes", 1000, "--retention", 3600, "--quota-bytes", 500),
     )
     assert made.stdout == f"Created queue 'orders' (namespace 'default', store {partq.url}) with 4 partitions.\n"
     shown = partq.json("queue", "describe", "orders")
@@ -32,7 +32,10 @@ def test_create_makes_a_queue_with_its_settings(partq: Partq) -> None:
         "max_handoff_time_s": 0.5,
         "access_type": "exclusive",
         "max_message_bytes": 1000,
+        "retention_s": 3600,
+        "quota_bytes": 500,
     }
+    assert shown["quota_used"] == 0
     assert shown["layout"] == {"generation": 0, "partitions": 4}
 
 
@@ -114,7 +117,7 @@ def test_describe_tells_what_is_in_a_queue(partq: Partq) -> None:
         "publish", "orders", "--publish-id", "one", stdin=json_lines({"key": f"k{i}", "value": "x"} for i in range(50))
     )
     partq("queue", "trim", "orders", "--before-offsets", '{"1": 4}')
-    shown = partq.json("queue", "describe", "orders")
+    shown = partq.json("queue", "describe", "orders", "--bytes")
     per_partition = {each["partition"]: each["messages"] for each in published["partitions"]}
     assert [(p["partition"], p["earliest"], p["next"], p["messages"]) for p in shown["partitions"]] == [
         (0, 0, per_partition[0], per_partition[0]),
@@ -129,7 +132,12 @@ def test_describe_tells_what_is_in_a_queue(partq: Partq) -> None:
     assert 0 < shown["bytes"] == sum(p["bytes"] for p in shown["partitions"]) < stored
     # The head document is the body as stored; a store on disk wraps it in a few bytes of its own.
     assert 0 <= (partq.store / "default/orders/_head.json").stat().st_size - shown["head"]["bytes"] < 200
-    assert shown["log"] == {"entries": 1, "chunks": 0, "depth": 0}
+    assert shown["log"] == {"entries": 1, "chunks": 0, "slices": 2, "depth": 0}
+    assert shown["oldest"] == published["timestamp"]
+    assert 0 <= shown["oldest_age_s"] < 600
+    assert shown["layouts"] == [{"generation": 0, "partitions": 2, "begin": [0, 0]}]
+    assert shown["quota_used"] is None
+    assert shown["held_back"] == shown["subscriptions"] == []
 
 
 def test_describe_is_readable(orders: Partq) -> None:
@@ -143,27 +151,41 @@ def test_describe_is_readable(orders: Partq) -> None:
         r"max handoff time +3 s",
         r"max message +10,000,000 bytes",
         r"groups +none",
-        r"log +1 publish in the head, 0 chunks",
+        r"held back +nothing",
+        r"oldest message +.* UTC, \d+ s ago",
+        r"quota +none",
+        r"retention +none",
+        r"log +1 publish in the head, 0 chunks below it, 1 slice",
         r" +0 +0 +1,234 +1,234 .* █+ *",
     ):
         assert re.search(rf"^{line}$", text, re.MULTILINE), f"{line}\n{text}"
 
 
-def test_stored_bytes_are_counted_unasked_only_where_that_is_cheap(
-    orders: Partq, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue_view, "CHEAP_CHUNKS", 0)
+def test_stored_bytes_are_known_without_reading_the_log(orders: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(66):  # the head keeps 64 entries
         orders("publish", "orders", stdin=json_lines([{"value": str(number)}]))
+    counted = orders.json("queue", "describe", "orders", "--bytes")
+    assert counted["bytes"] == sum(each["bytes"] for each in counted["partitions"]) > 0
+    monkeypatch.setattr(queue_view, "stored_bytes", None)
     shown = orders.json("queue", "describe", "orders")
-    assert shown["log"]["depth"] == 1
-    assert shown["log"]["chunks"] == 1
-    assert shown["bytes"] is None
+    assert (shown["log"]["depth"], shown["log"]["chunks"], shown["log"]["slices"]) == (1, 1, 66)
+    assert shown["bytes"] == counted["bytes"]
     assert shown["partitions"][0]["bytes"] is None
-    assert "not counted (1 chunk to read): add --bytes" in orders("queue", "describe", "orders").stdout
-    counted = orders.json("queue", "describe", "orders", "--bytes")["bytes"]
-    monkeypatch.undo()
-    assert counted == orders.json("queue", "describe", "orders")["bytes"] > 0
+
+
+def test_describe_says_how_full_the_queue_is_and_what_holds_it_back(orders: Partq) -> None:
+    orders("publish", "orders", stdin=json_lines({"value": "x"} for _ in range(30)))
+    create_group(Queue(open_store(orders.url), "default", "orders"), "billing", [12])
+    create_group(Queue(open_store(orders.url), "default", "orders"), "audit", [30])
+    stored = orders.json("queue", "describe", "orders")["bytes"]
+    orders("queue", "alter", "orders", "--quota-bytes", 2 * stored, "--retention", 86400)
+    shown = orders.json("queue", "describe", "orders")
+    assert shown["held_back"] == [{"group": "billing", "partition": 0, "offset": 12, "messages": 18}]
+    assert shown["quota_used"] == 0.5
+    text = orders("queue", "describe", "orders").stdout
+    assert re.search(r"^quota +.*, 50% used$", text, re.MULTILINE)
+    assert re.search(r"^retention +86400 s$", text, re.MULTILINE)
+    assert "group billing needs 18 messages in partition 0, from offset 12\n" in text
 
 
 def test_a_damaged_head_is_named(orders: Partq) -> None:
@@ -185,17 +207,40 @@ def test_alter_changes_what_is_given_and_nothing_else(orders: Partq) -> None:
         "max_handoff_time_s": 3,
         "access_type": "non-exclusive",
         "max_message_bytes": 100,
+        "retention_s": None,
+        "quota_bytes": None,
     }
     assert "the queue takes 100" in orders.error("publish", "orders", stdin=json_lines([{"value": "x" * 101}]))
 
 
 def test_alter_refuses_what_it_cannot_do_yet(orders: Partq) -> None:
-    message = orders.misuse("queue", "alter", "orders", "--partitions", 4)
-    assert "--partitions" in message
-    assert "later version" in message
     assert "later version" in orders.misuse("queue", "alter", "orders", "--schema", "a INT")
     assert "nothing to alter" in orders.misuse("queue", "alter", "orders")
     orders.misuse("queue", "alter", "orders", "--max-message-bytes", 0)
+
+
+def test_retention_and_quota_are_set_and_taken_away(orders: Partq) -> None:
+    done = orders("queue", "alter", "orders", "--retention", 60, "--quota-bytes", 1000)
+    assert set(done.stdout.splitlines()) == {"retention: none → 60.0", "quota-bytes: none → 1000"}
+    assert orders("queue", "alter", "orders", "--retention", "None").stdout == "retention: 60.0 → none\n"
+    config = orders.json("queue", "alter", "orders", "--quota-bytes", "none")["config"]
+    assert (config["retention_s"], config["quota_bytes"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--retention", "0", "retention=0.0 is not allowed: give seconds from 1 to"),
+        ("--retention", "nan", "retention=nan is not allowed"),
+        ("--retention", "a day", "retention='a day' is not allowed: give seconds, as in 86400, or none"),
+        ("--quota-bytes", "0", "quota-bytes=0 is not allowed: give bytes from 1 to"),
+        ("--quota-bytes", "1.5", "quota-bytes='1.5' is not allowed: give a whole number of bytes, or none"),
+        ("--quota-bytes", "9" * 30, "is not allowed: give bytes from 1 to"),
+    ],
+)
+def test_a_bad_retention_or_quota_is_wrong_use(orders: Partq, option: str, value: str, said: str) -> None:
+    assert said in " ".join(orders.misuse("queue", "alter", "orders", option, value).split())
+    assert said in " ".join(orders.misuse("queue", "create", "other", "--partitions", 1, option, value).split())
 
 
 def test_two_who_alter_different_settings_both_succeed(orders: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
