@@ -57,11 +57,21 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Gone:
+    """Messages `[start, end)` of a partition were trimmed while the group was taken back to `start`."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What was done, in order; `error` is why it ended before its time."""
+    """What was done, in order; `error` is why it ended before its time; `gone` is what will not come again."""
 
     done: tuple[Rewound, ...]
     error: PartqError | None
+    gone: tuple[Gone, ...] = ()
 
 
 def plan(
@@ -106,7 +116,8 @@ def plan(
 def carry_out(queue: Queue, checkpoints: CheckpointStore, group: str, steps: Sequence[Step]) -> Outcome:
     """Rewind, partition by partition, and count it in the head. What fails ends it; what was done before is counted.
 
-    It is counted also if nothing was left to do: whoever did it may not have come so far.
+    It is counted also if nothing was left to do: whoever did it may not have come so far. A trim that had read the
+    checkpoints before may have landed until it was counted, and none does after: what that took is `gone`.
     """
     queue_id = queue.head.queue_id
     done: list[Rewound] = []
@@ -126,7 +137,19 @@ def carry_out(queue: Queue, checkpoints: CheckpointStore, group: str, steps: Seq
             admin.count_rewind(queue, group)
         except PartqError as error:
             failed = failed or error
-    return Outcome(done=tuple(done), error=failed)
+    return Outcome(done=tuple(done), error=failed, gone=gone(queue.head, steps, done))
+
+
+def gone(head: Head, steps: Sequence[Step], done: Sequence[Rewound]) -> tuple[Gone, ...]:
+    """Guard: what a trim took between the reading of the head that was planned by and the counting of the rewind."""
+    ended = {step.partition for step in steps if not step.is_needed}  # by an earlier try
+    ended |= {each.after.partition for each in done}
+    found = (
+        Gone(partition=step.partition, start=step.to, end=at(head.earliest, step.partition))
+        for step in steps
+        if step.partition in ended and step.to < at(head.earliest, step.partition)
+    )
+    return tuple(found)
 
 
 def _target(goal: Goal, partition: int, acknowledged: int, head: Head, times: Sequence[int]) -> int:

@@ -160,6 +160,11 @@ def rewind(
         from partq_spark.rewinding import carry_out
 
         outcome = carry_out(queue, store, group, steps)
+        notes += [
+            f"offsets {each.start} to {each.end} of partition {each.partition} were trimmed while this went on and do "
+            "not come again: flows of the group go past them with failOnDataLoss=false"
+            for each in outcome.gone
+        ]
         if ownership is not None:
             _announce(queue, ownership)
         if as_json:
