@@ -159,6 +159,7 @@ SCENARIOS: dict[str, tuple[Callable[[World], None], list[int]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay_s", [0.0, 1.0])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_whenever_a_leader_is_killed_the_next_one_finishes(name: str, delay_s: float) -> None:
@@ -182,6 +183,7 @@ def test_whenever_a_leader_is_killed_the_next_one_finishes(name: str, delay_s: f
     assert {"swap_state", "swap_state answered", "objects.swap", "objects.swap answered"} <= set(struck)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_whatever_answer_is_lost_the_leader_settles_it_by_reading(name: str) -> None:
     play, expected = SCENARIOS[name]

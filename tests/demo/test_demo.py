@@ -23,6 +23,7 @@ from partq_spark.demo.flights import load, prepare
 from tests.support.spark import wait_until
 
 
+@pytest.mark.slow
 def test_flights_are_in_order_of_departure(tmp_path: Path) -> None:
     table = load()
     departures = table["departure"].to_pylist()

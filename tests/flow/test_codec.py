@@ -261,6 +261,7 @@ def test_a_time_without_end_cannot_be_written() -> None:
         encode_lease(Lease(token="t", name="n", beat=1, timers={"holddown": float("inf")}))
 
 
+@pytest.mark.alone
 def test_a_group_of_10_000_partitions_and_1_000_flows_takes_tens_of_milliseconds() -> None:
     owners = [Owner(f"billing-{number}", f"{number:016x}") for number in range(1000)]
     state = replace(

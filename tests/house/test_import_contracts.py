@@ -47,6 +47,7 @@ def test_the_tree_holds(tree: Path) -> None:
     assert broken_contracts(tree) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [
@@ -73,6 +74,7 @@ def test_a_forbidden_import_is_caught(tree: Path, module: str, line: str, contra
     assert broken.startswith(contract)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "line"),
     [

@@ -12,6 +12,7 @@ from tests.objects import processes
 from tests.support.servers import Azurite
 
 
+@pytest.mark.slow
 def test_processes_that_swap_one_counter_lose_no_update(shared_url: str, shared_store: ObjectStore) -> None:
     processes.run_together(processes.increment, [(shared_url, "q/_head.json", 25)] * 4)
     found = shared_store.load("q/_head.json")
@@ -20,6 +21,7 @@ def test_processes_that_swap_one_counter_lose_no_update(shared_url: str, shared_
     assert [info.name for info in shared_store.list("")] == ["q/_head.json"]
 
 
+@pytest.mark.slow
 def test_each_name_is_won_by_exactly_one_process(shared_url: str, shared_store: ObjectStore) -> None:
     names = [f"race/{i:02}" for i in range(20)]
     processes.run_together(processes.create_all, [(shared_url, names, str(i)) for i in range(4)])

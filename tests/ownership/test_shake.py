@@ -19,6 +19,7 @@ SLACK_S = 3.0  # a busy machine is no failure; scripts/shake grants none
 
 @pytest.mark.redis
 @pytest.mark.crash
+@pytest.mark.alone
 @pytest.mark.timeout(180)
 @pytest.mark.conformance("DIS-05", "REB-01", "LOS-04", "OWN-03")
 def test_a_storm_ends_in_balance_and_leaves_no_trace_of_two_owners(
@@ -42,6 +43,7 @@ def test_a_storm_ends_in_balance_and_leaves_no_trace_of_two_owners(
 
 
 @pytest.mark.crash
+@pytest.mark.alone
 @pytest.mark.timeout(120)
 @pytest.mark.conformance("DIS-05", "LOS-04")
 def test_a_storm_over_ownership_that_is_kept_as_objects(tmp_path: Path, report: Callable[[str], None]) -> None:

@@ -1,7 +1,8 @@
 """Which test proves which statement of docs/conformance.md: the `conformance` mark, its checks and the printed table.
 
 A pytest plugin (loaded by the root conftest) and the two functions that it and the tests of the house share. It knows
-nothing of what the tests do.
+nothing of what the tests do. Where tests run in several processes, the one that gives them out collects none: the ids
+come to it in the reports, and the table there has no tests that never began.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.support.parallel import is_worker
 
 STATEMENTS_FILE = Path(__file__).parents[2] / "docs" / "conformance.md"
 
@@ -101,6 +104,8 @@ class Ledger:
 
 
 _ledger_key = pytest.StashKey[Ledger]()
+_PROPERTY = "conformance"
+"""Under this name the ids of a test are in its reports, also in those of another process."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -123,10 +128,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if each not in ledger.statements:
                 raise pytest.UsageError(f"{item.nodeid} proves {each!r}, which docs/conformance.md does not have")
             ledger.add(each, item.nodeid)
+            item.user_properties.append((_PROPERTY, each))
         (chosen if ids else others).append(item)
     if config.getoption("conformance") == "table" and others:
         config.hook.pytest_deselected(items=others)
         items[:] = chosen
+
+
+def _ledger_of(config: pytest.Config) -> Ledger:
+    """The ledger; an empty one where nothing was collected."""
+    if _ledger_key not in config.stash:
+        config.stash[_ledger_key] = Ledger(statements=read_statements())
+    return config.stash[_ledger_key]
 
 
 class ReportCollector:
@@ -136,10 +149,13 @@ class ReportCollector:
         self._config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        ledger = self._config.stash.get(_ledger_key, None)
-        proof = ledger.proofs.get(report.nodeid) if ledger else None
-        if proof is None:
+        ids = [str(value) for name, value in report.user_properties if name == _PROPERTY]
+        if not ids:
             return
+        ledger = _ledger_of(self._config)
+        for each in ids:
+            ledger.add(each, report.nodeid)
+        proof = ledger.proofs[report.nodeid]
         if report.failed:
             proof.failed = True
         elif report.when == "call" and report.passed:
@@ -152,8 +168,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    ledger = session.config.stash.get(_ledger_key, None)
-    if session.config.getoption("conformance") and ledger and ledger.unproven() and exitstatus == pytest.ExitCode.OK:
+    if is_worker(session.config) or not session.config.getoption("conformance"):
+        return  # a worker has run a part only
+    if exitstatus == pytest.ExitCode.OK and _ledger_of(session.config).unproven():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

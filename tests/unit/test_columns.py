@@ -88,6 +88,7 @@ def test_headers_of_a_publish_without_any_are_null() -> None:
 PIECES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12_000) | st.integers(0, 5), st.booleans()), max_size=12)
 
 
+@pytest.mark.slow
 @given(PIECES, st.booleans(), st.dictionaries(st.integers(0, 3), st.integers(0, 20_000)))
 def test_every_row_comes_once_and_in_order(
     plan: list[tuple[int, int, bool]], headers: bool, below: dict[int, int]

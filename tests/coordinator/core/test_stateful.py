@@ -140,5 +140,5 @@ def silence(group: Group) -> None:
     assert group.state.flows == {}
 
 
-TestHistory = pytest.mark.conformance("REB-15")(History.TestCase)
+TestHistory = pytest.mark.slow(pytest.mark.conformance("REB-15")(History.TestCase))
 TestHistory.settings = settings(max_examples=120, stateful_step_count=40)

@@ -29,6 +29,7 @@ def test_one_partition_to_the_end(flows: int) -> None:
     assert result.longest_way_to_ready <= 6
 
 
+@pytest.mark.slow
 @pytest.mark.conformance("REB-15")
 @pytest.mark.conformance("DIS-05")
 @pytest.mark.parametrize(("flows", "partitions"), [(2, 2), (3, 2), (3, 3)])
@@ -130,6 +131,7 @@ CAUGHT: list[tuple[Mutation, int, int, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutation", "flows", "partitions", "sentence"), CAUGHT, ids=[mutation.__name__ for mutation, *_ in CAUGHT]
 )

@@ -142,6 +142,7 @@ class Race:
             return
 
 
+@pytest.mark.slow
 @pytest.mark.conformance("CHK-04")
 @pytest.mark.conformance("CHK-05")
 def test_no_checkpoint_goes_back_and_nobody_writes_what_he_lost() -> None:

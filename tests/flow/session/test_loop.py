@@ -174,6 +174,7 @@ def test_flows_share_a_queue_and_everything_is_handled_in_order(place: Place) ->
     assert ends == dict.fromkeys(range(PARTITIONS), place.published)
 
 
+@pytest.mark.alone  # half a second of silence ends a session here
 @pytest.mark.conformance("LOS-06", "LOS-07")
 def test_a_flow_of_a_frozen_process_falls_silent_and_that_of_a_dead_one_ends(tmp_path: Path) -> None:
     """It does not come back as a new instance in its name either, when its session is over."""

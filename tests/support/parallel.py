@@ -1,0 +1,98 @@
+"""How tests share the machine when they run in several processes: their order, and the mark `alone`.
+
+A pytest plugin (loaded by the root conftest) that does nothing in a run of one process. The files are given out one by
+one (`--dist loadfile --no-loadscope-reorder`), so that the fixtures of a file and of its process's session serve it as
+they always do. It knows marks and file names, and nothing of what the tests do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+JVM = frozenset({"spark", "connect"})
+PROCESSES = frozenset({"redis", "azurite", "crash", "slow"})
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The same order in every process: pytest-xdist insists on it."""
+    if not is_worker(config):
+        return
+    files: dict[Path, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        files[item.path].append(item)
+    items[:] = [item for path in sorted(files, key=lambda path: _place(path, files[path])) for item in files[path]]
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process was started by pytest-xdist to run a part of the tests."""
+    return hasattr(config, "workerinput")
+
+
+def _place(path: Path, items: list[pytest.Item]) -> tuple[int, float, Path]:
+    """What takes longest begins first, so that the processes end together; who wants to be alone comes last.
+
+    A limit of its own says that a test is long. Servers and processes with short times follow when most JVMs are done.
+    """
+    marks = {mark.name for item in items for mark in item.iter_markers()}
+    limits_s = [float(mark.args[0]) for item in items for mark in item.iter_markers("timeout") if mark.args]
+    if "alone" in marks:
+        rank = 3
+    elif marks & JVM:
+        rank = 0
+    else:
+        rank = 1 if marks & PROCESSES else 2
+    return rank, -max(limits_s, default=0.0), path
+
+
+class Turnstile:
+    """Lets one test run with no other beside it, in any process; two files that are locked, in `folder`.
+
+    Everybody comes in by the gate, and who wants to be alone keeps it shut until he has left: so the others who are
+    inside leave one by one, and he need not wait for an instant at which nobody is there by chance. The kernel opens
+    both when a process dies.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._gate = folder / "gate.lock"
+        self._room = folder / "room.lock"
+
+    @contextmanager
+    def passed(self, *, alone: bool) -> Iterator[None]:
+        """Be inside. Waits without a limit of its own: every test inside has one."""
+        with self._gate.open("ab") as gate, self._room.open("ab") as room:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            if not alone:
+                _unlock(gate)
+            yield
+
+
+def _unlock(file: IO[bytes]) -> None:
+    fcntl.flock(file, fcntl.LOCK_UN)
+
+
+class Waiting:
+    """Sends each test through the turnstile, outside of its limit: waiting for others is not its fault."""
+
+    def __init__(self, turnstile: Turnstile) -> None:
+        self._turnstile = turnstile
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        with self._turnstile.passed(alone=item.get_closest_marker("alone") is not None):
+            return (yield)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if is_worker(session.config):
+        factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
+        # The folder of the whole run; each process has one of its own in it.
+        session.config.pluginmanager.register(Waiting(Turnstile(factory.getbasetemp().parent)), "waiting")
