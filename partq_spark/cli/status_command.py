@@ -89,6 +89,7 @@ def _seen(key: GroupKey, head: Head, ownership: OwnershipStore | None, checkpoin
         starts=[group_start(head.groups[key.group], partition) for partition in range(len(head.next))],
         layout_partitions=head.partitions,
         checkpoints=checkpoints,
+        head=head,
         kept=ownership is not None,
     )
     if ownership is None:

@@ -6,15 +6,18 @@ The application reads and handles; this loop binds, beats, asks before it delive
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from partq_spark.errors import Unavailable
-from partq_spark.flow.claims import Claim, Position
+from partq_spark.flow.claims import Claim, Position, View
 from partq_spark.flow.heartbeat import Heartbeat
 from partq_spark.flow.lifeline import Lifeline, Sign
+from partq_spark.flow.order import LOOK_S, Order
 from partq_spark.flow.session import Session
+from partq_spark.log.model import Head, at
 
 M = TypeVar("M")
 _log = logging.getLogger("partq.flow")
@@ -22,13 +25,23 @@ _log = logging.getLogger("partq.flow")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch(Generic[M]):
-    """Messages of one partition in order, `[begin, end)`. Those below `redelivered_below` may have come before."""
+    """Messages of one partition in order, `[begin, end)`, one for each offset. Those below `redelivered_below` may have
+    come before.
+    """
 
     partition: int
     begin: int
     end: int
     messages: Sequence[M]
     redelivered_below: int = 0
+
+    def up_to(self, offset: int) -> Batch[M] | None:
+        """What of it lies before `offset`; None if nothing does."""
+        if self.end <= offset:
+            return self
+        if offset <= self.begin:
+            return None
+        return replace(self, end=offset, messages=self.messages[: offset - self.begin])
 
 
 def run_flow(
@@ -37,6 +50,7 @@ def run_flow(
     handle: Callable[[Batch[M]], None],
     *,
     keep_on: Callable[[], bool],
+    head: Callable[[], Head] | None = None,
     bind_wait_s: float = 5.0,
     idle_s: float = 0.1,
     lifeline: Lifeline | None = None,
@@ -45,10 +59,14 @@ def run_flow(
 
     `poll` reads what follows a claim's `position`, None if there is nothing yet; `handle` deals with it. When `handle`
     returns, its batch is acknowledged. A batch may come again (never silently: see `redelivered_below`), so `handle`
-    should be idempotent. A store that does not answer is asked again every `idle_s` seconds until `keep_on` ends it;
-    nothing is delivered meanwhile. While the process that `lifeline` follows is frozen nothing is delivered either, and
+    should be idempotent. `head` reads the queue's head, now: with it every key keeps its order when the partition count
+    is changed, because what `poll` gives is cut where it has to wait for other partitions (RES-03).
+
+    A store that does not answer is asked again every `idle_s` seconds until `keep_on` ends it; nothing is delivered
+    meanwhile. While the process that `lifeline` follows is frozen nothing is delivered either, and
     once it is gone the loop ends (LOS-06, LOS-07). Raises what `handle`, `poll` and `Session.bind` raise.
     """
+    limit = _Limit(session, head) if head is not None else None
     line = lifeline if lifeline is not None else Lifeline(parent=None)
     try:
         if not session.bind(wait_s=bind_wait_s).answered:
@@ -70,7 +88,7 @@ def run_flow(
                     session.pause(idle_s)
                     continue
                 try:
-                    if not _turn(session, poll, handle):
+                    if not _turn(session, poll, handle, limit):
                         session.wait_news(idle_s)
                 except Unavailable as error:
                     _log.warning("flow %s waits: %s", session.flow, error)
@@ -79,15 +97,41 @@ def run_flow(
         session.unbind()
 
 
-def _turn(session: Session, poll: Callable[[Claim], Batch[M] | None], handle: Callable[[Batch[M]], None]) -> bool:
+class _Limit:
+    """Up to where partitions may be delivered now."""
+
+    def __init__(self, session: Session, head: Callable[[], Head]) -> None:
+        self._session = session
+        self._head = head
+        self._order = Order(session.key.group, look_s=LOOK_S, now_s=time.monotonic)
+
+    def ends(self, view: View) -> Mapping[int, int]:
+        """Nothing beyond the head that was looked at: what came after it may be of another layout already."""
+        head = self._head()
+        reached = {partition: claim.position for partition, claim in view.deliverable.items()}
+        waits = self._order.waits(head, self._session, view.claims.keys(), reached)
+        return {p: min(at(head.next, p), waits[p].until) if p in waits else at(head.next, p) for p in reached}
+
+
+def _turn(
+    session: Session,
+    poll: Callable[[Claim], Batch[M] | None],
+    handle: Callable[[Batch[M]], None],
+    limit: _Limit | None,
+) -> bool:
     """One look at everything; whether there was something to do.
 
     Each batch is announced just before it is handled: what was announced and then not handled would be left out.
     """
     view = session.observe()
     busy = False
+    ends = limit.ends(view) if limit is not None else None
     for claim in view.deliverable.values():
+        if ends is not None and ends[claim.partition] <= claim.position:
+            continue
         batch = poll(claim)
+        if batch is not None and ends is not None:
+            batch = batch.up_to(ends[claim.partition])
         if batch is None:
             continue
         busy = True

@@ -6,10 +6,11 @@ deliver gets its reason in words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from partq_spark.flow import scaling
 from partq_spark.flow.claims import flow_of
 from partq_spark.flow.model import (
     FlowRecord,
@@ -22,9 +23,11 @@ from partq_spark.flow.model import (
     Phase,
     RebalanceStatus,
 )
+from partq_spark.log import layouts
 
 if TYPE_CHECKING:
     from partq_spark.flow.checkpoints import Checkpoint
+    from partq_spark.log.model import Head
 
 SILENT_LEADER_S = 10.0  # a leader renews about once a second; longer silence is told to people
 
@@ -98,6 +101,7 @@ class Seen:
     starts: Sequence[int]  # of the group
     layout_partitions: int
     checkpoints: Mapping[int, Checkpoint]
+    head: Head | None = None  # None: the partition count never changed
     kept: bool = True  # False: ownership=none, there is nothing but checkpoints
     state: GroupState | None = None
     state_token: str | None = None
@@ -131,8 +135,8 @@ def view(seen: Seen) -> GroupView:
         key=seen.key,
         rebalance_status=state.status,
         rebalance_deadline_s=deadline,
-        scale_status=_scale_status(seen, len(partitions)),
-        partitions=partitions,
+        scale_status=_scale_status(seen, state.partitions.keys()),
+        partitions=_with_waits(seen, partitions),
         flows=tuple(_flow(seen, state, name) for name in sorted({*state.flows, *seen.records})),
         leader=seen.lease.name if seen.lease else None,
         leader_age_s=seen.lease_age_s,
@@ -143,7 +147,9 @@ def view(seen: Seen) -> GroupView:
 def _without_coordinator(seen: Seen) -> GroupView:
     """No state was ever written, or it was lost: the checkpoints alone say whose the partitions are."""
     partitions = []
-    for number in range(seen.layout_partitions):
+    present = range(seen.layout_partitions)
+    numbers = present if seen.head is None else layouts.partitions_for(seen.head, _done(seen))
+    for number in numbers:
         checkpoint = seen.checkpoints.get(number)
         owner = checkpoint.owner if checkpoint else None
         partitions.append(
@@ -163,8 +169,8 @@ def _without_coordinator(seen: Seen) -> GroupView:
         key=seen.key,
         rebalance_status=RebalanceStatus.READY,
         rebalance_deadline_s=None,
-        scale_status="Ready",
-        partitions=tuple(partitions),
+        scale_status=_scale_status(seen, numbers),
+        partitions=_with_waits(seen, partitions),
         flows=tuple(
             FlowView(
                 flow=name,
@@ -207,10 +213,46 @@ def _notes(seen: Seen) -> tuple[str, ...]:
     return ()
 
 
-def _scale_status(seen: Seen, known: int) -> str:
-    if seen.layout_partitions > known:
+def _scale_status(seen: Seen, known: Collection[int]) -> str:
+    if seen.head is not None:
+        return scaling.scale_status(seen.head, _done(seen), known)
+    if seen.layout_partitions > len(known):
         return "ScalingUp"
-    return "ScalingDown" if seen.layout_partitions < known else "Ready"
+    return "ScalingDown" if seen.layout_partitions < len(known) else "Ready"
+
+
+def _done(seen: Seen) -> dict[int, int]:
+    """How far each partition is acknowledged. With `checkpoints=none` only flows' records say it, and of a partition
+    that was removed, that it is gone.
+    """
+    done = {number: _acknowledged(seen, number) for number in range(len(seen.ends))}
+    if seen.state is None:
+        return done
+    for number, partition in seen.state.partitions.items():
+        record = seen.records.get(partition.owner.flow) if partition.owner is not None else None
+        entry = record.deliveries.get(number) if record is not None else None
+        if entry is not None and entry.epoch == partition.epoch:
+            done[number] = max(done.get(number, 0), entry.acknowledged)
+    for number, epoch in seen.state.retired.items():
+        mark = seen.checkpoints.get(number)
+        if mark is not None and mark.owner is None and mark.epoch == epoch and number not in seen.state.partitions:
+            done[number] = _at(seen.ends, number)
+    return done
+
+
+def _with_waits(seen: Seen, partitions: Iterable[PartitionView]) -> tuple[PartitionView, ...]:
+    """With what the partitions wait for after the partition count was changed (RES-03)."""
+    made = tuple(partitions)
+    if seen.head is None:
+        return made
+    reached = {each.partition: max(each.delivered or 0, each.acknowledged) for each in made}
+    reasons = scaling.reasons(seen.head, _done(seen), reached)
+    return tuple(
+        replace(each, reason="; ".join(filter(None, (each.reason, reasons[each.partition]))))
+        if each.partition in reasons
+        else each
+        for each in made
+    )
 
 
 def _partition(seen: Seen, state: GroupState, partition: Partition, holddown_s: float | None) -> PartitionView:

@@ -25,8 +25,10 @@ from partq_spark.flow.claims import Position, View
 from partq_spark.flow.heartbeat import Heartbeat
 from partq_spark.flow.lifeline import Lifeline
 from partq_spark.flow.model import GroupKey
+from partq_spark.flow.order import Milestones, Order
 from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.stores import open_ownership
+from partq_spark.log.model import at
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
 from tests.ownership.facts import Acknowledged, Bound, Claimed, Delivered, Ended, Failed, Journal, Lost, Paused, now_s
@@ -83,7 +85,9 @@ class Consumer:
                 beat_interval_s=settings.beat_interval_s,
                 checkpoint_interval_s=settings.checkpoint_interval_s,
             ),
+            milestones=Milestones(lambda: self._queue.head),
         )
+        self._order = Order(settings.group, look_s=store.look_interval_s, now_s=now_s)
         self._journal = Journal(Path(settings.journal))
         self._chance = random.Random(settings.seed)
         self._held: deque[tuple[float, Mapping[int, Position]]] = deque()
@@ -160,10 +164,13 @@ class Consumer:
         if len(self._held) > 100:
             return False
         head = self._queue.refresh()
+        reached = {partition: claim.position for partition, claim in view.deliverable.items()}
+        waits = self._order.waits(head, self._session, view.claims.keys(), reached)
+        most = {p: min(at(head.next, p), waits[p].until) if p in waits else at(head.next, p) for p in reached}
         ends = {
-            partition: min(head.next[partition], claim.position + self._chance.randint(1, 200))
-            for partition, claim in view.deliverable.items()
-            if head.next[partition] > claim.position
+            partition: min(most[partition], position + self._chance.randint(1, 200))
+            for partition, position in reached.items()
+            if most[partition] > position
         }
         if not ends:
             return False

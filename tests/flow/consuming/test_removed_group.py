@@ -13,6 +13,7 @@ from partq_spark.errors import Conflict, Fenced, Invalid
 from partq_spark.flow.checkpoints import Checkpoint
 from partq_spark.flow.model import Owner
 from partq_spark.log import admin
+from partq_spark.log.groups import remove_group
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.memory import MemoryStore
 from tests.flow.consuming.world import Query, World, begun
@@ -84,7 +85,7 @@ def test_leftovers_of_a_removal_that_was_cut_off_do_not_count(world: World, offs
     query.stop()
     world.publish(2, 2)
     queue = world.open_queue()
-    groups.remove_group(queue, KEY.group, queue.refresh().groups[KEY.group])
+    remove_group(queue, KEY.group, queue.refresh().groups[KEY.group])
     assert not found(world).is_tombstone, "cut off after the head"
     (other,) = begun(world, solo(world, "other", startingOffsets=offsets))
     assert found(world).is_tombstone
@@ -204,7 +205,7 @@ def test_a_removal_that_was_cut_off_is_finished_by_the_same_call(world: World) -
         acknowledged(world, partition, 2)
     queue = world.open_queue()
     left = groups.remains(queue, KEY.group, None)
-    groups.remove_group(queue, KEY.group, left.group or pytest.fail("there is a group"))
+    remove_group(queue, KEY.group, left.group or pytest.fail("there is a group"))
     assert not found(world, 1).is_tombstone
     assert remove(world) == 2
     assert found(world, 1).is_tombstone
@@ -220,7 +221,7 @@ def test_what_coordinators_know_of_a_group_tells_one_life_from_the_next(world: W
         for _ in range(rewinds):
             admin.count_rewind(queue, KEY.group)
         seen.append(facts_of(queue.head, queue.head.groups[KEY.group]).rewinds)
-        groups.remove_group(queue, KEY.group, made)
+        remove_group(queue, KEY.group, made)
     assert seen == sorted(set(seen)), "it grows, and never comes again"
 
 
@@ -228,7 +229,7 @@ def test_a_group_that_is_another_one_by_now_is_not_removed(world: World) -> None
     queue = world.open_queue()
     first = groups.make(queue, KEY.group, [0, 0])
     left = groups.remains(queue, KEY.group, None)
-    groups.remove_group(world.open_queue(), KEY.group, first)
+    remove_group(world.open_queue(), KEY.group, first)
     groups.make(world.open_queue(), KEY.group, [0, 0])
     with pytest.raises(Conflict, match="made again"):
         groups.remove(queue, left, None)
