@@ -63,7 +63,7 @@ class Total:
         faults = ", ".join(f"{fault} {counts[fault]:,}" for fault in FAULTS)
         injected = sum(counts[fault] for fault in FAULTS if fault != "landed late")
         rest = ["flow stops", "flow restarts", "coordinator stops", "coordinator restarts", "twins", "flow refused"]
-        rest += ["altered", "shrunk", "rewound", "rewinds cut off"]
+        rest += ["altered", "grown", "shrunk", "rewound", "rewinds cut off"]
         return (
             f"{self.seeds:,} seeds, {self.simulated_us / SECOND_US / 3600:.1f} simulated hours, {self.steps:,} steps, "
             f"{self.facts:,} facts, {len(self.failures)} failures\n"

@@ -58,6 +58,9 @@ class _Partition:
     delivered: dict[tuple[int, str], int] = field(default_factory=dict)
     processed: dict[tuple[int, str], int] = field(default_factory=dict)
     rewinding: bool = False  # it may go back once
+    published: list[tuple[tuple[int, int], ...]] = field(default_factory=list)  # of each message: what it waits for
+    reached: int = 0  # delivered for the first time up to here
+    acknowledged: int = 0  # ever
     paused_until_us: float = 0.0
     drained: bool = False  # since the pause was written
 
@@ -99,10 +102,12 @@ class Checker:
             h.LeaseTaken: self._taken,
             h.StateWritten: self._written,
             h.CheckpointWritten: self._checkpoint,
+            h.Published: self._published,
             h.Rewinding: self._rewinding,
             h.Delivered: self._delivered,
             h.Processed: self._processed,
         }
+        self._last: dict[int, dict[int, int]] = defaultdict(dict)  # by key and partition, the end of its last message
         self.handoffs_drained = 0
         self.handoffs_forced = 0
 
@@ -249,8 +254,16 @@ class Checker:
             done = here.processed.get((fact.epoch, fact.owner.flow if fact.owner else ""), self._start)
             demand(offset <= max(known, done), "a checkpoint passes what its owner has processed:", fact, "done", done)
         here.epoch, here.owner, here.offset, here.marked_below = fact.epoch, fact.owner, offset, fact.redelivered_below
+        here.acknowledged = max(here.acknowledged, offset)
         here.rewinding = here.rewinding and not rewound
         self._look_drained(here)
+
+    def _published(self, fact: h.Published) -> None:
+        for key in fact.keys:
+            partition = key % fact.partitions
+            here, last = self.partitions[partition], self._last[key]
+            here.published.append(tuple((q, end) for q, end in last.items() if q != partition))
+            last[partition] = self._start + len(here.published)
 
     def _rewinding(self, fact: h.Rewinding) -> None:
         self._rewound = self.partitions[fact.partition].rewinding = True
@@ -322,6 +335,7 @@ class Checker:
             life is not None and fact.at_us <= life.lease_until_us, "delivered after the lease has ended:", fact, life
         )
         self._contiguous(fact, here, mine)
+        self._in_order(fact, here)
         if not fact.replayed:
             self._marked(fact, here, mine)
         if mine.first_us is None:
@@ -339,6 +353,21 @@ class Checker:
         if (here.epoch, here.owner) == (fact.epoch, fact.owner):
             begin = max(begin, here.offset or self._start)
         demand(fact.start <= begin, "skipped: there is nothing delivered or acknowledged from", begin, fact)
+
+    def _in_order(self, fact: h.Delivered, here: _Partition) -> None:
+        """RES-03: when a message comes for the first time, those of its key that were published before it into other
+        partitions have been acknowledged.
+        """
+        for offset in range(max(fact.start, here.reached), fact.end):
+            index = offset - self._start
+            for q, end in here.published[index] if index < len(here.published) else ():
+                demand(
+                    self.partitions[q].acknowledged >= end,
+                    f"message {offset} of partition {fact.partition} came before its key's in partition {q} were",
+                    f"acknowledged up to {end}:",
+                    fact,
+                )
+        here.reached = max(here.reached, fact.end)
 
     def _marked(self, fact: h.Delivered, here: _Partition, mine: _Ownership) -> None:
         """What another ownership has delivered is marked, whichever of the two deliveries took effect first."""

@@ -15,13 +15,17 @@ from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.claims import Claim, Position, View
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.model import Owner
+from partq_spark.flow.order import Milestones, Order
 from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.stores.api import OwnershipStore
+from partq_spark.log import model
+from partq_spark.log.model import at
 from tests.simulation import history as h
-from tests.simulation.coordinators import Head, wait
+from tests.simulation.coordinators import wait
 from tests.simulation.links import Link, Weather
 from tests.simulation.objects import Objects
 from tests.simulation.plan import FlowPlan, Plan
+from tests.simulation.queue import Head
 from tests.simulation.scheduler import Process
 from tests.simulation.stores import KEY, QUEUE_ID
 from tests.support.faulty import SECOND_US
@@ -70,6 +74,8 @@ class Consumer:
     history: h.History
     weather: Weather
     session: Session = field(init=False)
+    order: Order = field(init=False)
+    seen: model.Head = field(init=False)  # the queue's head, as this process read it last
     instance: str = ""
     done: dict[int, Position] = field(default_factory=dict)
     held: dict[int, Position] = field(default_factory=dict)
@@ -81,8 +87,17 @@ class Consumer:
             beat_interval_s=self.plan.beat_s,
             checkpoint_interval_s=self.plan.checkpoint_s,
         )
+        self.seen = self.head.now
+        self.order = Order(KEY.group, look_s=self.objects.look_interval_s, now_s=self.effects.now_s)
         self.session = Session(
-            self.store, checkpoints, KEY, QUEUE_ID, self.actor.plan.name, settings=settings, effects=self.effects
+            self.store,
+            checkpoints,
+            KEY,
+            QUEUE_ID,
+            self.actor.plan.name,
+            settings=settings,
+            effects=self.effects,
+            milestones=Milestones(lambda: self.seen),
         )
 
     # --- a process' life ----------------------------------------------------------------------------------------------
@@ -138,11 +153,11 @@ class Consumer:
         try:
             self.session.acknowledge(self.done)
             view = self._observe()
-            ends = self.link.call("head", lambda: tuple(self.head.ends), write=False)
+            ends = self._ends(view)
             batch = {
                 partition: Planned(claim.epoch, claim.position, self._end(claim, ends), claim.redelivered_below)
                 for partition, claim in view.deliverable.items()
-                if partition < len(ends) and claim.position < ends[partition]
+                if claim.position < ends[partition]
             }
             if batch:
                 self._deliver(batch)
@@ -161,7 +176,14 @@ class Consumer:
     def _is_bound_last(self) -> bool:
         return self.actor.bound is self.process
 
-    def _end(self, claim: Claim, ends: tuple[int, ...]) -> int:
+    def _ends(self, view: View) -> dict[int, int]:
+        """Up to where the partitions may be delivered."""
+        head = self.seen = self.link.call("head", lambda: self.head.now, write=False)
+        reached = {partition: claim.position for partition, claim in view.deliverable.items()}
+        waits = self.order.waits(head, self.session, view.claims.keys(), reached)
+        return {p: min(at(head.next, p), waits[p].until) if p in waits else at(head.next, p) for p in reached}
+
+    def _end(self, claim: Claim, ends: dict[int, int]) -> int:
         most = claim.position + self.actor.plan.batch
         return ends[claim.partition] if self.weather.calm else min(most, ends[claim.partition])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from coordinator.facts import GroupFacts
 from coordinator.leadership import Timing
@@ -13,43 +12,16 @@ from coordinator.runtime import GroupRuntime
 from partq_spark.errors import PartqError
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import GroupSettings
 from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
 from tests.simulation.links import Link
 from tests.simulation.objects import Objects
 from tests.simulation.plan import Plan
+from tests.simulation.queue import Head
 from tests.simulation.scheduler import Process
-from tests.simulation.stores import KEY, QUEUE_ID
+from tests.simulation.stores import KEY
 
 RETRY_S = 0.2
 MOST_RETRY_S = 2.0
-
-
-@dataclass(slots=True)
-class Head:
-    """What the queue's head says: its settings, how many partitions it has (`partitions`), how far each that it ever
-    had was published, and how often the group was rewound.
-    """
-
-    settings: GroupSettings
-    partitions: int
-    ends: list[int] = field(default_factory=list)
-    rewinds: int = 0
-
-    def resize(self, partitions: int) -> None:
-        """One that comes back goes on where it was."""
-        self.partitions = partitions
-        self.ends += [0] * (partitions - len(self.ends))
-
-    def facts(self) -> GroupFacts:
-        """As a coordinator takes them out of a head."""
-        return GroupFacts(
-            queue_id=QUEUE_ID,
-            settings=self.settings,
-            partitions=tuple(range(self.partitions)),
-            starts=dict.fromkeys(range(self.partitions), 0),
-            rewinds=self.rewinds,
-        )
 
 
 def coordinate(
@@ -69,7 +41,7 @@ def coordinate(
         return link.call("head", head.facts, write=False)
 
     def ends(_: str) -> Sequence[int]:
-        return link.call("head", lambda: tuple(head.ends), write=False)
+        return link.call("head", lambda: head.ends, write=False)
 
     life = StoreLife(store)
     runtime = GroupRuntime(

@@ -21,6 +21,7 @@ from coordinator.core.actions import Action
 from coordinator.core.events import Event
 from coordinator.core.machine import pending
 from coordinator.facts import GroupFacts
+from coordinator.leaving import Leaving
 from coordinator.records import Records
 from coordinator.runtime import GroupRuntime, Step, Written
 from coordinator.watch import Stillness
@@ -28,12 +29,13 @@ from partq_spark.flow.binding import Life
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.hand import Hand
 from partq_spark.flow.model import Delivery, GroupKey, GroupState, Lease
+from partq_spark.flow.order import Order
 from partq_spark.flow.session import Session
 from partq_spark.flow.stores.api import Pulse
 from partq_spark.flow.stores.memory import MemoryOwnership, MemoryServer
 from tests.simulation.checker import Violation
-from tests.simulation.coordinators import Head
 from tests.simulation.plan import KINDS, Outcome
+from tests.simulation.queue import Head
 from tests.simulation.world import run_seed
 from tests.support import guards
 from tests.support.guards import Finding
@@ -225,6 +227,25 @@ def _hears_of_no_rewind() -> AbstractContextManager[object]:
     return patch.object(Head, "facts", lambda head: replace(real(head), rewinds=0))
 
 
+def _waits_for_nothing() -> AbstractContextManager[object]:
+    """What came after a changed partition count is delivered at once."""
+    return patch.object(Order, "waits", lambda *_: {})
+
+
+def _takes_delivered_for_acknowledged() -> AbstractContextManager[object]:
+    """Others' keys wait only until a flow's own messages were handed out."""
+
+    def written(hand: Hand, partitions: Iterable[int]) -> dict[int, int]:
+        return {p: hand.holdings[p].delivered for p in partitions if hand.has_claimed((p,))}
+
+    return patch.object(Hand, "written", written)
+
+
+def _takes_removed_for_finished() -> AbstractContextManager[object]:
+    """A partition goes as soon as the queue does not have it any more."""
+    return patch.object(Leaving, "_unfinished", lambda *_: [])
+
+
 def _lives_for_ever() -> AbstractContextManager[object]:
     return patch.object(Life, "is_alive", lambda life, _: not life.ended)
 
@@ -246,6 +267,9 @@ GUARDS = (
     Guard(name="a fence only at a higher epoch", off=lambda: patch.object(CheckpointStore, "_may_fence", _always)),
     Guard(name="only the owner moves a checkpoint", off=lambda: patch.object(CheckpointStore, "_is_held", _always)),
     Guard(name="lost reports count as all delivered", off=lambda: patch.object(fences, "_is_unknown", _never)),
+    Guard(name="an earlier layout is waited for", off=_waits_for_nothing),
+    Guard(name="what is waited for is acknowledged", off=_takes_delivered_for_acknowledged),
+    Guard(name="a removed partition is delivered to its end", off=_takes_removed_for_finished),
     Guard(name="rewinds are counted in the head", off=_hears_of_no_rewind, kinds=("anything", "crashes")),
 )
 

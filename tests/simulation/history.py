@@ -117,6 +117,14 @@ class CheckpointWritten(NamedTuple):
     redelivered_below: int
 
 
+class Published(NamedTuple):
+    """One message for each of `keys`, into `key % partitions`."""
+
+    at_us: int
+    partitions: int
+    keys: tuple[int, ...]
+
+
 class Rewinding(NamedTuple):
     """Somebody takes a partition back to an earlier offset from now on, and away from whoever has it."""
 
@@ -163,6 +171,7 @@ Fact = (
     | LeaseTaken
     | StateWritten
     | CheckpointWritten
+    | Published
     | Rewinding
     | Delivered
     | Processed

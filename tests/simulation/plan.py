@@ -45,13 +45,11 @@ class Plan:
     coordinators: int
     coordinator_life_us: int  # the first coordinator is stopped in good order after so long; 0: never
     partitions: int
-    partitions_later: int
     flows: tuple[FlowPlan, ...]
     settings: GroupSettings
     settings_later: GroupSettings
     altered_us: int  # when the queue is altered; 0: never
-    shrunk_us: int  # from when on the last partition is taken away, as soon as it is drained; 0: never
-    grown_us: int  # so long afterwards it comes back; 0: never
+    resizes: tuple[tuple[int, int], ...]  # when the queue gets another partition count, and which
     session_timeout_s: float
     beat_s: float
     checkpoint_s: float
@@ -89,7 +87,6 @@ class Plan:
             coordinators=rng.choice((1, 2, 2, 3)),
             coordinator_life_us=rng.choice((0, 0, rng.randint(2 * SECOND_US, calm_us))),
             partitions=partitions,
-            partitions_later=partitions + rng.choice((0, 1, 2)),
             flows=tuple(_flow(rng, number, calm_us) for number in range(count)),
             settings=settings,
             settings_later=replace(
@@ -98,8 +95,7 @@ class Plan:
                 access_type=rng.choice((AccessType.NON_EXCLUSIVE, AccessType.NON_EXCLUSIVE, AccessType.EXCLUSIVE)),
             ),
             altered_us=rng.randint(2 * SECOND_US, calm_us) if altered else 0,
-            shrunk_us=rng.randint(2 * SECOND_US, calm_us // 2) if rng.random() < 0.15 else 0,
-            grown_us=rng.choice((0, SECOND_US, 4 * SECOND_US)),
+            resizes=_resizes(rng, partitions, calm_us) if rng.random() < 0.35 else (),
             session_timeout_s=timeout_s,
             beat_s=timeout_s / rng.choice((3, 4)),
             checkpoint_s=rng.choice((0.0, 0.3, 1.0)),
@@ -123,6 +119,16 @@ class Plan:
             skewed=rng.random() < 0.9,
         )
         return KINDS_OF[kind](plan, rng)
+
+
+def _resizes(rng: random.Random, partitions: int, calm_us: int) -> tuple[tuple[int, int], ...]:
+    """Up, down and back, some of them one right after the other."""
+    counts = [rng.choice((partitions, rng.randint(1, 8), 2 * partitions)) for _ in range(rng.randint(1, 4))]
+    begin_us, found = rng.randint(SECOND_US, calm_us // 2), []
+    for count in counts:
+        found.append((begin_us, count))
+        begin_us += rng.choice((0, SECOND_US // 3, rng.randint(SECOND_US, calm_us // 4)))
+    return tuple(found)
 
 
 def _flow(rng: random.Random, number: int, calm_us: int) -> FlowPlan:

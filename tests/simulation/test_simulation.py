@@ -36,6 +36,7 @@ def test_no_seed_breaks_ownership(report: Callable[[str], None]) -> None:
     for what in (
         *FAULTS,
         "altered",
+        "grown",
         "shrunk",
         "rewound",
         "rewinds cut off",

@@ -22,10 +22,11 @@ from partq_spark.flow.stores.memory import Snapshot
 from tests.simulation import history as h
 from tests.simulation.checker import Checker, demand
 from tests.simulation.consumers import Actor, Consumer
-from tests.simulation.coordinators import Head, coordinate
+from tests.simulation.coordinators import coordinate
 from tests.simulation.links import Link, Weather
 from tests.simulation.objects import Objects, OwnershipInObjects, TrueObjects
 from tests.simulation.plan import MOST_DRIFT, MOST_OFFSET_S, Outcome, Plan
+from tests.simulation.queue import KEYS, Head
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.stores import KEY, QUEUE_ID, Ownership, ownership_server
 from tests.support.faulty import SECOND_US
@@ -47,8 +48,7 @@ class World:
         self.history = h.History(self.checker.judge, keep)
         self.counts: Counter[str] = Counter()
         self.weather = Weather(rates=plan.rates, counts=self.counts, note=self.history.note)
-        self.head = Head(settings=plan.settings, partitions=plan.partitions, ends=[0] * plan.partitions)
-        self._closing = False  # nothing is published to the last partition any more
+        self.head = Head(plan.settings, plan.partitions)
         self.objects = TrueObjects(
             self.scheduler,
             self._tokens,
@@ -169,29 +169,26 @@ class World:
 
     def publish(self) -> None:
         """Now and then something for one of the partitions."""
-        self.head.ends[self.rng.randrange(self.head.partitions - self._closing)] += self.rng.randint(1, 8)
+        self._publish(self.rng.randrange(self.head.partitions), self.rng.randint(1, 8))
         if not self.weather.calm:
             self.scheduler.push(self.publish, int(self.plan.publish_us * (0.2 + 1.6 * self.rng.random())))
 
-    def alter(self) -> None:
-        """Other settings, another access type, more partitions."""
-        self.counts["altered"] += 1
-        self.head.settings = self.plan.settings_later
-        if not self._closing:
-            self.head.resize(max(self.head.partitions, self.plan.partitions_later))
+    def _publish(self, partition: int, count: int) -> None:
+        places = -(-(KEYS - partition) // self.head.partitions)  # keys that lie in this partition now
+        keys = tuple(partition + self.head.partitions * self.rng.randrange(places) for _ in range(count))
+        self.history.add(h.Published(self.scheduler.now_us, self.head.partitions, keys))
+        self.head.publish(keys)
 
-    def shrink(self) -> None:
-        """The last partition goes, once everything in it is acknowledged (RES-02); later it may come back (RES-04)."""
-        self._closing = True
-        last = self.head.partitions - 1
-        if (self.checker.partitions[last].offset or 0) != self.head.ends[last]:
-            self.scheduler.push(self.shrink, SECOND_US // 5)
-            return
-        self._closing = False
-        self.counts["shrunk"] += 1
-        self.head.resize(last)
-        if self.plan.grown_us:
-            self.scheduler.push(lambda: self.head.resize(max(self.head.partitions, last + 1)), self.plan.grown_us)
+    def alter(self) -> None:
+        """Other settings, another access type."""
+        self.counts["altered"] += 1
+        self.head.alter(self.plan.settings_later)
+
+    def resize(self, partitions: int) -> None:
+        """More partitions, fewer, or those that were there before, whatever is under way (RES-01)."""
+        before = self.head.partitions
+        self.counts["grown" if partitions > before else "shrunk"] += partitions != before
+        self.head.resize(partitions)
 
     def remember(self) -> None:
         """A copy of the ownership store that it may be set back to."""
@@ -214,7 +211,7 @@ class World:
 
     def rewind(self) -> None:
         """Somebody takes a partition back, and away from whoever has it, and counts that in the head."""
-        partition = self.rng.randrange(self.head.partitions - self._closing)
+        partition = self.rng.randrange(len(self.head.ends))
         offset = self.checker.partitions[partition].offset
         if offset is None:
             return
@@ -231,14 +228,16 @@ class World:
 
     def count_rewind(self) -> None:
         """From now on coordinators can know of all rewinds before it."""
-        self.head.rewinds += 1
+        self.head.count_rewind()
         self._untold.clear()
 
     def calm(self) -> None:
         """No faults from now on; who is frozen wakes up."""
         self.weather.calm = True
-        for partition in sorted(self._untold & set(range(self.head.partitions))):
-            self.head.ends[partition] += 1  # an owner that is idle learns of it with its next message
+        if any(partition >= self.head.partitions for partition in self._untold):
+            self.count_rewind()  # nothing more comes into a partition that was removed: the command is repeated
+        for partition in sorted(self._untold):
+            self._publish(partition, 1)  # an owner that is idle learns of it with its next message
         for process in self.scheduler.processes:
             process.frozen_until_us = min(process.frozen_until_us, self.scheduler.now_us + SECOND_US)
 
@@ -264,8 +263,8 @@ class World:
             self.remember()
         if plan.altered_us:
             scheduler.push(self.alter, plan.altered_us)
-        if plan.shrunk_us:
-            scheduler.push(self.shrink, plan.shrunk_us)
+        for at_us, partitions in plan.resizes:
+            scheduler.push(partial(self.resize, partitions), at_us)
         scheduler.push(self.calm, plan.calm_us)
         self.publish()
         try:
@@ -350,6 +349,7 @@ def plan_bound_us(plan: Plan) -> int:
         + max(flow.pause_us + flow.work_us for flow in plan.flows) / SECOND_US
         + 2 * plan.rates.timeout_us / SECOND_US
         + 10.0
+        + 3.0 * len(plan.resizes)  # one layout is dealt with after the other, and what is removed is looked for
     )
     return int(bound_s * SECOND_US)
 

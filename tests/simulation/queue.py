@@ -1,0 +1,78 @@
+"""The simulated queue: a real head without segments, in which every message has a key that is its own hash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from coordinator.facts import GroupFacts, facts_of
+from partq_spark.flow.model import GroupSettings
+from partq_spark.log import layouts, model
+from partq_spark.log.model import Group, Layout, QueueConfig
+from tests.simulation.stores import KEY, QUEUE_ID
+
+KEYS: Final = 24  # a key lies in partition `key % count`
+
+
+def config_of(settings: GroupSettings) -> QueueConfig:
+    """The queue's settings that give a group these."""
+    return QueueConfig(
+        rebalance_delay_s=settings.rebalance_delay_s,
+        max_handoff_time_s=settings.max_handoff_time_s,
+        access_type=settings.access_type.value,
+    )
+
+
+class Head:
+    """What the queue's head says. `now` is the document, as whoever reads it gets it."""
+
+    def __init__(self, settings: GroupSettings, partitions: int) -> None:
+        zeros = (0,) * partitions
+        self.now = model.Head(
+            namespace=KEY.namespace,
+            queue=KEY.queue,
+            queue_id=QUEUE_ID,
+            created_us=0,
+            sequence=1,
+            time_us=0,
+            config=config_of(settings),
+            layouts=(Layout(generation=0, partitions=partitions, since_sequence=1, begin=zeros),),
+            next=zeros,
+            earliest=zeros,
+            groups={KEY.group: Group(since_sequence=1, start=zeros)},
+        )
+
+    @property
+    def partitions(self) -> int:
+        """How many there are now."""
+        return self.now.partitions
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """How far each partition that there ever was has been published."""
+        return self.now.next
+
+    def alter(self, settings: GroupSettings) -> None:
+        """Other settings."""
+        self.now = replace(self.now, config=config_of(settings))
+
+    def resize(self, partitions: int) -> None:
+        """Another partition count, as the command line changes it."""
+        self.now = replace(layouts.resized(self.now, partitions), sequence=self.now.sequence + 1)
+
+    def publish(self, keys: Sequence[int]) -> None:
+        """One message for each of these keys."""
+        following = list(self.now.next)
+        for key in keys:
+            following[key % self.partitions] += 1
+        self.now = replace(self.now, next=tuple(following), sequence=self.now.sequence + 1)
+
+    def count_rewind(self) -> None:
+        """Somebody has rewound checkpoints of the group."""
+        group = self.now.groups[KEY.group]
+        self.now = replace(self.now, groups={KEY.group: replace(group, rewinds=group.rewinds + 1)})
+
+    def facts(self) -> GroupFacts:
+        """As a coordinator takes them out of a head."""
+        return facts_of(self.now, self.now.groups[KEY.group])
