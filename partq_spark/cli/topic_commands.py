@@ -72,7 +72,9 @@ def unsubscribe(target: Target, name: str, wanted: tuple[str, ...], as_json: boo
 def _say(queue: object, wanted: tuple[str, ...], changed: tuple[str, ...], done: str, nothing: str) -> None:
     for each in dict.fromkeys(wanted):
         shown = output.printable(each)
-        click.echo(f"{queue} {done.format(shown) if each in changed else f'{nothing.format(shown)}: nothing to do'}.")
+        click.echo(
+            f"Q{str(queue)[1:]} {done.format(shown) if each in changed else f'{nothing.format(shown)}: nothing to do'}."
+        )
 
 
 @click.command("subscriptions")
@@ -92,9 +94,10 @@ def subscriptions(target: Target, name: str | None, topic: str | None, as_json: 
         documents: list[output.Json] = [{"queue": each, "subscriptions": found[each]} for each in found]
         output.print_json(documents if name is None else {"queue": name, "subscriptions": found.get(name, ())})
         return
+    width = max(map(len, found), default=0)
     for each in found:
-        for subscription in found[each]:
-            click.echo(f"{each}  {output.printable(subscription)}" if name is None else output.printable(subscription))
+        for subscription in map(output.printable, found[each]):
+            click.echo(f"{each.ljust(width)}  {subscription}" if name is None else subscription)
     if not any(found.values()):
         who = f"queue {name!r}" if name is not None else f"no queue of namespace {target.namespace!r}"
         what = "anything by its topic" if topic is None else output.printable(topic)

@@ -24,7 +24,7 @@ def shop(partq: Partq) -> Partq:
 
 def test_subscribe_says_what_is_new_and_what_was_there(partq: Partq) -> None:
     partq("queue", "create", "orders", "--partitions", 1)
-    queue = f"queue 'orders' (namespace 'default', store {partq.url})"
+    queue = f"Queue 'orders' (namespace 'default', store {partq.url})"
     assert partq("queue", "subscribe", "Orders", "b/>", "a").stdout == (
         f"{queue} attracts b/> now.\n{queue} attracts a now.\n"
     )
@@ -64,7 +64,7 @@ def test_an_unknown_queue_is_said(partq: Partq) -> None:
 
 def test_subscriptions_of_a_queue_and_of_all(shop: Partq) -> None:
     assert shop("queue", "subscriptions", "eu").stdout == "bills/eu\norders/*/eu/>\n"
-    assert shop("queue", "subscriptions").stdout == "archive  >\neu  bills/eu\neu  orders/*/eu/>\n"
+    assert shop("queue", "subscriptions").stdout == "archive  >\neu       bills/eu\neu       orders/*/eu/>\n"
     assert shop.json("queue", "subscriptions", "eu") == {"queue": "eu", "subscriptions": ["bills/eu", "orders/*/eu/>"]}
     assert shop.json("queue", "subscriptions") == [
         {"queue": "archive", "subscriptions": [">"]},
@@ -78,7 +78,9 @@ def test_subscriptions_of_a_queue_and_of_all(shop: Partq) -> None:
 
 
 def test_who_attracts_a_topic(shop: Partq) -> None:
-    assert shop("queue", "subscriptions", "--topic", "orders/new/eu/de").stdout == "archive  >\neu  orders/*/eu/>\n"
+    assert (
+        shop("queue", "subscriptions", "--topic", "orders/new/eu/de").stdout == "archive  >\neu       orders/*/eu/>\n"
+    )
     assert shop.json("queue", "subscriptions", "--topic", "bills") == [{"queue": "archive", "subscriptions": [">"]}]
     shop("queue", "unsubscribe", "archive", ">")
     assert shop("queue", "subscriptions", "--topic", "bills").stdout == (
