@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 from partq_spark import fanout
 from partq_spark.errors import Invalid, Unavailable
 from partq_spark.fanout import Fan, Outcome, Plan, StagedFor, Unattracted
-from partq_spark.log.admin import alter_queue, delete_queue
+from partq_spark.log.admin import alter_queue, create_queue, delete_queue
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import Identity
 from partq_spark.log.queue import Queue
 from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
 from partq_spark.log.topics import matches
+from partq_spark.objects import open_store
 from tests.log.queues import Hooked, World, batch_of, once, read, read_flat, values
+from tests.support.servers import Azurite
 
 pytestmark = pytest.mark.conformance("DIS-07")
 
@@ -360,3 +362,29 @@ def test_the_memory_of_a_task_is_shared_by_its_queues(world: World, monkeypatch:
     assert pieces() == [1]
     monkeypatch.setattr(fanout, "LEAST_RUN_BYTES", 1)
     assert pieces() == [4]
+
+
+@pytest.mark.azurite
+def test_on_azure_too(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the heads of a namespace are read side by side."""
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string)
+    store = open_store(azurite.fresh_url(), retry_timeout_s=10)
+    try:
+        for number in range(20):
+            subscribe(create_queue(store, "default", f"q{number:02}", 2), *([">"] if number % 2 else ["a/*"]))
+        namespace = Namespace(store, "default")
+        assert [queue.name for queue in namespace.queues()] == [f"q{number:02}" for number in range(20)]
+        unsubscribe(Queue(store, "default", "q00"), "a/*")
+        decided = fanout.plan_topics("default", namespace.queues())
+        assert len(decided.destinations) == 19
+        with Fan(store, decided, seed="test") as fan:
+            fan.add(batch_of(values(1, 2)), pa.array(["a/1", "b"]))
+            staged, _ = fan.finish()
+        for duplicate in (False, True):
+            outcomes = fanout.publish_all(lambda name: Queue(store, "default", name), [staged], IDENTITY, seed="test")
+            assert {done.duplicate for _, done in outcomes if done} == {duplicate}
+        assert read_flat(Queue(store, "default", "q00")) == []
+        for number in range(1, 20):
+            assert read_flat(Queue(store, "default", f"q{number:02}")) == [b"1", b"2"][: 1 + number % 2]
+    finally:
+        store.close()
