@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.cli.checkpoints_commands import COMMANDS as CHECKPOINTS_COMMANDS
+from partq_spark.cli.group_commands import COMMANDS as GROUP_COMMANDS
 from partq_spark.cli.main import COMMANDS
 from partq_spark.cli.queue_commands import COMMANDS as QUEUE_COMMANDS
 
@@ -69,5 +70,7 @@ def test_every_command_is_in_the_document() -> None:
         assert f"`partq {name}" in text
     for name in QUEUE_COMMANDS:
         assert re.search(rf"`(partq queue )?{name}`", text)
+    for name in GROUP_COMMANDS:
+        assert re.search(rf"`(partq group )?{name}`", text)
     for name in CHECKPOINTS_COMMANDS:
         assert re.search(rf"`(partq checkpoints )?{name}( NAME)?`", text)
