@@ -89,6 +89,7 @@ def _ref_out(ref: ChunkRef) -> dict[str, object]:
         "rows": ref.rows,
         "bytes": ref.bytes,
         "slices": ref.slices,
+        "coarsest": ref.coarsest,
     }
 
 
@@ -102,9 +103,10 @@ def _ref_in(raw: dict[str, Any]) -> ChunkRef:
         first_time_us=raw["time_us"][0],
         last_time_us=raw["time_us"][1],
         rows=tuple(raw["rows"]),
-        # References that were written before they were counted have neither.
+        # References that were written before they were counted have none of these.
         bytes=raw.get("bytes", 0),
         slices=raw.get("slices", 0),
+        coarsest=raw.get("coarsest", 0),
     )
 
 

@@ -5,15 +5,14 @@ swaps one reference in for the run. What it wrote is rubbish for collection unti
 it, so a crash at any point does no harm, and a reader with an older plan goes on until the grace is over. A message is
 written anew only where its slice becomes at least four times as large: a logarithmic number of times in its life.
 
-`choose` decides, from references alone; the rest does. When it is done, and how often, is the caller's business.
+What is worth it is `runs`' business. When it is done, and how often, is the caller's business.
 """
 
 from __future__ import annotations
 
-import math
 import struct
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -25,39 +24,16 @@ from partq_spark.errors import ObjectMissing
 from partq_spark.log import codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
 from partq_spark.log.queue import Queue
+from partq_spark.log.runs import GAIN, MOST_BYTES, MOST_SLICES, SLICE_BYTES, SLICE_MESSAGES, Limits, Run, choose, fits
 from partq_spark.log.segment import RUN_BYTES, TIMESTAMP, SegmentWriter, read_slice, segment_schema
 
 MIN_AGE_S: Final = 300.0
 """Longer than a publish tries to settle an unknown outcome (`retryTimeout`, 120 s): its token goes with compaction."""
 
-MOST_SLICES: Final = 65_536
-MOST_BYTES: Final = 256 * 1024 * 1024
-"""Of one step, so that it takes seconds, and less memory than its index and two slices."""
-
-SLICE_BYTES: Final = 8 * 1024 * 1024
-SLICE_MESSAGES: Final = 65_536
-"""Of one slice that is written: a ranged read of that size costs little more per byte than a larger one."""
-
 SEGMENT_BYTES: Final = 1024 * 1024
 """A segment ends with its partition once it has so many; smaller partitions share one, or objects would multiply."""
 
-GAIN: Final = 4
 MOST_TRIES: Final = 4  # runs whose entries are read in one step because their references promised more than they held
-
-
-class Run(NamedTuple):
-    """Neighbouring references that are to become one. `inside`: the references from the head's own down to the chunk
-    that lists them; empty if the head does. `begin`: the offset of each partition at which they begin.
-    """
-
-    refs: tuple[ChunkRef, ...]
-    begin: tuple[int, ...]
-    inside: tuple[ChunkRef, ...] = ()
-
-    @property
-    def top(self) -> tuple[ChunkRef, ...]:
-        """The references of the head that are replaced."""
-        return self.inside[:1] or self.refs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,77 +46,6 @@ class Compacted:
     bytes_before: int
     bytes: int
     segments: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """What one step may take on. `until_us`: nothing that was published after it (Unix, microseconds)."""
-
-    until_us: int
-    slices: int = MOST_SLICES
-    bytes: int = MOST_BYTES
-    longest_us: int | None = None  # from the first to the last message of a run
-
-    def allow(self, refs: Sequence[ChunkRef]) -> bool:
-        """Whether `refs` can be compacted in one step."""
-        if sum(ref.slices for ref in refs) > self.slices or sum(ref.bytes for ref in refs) > self.bytes:
-            return False
-        return self.longest_us is None or refs[-1].last_time_us - refs[0].first_time_us <= self.longest_us
-
-
-# --- deciding ---------------------------------------------------------------------------------------------------------
-
-
-def choose(
-    refs: Sequence[ChunkRef],
-    begin: tuple[int, ...],
-    earliest: tuple[int, ...],
-    limits: Limits,
-    skip: Collection[str] = (),
-) -> Run | None:
-    """The run of `refs` that saves most slices; None: none is worth it. `begin`: the offsets at which they begin.
-
-    A run is worth it if the average slice of every reference becomes at least `GAIN` times as large. A single reference
-    that is too large for a step is an answer too: look inside it. `skip`: names of references that were tried.
-    """
-    begins = [begin]
-    for ref in refs:
-        begins.append(add(begins[-1], ref.rows))
-    may_go = [
-        # One that was written before slices were counted has 0; what cannot be read may have been collected.
-        ref.slices > 0
-        and ref.last_time_us <= limits.until_us
-        and ref.name not in skip
-        and any(at(after, p) > max(at(before, p), offset) for p, offset in enumerate(earliest))
-        for ref, before, after in zip(refs, begins, begins[1:], strict=False)
-    ]
-    best, best_saved = None, 0
-    for first in range(len(refs)):
-        rows: tuple[int, ...] = ()
-        density = math.inf  # slices per message of the reference that has fewest
-        for last in range(first, len(refs)):
-            ref, run = refs[last], tuple(refs[first : last + 1])
-            allowed = limits.allow(run)
-            if not may_go[last] or (not allowed and (last > first or ref.level == 0)):
-                break
-            rows = add(rows, ref.rows)
-            density = min(density, ref.slices / max(sum(ref.rows), 1))
-            after = _slices_after(rows, sum(ref.bytes for ref in run))
-            saved = sum(ref.slices for ref in run) - after
-            if density * sum(rows) >= GAIN * after and saved > best_saved:
-                best, best_saved = Run(run, begins[first]), saved
-            if not allowed:
-                break
-    return best
-
-
-def _slices_after(rows: Sequence[int], size: int) -> int:
-    """About how many slices it would become, if messages are about of one size."""
-    total = max(sum(rows), 1)
-    return sum(max(math.ceil(r / SLICE_MESSAGES), math.ceil(size * r / total / SLICE_BYTES)) for r in rows if r)
-
-
-# --- doing ------------------------------------------------------------------------------------------------------------
 
 
 def compact(
@@ -211,7 +116,7 @@ def _found(queue: Queue, head: Head, limits: Limits, skip: set[str]) -> Run | No
         if run is None:
             return None
         run = run._replace(inside=inside)
-        if limits.allow(run.refs):
+        if fits(run.refs, limits):
             return run
         only = run.refs[0]
         inside = (*inside, only)

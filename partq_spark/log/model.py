@@ -81,8 +81,9 @@ class ChunkRef:
     first_time_us: int
     last_time_us: int
     rows: tuple[int, ...]  # messages per partition; shorter than the partition count if later partitions have none
-    bytes: int = 0  # of its slices; 0 in references that were written before they were counted, as `slices`
+    bytes: int = 0  # of its slices; 0 in references that were written before they were counted, as what follows
     slices: int = 0
+    coarsest: int = 0  # messages per slice, on average, of that chunk of entries in it where they are most
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

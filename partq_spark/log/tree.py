@@ -74,6 +74,7 @@ def leaf(entries: Sequence[Entry], stage_sequence: int, create: Create) -> Chunk
     data = codec.encode_entries(entries)
     name = names.new_chunk(0, stage_sequence)
     create(name, data)
+    slices = sum(len(entry.slices) for entry in entries)
     return ChunkRef(
         name=name,
         xxh3=codec.checksum(data),
@@ -84,7 +85,8 @@ def leaf(entries: Sequence[Entry], stage_sequence: int, create: Create) -> Chunk
         last_time_us=entries[-1].time_us,
         rows=rows_of(entries),
         bytes=sum(piece.length for entry in entries for piece in entry.slices),
-        slices=sum(len(entry.slices) for entry in entries),
+        slices=slices,
+        coarsest=sum(entry.rows for entry in entries) // max(slices, 1),
     )
 
 
@@ -108,6 +110,7 @@ def node(refs: Sequence[ChunkRef], stage_sequence: int, create: Create, level: i
         rows=rows,
         bytes=sum(ref.bytes for ref in refs),
         slices=sum(ref.slices for ref in refs),
+        coarsest=max(ref.coarsest for ref in refs),
     )
 
 

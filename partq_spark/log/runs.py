@@ -1,0 +1,126 @@
+"""Which of the tree's references are worth compacting: decided from them alone, without reading a chunk. No I/O.
+
+A message is written anew only where its slice becomes at least `GAIN` times as large, so a logarithmic number of times
+in its life; and a step has a bound, whatever the history.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from partq_spark.log.model import ChunkRef, add, at
+
+MOST_SLICES: Final = 65_536
+MOST_BYTES: Final = 256 * 1024 * 1024
+"""Of one step, so that it takes seconds, and less memory than its index and two slices."""
+
+SLICE_BYTES: Final = 8 * 1024 * 1024
+SLICE_MESSAGES: Final = 65_536
+"""Of one slice that is written: a ranged read of that size costs little more per byte than a larger one."""
+
+GAIN: Final = 4
+
+
+class Run(NamedTuple):
+    """Neighbouring references that are to become one. `inside`: the references from the head's own down to the chunk
+    that lists them; empty if the head does. `begin`: the offset of each partition at which they begin.
+    """
+
+    refs: tuple[ChunkRef, ...]
+    begin: tuple[int, ...]
+    inside: tuple[ChunkRef, ...] = ()
+
+    @property
+    def top(self) -> tuple[ChunkRef, ...]:
+        """The references of the head that are replaced."""
+        return self.inside[:1] or self.refs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What one step may take on. `until_us`: nothing that was published after it (Unix, microseconds)."""
+
+    until_us: int
+    slices: int = MOST_SLICES
+    bytes: int = MOST_BYTES
+    longest_us: int | None = None  # from the first to the last message of a run
+
+    def allow(self, refs: Sequence[ChunkRef]) -> bool:
+        """Whether `refs` can be compacted in one step."""
+        if sum(ref.slices for ref in refs) > self.slices or sum(ref.bytes for ref in refs) > self.bytes:
+            return False
+        return self.longest_us is None or refs[-1].last_time_us - refs[0].first_time_us <= self.longest_us
+
+
+# --- deciding ---------------------------------------------------------------------------------------------------------
+
+
+def choose(
+    refs: Sequence[ChunkRef],
+    begin: tuple[int, ...],
+    earliest: tuple[int, ...],
+    limits: Limits,
+    skip: Collection[str] = (),
+) -> Run | None:
+    """The run of `refs` that saves most slices; None: none is worth it. `begin`: the offsets at which they begin.
+
+    A run is worth it if the average slice of everything in it becomes at least `GAIN` times as large. A single
+    reference that is too large for a step, or holds large and small slices, is an answer too: look inside it (`fits`).
+    `skip`: names of references that were tried.
+    """
+    begins = [begin]
+    for ref in refs:
+        begins.append(add(begins[-1], ref.rows))
+    may_go = [
+        # One that was written before slices were counted has 0; what cannot be read may have been collected.
+        ref.slices > 0
+        and ref.last_time_us <= limits.until_us
+        and ref.name not in skip
+        and any(at(after, p) > max(at(before, p), offset) for p, offset in enumerate(earliest))
+        for ref, before, after in zip(refs, begins, begins[1:], strict=False)
+    ]
+    best, best_saved = None, 0
+    for first in range(len(refs)):
+        rows: tuple[int, ...] = ()
+        for last in range(first, len(refs)):
+            run = tuple(refs[first : last + 1])
+            if not may_go[last] or (last > first and not limits.allow(run)):
+                break
+            rows = add(rows, refs[last].rows)
+            after = _slices_after(rows, sum(ref.bytes for ref in run))
+            saved = sum(ref.slices for ref in run) - after
+            if saved <= best_saved:
+                continue
+            if (limits.allow(run) and _gains(run, sum(rows), after)) or (first == last and _may_hold(run[0], after)):
+                best, best_saved = Run(run, begins[first]), saved
+    return best
+
+
+def fits(run: Sequence[ChunkRef], limits: Limits) -> bool:
+    """Whether a run is worth it as it is, and can be compacted in one step."""
+    rows: tuple[int, ...] = ()
+    for ref in run:
+        rows = add(rows, ref.rows)
+    return limits.allow(run) and _gains(run, sum(rows), _slices_after(rows, sum(ref.bytes for ref in run)))
+
+
+def _gains(run: Sequence[ChunkRef], messages: int, after: int) -> bool:
+    """Whether also the coarsest of it becomes `GAIN` times as coarse."""
+    return messages >= GAIN * after * max(ref.coarsest for ref in run)
+
+
+def _may_hold(ref: ChunkRef, after: int) -> bool:
+    """Whether something inside of a reference may be worth it."""
+    return ref.level > 0 and ref.slices >= GAIN * after
+
+
+def _slices_after(rows: Sequence[int], size: int) -> int:
+    """About how many slices it would become, if messages are about of one size."""
+    each = size / max(sum(rows), 1)
+    most = max(rows, default=0)
+    if most <= SLICE_MESSAGES and most * each <= SLICE_BYTES:
+        return len(rows) - rows.count(0)  # the usual case, and fast: there may be a thousand partitions
+    return sum(max(math.ceil(r / SLICE_MESSAGES), math.ceil(r * each / SLICE_BYTES)) for r in rows if r)
