@@ -85,16 +85,23 @@ def _print_done(
     from partq_spark.cli import queue_view, resize_view
 
     resized = partitions is not None and before.partitions != head.partitions
-    groups = resize_plan.group_plans(queue, head) if resized else ()
+    groups: tuple[resize_plan.GroupPlan, ...] | None = ()
+    if resized:
+        try:
+            groups = resize_plan.group_plans(queue, head)
+        except Unavailable as error:  # the queue has been altered, which is what counts
+            groups = None
+            click.echo(f"The queue was altered; what its groups have left cannot be read now: {error}", err=True)
     if as_json:
         document = queue_view.description(head, None)
-        output.print_json({**document, "groups_first": resize_view.groups_document(groups)} if resized else document)
+        waiting = None if groups is None else resize_view.groups_document(groups)
+        output.print_json({**document, "groups_first": waiting} if resized else document)
         return
     if partitions is not None:
         resize_view.print_setting("partitions", before.partitions, head.partitions)
     for setting in given:
         resize_view.print_setting(setting, getattr(before.config, setting), getattr(head.config, setting))
-    if resized:
+    if resized and groups is not None:
         resize_view.print_groups(groups, done=True)
 
 

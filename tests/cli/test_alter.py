@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from partq_spark.errors import Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.model import GroupKey, Owner
 from partq_spark.flow.stores import open_ownership
@@ -109,6 +110,21 @@ def test_an_absent_queue_and_too_many_counts_are_refused_with_what_to_do(
     refused = loaded.error("queue", "alter", "orders", "--partitions", 4, *dry_run)
     assert "partq queue trim orders --before-offsets" in refused
     assert queue_of(loaded).refresh().partitions == 5
+
+
+def test_a_change_counts_as_done_though_checkpoints_cannot_be_read(
+    loaded: Partq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def down(_: CheckpointStore) -> None:
+        raise Unavailable("no answer (test)")
+
+    monkeypatch.setattr(CheckpointStore, "list_readable", down)
+    done = loaded("queue", "alter", "orders", "--partitions", 8)
+    assert done.stdout == "partitions: 4 → 8\n"
+    assert "was altered" in done.stderr
+    assert loaded.json("queue", "alter", "orders", "--partitions", 2)["groups_first"] is None
+    assert "no answer" in loaded.error("queue", "alter", "orders", "--partitions", 4, "--dry-run")
+    assert queue_of(loaded).refresh().partitions == 2
 
 
 # --- the dry run ------------------------------------------------------------------------------------------------------
