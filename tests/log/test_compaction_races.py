@@ -1,0 +1,222 @@
+"""Compaction while others publish, trim, collect and read, and when it is cut off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from partq_spark.errors import Conflict, Corrupt, Invalid, Unavailable
+from partq_spark.log import admin, compaction, housekeeping, tree
+from partq_spark.log.compaction import Compacted, compact
+from partq_spark.log.publish import Identity, Unsettled, publish, stage_for
+from partq_spark.log.queue import Queue
+from partq_spark.log.reading import RangeReader
+from tests.log.histories import SECOND_US, all_steps, filled, messages
+from tests.log.queues import HOUR_US, Hooked, World, everything, head_of, once, send, staged, values
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
+    monkeypatch.setattr(tree, "FAN_OUT", 3)
+
+
+# --- while others are at work -----------------------------------------------------------------------------------------
+
+
+def compacting(world: World, kind: str, name_end: str, action: Any) -> Compacted | None:
+    """A step in which `action` happens before such a call."""
+    hooked = Hooked(world.store)
+    hooked.before = once(kind, name_end, action)
+    return compact(world.handle(store=hooked), min_age_s=0.0)
+
+
+def test_what_is_published_meanwhile_comes_behind(world: World) -> None:
+    queue = filled(world)
+    assert compacting(world, "swap", "_head.json", lambda: send(world.handle(), values(99))) is not None
+    found = messages(queue)
+    assert found[-1].value == b"99" or any(message.value == b"99" for message in found)
+    assert len(found) == sum(queue.head.next)
+
+
+def test_a_run_that_changed_meanwhile_is_not_swapped(world: World) -> None:
+    queue = filled(world)
+    before = messages(queue)
+    assert compacting(world, "swap", "_head.json", lambda: compact(world.handle(), min_age_s=0.0)) is None
+    assert messages(queue) == before
+
+
+def test_a_run_of_which_a_part_was_trimmed_meanwhile_is_not_swapped(world: World) -> None:
+    queue = filled(world)
+    half = tuple(end // 2 for end in queue.head.next)
+    assert compacting(world, "swap", "_head.json", lambda: housekeeping.trim(world.handle(), half)) is None
+    assert min(message.offset for message in messages(queue) if message.partition == 0) == half[0]
+
+
+def test_what_was_written_too_long_ago_is_not_swapped(world: World) -> None:
+    queue = filled(world)
+    before = messages(queue)
+
+    def sleep() -> None:
+        for _ in range(3):
+            world.clock.now_us += 25 * HOUR_US
+            housekeeping.raise_floor(world.handle(), 24 * HOUR_US)
+
+    hooked = Hooked(world.store)
+    hooked.before = once("swap", "_head.json", sleep)
+    patient = Queue(hooked, "default", "orders", world.clock.effects(retry_timeout_s=1e9))
+    assert compact(patient, min_age_s=0.0) is None
+    assert messages(queue) == before
+
+
+def test_a_swap_whose_answer_is_lost_is_recognised(world: World) -> None:
+    queue = filled(world)
+    before = messages(queue)
+
+    def lose() -> None:
+        raise Unavailable("the answer was lost (test)")
+
+    hooked = Hooked(world.store)
+    hooked.after = once("swap", "_head.json", lose)
+    sequence = queue.head.sequence
+    assert compact(world.handle(store=hooked), min_age_s=0.0) is not None
+    assert queue.refresh().sequence == sequence + 1
+    assert messages(queue) == before
+
+
+@pytest.mark.parametrize("kind", ["write", "written", "create", "swap"])
+def test_a_step_that_ends_anywhere_leaves_the_log_as_it_was_and_rubbish_that_is_collected(
+    world: World, kind: str
+) -> None:
+    queue = filled(world)
+    before = messages(queue)
+
+    def die() -> None:
+        raise RuntimeError("killed (test)")
+
+    with pytest.raises(RuntimeError):
+        compacting(world, kind, "", die)
+    assert messages(queue) == before
+    assert compact(queue, min_age_s=0.0) is not None
+    for _ in range(6):
+        housekeeping.collect(queue)
+        world.clock.now_us += 25 * HOUR_US
+    folders = (queue.segment_folder, queue.log_folder)
+    left = {item.name for folder in folders for item in world.store.list(folder)} - {
+        queue.log_folder + "collection.json"
+    }
+    assert left == housekeeping.reachable(queue, queue.refresh())
+    assert messages(queue) == before
+
+
+def test_a_reader_with_an_older_plan_goes_on_until_the_grace_is_over(world: World) -> None:
+    queue = filled(world)
+    before = messages(queue)
+    for _ in range(2):
+        housekeeping.collect(queue)
+        world.clock.now_us += 25 * HOUR_US
+    old = tree.view(queue.refresh(), everything(queue.head))
+    all_steps(queue)
+    end_us = world.clock.now_us + 23 * HOUR_US
+    while world.clock.now_us <= end_us:
+        housekeeping.collect(world.handle())
+        assert messages(world.handle(), old) == before
+        world.clock.now_us += HOUR_US
+    for _ in range(4):
+        housekeeping.collect(world.handle())
+        world.clock.now_us += 25 * HOUR_US
+    reader = world.handle()
+    pieces = list(RangeReader(reader, reader.refresh().queue_id, old).pieces())
+    assert sum(piece.batch.num_rows for piece in pieces) == len(before), "it asked the head again, by offset"
+
+
+def test_a_damaged_slice_is_named_and_nothing_is_swapped(world: World) -> None:
+    queue = filled(world)
+    first = next(iter(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk)))
+    name = queue.segment_folder + first.segments[0]
+    data = bytearray(world.store.read(name))
+    data[first.slices[0].start + 20] ^= 1
+    world.store.delete(name)
+    world.store.create(name, bytes(data))
+    sequence = queue.head.sequence
+    with pytest.raises(Corrupt, match=first.segments[0]):
+        compact(queue, min_age_s=0.0)
+    assert queue.refresh().sequence == sequence
+
+
+def test_a_slice_that_is_gone_is_named_while_the_head_leads_to_it(world: World) -> None:
+    queue = filled(world)
+    first = next(iter(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk)))
+    world.store.delete(queue.segment_folder + first.segments[0])
+    with pytest.raises(Corrupt, match=first.segments[0]):
+        compact(queue, min_age_s=0.0)
+
+
+def test_a_queue_that_is_deleted_and_made_again_meanwhile_is_not_touched(world: World) -> None:
+    filled(world)
+
+    def again() -> None:
+        admin.delete_queue(world.handle())
+        send(world.create(1), values(1))
+
+    with pytest.raises((Invalid, Conflict)):
+        compacting(world, "swap", "_head.json", again)
+    assert [message.value for message in messages(world.handle())] == [b"1"]
+
+
+def test_what_was_trimmed_within_a_run_is_not_needed_any_more(world: World) -> None:
+    """One partition lags behind, the others' part of the run has been collected."""
+    queue = filled(world, partitions=2)
+    end = queue.head.next
+    housekeeping.trim(queue, (end[0], 0))
+    for _ in range(4):
+        housekeeping.collect(queue)
+        world.clock.now_us += 25 * HOUR_US
+    before = messages(queue)
+    assert len(all_steps(queue)) == 1
+    assert messages(queue) == before
+    assert {message.partition for message in before} == {1}
+    housekeeping.trim(queue, end)
+    assert head_of(world.store).tree == ()
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def lost_publish(world: World, identity: Identity | None) -> object:
+    """A publish whose answer is lost; before it is settled what it published is compacted."""
+    filled(world, partitions=1)
+
+    def lose() -> None:
+        for number in range(60):
+            send(world.handle(), values(number))
+        world.clock.now_us += SECOND_US
+        all_steps(world.handle())
+        raise Unavailable("the answer was lost (test)")
+
+    hooked = Hooked(world.store)
+    handle = world.handle(store=hooked)
+    stage = stage_for(handle)
+    segments = staged(handle, stage, values(99))
+    hooked.after = once("swap", "_head.json", lose)
+    return publish(handle, stage, segments, identity)
+
+
+def test_a_publish_that_cannot_find_its_token_any_more_says_so(world: World) -> None:
+    with pytest.raises(Unsettled, match="cannot be told"):
+        lost_publish(world, None)
+    assert [message.value for message in messages(world.handle())].count(b"99") >= 1
+
+
+def test_a_publish_with_an_identity_is_settled_by_it(world: World) -> None:
+    lost_publish(world, Identity(writer="me", batch=1))
+    assert head_of(world.store).writers["me"].batch == 1
+
+
+def test_by_default_running_publishes_are_left_alone(world: World) -> None:
+    queue = filled(world)
+    assert compact(queue) is None
+    world.clock.now_us += 300 * SECOND_US
+    assert compact(queue) is not None
+    assert compaction.MIN_AGE_S > 2 * 120
