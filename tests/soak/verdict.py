@@ -16,8 +16,8 @@ SLACK_MS: Final = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One look. `plan_ms`: the quickest of some plans, each by a fresh reader: a cold read of the head and a plan of all
-    that can be read.
+    """One look. `plan_ms`: the quickest of some plans, each by a fresh reader: a cold read of the head and a plan of
+    all that can be read.
     """
 
     at_s: float
