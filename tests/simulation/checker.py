@@ -58,7 +58,7 @@ class _Partition:
     delivered: dict[tuple[int, str], int] = field(default_factory=dict)
     processed: dict[tuple[int, str], int] = field(default_factory=dict)
     rewinding: bool = False  # it may go back once
-    published: list[tuple[tuple[int, int], ...]] = field(default_factory=list)  # of each message: what it waits for
+    published: list[tuple[tuple[int, int], ...]] = field(default_factory=list)  # what each message waits for
     reached: int = 0  # delivered for the first time up to here
     acknowledged: int = 0  # ever
     paused_until_us: float = 0.0
@@ -355,18 +355,11 @@ class Checker:
         demand(fact.start <= begin, "skipped: there is nothing delivered or acknowledged from", begin, fact)
 
     def _in_order(self, fact: h.Delivered, here: _Partition) -> None:
-        """RES-03: when a message comes for the first time, those of its key that were published before it into other
-        partitions have been acknowledged.
-        """
+        """RES-03: a message comes first when the older ones of its key in other partitions have been acknowledged."""
         for offset in range(max(fact.start, here.reached), fact.end):
-            index = offset - self._start
-            for q, end in here.published[index] if index < len(here.published) else ():
-                demand(
-                    self.partitions[q].acknowledged >= end,
-                    f"message {offset} of partition {fact.partition} came before its key's in partition {q} were",
-                    f"acknowledged up to {end}:",
-                    fact,
-                )
+            for q, end in here.published[offset - self._start] if here.published else ():
+                what = f"message {offset} of partition {fact.partition} came before its key's in partition {q} were"
+                demand(self.partitions[q].acknowledged >= end, what, f"acknowledged up to {end}:", fact)
         here.reached = max(here.reached, fact.end)
 
     def _marked(self, fact: h.Delivered, here: _Partition, mine: _Ownership) -> None:

@@ -95,7 +95,7 @@ class Plan:
                 access_type=rng.choice((AccessType.NON_EXCLUSIVE, AccessType.NON_EXCLUSIVE, AccessType.EXCLUSIVE)),
             ),
             altered_us=rng.randint(2 * SECOND_US, calm_us) if altered else 0,
-            resizes=_resizes(rng, partitions, calm_us) if rng.random() < 0.35 else (),
+            resizes=_resizes(rng, partitions, calm_us) if rng.random() < 0.25 else (),
             session_timeout_s=timeout_s,
             beat_s=timeout_s / rng.choice((3, 4)),
             checkpoint_s=rng.choice((0.0, 0.3, 1.0)),
@@ -123,7 +123,7 @@ class Plan:
 
 def _resizes(rng: random.Random, partitions: int, calm_us: int) -> tuple[tuple[int, int], ...]:
     """Up, down and back, some of them one right after the other."""
-    counts = [rng.choice((partitions, rng.randint(1, 8), 2 * partitions)) for _ in range(rng.randint(1, 4))]
+    counts = [rng.choice((partitions, rng.randint(1, 8), min(2 * partitions, 8))) for _ in range(rng.randint(1, 4))]
     begin_us, found = rng.randint(SECOND_US, calm_us // 2), []
     for count in counts:
         found.append((begin_us, count))
