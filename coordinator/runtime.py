@@ -262,7 +262,8 @@ class GroupRuntime:
             setting=self._setting,
             records=records.flows,
             checkpoints=self._make_checkpoints(facts.queue_id),
-            starts=facts.starts,
+            # Now: of a group that was removed and made again meanwhile, the head that is known may have the former one.
+            starts=self._confirmed(facts).starts,
             ends=lambda: self._ends(facts.queue_id),
             run=self._run,
             log=self._log,

@@ -1,0 +1,31 @@
+"""A group that is removed and made again while a coordinator leads it and still goes by what the head said before."""
+
+from __future__ import annotations
+
+from partq_spark import groups
+from tests.coordinator.world import KEY, World
+
+
+def remove(world: World) -> None:
+    queue = world.queue
+    groups.remove(queue, groups.remains(queue, KEY.group, None), None)
+
+
+def test_a_leader_with_an_old_look_begins_the_new_group_at_its_own_start() -> None:
+    """It looks at heads every few seconds, and a flow of the new group may bind before it has looked again: where the
+    former group began is no place to begin, for messages would come that nobody asked for, or be left out.
+    """
+    world = World(partitions=2)
+    coordinator = world.coordinator()
+    a = world.flow("a")
+    world.run(2)
+    a.unbind()
+    world.run(30)
+    assert {each.owner for each in world.checkpoints().values()} == {None}
+    old = coordinator.facts()
+    remove(world)
+    groups.make(world.queue, KEY.group, [7, 7])
+    coordinator.facts = lambda: old  # type: ignore[method-assign]
+    b = world.flow("b")
+    world.run(30)
+    assert {(each.owner, each.offset) for each in world.checkpoints().values()} == {(b.owner, 7)}
