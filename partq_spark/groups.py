@@ -12,19 +12,21 @@ No words for people but errors; no clock of its own.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from partq_spark.errors import Conflict, Invalid
+from partq_spark.errors import Conflict, Invalid, Unavailable
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.model import FlowRecord, GroupKey
-from partq_spark.flow.stores.api import Beat, OwnershipStore
-from partq_spark.log import admin, tree
+from partq_spark.flow.stores.api import HEAD, Beat, OwnershipStore
+from partq_spark.log import admin
 from partq_spark.log.groups import remove_group
 from partq_spark.log.model import Group, Head, at, group_start
 from partq_spark.log.names import checked_name
 from partq_spark.log.queue import Queue
+from partq_spark.log.reading import oldest_us
 
 QUIET_S: Final = 60.0
 """Without an ownership nobody knows who lives: checkpoints that were left alone for so long are taken for nobody's."""
@@ -175,6 +177,8 @@ def remove(queue: Queue, left: Remains, ownership: OwnershipStore | None) -> int
         raise Conflict(f"{error}: its checkpoints are its own, nothing more is to be done") from None
     if ownership is not None:
         ownership.drop_group(left.key)
+        with suppress(Unavailable):  # coordinators look by themselves, too
+            ownership.announce(left.key._replace(group=HEAD))
     return buried
 
 
@@ -219,7 +223,7 @@ def _summary(queue: Queue, head: Head, name: str, group: Group, ownership: Owner
         name=name,
         since_sequence=group.since_sequence,
         unacknowledged=sum(max(end - offset, 0) for offset, end in wanted.values()),
-        oldest_us=next((entry.time_us for entry in tree.walk(tree.view(head, wanted), queue.load_chunk)), None),
+        oldest_us=oldest_us(queue, head, wanted),
         changed_s=min(ages.values(), default=None),
         flows=flows,
     )
