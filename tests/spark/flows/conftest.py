@@ -113,6 +113,7 @@ class Shared:
         state, owners = self.state(), self.owners()
         if state is None or any(p.owner is None or p.phase != "owned" for p in state.partitions.values()):
             return {}
+        owners = {p: flow for p, flow in owners.items() if p in state.partitions}  # without those that were removed
         if owners != {n: p.owner.flow for n, p in state.partitions.items() if p.owner is not None}:
             return {}
         return {name: list(owners.values()).count(name) for name, flow in state.flows.items() if flow.bound}
