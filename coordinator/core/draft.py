@@ -49,6 +49,7 @@ class Draft:
         "_shifted",
         "_trigger",
         "actions",
+        "altered",
         "binds",
         "flows",
         "holddown_until_s",
@@ -74,6 +75,7 @@ class Draft:
         self.holddown_until_s = state.holddown_until_s
         self.binds = state.binds
         self._trigger = state.trigger
+        self.altered = state.altered
         self._shifted = False  # somebody holds something else than before: activity has to be looked at
         self._loose: set[str] = set()  # flows that may have nothing left that names them
         self._newcomer: str | None = None  # becomes active within its own bind, without being told
@@ -156,11 +158,12 @@ class Draft:
         if status is not self.status or status is not RebalanceStatus.READY:
             self.actions.append(ChangeStatus(status=status.value, reason=reason))
         self.status, self.holddown_until_s = status, until_s
-        self._trigger = False
+        self._trigger = self.altered = False
 
-    def remember(self) -> None:
+    def remember(self, *, altered: bool = False) -> None:
         """Something happened during a rebalance that is looked at when it has ended (REB-14)."""
         self._trigger = True
+        self.altered = self.altered or altered
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -220,6 +223,7 @@ class Draft:
             and self.status is original.status
             and self.holddown_until_s == original.holddown_until_s
             and self._trigger == original.trigger
+            and self.altered == original.altered
         ):
             return original, tuple(self.actions)
         return GroupState(
@@ -232,6 +236,7 @@ class Draft:
             status=self.status,
             holddown_until_s=self.holddown_until_s,
             trigger=self._trigger,
+            altered=self.altered,
             binds=self.binds,
         ), tuple(self.actions)
 

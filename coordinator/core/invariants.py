@@ -136,6 +136,8 @@ def _timers(state: GroupState) -> Iterator[str]:
         yield f"status {state.status.value} with holddown until {state.holddown_until_s}"
     if state.trigger and state.status is not RebalanceStatus.REBALANCING:
         yield f"something to be looked at after a rebalance, in status {state.status.value}"
+    if state.altered and not state.trigger:
+        yield "an alteration to be looked at after a rebalance, and nothing to be looked at"
 
 
 def _status(state: GroupState) -> Iterator[str]:

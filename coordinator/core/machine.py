@@ -137,7 +137,7 @@ def _altered(draft: Draft, event: QueueAltered) -> None:
     _remove(draft, gone)
     holdings = draft.holdings()
     if draft.status is RebalanceStatus.REBALANCING:
-        draft.remember()
+        draft.remember(altered=True)
         rebalance.end_if_done(draft)
     elif holdings.live:
         rebalance.start(draft, holdings, "the queue was altered")

@@ -49,7 +49,9 @@ def look(draft: Draft) -> None:
             assignment.plan(live=holdings.live, held={}, unheld=holdings.unheld, exclusive=_exclusive(draft)),
         )
         return _ready(draft, "nobody has any partition")
-    at_once = bool(holdings.live) and (bool(holdings.unheld) or (_exclusive(draft) and len(holdings.held) > 1))
+    at_once = bool(holdings.live) and (
+        draft.altered or bool(holdings.unheld) or (_exclusive(draft) and len(holdings.held) > 1)
+    )
     if not at_once and _take_over(draft, holdings):
         holdings = draft.holdings()
     reason = need(holdings, draft.settings)

@@ -59,6 +59,7 @@ def encode_state(state: GroupState, now_s: float) -> bytes:
             "status": state.status,
             "holddown_left_s": _left(state.holddown_until_s, now_s),
             "trigger": state.trigger,
+            "altered": state.altered,
             "binds": state.binds,
             "retired": sorted(state.retired.items()),
             "flows": [
@@ -107,6 +108,7 @@ def _state_in(raw: dict[str, Any], now_s: float) -> GroupState:
         status=RebalanceStatus(raw["status"]),
         holddown_until_s=_until(raw["holddown_left_s"], now_s),
         trigger=_flag(raw["trigger"]),
+        altered=_flag(raw.get("altered", False)),  # a state of an earlier version has none
         binds=_whole(raw["binds"]),
     )
 

@@ -118,7 +118,8 @@ class GroupState:
 
     `partitions` has every partition that the group has to deliver, in order. `retired` keeps the last epoch of
     partition numbers that were removed, so that one that comes back continues (RES-04). `trigger` remembers that
-    something happened during a rebalance that has to be looked at when it has ended (REB-14).
+    something happened during a rebalance that has to be looked at when it has ended (REB-14), `altered` that the queue
+    was altered meanwhile: then the next one starts without the rebalance delay (REB-08).
     """
 
     queue_id: str
@@ -130,6 +131,7 @@ class GroupState:
     status: RebalanceStatus = RebalanceStatus.READY
     holddown_until_s: float | None = None
     trigger: bool = False
+    altered: bool = False
     binds: int = 0
 
 

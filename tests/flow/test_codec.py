@@ -71,6 +71,7 @@ def states(draw: st.DrawFn) -> GroupState:
             status=st.sampled_from(RebalanceStatus),
             holddown_until_s=deadlines,
             trigger=st.booleans(),
+            altered=st.booleans(),
             binds=_whole,
         )
     )
@@ -241,6 +242,7 @@ def test_altering_as_such_is_no_damage() -> None:
         {"holddown_left_s": "1"},
         {"rebalance_delay_s": None},
         {"trigger": 0},
+        {"altered": 0},
         {"binds": 1.5},
         {"queue_id": None},
         {"owners": [["a"]]},

@@ -142,6 +142,46 @@ def test_an_alteration_during_a_rebalance_is_handled_when_it_has_ended() -> None
     ]
 
 
+@pytest.mark.conformance("REB-08", "REB-14")
+def test_an_access_type_that_changes_during_a_rebalance_takes_effect_without_the_delay() -> None:
+    group = balanced(4, 2)
+    group.alter(access=AccessType.EXCLUSIVE)
+    assert group.status is REBALANCING
+    group.alter(access=AccessType.NON_EXCLUSIVE)
+    assert (group.status, group.state.trigger, group.state.altered) == (REBALANCING, True, True)
+    group.drain()
+    assert group.status is REBALANCING, "and not Holddown"
+    assert not group.state.altered
+    group.drain()
+    assert group.status is READY
+    assert group.counts() == {"a": 2, "b": 2}
+
+
+@pytest.mark.conformance("REB-08", "REB-14")
+def test_partitions_that_go_during_a_rebalance_are_made_up_for_without_the_delay() -> None:
+    group = balanced(6, 1)
+    group.bind("b")
+    group.sleep(DELAY_S)
+    assert group.status is REBALANCING
+    group.alter([0, 1, 2])  # what b was to get goes
+    group.drain()
+    assert group.status in (REBALANCING, READY), "and not Holddown"
+    group.settle()
+    assert sorted(group.counts().values()) == [1, 2]
+
+
+@pytest.mark.conformance("REB-14")
+def test_other_settings_during_a_rebalance_are_no_reason_to_go_without_the_delay() -> None:
+    group = balanced(4, 1)
+    group.bind("b")
+    group.sleep(DELAY_S)
+    group.settings = type(group.settings)(rebalance_delay_s=100.0, max_handoff_time_s=50.0)
+    group.alter()
+    group.bind("c")
+    group.drain()
+    assert group.status is HOLDDOWN
+
+
 @pytest.mark.conformance("REB-14")
 @pytest.mark.conformance("REB-04")
 def test_a_flow_that_waits_for_its_share_does_not_take_over_at_the_end_of_a_rebalance() -> None:

@@ -86,6 +86,7 @@ BROKEN: list[tuple[str, GroupState]] = [
     ("timers belong to a status", replace(good(), holddown_until_s=1.0)),
     ("timers belong to a status", replace(good(), status=RebalanceStatus.HOLDDOWN)),
     ("timers belong to a status", replace(good(), trigger=True)),
+    ("timers belong to a status", replace(good(), altered=True)),
     ("the status is what the state shows", with_flow(good(), replace(good().flows["b"], bound=False))),
     ("the status is what the state shows", replace(good(), status=RebalanceStatus.HOLDDOWN, holddown_until_s=1.0)),
     ("the status is what the state shows", replace(good(), status=RebalanceStatus.REBALANCING)),

@@ -256,5 +256,5 @@ def test_the_outcome_depends_on_numbers_of_partitions_alone() -> None:
         *("flow", "instance", "mapping", "partition", "epoch", "owner", "incarnation", "settings", "partitions"),
         *("epochs", "phase", "to", "to_epoch", "deadline_s", "reports_lost", "removed", "name", "bound", "since"),
         *("active", "updates", "rebalance_delay_s", "max_handoff_time_s", "access_type", "queue_id", "flows"),
-        *("retired", "status", "holddown_until_s", "trigger", "binds"),
+        *("retired", "status", "holddown_until_s", "trigger", "altered", "binds"),
     }

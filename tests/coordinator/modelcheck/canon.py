@@ -41,6 +41,7 @@ class _Head(NamedTuple):
 
     status: RebalanceStatus
     trigger: bool
+    altered: bool
     access: AccessType
     flows: tuple[Flow, ...]
 
@@ -135,6 +136,7 @@ class Codec:
         head = _Head(
             state.status,
             state.trigger,
+            state.altered,
             state.settings.access_type,
             tuple([_flow(owner, bound, owner in active, age) for age, (owner, bound) in enumerate(flows, start=1)]),
         )
@@ -191,6 +193,7 @@ class Codec:
             status=head.status,
             holddown_until_s=DELAY_S if head.status is RebalanceStatus.HOLDDOWN else None,
             trigger=head.trigger,
+            altered=head.altered,
             binds=len(flows),
         )
         return World(state, tuple([around for _, around in chunks]))
