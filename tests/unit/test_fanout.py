@@ -220,7 +220,7 @@ def test_a_message_that_cannot_be_published_is_named_by_its_row_and_nothing_is_l
     world: World, bad: Message, said: str
 ) -> None:
     """Whether or not others of its batch went to that queue, and whatever others take."""
-    make(world, archive=[">"])
+    make(world, archive=["us"])
     subscribe(world.create(1, "small", QueueConfig(max_message_bytes=100)), "eu")
     before = objects(world)
     messages = [Message("us", b"0"), Message("eu", b"1"), Message("us", b"2"), Message("us", b"3"), bad]
