@@ -141,7 +141,9 @@ def test_removed_partitions_are_finished_and_continue_when_they_come_back(shared
     orders = shared(partitions=4, coordinated=not alone)
     one, query = orders.start("one", **alone)
     publish_all(orders, 0)
-    wait_until(lambda: orders.offsets() == list(orders.lab.head(orders.name).next), "the first messages' acknowledgement")
+    wait_until(
+        lambda: orders.offsets() == list(orders.lab.head(orders.name).next), "the first messages' acknowledgement"
+    )
     query.stop()
     publish_all(orders, 1)
     before = orders.lab.head(orders.name).next
