@@ -43,7 +43,7 @@ AT_LOAD = {
     "two queues": ({"queue": "bills"}, "name two queues"),
     "a relative store": ({"store": "file:data"}, "'file:data' is relative.*write file:///"),
     "no URL at all": ({"store": "data"}, "is not a URL"),
-    "an option of a later version": ({"topic": "a/b"}, "'topic' .* comes with a later version"),
+    "an option of the sink": ({"topic": "a/b"}, r"'topic' \(value 'a/b'\) is unknown to the partq source"),
 }
 
 
@@ -102,7 +102,8 @@ SINK_OPTIONS = {
     "an unknown queue": ({"queue": "bills"}, "queue 'bills'"),
     "a relative store": ({"store": "file:data"}, "'file:data' is relative"),
     "a read option": ({"startingOffsets": "earliest"}, "'startingoffsets' (value 'earliest') is unknown"),
-    "an option of a later version": ({"topic": "a/b"}, "'topic'"),
+    "a topic with a wildcard": ({"topic": "a/*"}, "option topic 'a/*' is not allowed: level 2 ('*') holds '*'"),
+    "an option for topics": ({"failOnUnattractedTopic": "true"}, "'failOnUnattractedTopic' (value 'true') is for"),
 }
 SINK_COLUMNS = {
     "no value column": ("'k' key", "column 'value' is missing (found: key)"),
@@ -110,7 +111,7 @@ SINK_COLUMNS = {
     "a wrong type": ("'k' key, 1 value", "column 'value' has type int"),
     "a wrong key type": ("1 key, 'v' value", "column 'key' has type int"),
     "wrong headers": ("'v' value, map('a', 'b') headers", "column 'headers' has type map<string,string>"),
-    "a topic": ("'v' value, 'a/b' topic", "column 'topic' comes with a later version"),
+    "a wrong topic type": ("'v' value, 1 topic", "column 'topic' has type int"),
 }
 SINK_ROWS = {
     "a null value": ("'k' key, nullif('v', 'v') value", "has no value: every message needs one"),
