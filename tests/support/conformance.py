@@ -28,6 +28,7 @@ REQUIRED = frozenset(
         *(f"SEQ-{number:02}" for number in (1, 2)),
         *(f"OWN-{number:02}" for number in range(1, 6)),
         *(f"CHK-{number:02}" for number in range(1, 8)),
+        *(f"RES-{number:02}" for number in range(1, 7)),
     }
 )
 """The statements that must be proven now. An issue that builds the behaviour of others adds them here."""
