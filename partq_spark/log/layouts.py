@@ -48,24 +48,29 @@ class Wait:
 
 
 def stretches(head: Head) -> dict[int, tuple[Stretch, ...]]:
-    """Every partition number ever used, with its stretches in the order of their offsets; empty ones are left out,
-    except under the present layout.
+    """`stretches_of` every partition number ever used that has any."""
+    found = {partition: stretches_of(head, partition) for partition in range(len(head.next))}
+    return {partition: mine for partition, mine in found.items() if mine}
+
+
+def stretches_of(head: Head, partition: int) -> tuple[Stretch, ...]:
+    """The stretches of a partition number in the order of their offsets; empty ones are left out, except under the
+    present layout.
     """
-    found: dict[int, list[Stretch]] = defaultdict(list)
     present = len(head.layouts) - 1
-    for partition, following in enumerate(head.next):
-        begins = [
-            (index, layout.begin[partition])
-            for index, layout in enumerate(head.layouts)
-            if partition < layout.partitions
-        ]
-        for position, (index, start) in enumerate(begins):
-            end = begins[position + 1][1] if position + 1 < len(begins) else following
-            if index == present:
-                found[partition].append(Stretch(index, partition, start, None))
-            elif start < end:
-                found[partition].append(Stretch(index, partition, start, end))
-    return {partition: tuple(mine) for partition, mine in found.items()}
+    found: list[Stretch] = []
+    end = at(head.next, partition)
+    for index in range(present, -1, -1):
+        layout = head.layouts[index]
+        if partition >= layout.partitions:
+            continue
+        start = layout.begin[partition]
+        if index == present:
+            found.append(Stretch(index, partition, start, None))
+        elif start < end:
+            found.append(Stretch(index, partition, start, end))
+        end = start
+    return tuple(reversed(found))
 
 
 def unfinished(head: Head, done: Positions) -> dict[int, dict[int, int]]:
@@ -75,9 +80,12 @@ def unfinished(head: Head, done: Positions) -> dict[int, dict[int, int]]:
     result: dict[int, dict[int, int]] = {}
     if len(head.layouts) == 1:
         return result
-    for partition, mine in stretches(head).items():
+    present = head.layout.begin
+    for partition, following in enumerate(head.next):
         reached = max(done.get(partition, 0), at(head.earliest, partition))
-        for stretch in mine:
+        if reached >= (present[partition] if partition < len(present) else following):
+            continue  # most of the time: then this costs as much as one layout does
+        for stretch in stretches_of(head, partition):
             if stretch.end is not None and reached < stretch.end:
                 result.setdefault(stretch.layout, {})[partition] = stretch.end
     return dict(sorted(result.items()))
@@ -97,10 +105,8 @@ def waits(head: Head, done: Positions, reached: Positions) -> dict[int, Wait]:
         return {}
     result: dict[int, Wait] = {}
     classes = _Classes(head, left)
-    for partition, mine in stretches(head).items():
-        if partition not in reached:
-            continue
-        for stretch in mine:
+    for partition in sorted(reached):
+        for stretch in stretches_of(head, partition):
             if stretch.end is not None and stretch.end <= reached[partition]:
                 continue  # delivered; what is not acknowledged of it holds back others, not itself
             blockers = classes.before(stretch)
@@ -112,31 +118,47 @@ def waits(head: Head, done: Positions, reached: Positions) -> dict[int, Wait]:
 
 class _Classes:
     """For each pair of layouts the unfinished partitions of the earlier one by their residue: what `shares_keys` says,
-    without asking it for every pair of partitions.
+    without asking it for every pair of partitions. A thousand partitions may wait for a thousand others each, so what
+    is the same for many is put together once.
     """
 
     def __init__(self, head: Head, left: Mapping[int, Mapping[int, int]]) -> None:
         self._layouts = head.layouts
         self._left = left
-        self._made: dict[tuple[int, int], dict[int, dict[int, int]]] = {}
+        self._by_residue: dict[tuple[int, int], dict[int, dict[int, int]]] = {}
+        self._together: dict[tuple[int, tuple[int, ...]], dict[int, int]] = {}
+        self._moduli: dict[int, list[tuple[int, int]]] = {}
 
-    def before(self, stretch: Stretch) -> dict[int, int]:
+    def before(self, stretch: Stretch) -> Mapping[int, int]:
         """What the messages of `stretch` wait for."""
-        found: dict[int, int] = {}
-        for earlier, ends in self._left.items():
-            if earlier >= stretch.layout:
-                break
-            modulus = math.gcd(self._layouts[earlier].partitions, self._layouts[stretch.layout].partitions)
-            for q, end in self._by_residue(earlier, modulus, ends).get(stretch.partition % modulus, {}).items():
-                if q != stretch.partition:
-                    found[q] = max(end, found.get(q, 0))
+        moduli = self._earlier(stretch.layout)
+        residues = tuple([stretch.partition % modulus for _, modulus in moduli])
+        together = self._together.get((stretch.layout, residues))
+        if together is None:
+            together = self._together[stretch.layout, residues] = {}
+            for (earlier, modulus), residue in zip(moduli, residues, strict=True):
+                for q, end in self._of_residue(earlier, modulus).get(residue, {}).items():
+                    together[q] = max(end, together.get(q, 0))
+        if stretch.partition not in together:
+            return together
+        others = dict(together)
+        del others[stretch.partition]
+        return others
+
+    def _earlier(self, layout: int) -> list[tuple[int, int]]:
+        """The unfinished layouts before this one, each with the modulus under which the two share keys."""
+        found = self._moduli.get(layout)
+        if found is None:
+            count = self._layouts[layout].partitions
+            found = [(each, math.gcd(self._layouts[each].partitions, count)) for each in self._left if each < layout]
+            self._moduli[layout] = found
         return found
 
-    def _by_residue(self, earlier: int, modulus: int, ends: Mapping[int, int]) -> dict[int, dict[int, int]]:
-        made = self._made.get((earlier, modulus))
+    def _of_residue(self, earlier: int, modulus: int) -> dict[int, dict[int, int]]:
+        made = self._by_residue.get((earlier, modulus))
         if made is None:
-            made = self._made[earlier, modulus] = defaultdict(dict)
-            for q, end in ends.items():
+            made = self._by_residue[earlier, modulus] = defaultdict(dict)
+            for q, end in self._left[earlier].items():
                 made[q % modulus][q] = end
         return made
 
@@ -171,8 +193,7 @@ def milestones(head: Head, partitions: Iterable[int]) -> dict[int, tuple[int, ..
     """
     if len(head.layouts) == 1:
         return {}
-    found = stretches(head)
-    ends = {p: tuple(s.end for s in found.get(p, ()) if s.end is not None) for p in partitions}
+    ends = {p: tuple(s.end for s in stretches_of(head, p) if s.end is not None) for p in partitions}
     return {p: mine for p, mine in ends.items() if mine}
 
 
