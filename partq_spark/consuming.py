@@ -316,7 +316,7 @@ class Consumer:
             if self._woken or member.has_news or self._effects.now_s() - asked_s < 0.8 * wait_s:
                 return True
             fresh = self.queue.refresh()
-            if fresh is not head and (fresh.layouts != head.layouts or plan.may_go_on(fresh)):
+            if fresh is not head and (fresh.layout.generation != head.layout.generation or plan.may_go_on(fresh)):
                 return True
             if plan.barred and self._effects.now_s() >= look_s:
                 return True

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from partq_spark.log import layouts
 from partq_spark.log.layouts import Positions, Wait
-from partq_spark.log.model import Head, Layout, at
+from partq_spark.log.model import Head, at
 
 LOOK_S: Final = 0.1
 """Between two listings for the sake of others' partitions, at least; the object store's own interval if that is
@@ -36,7 +36,7 @@ class Order:
         self._rewinds: tuple[object, ...] | None = None
         self._known: dict[int, int] = {}  # acknowledged, as far as was seen; goes back with a rewind alone
         self._looked_s: float | None = None
-        self._nothing_waits: tuple[object, ...] | None = None  # in this queue, with these layouts
+        self._nothing_waits: tuple[int, ...] | None = None  # with these layouts
 
     def waits(self, head: Head, member: Knows, own: Collection[int], reached: Positions) -> Mapping[int, Wait]:
         """Of the partitions in `reached`, each with the next offset to deliver, those that may not be delivered to
@@ -48,7 +48,8 @@ class Order:
         if len(head.layouts) == 1:
             return {}
         self._forget_after_rewinds(head)
-        if self._nothing_waits == (head.queue_id, head.layouts):
+        generations = _generations(head)
+        if self._nothing_waits == generations:
             return {}
         asked = layouts.concerned(head)
         mine = asked.intersection(own)
@@ -60,7 +61,7 @@ class Order:
             self._note(member.acknowledged(asked))
             found = layouts.waits(head, self._known, reached)
         if not layouts.unfinished(head, self._known):
-            self._nothing_waits = (head.queue_id, head.layouts)
+            self._nothing_waits = generations
         return found
 
     def _forget_after_rewinds(self, head: Head) -> None:
@@ -87,7 +88,7 @@ class Milestones:
 
     def __init__(self, head: Callable[[], Head]) -> None:
         self._head = head
-        self._layouts: tuple[Layout, ...] = ()
+        self._made_for: tuple[int, ...] = ()
         self._made: Mapping[int, tuple[int, ...]] = {}
 
     def __call__(self, partition: int) -> Sequence[int]:
@@ -95,10 +96,16 @@ class Milestones:
         head = self._head()
         if len(head.layouts) == 1:
             return ()
-        if head.layouts != self._layouts:
-            self._layouts = head.layouts
+        generations = _generations(head)
+        if generations != self._made_for:
+            self._made_for = generations
             self._made = layouts.milestones(head, range(len(head.next)))
         return self._made.get(partition, ())
+
+
+def _generations(head: Head) -> tuple[int, ...]:
+    """What tells the head's layouts from others of the same queue: one never changes."""
+    return tuple(layout.generation for layout in head.layouts)
 
 
 def passes(milestones: Sequence[int], written: int, done: int) -> bool:

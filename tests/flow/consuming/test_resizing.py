@@ -250,6 +250,20 @@ def test_a_query_alone_keeps_the_order_too(world: Resizing) -> None:
     until(world, [query], lambda: query.partitions == (0, 1, 2))
 
 
+@pytest.mark.conformance("RES-03")
+def test_a_query_alone_writes_down_at_once_what_it_waits_for_itself(world: Resizing) -> None:
+    (query,) = begun(world, solo(world, checkpointInterval=SLOW))
+    world.watched(query)
+    world.publish(5, 5)
+    query.trigger()
+    world.alter(1)
+    world.publish(3)
+    before_s = world.now_s
+    until(world, [query], lambda: world.all_delivered(query))
+    assert world.now_s - before_s < 2.0
+    assert world.acknowledged(1) == 5
+
+
 @pytest.mark.conformance("RES-02", "RES-04")
 def test_a_query_alone_takes_what_is_there_and_what_is_not_finished(world: Resizing) -> None:
     (query,) = begun(world, solo(world, checkpointInterval="0s"))
