@@ -1,13 +1,16 @@
-"""`partq queue trim` and `collect`."""
+"""`partq queue trim`, `compact` and `collect`, and publishing to a queue that is full."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
 import pytest
 
+from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.model import GroupKey, Owner
 from partq_spark.log.admin import create_group
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
@@ -87,6 +90,74 @@ def test_trim_wants_to_know_until_where(filled: Partq) -> None:
     both = ["--before", "2026-01-01T00:00:00Z", "--before-offsets", '{"0": 1}']
     assert "give either --before or --before-offsets" in filled.misuse("queue", "trim", "orders", *both)
     assert "has partitions 0 to 0" in filled.error("queue", "trim", "orders", "--before-offsets", '{"7": 1}')
+
+
+def test_what_was_acknowledged_may_be_trimmed(filled: Partq) -> None:
+    queue = Queue(open_store(filled.url), "default", "orders")
+    create_group(queue, "billing", [0])
+    checkpoints = CheckpointStore(queue.store, GroupKey("default", "orders", "billing"), queue.head.queue_id)
+    held = checkpoints.fence(0, to=Owner("flow", "instance"), epoch=1, start=0, delivered=None)
+    checkpoints.update_checkpoint(held, 14)
+    done = filled.json("queue", "trim", "orders", "--before-offsets", '{"0": 20}')
+    assert done["trimmed"] == 14
+    assert done["held_back"] == [{"group": "billing", "partition": 0, "offset": 14, "messages": 6}]
+
+
+# --- compact ----------------------------------------------------------------------------------------------------------
+
+
+def test_compact_says_what_it_did_and_leaves_the_messages_as_they_were(orders: Partq) -> None:
+    for number in range(70):  # the head keeps 64 publishes
+        orders("publish", "orders", stdin=json_lines([{"key": "k", "value": str(number)}]))
+    before = orders.browse("orders", "--limit", 100)
+    assert "is worth compacting" in orders("queue", "compact", "orders").stdout, "all of them are young"
+    text = orders("queue", "compact", "orders", "--min-age", 0).stdout
+    assert re.match(r"Compacted (\d+) messages of queue 'orders' .*: \1 slices \(.*\) became 1 \(.*\)\.", text)
+    assert "given back by: partq queue collect orders" in text
+    assert orders.browse("orders", "--limit", 100) == before
+    nothing = orders.json("queue", "compact", "orders", "--min-age", 0)
+    assert nothing == {
+        "queue": "orders",
+        "steps": 0,
+        "messages": 0,
+        "slices_before": 0,
+        "slices": 0,
+        "bytes_before": 0,
+        "bytes": 0,
+        "segments": 0,
+    }
+
+
+def test_what_was_compacted_can_be_trimmed_by_time(orders: Partq) -> None:
+    for number in range(70):
+        orders("publish", "orders", stdin=json_lines([{"value": str(number)}]))
+    third = orders.browse("orders", "--limit", 3)[2]["timestamp"]
+    assert orders.json("queue", "compact", "orders", "--min-age", 0)["steps"] == 1
+    assert orders.json("queue", "trim", "orders", "--before", third)["trimmed"] == 2
+    assert orders.browse("orders", "--limit", 1)[0]["timestamp"] == third
+    assert orders.json("queue", "describe", "orders")["oldest"] == third
+
+
+def test_a_bad_age_is_wrong_use(orders: Partq) -> None:
+    orders.misuse("queue", "compact", "orders", "--min-age", "-1")
+    assert "does not exist" in orders.error("queue", "compact", "nowhere")
+
+
+# --- quota ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_refuses_to_publish_and_says_what_to_do(orders: Partq) -> None:
+    line = json_lines([{"value": "x"}])
+    orders("queue", "alter", "orders", "--quota-bytes", 1)
+    orders("publish", "orders", "--publish-id", "one", stdin=line)
+    message = orders.error("publish", "orders", stdin=line)
+    assert "its quota is 1" in message
+    assert "partq queue alter orders --quota-bytes N" in message
+    assert orders("publish", "orders", "--publish-id", "one", stdin=line).stdout.startswith("Already published")
+    assert len(orders.browse("orders")) == 1
+    orders("queue", "alter", "orders", "--quota-bytes", "none")
+    orders("publish", "orders", stdin=line)
+    assert len(orders.browse("orders")) == 2
 
 
 # --- collect ----------------------------------------------------------------------------------------------------------

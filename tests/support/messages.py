@@ -46,12 +46,12 @@ def browse(url: str, queue: str) -> list[Message]:
     found: list[Message] = []
     for piece in RangeReader(handle, head.queue_id, tree.view(head, wanted)).pieces():
         columns = (piece.batch.column(name).to_pylist() for name in ("key", "value"))
-        for index, (key, value) in enumerate(zip(*columns, strict=True)):
+        for index, (key, value, time_us) in enumerate(zip(*columns, piece.times_us(), strict=True)):
             found.append(
                 Message(
                     partition=piece.partition,
                     offset=piece.offset + index,
-                    time_us=piece.time_us,
+                    time_us=time_us,
                     key=key,
                     value=value,
                 )
