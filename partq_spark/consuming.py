@@ -273,9 +273,7 @@ class Consumer:
             before,
             begin=begin,
             mapping=member.mapping,
-            waits=lambda reached: self._patience.try_for(
-                lambda: self._order.waits(head, member, view.claims.keys(), reached)
-            ),
+            waits=lambda reached: self._patience.try_for(lambda: self._order.waits(head, member, view.claims, reached)),
             target=self._target.ends if self._target is not None else None,
             limits=flow_planning.limits(self._options, unacknowledged, limited),
             unacknowledged=unacknowledged,

@@ -109,7 +109,7 @@ class _Limit:
         """Nothing beyond the head that was looked at: what came after it may be of another layout already."""
         head = self._head()
         reached = {partition: claim.position for partition, claim in view.deliverable.items()}
-        waits = self._order.waits(head, self._session, view.claims.keys(), reached)
+        waits = self._order.waits(head, self._session, view.claims, reached)
         return {p: min(at(head.next, p), waits[p].until) if p in waits else at(head.next, p) for p in reached}
 
 

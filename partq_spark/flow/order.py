@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
+from partq_spark.flow.claims import Claim
 from partq_spark.log import layouts
 from partq_spark.log.layouts import Positions, Wait
 from partq_spark.log.model import Head, at
@@ -34,13 +35,13 @@ class Order:
         self._look_s = max(LOOK_S, look_s)
         self._now_s = now_s
         self._rewinds: tuple[object, ...] | None = None
-        self._known: dict[int, int] = {}  # acknowledged, as far as was seen; goes back with a rewind alone
+        self._known: dict[int, int] = {}  # acknowledged, by checkpoints; it goes back with a rewind alone
         self._looked_s: float | None = None
-        self._nothing_waits: tuple[int, ...] | None = None  # with these layouts
+        self._nothing_waits: tuple[object, ...] | None = None  # with these layouts and these claims
 
-    def waits(self, head: Head, member: Knows, own: Collection[int], reached: Positions) -> Mapping[int, Wait]:
+    def waits(self, head: Head, member: Knows, claims: Mapping[int, Claim], reached: Positions) -> Mapping[int, Wait]:
         """Of the partitions in `reached`, each with the next offset to deliver, those that may not be delivered to
-        their end now. `own`: the partitions that `member` has, whose acknowledgements it knows without asking.
+        their end now. `claims`: what `member` has, and so knows without asking how far it is.
 
         Other flows' checkpoints are listed only while they keep something of `reached` back, and not more often than
         once in `look_s`. Raises as `Membership.acknowledged`.
@@ -48,20 +49,23 @@ class Order:
         if len(head.layouts) == 1:
             return {}
         self._forget_after_rewinds(head)
-        generations = _generations(head)
-        if self._nothing_waits == generations:
+        # What is its own counts only while it is: an epoch may end with a rewind.
+        case = (_generations(head), {partition: claim.epoch for partition, claim in claims.items()})
+        if self._nothing_waits == case:
             return {}
         asked = layouts.concerned(head)
-        mine = asked.intersection(own)
-        self._note(member.acknowledged(mine))
-        found = layouts.waits(head, self._known, reached)
+        mine = asked.intersection(claims)
+        own = member.acknowledged(mine)
+        done = {**self._known, **own}
+        found = layouts.waits(head, done, reached)
         blockers = {q for p, wait in found.items() if wait.until < at(head.next, p) for q in wait.waits_for}
         if not blockers <= mine and self._may_look():
             self._looked_s = self._now_s()
-            self._note(member.acknowledged(asked))
-            found = layouts.waits(head, self._known, reached)
-        if not layouts.unfinished(head, self._known):
-            self._nothing_waits = generations
+            self._note(member.acknowledged(asked - mine))
+            done = {**self._known, **own}
+            found = layouts.waits(head, done, reached)
+        if not layouts.unfinished(head, done):
+            self._nothing_waits = case
         return found
 
     def _forget_after_rewinds(self, head: Head) -> None:

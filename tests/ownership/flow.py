@@ -165,7 +165,7 @@ class Consumer:
             return False
         head = self._queue.refresh()
         reached = {partition: claim.position for partition, claim in view.deliverable.items()}
-        waits = self._order.waits(head, self._session, view.claims.keys(), reached)
+        waits = self._order.waits(head, self._session, view.claims, reached)
         most = {p: min(at(head.next, p), waits[p].until) if p in waits else at(head.next, p) for p in reached}
         ends = {
             partition: min(most[partition], position + self._chance.randint(1, 200))

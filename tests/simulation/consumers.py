@@ -180,7 +180,7 @@ class Consumer:
         """Up to where the partitions may be delivered."""
         head = self.seen = self.link.call("head", lambda: self.head.now, write=False)
         reached = {partition: claim.position for partition, claim in view.deliverable.items()}
-        waits = self.order.waits(head, self.session, view.claims.keys(), reached)
+        waits = self.order.waits(head, self.session, view.claims, reached)
         return {p: min(at(head.next, p), waits[p].until) if p in waits else at(head.next, p) for p in reached}
 
     def _end(self, claim: Claim, ends: dict[int, int]) -> int:

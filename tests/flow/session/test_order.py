@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from partq_spark.flow.claims import Claim
 from partq_spark.flow.loop import Batch
 from partq_spark.flow.order import LOOK_S, Milestones, Order, passes
 from partq_spark.log.layouts import resized
-from partq_spark.log.model import Head
+from partq_spark.log.model import Group, Head
 from tests.flow.session.world import World, bound
 from tests.log.queues import empty_head
 
@@ -42,6 +43,13 @@ class Told:
         return {p: self.offsets[p] for p in partitions if p in self.offsets}
 
 
+def claimed(*partitions: int, epoch: int = 1) -> Mapping[int, Claim]:
+    return {
+        p: Claim(partition=p, epoch=epoch, position=0, acknowledged=0, redelivered_below=0, paused=False)
+        for p in partitions
+    }
+
+
 def test_a_session_knows_its_own_and_reads_the_others_checkpoints(world: World) -> None:
     a, b = world.flow("a"), world.flow("b")
     bound(a)
@@ -66,28 +74,42 @@ def test_what_is_finished_is_not_asked_for_again_and_the_rest_not_often() -> Non
     order = Order("billing", look_s=0.01, now_s=lambda: now_s[0])
     head, reached = two_of_three(), {2: 0}
     told = Told(p0=10, p1=3)
-    assert order.waits(head, told, {2}, reached)[2].waits_for == {1: 10}
+    assert order.waits(head, told, claimed(2), reached)[2].waits_for == {1: 10}
     assert len(told.asked) == 2, "its own, and then all"
     for _ in range(5):
-        order.waits(head, told, {2}, reached)
+        order.waits(head, told, claimed(2), reached)
     assert len(told.asked) == 2 + 5, "its own cost nothing"
     now_s[0] += 2 * LOOK_S
     told.offsets[1] = 10
-    assert order.waits(head, told, {2}, reached) == {}
+    assert order.waits(head, told, claimed(2), reached) == {}
     asked = len(told.asked)
     told.offsets.clear()
-    assert order.waits(head, told, {2}, reached) == {}
+    assert order.waits(head, told, claimed(2), reached) == {}
     assert len(told.asked) == asked
-    assert order.waits(resized(head, 5), told, {2}, {2: 12}).keys() == {2}
+    assert order.waits(resized(head, 5), told, claimed(2), {2: 12}).keys() == {2}
+
+
+@pytest.mark.conformance("RES-03")
+def test_what_a_flow_had_acknowledged_before_a_rewind_is_not_taken_for_what_is_now() -> None:
+    """It is told of the rewind before its partitions are taken from it, and gets one of them back before the other."""
+    order = Order("billing", look_s=0.01, now_s=lambda: 0.0)
+    group = Group(since_sequence=1, start=(0, 0))
+    head = replace(two_of_three(), groups={"billing": group})
+    told = Told(p0=10, p1=10)
+    assert order.waits(head, told, claimed(0, 1, 2), {2: 12}) == {}
+    head = replace(head, groups={"billing": replace(group, rewinds=1)})
+    assert order.waits(head, told, claimed(0, 1, 2), {2: 12}) == {}
+    told.offsets[0] = 4
+    assert order.waits(head, told, claimed(1, 2, epoch=3), {2: 0})[2].waits_for == {0: 10}
 
 
 def test_others_that_keep_nothing_back_are_not_asked_for() -> None:
     order = Order("billing", look_s=0.01, now_s=lambda: 0.0)
     told = Told()
     head = replace(two_of_three(), next=(12, 12, 0))
-    order.waits(head, told, {2}, {2: 0})
+    order.waits(head, told, claimed(2), {2: 0})
     assert told.asked == [frozenset()]
-    assert order.waits(empty_head(2), told, {0}, {0: 0}) == {}
+    assert order.waits(empty_head(2), told, claimed(0), {0: 0}) == {}
 
 
 def test_a_milestone_is_passed_when_it_is_reached() -> None:
