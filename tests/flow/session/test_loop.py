@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,6 +34,7 @@ from partq_spark.log.admin import create_queue
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
 from tests.flow.session.test_heartbeat import Told
+from tests.log.queues import empty_head
 from tests.support.servers import ROOT, RedisServer, running
 
 QUEUE_ID = "q"
@@ -298,7 +300,9 @@ def test_a_flow_that_no_coordinator_answers_says_so(place: Place, caplog: pytest
 def test_the_page_of_flows_runs_as_it_stands(place: Place) -> None:
     block = blocks_of_the_page()[1]
     seen: list[object] = []
+    head = replace(empty_head(PARTITIONS), next=(MESSAGES,) * PARTITIONS)
     names = {
+        "queue": SimpleNamespace(head=head, refresh=lambda: head),
         "ownership": place.open(place.key),
         "store": open_store(place.store_url),
         "key": place.key,
