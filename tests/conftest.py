@@ -8,7 +8,8 @@ from tests.support.spark import lab, spark, spark_azurite
 __all__ = ["azurite", "lab", "redis_server", "spark", "spark_azurite"]
 
 # The same examples in every run, and no deadline: a busy machine is no failure. `--hypothesis-profile=explore` looks
-# further, with other examples every time.
+# further, with other examples every time; `quick` is for the tests that run after every change.
 settings.register_profile("partq", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=5000)
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("partq")

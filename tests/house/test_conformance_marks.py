@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,14 +13,17 @@ from tests.support.conformance import REQUIRED, Ledger, Proof, read_statements, 
 TESTS = Path(__file__).parents[1]
 
 
-def carried_ids() -> Iterator[tuple[str, str]]:
+@cache
+def carried_ids() -> list[tuple[str, str]]:
     """(id, file) of every `conformance(...)` in the tests' source, whether or not this run collects it."""
+    found = []
     for path in sorted(TESTS.rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.conformance"):
                 for argument in node.args:
                     assert isinstance(argument, ast.Constant), f"{path}: an id must be a literal, so that grep finds it"
-                    yield str(argument.value), str(path.relative_to(TESTS))
+                    found.append((str(argument.value), str(path.relative_to(TESTS))))
+    return found
 
 
 def test_marks_name_only_statements_that_exist() -> None:

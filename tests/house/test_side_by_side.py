@@ -1,0 +1,112 @@
+"""Tests that run in several processes: who wants to be alone is, and statements are proven by whoever ran the test."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.parallel import Turnstile
+from tests.support.servers import ROOT
+from tests.support.spark import wait_until
+
+
+class Visitor:
+    """Goes in, in a thread of its own, and stays until told to leave. It opens the locks anew, as a process does."""
+
+    def __init__(self, folder: Path, *, alone: bool) -> None:
+        self.inside = threading.Event()
+        self._leave = threading.Event()
+        self._thread = threading.Thread(target=self._visit, args=(Turnstile(folder), alone), daemon=True)
+        self._thread.start()
+
+    def _visit(self, turnstile: Turnstile, alone: bool) -> None:
+        with turnstile.passed(alone=alone):
+            self.inside.set()
+            assert self._leave.wait(60)
+
+    def leave(self) -> None:
+        self._leave.set()
+        self._thread.join(60)
+
+
+def test_who_wants_to_be_alone_waits_for_those_inside_and_nobody_comes_in_before_him(tmp_path: Path) -> None:
+    first, second = Visitor(tmp_path, alone=False), Visitor(tmp_path, alone=False)
+    for each in (first, second):
+        wait_until(each.inside.is_set, "two that mind nobody")
+    alone = Visitor(tmp_path, alone=True)
+    wait_until(lambda: _is_shut(tmp_path), "the gate, shut by who waits behind it")
+    late = Visitor(tmp_path, alone=False)
+    first.leave()
+    assert not alone.inside.wait(0.05)
+    assert not late.inside.is_set()
+    second.leave()
+    wait_until(alone.inside.is_set, "who wants to be alone")
+    assert not late.inside.wait(0.05)
+    alone.leave()
+    wait_until(late.inside.is_set, "who came last")
+    late.leave()
+
+
+def _is_shut(folder: Path) -> bool:
+    import fcntl
+
+    with (folder / "gate.lock").open("ab") as gate:
+        try:
+            fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+PASSES = """
+import pytest
+@pytest.mark.conformance("DIS-01")
+def test_a(): pass
+@pytest.mark.alone
+@pytest.mark.conformance("DIS-02")
+def test_b(): pass
+"""
+FAILS = """
+import pytest
+@pytest.mark.conformance("DIS-01", "DIS-03")
+def test_c(): assert 0
+def test_d(): pass
+"""
+
+
+@pytest.mark.slow
+def test_several_processes_prove_the_same_as_one(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
+    (tmp_path / "test_passes.py").write_text(PASSES)
+    (tmp_path / "test_fails.py").write_text(FAILS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    conformance(id): proves\n    alone: alone\n")
+
+    def told(*arguments: str) -> tuple[int, list[str]]:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--conformance=table", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
+        )
+        lines = re.findall(
+            r"^(?:passed|failed) +DIS-.*|^ +(?:passed|failed): test_.*|^\d+ passed, \d+ failed, \d+ missing.*",
+            done.stdout,
+            re.MULTILINE,
+        )
+        return done.returncode, lines
+
+    alone = told()
+    assert told("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder") == alone
+    code, lines = alone
+    assert code == 1
+    assert [line.split()[:2] for line in lines if "DIS-" in line] == [
+        ["failed", "DIS-01"],
+        ["passed", "DIS-02"],
+        ["failed", "DIS-03"],
+    ]
+    assert lines[-1].startswith("1 passed, 2 failed")
