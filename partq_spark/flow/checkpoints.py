@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from partq_spark.errors import Conflict, Corrupt, Fenced, Invalid, Unavailable
-from partq_spark.flow.checkpoint import NUMBER, Checkpoint, decode, encode
+from partq_spark.flow.checkpoint import NUMBER, Checkpoint, decode, encode, removed
 from partq_spark.flow.effects import Effects, wall_time_us
 from partq_spark.flow.model import GroupKey, Owner
 from partq_spark.objects.api import Document, ObjectStore
@@ -69,6 +69,7 @@ class CheckpointStore:
         time_us: Callable[[], int] = wall_time_us,
     ) -> None:
         self._store = store
+        self._key = key
         self._folder = checkpoint_folder(key)
         self._queue_id = queue_id
         self._effects = effects if effects is not None else Effects()
@@ -113,6 +114,15 @@ class CheckpointStore:
         if not isinstance(document, Document):
             return None
         return decode(self.name_of(partition), partition, document.metadata, document.etag, self._queue_id)
+
+    def require_group(self, therefore: str) -> None:
+        """Raises `Invalid` if the group was removed: it has checkpoints, and all of them are tombstones. For who was
+        given partitions before, by one listing, where offsets are kept. Raises `Unavailable`.
+        """
+        found, damaged = self.list_readable()
+        mine = [each.is_tombstone and each.queue_id == self._queue_id for each in found.values()]
+        if mine and all(mine) and not damaged:
+            raise Invalid(removed(self._key, therefore))
 
     # --- writing ------------------------------------------------------------------------------------------------------
 

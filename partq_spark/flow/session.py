@@ -310,6 +310,8 @@ class Session:
         if life.is_alive(self._effects.now_s()):
             return life
         _log.warning("flow %s of group %s: instance %s ended: %s", self._flow, self._key, life.instance, life.ended)
+        if life.seen and self._settings.keep_offsets:
+            self._checkpoints.require_group(f"flow {self._flow!r} ends")
         self._hand.drop()
         self._life = self._binder.bind(self._hand.mapping, self._hand.deliveries())
         return self._life
@@ -321,9 +323,8 @@ class Session:
             self._state = self._state_token = None
         elif not isinstance(found, Unchanged):
             state = decode_state(found.body, self._effects.now_s(), f"state of group {self._key}")
-            self._state, self._state_token = state, found.token
-            if state.queue_id != self._queue_id:
-                self._state = self._state_token = None
+            is_mine = state.queue_id == self._queue_id
+            self._state, self._state_token = (state, found.token) if is_mine else (None, None)
         return self._state
 
     def _place(self, life: Life, state: GroupState | None) -> None:
