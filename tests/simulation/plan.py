@@ -95,7 +95,7 @@ class Plan:
                 access_type=rng.choice((AccessType.NON_EXCLUSIVE, AccessType.NON_EXCLUSIVE, AccessType.EXCLUSIVE)),
             ),
             altered_us=rng.randint(2 * SECOND_US, calm_us) if altered else 0,
-            resizes=_resizes(rng, partitions, calm_us) if rng.random() < 0.25 else (),
+            resizes=_resizes(rng, partitions, calm_us) if rng.random() < 0.2 else (),
             session_timeout_s=timeout_s,
             beat_s=timeout_s / rng.choice((3, 4)),
             checkpoint_s=rng.choice((0.0, 0.3, 1.0)),

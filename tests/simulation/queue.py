@@ -28,6 +28,7 @@ class Head:
     """What the queue's head says. `now` is the document, as whoever reads it gets it."""
 
     def __init__(self, settings: GroupSettings, partitions: int) -> None:
+        self._facts: tuple[model.Head, GroupFacts] | None = None
         zeros = (0,) * partitions
         self.now = model.Head(
             namespace=KEY.namespace,
@@ -63,9 +64,9 @@ class Head:
 
     def publish(self, keys: Sequence[int]) -> None:
         """One message for each of these keys."""
-        following = list(self.now.next)
+        following, partitions = list(self.now.next), self.partitions
         for key in keys:
-            following[key % self.partitions] += 1
+            following[key % partitions] += 1
         self.now = replace(self.now, next=tuple(following), sequence=self.now.sequence + 1)
 
     def count_rewind(self) -> None:
@@ -75,4 +76,6 @@ class Head:
 
     def facts(self) -> GroupFacts:
         """As a coordinator takes them out of a head."""
-        return facts_of(self.now, self.now.groups[KEY.group])
+        if self._facts is None or self._facts[0] is not self.now:
+            self._facts = self.now, facts_of(self.now, self.now.groups[KEY.group])
+        return self._facts[1]

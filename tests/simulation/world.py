@@ -174,9 +174,9 @@ class World:
             self.scheduler.push(self.publish, int(self.plan.publish_us * (0.2 + 1.6 * self.rng.random())))
 
     def _publish(self, partition: int, count: int) -> None:
-        places = -(-(KEYS - partition) // self.head.partitions)  # keys that lie in this partition now
-        keys = tuple(partition + self.head.partitions * self.rng.randrange(places) for _ in range(count))
-        self.history.add(h.Published(self.scheduler.now_us, self.head.partitions, keys))
+        partitions = self.head.partitions
+        keys = tuple(self.rng.choices(range(partition, KEYS, partitions), k=count))
+        self.history.add(h.Published(self.scheduler.now_us, partitions, keys))
         self.head.publish(keys)
 
     def alter(self) -> None:
