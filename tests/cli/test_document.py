@@ -35,6 +35,7 @@ def without_chance(text: str) -> str:
         (r"\d{4}-\d\d-\d\d[ T][\d:]+(\.\d+)?Z?", "TIME"),
         (r"\b[0-9a-f]{16}\b", "ID"),
         (r"in \d+\.\d s", "in SECONDS"),
+        (r"\b\d+ (s|min) ago", "AGE ago"),
         (r" *\b[\d.]+ k?B\b", " SIZE"),
     ):
         text = re.sub(pattern, name, text)
