@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import admin, housekeeping, tree
-from partq_spark.log.publish import Identity, Outdated, Published, Stage, StagedSegment, publish, stage_for
+from partq_spark.log.publish import Identity, Outdated, Published, Stage, StagedSegment, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
+from partq_spark.log.restaging import publish_staged
 from partq_spark.log.segment import PLAIN, Stager
 from tests.log.oracle import Attempt, Violation, demand
 from tests.log.plans import BEGIN_US, GRACE_US, MOST_SKEW_US, NAMESPACE, QUEUE, SLEEPS_US
@@ -64,7 +65,7 @@ def publish_once(process: Process, queue: Queue, writer: str, batch: int, identi
             world.oracle.attempts[segment.name] = attempt
         if world.rng.random() < world.plan.sleepy:
             world.scheduler.sleep_us(int(world.rng.choice(SLEEPS_US) * world.rng.uniform(0.8, 1.2)))
-        done: Published = publish(queue, stage, segments, identity)
+        done: Published = publish_staged(queue, stage, segments, identity, seed=f"{writer}/{batch}")
     except Outdated as error:
         age_us = world.scheduler.now_us - begun_us
         demand(age_us >= GRACE_US - 2 * MOST_SKEW_US, "refused within grace:", error)
@@ -128,6 +129,7 @@ def reader(process: Process, job: Job) -> None:
             head = queue.refresh()
             if head.queue_id != queue_id:
                 queue_id, positions = head.queue_id, list(head.earliest)
+            positions += head.earliest[len(positions) :]  # numbers that came since
             start = [max(a, b) for a, b in zip(positions, head.earliest, strict=True)]
             positions = read_all(process, queue, (start, head.next), begun_us, world.rng.random() < 0.7)
 
@@ -156,6 +158,7 @@ def read_all(
                 check_lost(world, head.queue_id, piece.partition, piece.offset, begun_us, process, damaged)
             to = piece.offset + len(values)
             demand(values == past.messages[piece.partition][piece.offset : to], "another message at", piece.offset)
+            demand(piece.times_us() == past.times_us[piece.partition][piece.offset : to], "another time at", piece)
             positions[piece.partition] = to
             if world.rng.random() < 0.1:
                 world.pause()
@@ -213,7 +216,7 @@ def trimmer(process: Process, job: Job) -> None:
                     before = [world.rng.randint(a, b) for a, b in zip(head.earliest, head.next, strict=True)]
                     if world.rng.random() < world.plan.trim_all:
                         before = list(head.next)
-                    trimmed = housekeeping.trim(queue, before)
+                    trimmed = housekeeping.trim(queue, before[: len(queue.head.next)])
                     demand(trimmed.queue_id == head.queue_id, "trimmed a queue by the offsets of another")
 
 

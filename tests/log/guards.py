@@ -1,6 +1,8 @@
 """The log's guards, each with a way to switch it off: the negative controls of the interleaving check.
 
-A guard is off in here and nowhere else. If the check does not notice, it could not notice a bug there either.
+A guard is off in here and nowhere else. If the check does not notice, it could not notice a bug there either. Two that
+a seed hardly ever reaches have scenarios of their own: that a group which was made again is another
+(tests/unit/test_retention.py), and the floor under what compaction wrote (test_compaction_races.py).
 `python -m tests.log.guards --seeds N` prints the first seed that notices each.
 """
 
@@ -15,7 +17,8 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from partq_spark.log import codec, housekeeping, names, publish, reading, tree, writers
+from partq_spark import rewinding
+from partq_spark.log import codec, compaction, housekeeping, names, publish, reading, tree, writers
 from partq_spark.log.model import Entry, Head, Marks, Slice
 from partq_spark.log.publish import Identity, Published, Stage, StagedSegment
 from partq_spark.log.queue import Queue
@@ -137,6 +140,15 @@ def _all_of(marks: Sequence[str], unnamed: Mapping[str, int]) -> frozenset[str]:
     return frozenset(unnamed)
 
 
+def _swaps_anything() -> AbstractContextManager[object]:
+    """In place of the first reference that is there, whatever it is."""
+    return patch.object(compaction, "where_it_stands", lambda head, run: 0 if head.tree else None)
+
+
+def _always(*_: object) -> bool:
+    return True
+
+
 def _never(*_: object) -> None:
     return None
 
@@ -164,6 +176,14 @@ GUARDS = (
     Guard(
         name="trimming: what a group needs stays",
         off=lambda: patch.object(housekeeping, "held_back_at", lambda head, acknowledged=None: head.next),
+    ),
+    Guard(name="trimming: a rewind that was counted", off=lambda: patch.object(housekeeping, "not_rewound", _always)),
+    Guard(name="rewinding: what is gone is told", off=lambda: patch.object(rewinding, "gone", lambda *_: ())),
+    Guard(name="publish: the layout", off=lambda: patch.object(publish, "check_stage", publish.check_floor)),
+    Guard(name="compaction: the run as it was chosen", off=_swaps_anything),
+    Guard(
+        name="compaction: tokens that are gone",
+        off=lambda: patch.object(compaction, "tokens_gone_until", lambda head, run: head.trimmed_sequence),
     ),
     Guard(name="checksum of chunks and pages", off=_checks_no_chunk),
     Guard(name="checksum of heads", off=lambda: patch.object(codec, "checksum", lambda data: "0" * 16)),

@@ -16,10 +16,11 @@ from collections import Counter
 from contextlib import ExitStack
 from unittest.mock import patch
 
-from partq_spark.log import admin, housekeeping, names, tree, writers
+from partq_spark.log import admin, compaction, housekeeping, names, restaging, runs, tree, writers
 from tests.log.actors import collector, command, query, read_all, reader, recreator, trimmer
+from tests.log.keepers import acknowledger, compactor, regrouper, resizer, retainer, rewinder
 from tests.log.oracle import demand
-from tests.log.plans import BEGIN_US, GRACE_US, MOST_STEPS, NAMESPACE, QUEUE, Outcome, Plan
+from tests.log.plans import BEGIN_US, GRACE_US, GROUP, MOST_STEPS, NAMESPACE, QUEUE, Outcome, Plan
 from tests.log.simulation import Job, Process, Simulation
 
 
@@ -28,7 +29,7 @@ def play(world: Simulation) -> Outcome:
     plan = world.plan
     admin.create_queue(world.truth, NAMESPACE, QUEUE, plan.partitions, effects=world.quiet().effects)
     if plan.group:
-        admin.create_group(world.quiet(), "g", (1,) * plan.partitions)
+        admin.create_group(world.quiet(), GROUP, (1,) * plan.partitions)
     for number in range(plan.publishers):
         world.start(query, Job(f"query{number}", last=plan.batches))
     for number in range(plan.anonymous):
@@ -43,7 +44,17 @@ def play(world: Simulation) -> Outcome:
         world.start(collector, Job(f"collector{number}", last=10))
     if plan.recreate:
         world.start(recreator, Job("recreator", last=1))
-    world.scheduler.run(MOST_STEPS)
+    for number in range(plan.compactors):
+        world.start(compactor, Job(f"compactor{number}", last=8))
+    for number in range(plan.resizers):
+        world.start(resizer, Job(f"resizer{number}", last=4))
+    for number in range(plan.keepers):
+        world.start(acknowledger, Job(f"acknowledger{number}", last=24))
+        world.start(rewinder, Job(f"rewinder{number}", last=12))
+        world.start(regrouper, Job(f"regrouper{number}", last=6))
+        world.start(retainer, Job(f"retainer{number}", last=24))
+    with patch.object(restaging, "restaged", world.oracle.noting(restaging.restaged)):
+        world.scheduler.run(MOST_STEPS)
     check_end(world)
     world.outcome.steps = world.scheduler.steps
     world.outcome.changes = world.oracle.changes
@@ -88,6 +99,8 @@ def run_seed(seed: int, *, conditional: bool = True) -> Outcome:
         logging.disable(logging.WARNING)  # every injected fault would be reported
         limits.enter_context(patch.object(tree, "INLINE_ENTRIES", plan.inline_entries))
         limits.enter_context(patch.object(tree, "FAN_OUT", plan.fan_out))
+        for module in (runs, compaction):  # histories are short here
+            limits.enter_context(patch.object(module, "GAIN", 2))
         limits.enter_context(patch.object(writers, "HEAD_WRITERS", plan.head_writers))
         limits.enter_context(patch.object(writers, "PAGE_FAN_OUT", 2))
         limits.enter_context(patch.object(names, "new_id", lambda: f"{identities.getrandbits(64):016x}"))

@@ -10,11 +10,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pyarrow as pa
 
-from partq_spark.log import codec, writers
-from partq_spark.log.model import ChunkRef, Entry, Head, Slice
+from partq_spark.log import codec, tree, writers
+from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
+from partq_spark.log.publish import Stage
+from partq_spark.log.queue import Queue
+from partq_spark.log.restaging import Staged
 from partq_spark.log.segment import segment_schema
 from partq_spark.objects.api import Document
 from partq_spark.objects.memory import MemoryStore
@@ -48,9 +52,15 @@ class History:
 
     queue_id: str
     entries: list[Entry] = field(default_factory=list)
-    messages: list[list[bytes]] = field(default_factory=list)  # per partition, by offset
+    messages: list[list[bytes]] = field(default_factory=list)  # per partition, by offset; so are times, generations
+    times_us: list[list[int]] = field(default_factory=list)
+    generations: list[list[int]] = field(default_factory=list)
+    published: dict[str, Entry] = field(default_factory=dict)  # by token
+    compacted: dict[str, Entry] = field(default_factory=dict)  # by token, compared with what was published
+    acknowledged: dict[str, dict[int, int]] = field(default_factory=dict)  # group -> partition -> may be trimmed up to
     last_batch: dict[str, tuple[int, int]] = field(default_factory=dict)  # writer -> batch, time of its entry
-    last_row: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # writer, partition -> batch, row
+    last_row: dict[tuple[str, int | None, str | None], tuple[int, int]] = field(default_factory=dict)
+    partition_of: dict[tuple[str, int], int] = field(default_factory=dict)  # key, generation -> its partition
     flat: dict[str, tuple[Entry, ...]] = field(default_factory=dict)  # chunk -> all entries below it
     children: dict[str, tuple[ChunkRef, ...]] = field(default_factory=dict)
     needed: set[str] = field(default_factory=set)
@@ -68,6 +78,7 @@ class Oracle:
         self.head: Head | None = None
         self.history: dict[str, History] = {}
         self.attempts: dict[str, Attempt] = {}
+        self.origins: dict[str, str] = {}  # segment that was staged again -> that of its attempt
         self.changes = 0
 
     # --- what happened ------------------------------------------------------------------------------------------------
@@ -85,12 +96,42 @@ class Oracle:
         if before is None:
             demand(head.queue_id not in self.history, "queue id used twice:", head.queue_id)
             demand(head.sequence == 1 and not head.entries and not head.tree, "a new queue is not empty")
-            self.history[head.queue_id] = History(queue_id=head.queue_id, messages=[[] for _ in head.next])
-        else:
+            self.history[head.queue_id] = History(queue_id=head.queue_id)
+        past = self.history[head.queue_id]
+        for per_partition in (past.messages, past.times_us, past.generations):
+            per_partition += [[] for _ in head.next[len(per_partition) :]]
+        if before is not None:
             self._check_change(before, head)
-            if head.next != before.next:
+            self._check_groups(before, head, store)
+            if sum(head.next) != sum(before.next):
                 self._check_entry(before, head, store)
         self._check_listed(head, store)
+
+    def acknowledging(self, name: str, metadata: Mapping[str, str]) -> None:
+        """A checkpoint was written: what it says may be trimmed, until a rewind below it is counted."""
+        if self.head is None or metadata.get("queue_id") != self.head.queue_id or "offset" not in metadata:
+            return
+        group, _, partition = name[len(self._base) :].partition("/checkpoint/")
+        mine = self.history[self.head.queue_id].acknowledged.get(group)
+        if mine is not None:
+            mine[int(partition)] = max(mine.get(int(partition), 0), int(metadata["offset"]))
+
+    def noting(self, restaged: Callable[..., Staged]) -> Callable[..., Staged]:
+        """`restaged`, and which segment came of which."""
+
+        def noted(queue: Queue, task: Staged, present: Stage, **options: str) -> Staged:
+            made = restaged(queue, task, present, **options)
+            if made.segment.name != task.segment.name:
+                self.origins[made.segment.name] = self._origin(task.segment.name)
+            return made
+
+        return noted
+
+    def _origin(self, segment: str) -> str:
+        return self.origins.get(segment, segment)
+
+    def _origins(self, entry: Entry) -> tuple[str, ...]:
+        return tuple(map(self._origin, entry.segments))
 
     def deleted(self, name: str) -> None:
         """A single object was deleted, by collection or after its queue."""
@@ -111,15 +152,31 @@ class Oracle:
         demand(head.queue_id == before.queue_id, "the queue id changed within a head")
         demand(head.sequence == before.sequence + 1, "sequence", before.sequence, "became", head.sequence)
         demand(head.time_us >= before.time_us, "the head's time went back")
-        demand(all(a <= b for a, b in zip(before.earliest, head.earliest, strict=True)), "earliest went back")
+        demand(all(a <= at(head.earliest, p) for p, a in enumerate(before.earliest)), "earliest went back")
         demand(all(a <= b for a, b in zip(head.earliest, head.next, strict=True)), "earliest beyond the end")
-        demand(all(a <= b for a, b in zip(before.next, head.next, strict=True)), "the end went back")
+        demand(all(a <= at(head.next, p) for p, a in enumerate(before.next)), "the end went back")
+        demand(len(head.next) >= head.partitions, "a partition has no end")
         demand(head.floor.sequence >= before.floor.sequence, "the stage floor went down")
-        for name, group in before.groups.items():
-            demand(head.groups.get(name) == group, "group", name, "was lost or changed")
-            for partition, start in enumerate(group.start):
-                most = max(start, before.earliest[partition])
-                demand(head.earliest[partition] <= most, "trimmed what group", name, "needs")
+
+    def _check_groups(self, before: Head, head: Head, store: WatchedStore) -> None:
+        """Nothing is trimmed that a group needs: it needs what lies behind its checkpoints as they were acknowledged,
+        from a rewind on what that went back to as soon as it is counted in the head.
+        """
+        past = self.history[head.queue_id]
+        for name, group in head.groups.items():
+            known = before.groups.get(name)
+            if known is None or known.since_sequence != group.since_sequence or known.rewinds != group.rewinds:
+                folder = f"{self._base}{name}/checkpoint/"
+                found = {p: store.offset_of(f"{folder}{p}", head.queue_id) for p in range(len(head.next))}
+                starts = dict(enumerate(group.start))
+                past.acknowledged[name] = {
+                    p: starts.get(p, 0) if offset is None else offset for p, offset in found.items()
+                }
+            for partition, earliest in enumerate(head.earliest):
+                most = max(past.acknowledged[name].get(partition, 0), at(before.earliest, partition))
+                demand(earliest <= most, "trimmed what group", name, "needs")
+        for name in past.acknowledged.keys() - head.groups.keys():
+            del past.acknowledged[name]
 
     def _check_entry(self, before: Head, head: Head, store: WatchedStore) -> None:
         past = self.history[head.queue_id]
@@ -128,11 +185,13 @@ class Oracle:
         demand(entry.time_us > (past.entries[-1].time_us if past.entries else 0), "time does not grow strictly")
         demand(entry.time_us == head.time_us, "the head's time is not its newest entry's")
         demand(entry.token not in {other.token for other in past.entries}, "one publish is in the log twice")
-        attempt = self.attempts.get(entry.segments[0]) if entry.segments else None
+        demand(entry.generation == head.layout.generation, "placed for another layout")
+        demand(all(piece.partition < head.partitions for piece in entry.slices), "in a partition that is not there")
+        attempt = self.attempts.get(self._origin(entry.segments[0])) if entry.segments else None
         if attempt is None:
             raise Violation("an entry of segments that nobody staged")
         demand(attempt.queue_id == head.queue_id, "published to another queue than it was staged for")
-        demand(entry.segments == attempt.segments, "part of a publish became visible")
+        demand(self._origins(entry) == attempt.segments, "part of a publish became visible")
         demand(sum(piece.rows for piece in entry.slices) == attempt.rows, "messages of a publish are missing")
         demand((entry.writer or "") == (attempt.writer or "") and entry.batch == attempt.batch, "another's batch")
         self._check_batch(past, entry)
@@ -140,9 +199,11 @@ class Oracle:
         for piece in entry.slices:
             demand(piece.offset == following[piece.partition], "offsets are not dense:", piece, before.next)
             following[piece.partition] += piece.rows
-            self._take(past, entry, piece.partition, store.peek_rows(self._segment(head, entry, piece.segment), piece))
+            rows, _ = store.peek_rows(self._segment(head, entry, piece.segment), piece, entry.times)
+            self._take(past, entry, piece.partition, rows, self._origins(entry) == entry.segments)
         demand(tuple(following) == head.next, "the end does not follow from the entry")
         past.entries.append(entry)
+        past.published[entry.token] = entry
 
     def _check_batch(self, past: History, entry: Entry) -> None:
         """A batch comes once, and after the earlier ones of its writer, as long as writers are remembered."""
@@ -162,29 +223,54 @@ class Oracle:
         demand(bool(head.tree), "a publish left no entry")
         return self._flat(head, head.tree[-1], store)[-1]
 
-    def _take(self, past: History, entry: Entry, partition: int, values: list[bytes]) -> None:
-        """Note messages at their offsets for good; those of one writer must come in its own order."""
-        for value in values:
+    def _take(
+        self, past: History, entry: Entry, partition: int, rows: list[tuple[str | None, bytes]], in_order: bool
+    ) -> None:
+        """Note messages at their offsets for good; those of one writer must come in its own order, and those of one
+        key also where they were placed again (not `in_order`), all in one partition of their layout.
+        """
+        for key, value in rows:
             writer, batch, row, _ = value.decode().split(":", 3)
             place = (int(batch), int(row))
-            if entry.writer is not None:  # without an identity an earlier publish may land after a later one
-                demand(past.last_row.get((writer, partition), (-1, -1)) < place, "order of", writer, "broken at", place)
-            past.last_row[writer, partition] = place
+            for of in ((writer, partition, None), *(((writer, None, key),) if key is not None else ())):
+                if entry.writer is not None:  # without an identity an earlier publish may land after a later one
+                    before = past.last_row.get(of, (-1, -1))
+                    rises = before < place if in_order or of[1] is None else before[0] <= place[0]
+                    demand(rises, "order of", of, "broken at", place)
+                past.last_row[of] = place
+            if key is not None:
+                demand(
+                    past.partition_of.setdefault((key, entry.generation), partition) == partition,
+                    "two partitions for key",
+                    key,
+                )
             past.messages[partition].append(value)
+            past.times_us[partition].append(entry.time_us)
+            past.generations[partition].append(entry.generation)
 
     def _check_listed(self, head: Head, store: WatchedStore) -> None:
         """What the head leads to is the end of the history, whole, and every object needed for it is there."""
         past = self.history[head.queue_id]
         listed = [entry for ref in head.tree for entry in self._flat(head, ref, store)] + list(head.entries)
-        gone = len(past.entries) - len(listed)
-        demand(gone >= 0 and past.entries[gone:] == listed, "the log is not what was published")
-        for entry in past.entries[:gone]:
-            demand(all(s.end <= head.earliest[s.partition] for s in entry.slices), "pruned what can be read")
-        counted = [0] * len(head.next)
-        for entry in past.entries[:gone]:
+        for entry in listed:
+            if entry.token not in past.compacted and past.published.get(entry.token) != entry:
+                self._check_compacted(head, past, entry, store)
+        for one, other in pairwise(listed):
+            demand(one.sequence < other.first_sequence, "publishes are not in their order")
+        reached: dict[int, int] = {}
+        for entry in listed:
             for piece in entry.slices:
-                counted[piece.partition] += piece.rows
-        demand(tuple(counted) == (*head.tree_begin, *(0,) * (len(counted) - len(head.tree_begin))), "tree_begin wrong")
+                earliest = head.earliest[piece.partition]
+                begin = reached.get(piece.partition, min(piece.offset, earliest))
+                demand(piece.offset == begin or max(begin, piece.offset) <= earliest, "the log has a gap at", piece)
+                reached[piece.partition] = piece.end
+        for partition, end in enumerate(head.next):
+            at_end = reached.get(partition, head.earliest[partition]) == end
+            demand(at_end or head.earliest[partition] == end, "the log does not lead to the end of", partition)
+        counted = head.tree_begin
+        for rows in (*(ref.rows for ref in head.tree), tree.rows_of(head.entries)):
+            counted = add(counted, rows)
+        demand(all(at(counted, p) == end for p, end in enumerate(head.next)), "the tree counts other messages")
         levels = [ref.level for ref in head.tree]
         demand(levels == sorted(levels, reverse=True), "levels of the tree do not fall")
         needed = self._needed(head, past, listed)
@@ -194,6 +280,23 @@ class Oracle:
             past.unneeded_since_us[name] = self._now_us()
         demand(not needed & past.unneeded_since_us.keys(), "an object came back into the log")
         past.needed = needed
+
+    def _check_compacted(self, head: Head, past: History, entry: Entry, store: WatchedStore) -> None:
+        """An entry that nobody published has the messages that were published at its offsets, and their times."""
+        demand(entry.times, "the log is not what was published:", entry)
+        for piece in entry.slices:
+            found, times_us = store.peek_rows(self._segment(head, entry, piece.segment), piece, entry.times)
+            span = slice(piece.offset, piece.end)
+            demand(
+                [value for _, value in found] == past.messages[piece.partition][span],
+                "compacted to other messages:",
+                piece,
+            )
+            demand(times_us == past.times_us[piece.partition][span], "compacted to other times:", piece)
+            generations = {*past.generations[piece.partition][span]}
+            demand(generations == {entry.generation}, "compacted to another generation:", piece)
+            demand(entry.first_time_us <= times_us[0] and times_us[-1] <= entry.time_us, "times beyond their entry's")
+        past.compacted[entry.token] = entry
 
     def _needed(self, head: Head, past: History, listed: list[Entry]) -> set[str]:
         def readable(entry: Entry) -> bool:
@@ -236,7 +339,7 @@ class Oracle:
     def acknowledged(self, attempt: Attempt, rows: int, sequence: int, duplicate: bool) -> None:
         """A publish returned. `duplicate` must be true exactly if another attempt at the batch is in the log."""
         past = self.history[attempt.queue_id]
-        own = [entry for entry in past.entries if entry.segments == attempt.segments]
+        own = [entry for entry in past.entries if self._origins(entry) == attempt.segments]
         if duplicate:
             batches = [entry.batch for entry in past.entries if entry.writer == attempt.writer]
             newest = max(batches, default=-1)
@@ -267,6 +370,8 @@ class WatchedStore(MemoryStore):
         etag = super().swap(name, content, expected=expected)
         if self.oracle is not None and isinstance(content, bytes):
             self.oracle.swapped(name, content, self)
+        elif self.oracle is not None and not isinstance(content, bytes):
+            self.oracle.acknowledging(name, content)
         return etag
 
     def remove(self, name: str, *, expected: str) -> None:
@@ -285,12 +390,18 @@ class WatchedStore(MemoryStore):
         stored = self._objects.get(name)
         return None if stored is None else stored.data
 
-    def peek_rows(self, name: str, piece: Slice) -> list[bytes]:
-        """The values of one slice, read by hand."""
+    def offset_of(self, name: str, queue_id: str) -> int | None:
+        """The offset of a checkpoint of this queue, or None."""
+        document = self.load(name)
+        metadata = document.metadata if isinstance(document, Document) else {}
+        return int(metadata["offset"]) if metadata.get("queue_id") == queue_id and "offset" in metadata else None
+
+    def peek_rows(self, name: str, piece: Slice, times: bool) -> tuple[list[tuple[str | None, bytes]], list[int]]:
+        """Keys and values of one slice, and their times if it has them, read by hand."""
         data = self.peek(name)
         if data is None:
             raise Violation(f"the head names what is not there: {name}")
         body = data[piece.start : piece.start + piece.length]
-        batch = pa.ipc.read_record_batch(pa.py_buffer(body), segment_schema(False))
-        values: list[bytes] = batch.column("value").to_pylist()
-        return values
+        batch = pa.ipc.read_record_batch(pa.py_buffer(body), segment_schema(False, times))
+        rows = list(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True))
+        return rows, batch.column("timestamp").cast(pa.int64()).to_pylist() if times else []

@@ -13,7 +13,7 @@ MOST_SKEW_US = HOUR_US // 6
 BEGIN_US = 1_790_000_000 * SECOND_US
 SLEEPS_US = (SECOND_US, 12 * HOUR_US, 23 * HOUR_US, 50 * HOUR_US, 80 * HOUR_US)
 MOST_STEPS = 20_000
-NAMESPACE, QUEUE = "sim", "orders"
+NAMESPACE, QUEUE, GROUP = "sim", "orders", "g"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,10 +40,13 @@ class Plan:
     pause_us: int  # about so long between two actions of a process
     sleepy: float  # probability that a publisher sleeps between staging and publishing
     trim_all: float  # probability that a trim takes everything
+    compactors: int = 0
+    resizers: int = 0
+    keepers: int = 0  # of each kind: who acknowledges, rewinds, removes the group and makes it, trims by checkpoints
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
-        """Most of everything at random; two of four seeds lean towards what is rare by chance."""
+        """Most of everything at random; five of eight seeds lean towards what is rare by chance."""
         rng = random.Random(f"plan {seed}")
         level = rng.choice((0.0, 0.01, 0.04))
         plan = cls(
@@ -75,11 +78,40 @@ class Plan:
             sleepy=rng.choice((0.05, 0.3)),
             trim_all=rng.choice((0.1, 0.7)),
         )
+        kept = replace(
+            plan,
+            compactors=rng.choice((0, 1, 2)),
+            resizers=rng.choice((0, 0, 1)),
+            keepers=int(plan.group and rng.random() < 0.8),
+        )
         if seed % 4 == 2:
-            return plan._with_lost_outcomes()
+            lost = plan._with_lost_outcomes()
+            # Two of them without trims, which would hide what compaction does to tokens.
+            return replace(lost, compactors=3, trimmers=0, inline_entries=2) if seed // 4 % 2 else lost
         if seed % 4 == 3:
-            return plan._with_sleepers()
-        return plan
+            return replace(plan._with_sleepers(), compactors=seed // 4 % 2)
+        if seed % 8 == 5:
+            return kept._with_keepers()
+        return kept
+
+    def _with_keepers(self) -> Plan:
+        """A group that is acknowledged, taken back, removed and made while others trim by its checkpoints."""
+        rates = replace(self.rates, crash=0.0, damage=0.0, nap=0.0)
+        return replace(
+            self,
+            rates=rates,
+            group=True,
+            keepers=2,
+            recreate=False,
+            trimmers=0,
+            collectors=1,
+            publishers=2,
+            anonymous=0,
+            passers=0,
+            readers=0,
+            batches=6,
+            pause_us=SECOND_US // 100,
+        )
 
     def _with_lost_outcomes(self) -> Plan:
         """Swaps whose answers are lost, then silence, while others trim all there is."""
