@@ -58,8 +58,15 @@ PARTS: Final = (
     Part(
         name="planning",
         call="benchmarks.planning:measure",
-        about="planning a batch for a query that is 10,000 publishes behind",
-        takes="1 min",
+        about="planning a batch for a query that is 10,000 and 100,000 publishes behind",
+        takes="6 min",
+        limit_s=1800,
+    ),
+    Part(
+        name="compaction",
+        call="benchmarks.compaction:measure",
+        about="reading 10,000 small publishes before and after compaction, against one publish of all",
+        takes="2 min",
         limit_s=1800,
     ),
     Part(

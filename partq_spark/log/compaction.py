@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -66,13 +66,32 @@ def compact(
         longest_us=None if retention_s is None else int(max(retention_s / 4, 3600.0) * 1_000_000),
     )
     try:
-        return _compact(queue, head, limits)
+        return _compact(queue, _with_old_entries_moved(queue, head, limits), limits)
     except ObjectMissing:
         etag = queue.etag
         queue.require(head.queue_id)
         if queue.etag == etag:
             raise  # the present head names what is gone
         return None  # trimmed and collected while this step was at it
+
+
+def _with_old_entries_moved(queue: Queue, head: Head, limits: Limits) -> Head:
+    """The head with its own old entries in a chunk, if they are so many that compacting them is worth it: of a queue
+    that fell idle the newest publishes would stay as they came.
+    """
+    old = tuple(takewhile(lambda entry: entry.time_us <= limits.until_us, head.entries))
+    slices = sum(len(entry.slices) for entry in old)
+    if not slices or slices < GAIN * len({piece.partition for entry in old for piece in entry.slices}):
+        return head
+    made = tree.leaf(old, head.sequence, queue.create_blob)
+
+    def decide(present: Head) -> Head:
+        if present.entries[: len(old)] != old or not above_floor(present, head.sequence):
+            return present
+        grown = (*present.tree, made)
+        return replace(present, sequence=present.sequence + 1, tree=grown, entries=present.entries[len(old) :])
+
+    return queue.change(decide)
 
 
 def _compact(queue: Queue, head: Head, limits: Limits) -> Compacted | None:

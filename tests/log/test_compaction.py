@@ -297,3 +297,20 @@ def test_a_slice_says_itself_whether_it_has_times(world: World) -> None:
         batch.column("timestamp").cast(pa.int64())[0].as_py(),
         entry.time_us,
     )
+
+
+def test_of_a_queue_that_fell_idle_the_newest_publishes_are_compacted_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "INLINE_ENTRIES", 100)
+    queue = filled(world)
+    before = messages(queue)
+    assert len(queue.head.entries) == 60
+    assert compact(queue, min_age_s=30.5) is not None
+    assert len(queue.head.entries) == 31, "those that are old enough"
+    all_steps(queue)
+    assert queue.head.entries == ()
+    assert leaf_slices(queue.head) == 4
+    assert messages(queue) == before
+    send(queue, values(99))
+    assert len(messages(queue)) == len(before) + 1

@@ -1,0 +1,102 @@
+"""Part `compaction`: what many small publishes cost a reader, and what is left of it when they are compacted.
+
+The same messages are published twice: by 10,000 publishes, and at once. Both are read as a task reads them, all
+partitions one after the other, to the source's Arrow batches; no Spark. Rounds take turns.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+import pyarrow as pa
+
+from benchmarks.bed import NAMESPACE
+from benchmarks.report import Goal, Measure, Series
+from benchmarks.rows import make_rows
+from benchmarks.settings import PARTITIONS, Settings
+from partq_spark.columns import batches
+from partq_spark.log import tree
+from partq_spark.log.admin import create_queue
+from partq_spark.log.compaction import Compacted, compact
+from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.queue import Queue
+from partq_spark.log.reading import RangeReader
+from partq_spark.log.segment import Stager
+from partq_spark.objects import open_store
+
+logger = logging.getLogger(__name__)
+
+PUBLISHES: Final = 10_000
+_ROWS: Final = 100  # of one small publish
+
+
+def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
+    """Reading before and after compaction against one publish of all; how long compaction takes, and how much it
+    writes.
+    """
+    publishes = PUBLISHES // 10 if settings.quick else PUBLISHES
+    store = open_store(f"file://{settings.work}/store")
+    small, whole = (create_queue(store, NAMESPACE, name, PARTITIONS) for name in ("small", "whole"))
+    rows = make_rows(publishes * _ROWS)
+    for number in range(publishes):
+        _publish(small, rows.slice(number * _ROWS, _ROWS))
+    _publish(whole, rows)
+    before = _turns(small, whole, rows.num_rows, 1)  # takes most of the time, and is no close call
+    begun_s = time.perf_counter()
+    steps: list[Compacted] = []
+    while (done := compact(small, min_age_s=0.0)) is not None:
+        steps.append(done)
+    took_s = time.perf_counter() - begun_s
+    after = _turns(small, whole, rows.num_rows, settings.rounds)
+    slices = f"{sum(step.slices_before for step in steps):,} slices became {sum(step.slices for step in steps):,}"
+    logger.info("compacted in %.1f s: %s", took_s, slices)
+    written = sum(step.messages for step in steps) / rows.num_rows
+    return [
+        _compared(f"{publishes:,} small publishes, as they came", before, None),
+        _compared(f"{publishes:,} small publishes, compacted", after, Goal(sign=">=", limit=0.9)),
+        Measure(what="compaction", subject=Series(name="partq", unit="s", samples=(took_s,))),
+    ], [f"{slices}; each message was written anew {written:.2f} times."]
+
+
+def _publish(queue: Queue, rows: pa.Table) -> None:
+    stage = stage_for(queue)
+    with Stager(queue.store, stage, seed="bench") as stager:
+        for batch in rows.to_batches():
+            stager.add(batch)
+        segment = stager.finish()
+    if segment is None:
+        raise RuntimeError(f"no message was staged for {queue}")
+    publish(queue, stage, [segment])
+
+
+def _turns(one: Queue, other: Queue, rows: int, rounds: int) -> list[tuple[float, float]]:
+    """Messages per second of both, round by round; the first round warms up and does not count."""
+    found = [(_rate(one, rows), _rate(other, rows)) for _ in range(rounds + 1)]
+    return found[1:]
+
+
+def _rate(queue: Queue, rows: int) -> float:
+    head = queue.refresh()
+    read = 0
+    begun_s = time.perf_counter()
+    for partition, (start, end) in enumerate(zip(head.earliest, head.next, strict=True)):
+        view = tree.view(head, {partition: (start, end)})
+        pieces = RangeReader(queue, head.queue_id, view).pieces()
+        made = batches(pieces, queue=queue.name, include_headers=False, redelivered_below={})
+        read += sum(batch.num_rows for batch in made)
+    took_s = time.perf_counter() - begun_s
+    if read != rows:
+        raise RuntimeError(f"{queue} gave {read} messages, {rows} were published")
+    return rows / took_s
+
+
+def _compared(what: str, found: list[tuple[float, float]], goal: Goal | None) -> Measure:
+    ours, theirs = zip(*found, strict=True)
+    return Measure(
+        what=what,
+        subject=Series(name="partq", unit="rows/s", samples=tuple(ours)),
+        reference=Series(name="published at once", unit="rows/s", samples=tuple(theirs)),
+        goal=goal,
+    )
