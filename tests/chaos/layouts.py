@@ -50,7 +50,9 @@ def generation_of(row: Row, counts: Sequence[Count]) -> int:
 
 
 def too_early(rows: Sequence[Row], counts: Sequence[Count], times: Mapping[tuple[str, int], Times]) -> Iterator[str]:
-    """Messages that were planned before all of their key from an earlier count was complete."""
+    """Messages that were planned before all of their key that lies in another partition under an earlier count was
+    complete. Of one partition a batch may hold messages of both, in their order.
+    """
     planned: dict[int, tuple[float, Row]] = {}
     complete_s: dict[int, float] = {}
     for row in rows:
@@ -61,18 +63,21 @@ def too_early(rows: Sequence[Row], counts: Sequence[Count], times: Mapping[tuple
     for number, (_, row) in planned.items():
         by_key[row.key][generation_of(row, counts)].append(number)
     for key, generations in by_key.items():
-        before_s, last = -math.inf, -1
+        before: dict[int, tuple[float, int]] = {}  # by partition, when the last of it was complete, and which that was
         for generation in sorted(generations):
-            for number in sorted(generations[generation]):
+            numbers = sorted(generations[generation])
+            mine = planned[numbers[0]][1].partition  # a key has one partition under one count
+            others = [last for partition, last in before.items() if partition != mine]
+            before_s, last = max(others, default=(-math.inf, -1))
+            for number in numbers:
                 at_s, row = planned[number]
                 if at_s + CLOCK_S < before_s:
                     yield (
-                        f"{row} of key {key!r} was planned {before_s - at_s:.3f} s before message {last}, of an "
-                        "earlier partition count, was complete"
+                        f"{row} of key {key!r} was planned {before_s - at_s:.3f} s before message {last}, of another "
+                        "partition under an earlier count, was complete"
                     )
-            for number in generations[generation]:
-                if complete_s[number] > before_s:
-                    before_s, last = complete_s[number], number
+            latest = max((complete_s[number], number) for number in numbers)
+            before[mine] = max(latest, before.get(mine, latest))
 
 
 def changes(

@@ -55,6 +55,13 @@ def test_what_is_planned_too_early_is_told(times: dict[tuple[str, int], Times]) 
     assert {each.split(":")[0] for each in found.violations} >= {"before an earlier partition count was finished"}
 
 
+def test_one_partition_needs_no_wait_for_itself() -> None:
+    """Both of message 1 and 3 in one batch, if there were no message 2 in another partition."""
+    times = {**TIMES, ("one", 2): Times(99.0, 202.0)}
+    assert list(too_early([ROWS[0], ROWS[1], ROWS[3]], COUNTS, times)) == []
+    assert list(too_early(ROWS, COUNTS, times))
+
+
 def test_a_copy_that_is_complete_is_enough() -> None:
     """The first owner's batch never was complete; whoever had the partition next delivered it again."""
     times = {**TIMES, ("one", 1): Times(99.0, math.inf), ("two", 0): Times(100.2, 101.0)}
