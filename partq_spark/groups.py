@@ -82,7 +82,7 @@ def checkpoints_of(queue: Queue, group: str) -> CheckpointStore:
 # --- making one -------------------------------------------------------------------------------------------------------
 
 
-def make(queue: Queue, group: str, start: Sequence[int]) -> Group:
+def make(queue: Queue, group: str, start: Sequence[int], *, exact: bool = False) -> Group:
     """Create the group as `log.admin.create_group` does; what a former one of this name left is buried first.
 
     Raises as that does, and `Corrupt` for a checkpoint that cannot be read.
@@ -94,7 +94,7 @@ def make(queue: Queue, group: str, start: Sequence[int]) -> Group:
         bury(queue, group, [*checkpoints_of(queue, group).list_checkpoints()])
     except _MadeMeanwhile:
         pass  # and whoever made it has buried what was left
-    return admin.create_group(queue, group, start)
+    return admin.create_group(queue, group, start, exact=exact)
 
 
 # --- removing one -----------------------------------------------------------------------------------------------------

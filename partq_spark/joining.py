@@ -65,7 +65,10 @@ def create_group(queue: Queue, options: SourceOptions, group: GroupOptions) -> N
     found = head.groups.get(group.name)
     if found is None:
         start = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
-        found = groups.make(queue, group.name, [start[partition] for partition in sorted(start)])
+        offsets = [start[partition] for partition in sorted(start)]
+        # An edge or a time means what can be read; offsets that were trimmed are an error that says so.
+        found = groups.make(queue, group.name, offsets, exact=place.offsets is not None)
+        head = queue.head  # messages may have gone meanwhile
     if options.start is None or place.edge == "latest":  # that is where the group began, at its time
         return
     wanted = planning.resolve(head, place, "startingOffsets", queue.offsets_at)

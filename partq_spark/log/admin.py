@@ -176,11 +176,13 @@ def list_queues(store: ObjectStore, namespace: str) -> Iterator[Queue]:
             yield queue
 
 
-def create_group(queue: Queue, group: str, start: Sequence[int]) -> Group:
+def create_group(queue: Queue, group: str, start: Sequence[int], *, exact: bool = False) -> Group:
     """Create a consumer group that begins at `start`, one offset per partition; an existing group is returned as it is.
 
     The starting offsets are resolved here once, so that two flows can never resolve `latest` differently. `start` is
-    for the partitions that this handle knows; those that come meanwhile begin at their beginning.
+    for the partitions that this handle knows; those that come meanwhile begin at their beginning. What was trimmed
+    since `start` was resolved cannot be read: there the group begins at the earliest message that can, unless `exact`,
+    which is for offsets that a user gave and wants to be told of.
     """
     known = len(queue.head.next)
     name = names.checked_name("group", group)
@@ -194,8 +196,10 @@ def create_group(queue: Queue, group: str, start: Sequence[int]) -> Group:
             raise Invalid(
                 f"group {name!r} was given {len(start)} starting offsets, {queue} has {len(head.next)} partitions"
             )
-        came = (0,) * (len(head.next) - len(start))
-        made = Group(since_sequence=head.sequence + 1, start=(*start, *came))
+        begin = (*start, *(0,) * (len(head.next) - len(start)))
+        if not exact:
+            begin = tuple(map(max, begin, head.earliest))
+        made = Group(since_sequence=head.sequence + 1, start=begin)
         return replace(head, groups={**head.groups, name: made}, sequence=head.sequence + 1)
 
     return queue.change(decide).groups[name]

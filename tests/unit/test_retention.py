@@ -185,6 +185,18 @@ def test_a_group_that_is_made_after_the_checkpoints_were_read_holds_back(world: 
     assert read_flat(queue)[0] == b"2"
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_group_made_while_messages_go_begins_at_what_is_left_unless_its_user_named_the_offset(
+    world: World, exact: bool
+) -> None:
+    aged(world)
+    queue = meanwhile(world, "swap", "_head.json", lambda: retain(world.handle()))
+    start = queue.refresh().earliest
+    assert start == (0,)
+    assert groups.make(queue, "late", start, exact=exact).start == ((0,) if exact else (9,))
+    assert queue.head.earliest == (9,)
+
+
 def test_a_group_that_is_removed_and_made_again_meanwhile_holds_back_by_its_new_start(world: World) -> None:
     queue = aged(world)
     groups.make(queue, "g", (0,))

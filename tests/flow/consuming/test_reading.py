@@ -167,6 +167,15 @@ def test_a_claim_below_what_was_trimmed(world: World, caplog: pytest.LogCaptureF
     assert world.offset(0) == 6
 
 
+def test_a_start_that_the_user_named_and_that_was_trimmed_is_an_error(world: World) -> None:
+    world.publish(5, 5)
+    trim_all(world)
+    world.publish(1, 1)
+    with pytest.raises(ObjectMissing, match="have been trimmed"):
+        begun(world, world.query(startingOffsets='{"0": 1, "1": 5}'))[0].trigger()
+    assert world.queue.refresh().groups[KEY.group].start == (1, 5)
+
+
 def test_a_loss_is_met_once_and_written_down_without_messages(world: World) -> None:
     world.publish(5, 5)
     (query,) = begun(world, world.query(failOnDataLoss="false", checkpointInterval="0s"))
