@@ -5,27 +5,38 @@ for checkpoints are none of the log's business (`partq_spark.retention`).
 
 Collection deletes blobs, and must never take one that a sleeping publisher or a reader with an old plan still needs:
 (1) a floor in the head refuses publishes staged too long ago, so a blob below it that the head does not name can never
-be named again; (2) what is found unnamed is only marked, and deleted one grace later, for the readers' sake.
+be named again; (2) what is found unnamed is only marked, and deleted one grace later, for the readers' sake. Each round
+marks what is new, and what one round marked becomes ripe by itself: objects that come faster than one round takes them
+are taken by the next, not a grace later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from partq_spark.errors import Conflict, Invalid
 from partq_spark.log import codec, layouts, names, tree
-from partq_spark.log.model import Group, Head, Marks, StageFloor, at, group_start
+from partq_spark.log.model import Group, Head, Marked, Marks, StageFloor, at, group_start
 from partq_spark.log.queue import Queue
 from partq_spark.objects.api import Unchanged
 
 GRACE_S = 24 * 3600.0
-MOST_MARKED = 10_000  # per round: bounds the document and the time of one collection
+MOST_PER_ROUND = 100_000
+"""Objects that one round marks, and as many that it deletes: bounds its time."""
+
+MOST_MARKED = 500_000
+"""Names in the document of marks, about 20 MB: so many objects can go in each grace, 5.8 a second at 24 h."""
+
+ROUNDS_PER_GRACE = 16
+"""Rounds marked less than a grace ago that are kept apart: who collects more often marks in some of the rounds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collected:
-    """What one round of collection did. `marked` blobs are deleted by a round at least one grace later."""
+    """What one round of collection did. `marked` blobs, of this round and those before, are deleted by rounds at least
+    one grace after their marking.
+    """
 
     deleted: int
     deleted_bytes: int
@@ -119,10 +130,10 @@ def trim_to_time(queue: Queue, time_us: int, acknowledged: Acknowledged | None =
 
 
 def collect(queue: Queue, *, grace_s: float = GRACE_S) -> Collected:
-    """One round: raise the floor, delete what an earlier round marked, mark anew. Any number may run at once.
+    """One round: raise the floor, delete what earlier rounds marked, mark what is new. Any number may run at once.
 
     Deletes nothing before the second round, and nothing that was marked less than `grace_s` ago by this machine's
-    clock.
+    clock. Marks at most `MOST_PER_ROUND` objects, deletes at most as many; the next round goes on.
     """
     grace_us = int(grace_s * 1_000_000)
     raise_floor(queue, grace_us)
@@ -135,18 +146,33 @@ def collect(queue: Queue, *, grace_s: float = GRACE_S) -> Collected:
         if below_floor(item.name, head) and item.name not in named
     }
     marks, etag = _load_marks(queue)
-    if marks is not None and not ripe(marks.time_us, now_us, grace_us):
-        return Collected(deleted=0, deleted_bytes=0, marked=len(marks.names), floor_sequence=head.floor.sequence)
-    due = marks_due(marks.names if marks is not None else (), unnamed)
-    deleted = [name for name in sorted(due) if queue.store.delete(name)]
-    left = sorted(name for name in unnamed if name not in due)[:MOST_MARKED]
-    _save_marks(queue, Marks(time_us=now_us, names=tuple(left)), etag)
+    grown = [name for marked in marks.rounds if ripe(marked.time_us, now_us, grace_us) for name in marked.names]
+    due = sorted(marks_due(grown, unnamed))[:MOST_PER_ROUND]
+    deleted = [name for name in due if queue.store.delete(name)]
+    left = marked_anew(marks, {*unnamed}.difference(due), now_us, grace_us)
+    if left != marks:
+        _save_marks(queue, left, etag)
     return Collected(
         deleted=len(deleted),
         deleted_bytes=sum(unnamed[name] for name in deleted),
-        marked=len(left),
+        marked=left.count,
         floor_sequence=head.floor.sequence,
     )
+
+
+def marked_anew(marks: Marks, unnamed: Set[str], now_us: int, grace_us: int) -> Marks:
+    """The marks of what is still there and unnamed, and a round of what is newly so; bounded in names and rounds.
+
+    A new round begins a sixteenth of a grace after the last, however often one collects. So there are at most 17 that
+    are not ripe, and what is ripe keeps its time until it is deleted.
+    """
+    kept = (replace(marked, names=tuple(n for n in marked.names if n in unnamed)) for marked in marks.rounds)
+    rounds = tuple(marked for marked in kept if marked.names)
+    if rounds and not ripe(rounds[-1].time_us, now_us, grace_us // ROUNDS_PER_GRACE):
+        return Marks(rounds=rounds)
+    known = {name for marked in rounds for name in marked.names}
+    new = sorted(unnamed - known)[: max(min(MOST_PER_ROUND, MOST_MARKED - len(known)), 0)]
+    return Marks(rounds=(*rounds, Marked(time_us=now_us, names=tuple(new)))) if new else Marks(rounds=rounds)
 
 
 def raise_floor(queue: Queue, grace_us: int) -> Head:
@@ -195,11 +221,11 @@ def reachable(queue: Queue, head: Head) -> set[str]:
     return result
 
 
-def _load_marks(queue: Queue) -> tuple[Marks | None, str | None]:
+def _load_marks(queue: Queue) -> tuple[Marks, str | None]:
     name = _marks_name(queue)
     document = queue.store.load(name)
     if document is None or isinstance(document, Unchanged):
-        return None, None
+        return Marks(), None
     return codec.decode_marks(document.body, name), document.etag
 
 

@@ -159,11 +159,25 @@ class StageFloor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Marks:
-    """What a round of collection found that nothing refers to; a later round may delete what still is so."""
+class Marked:
+    """What one round of collection found that nothing refers to."""
 
     time_us: int  # Unix time at which all of `names` were without a reference
     names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Marks:
+    """What rounds of collection found, oldest first; a later round may delete what is still without a reference one
+    grace after its own marking.
+    """
+
+    rounds: tuple[Marked, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Names in all of it."""
+        return sum(len(marked.names) for marked in self.rounds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

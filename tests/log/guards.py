@@ -110,9 +110,9 @@ def _raises_the_floor_at_once() -> AbstractContextManager[object]:
 def _deletes_without_waiting() -> AbstractContextManager[object]:
     real = housekeeping._load_marks
 
-    def load_marks(queue: Queue) -> tuple[Marks | None, str | None]:
+    def load_marks(queue: Queue) -> tuple[Marks, str | None]:
         marks, etag = real(queue)
-        return marks and replace(marks, time_us=0), etag
+        return Marks(rounds=tuple(replace(marked, time_us=0) for marked in marks.rounds)), etag
 
     return patch.object(housekeeping, "_load_marks", load_marks)
 

@@ -169,9 +169,7 @@ class Oracle:
                 folder = f"{self._base}{name}/checkpoint/"
                 found = {p: store.offset_of(f"{folder}{p}", head.queue_id) for p in range(len(head.next))}
                 starts = dict(enumerate(group.start))
-                past.acknowledged[name] = {
-                    p: starts.get(p, 0) if offset is None else offset for p, offset in found.items()
-                }
+                past.acknowledged[name] = {p: starts.get(p, 0) if to is None else to for p, to in found.items()}
             for partition, earliest in enumerate(head.earliest):
                 most = max(past.acknowledged[name].get(partition, 0), at(before.earliest, partition))
                 demand(earliest <= most, "trimmed what group", name, "needs")
@@ -239,11 +237,8 @@ class Oracle:
                     demand(rises, "order of", of, "broken at", place)
                 past.last_row[of] = place
             if key is not None:
-                demand(
-                    past.partition_of.setdefault((key, entry.generation), partition) == partition,
-                    "two partitions for key",
-                    key,
-                )
+                mine = past.partition_of.setdefault((key, entry.generation), partition)
+                demand(mine == partition, "two partitions for key", key)
             past.messages[partition].append(value)
             past.times_us[partition].append(entry.time_us)
             past.generations[partition].append(entry.generation)
@@ -287,11 +282,8 @@ class Oracle:
         for piece in entry.slices:
             found, times_us = store.peek_rows(self._segment(head, entry, piece.segment), piece, entry.times)
             span = slice(piece.offset, piece.end)
-            demand(
-                [value for _, value in found] == past.messages[piece.partition][span],
-                "compacted to other messages:",
-                piece,
-            )
+            published = past.messages[piece.partition][span]
+            demand([value for _, value in found] == published, "compacted to other messages:", piece)
             demand(times_us == past.times_us[piece.partition][span], "compacted to other times:", piece)
             generations = {*past.generations[piece.partition][span]}
             demand(generations == {entry.generation}, "compacted to another generation:", piece)
@@ -370,7 +362,7 @@ class WatchedStore(MemoryStore):
         etag = super().swap(name, content, expected=expected)
         if self.oracle is not None and isinstance(content, bytes):
             self.oracle.swapped(name, content, self)
-        elif self.oracle is not None and not isinstance(content, bytes):
+        elif self.oracle is not None:
             self.oracle.acknowledging(name, content)
         return etag
 

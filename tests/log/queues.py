@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from partq_spark.log import codec, tree
 from partq_spark.log.admin import create_queue
+from partq_spark.log.housekeeping import Collected, collect
 from partq_spark.log.model import ChunkRef, Head, Layout, QueueConfig
 from partq_spark.log.publish import Identity, Published, Stage, StagedSegment, StagedSlice, publish, stage_for
 from partq_spark.log.queue import Effects, Queue
@@ -28,6 +29,7 @@ Row = tuple[str | None, bytes]
 
 BEGIN_US = 1_790_000_000_000_000
 HOUR_US = 3_600_000_000
+GRACE_US = 24 * HOUR_US
 
 
 class Clock:
@@ -130,6 +132,25 @@ def read(queue: Queue, wanted: Mapping[int, tuple[int, int]] | None = None) -> d
 def read_flat(queue: Queue) -> list[bytes]:
     """All values, partition after partition."""
     return [value for _, mine in sorted(read(queue).items()) for value in mine]
+
+
+# --- what is stored, and collecting it --------------------------------------------------------------------------------
+
+
+def objects(world: World) -> set[str]:
+    """All blobs of the queue."""
+    return {
+        item.name for item in world.store.list("default/orders/_") if not item.name.endswith(("head.json", "n.json"))
+    }
+
+
+def rounds(world: World, number: int, queue: Queue | None = None) -> list[Collected]:
+    """Rounds of collection, one grace and a bit apart."""
+    done = []
+    for _ in range(number):
+        done.append(collect(queue or world.handle()))
+        world.clock.now_us += GRACE_US + 1
+    return done
 
 
 # --- heads without a store --------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from partq_spark.log.model import (
     Group,
     Head,
     Layout,
+    Marked,
     Marks,
     QueueConfig,
     Slice,
@@ -146,15 +147,29 @@ def test_chunks_come_back_as_they_were(entries: list[Entry], refs: list[ChunkRef
     assert codec.decode_refs(node, ref_to(node, 1)) == tuple(refs)
 
 
+PATHS = st.lists(st.one_of(TEXTS, st.builds("{}/{}".format, st.sampled_from(["a/b", "c", ""]), TEXTS))).map(tuple)
+
+
 @settings(max_examples=30)
 @given(
     writers=st.dictionaries(TEXTS, RECORDS, max_size=3),
-    marks=st.builds(Marks, time_us=NUMBERS, names=st.lists(TEXTS).map(tuple)),
+    marks=st.builds(Marks, rounds=st.lists(st.builds(Marked, time_us=NUMBERS, names=PATHS)).map(tuple)),
 )
 def test_pages_and_marks_come_back_as_they_were(writers: dict[str, WriterRecord], marks: Marks) -> None:
     page = codec.encode_writers(writers)
     assert codec.decode_writers(page, page_to(page)) == writers
     assert codec.decode_marks(codec.encode_marks(marks), "m") == marks
+
+
+def test_marks_that_were_written_when_there_was_one_round_in_them_can_be_read() -> None:
+    body = b'{"format":1,"time_us":7,"names":["a/b","a/c"]}'
+    document = b'{"xxh3":"' + codec.checksum(body).encode() + b'","marks":' + body + b"}"
+    assert codec.decode_marks(document, "m") == Marks(rounds=(Marked(time_us=7, names=("a/b", "a/c")),))
+
+
+def test_a_mark_takes_about_forty_bytes() -> None:
+    paths = tuple(f"default/orders/_segments/0011223344556677/{n:012}-{n:016x}.arrow" for n in range(1000))
+    assert len(codec.encode_marks(Marks(rounds=(Marked(time_us=1, names=paths),)))) < 40_000
 
 
 @settings(max_examples=50)
@@ -203,7 +218,7 @@ def test_every_truncation_is_noticed() -> None:
     document, data, marks = (
         codec.encode_head(HEAD),
         codec.encode_entries([ENTRY]),
-        codec.encode_marks(Marks(time_us=1, names=("a",))),
+        codec.encode_marks(Marks(rounds=(Marked(time_us=1, names=("a",)),))),
     )
     for length in range(len(document)):
         with pytest.raises(Corrupt):
@@ -218,7 +233,7 @@ def test_every_truncation_is_noticed() -> None:
 
 def test_one_document_is_not_taken_for_another() -> None:
     with pytest.raises(Corrupt):
-        codec.decode_head(codec.encode_marks(Marks(time_us=1, names=())), "h")
+        codec.decode_head(codec.encode_marks(Marks()), "h")
     with pytest.raises(Corrupt):
         codec.decode_marks(codec.encode_head(HEAD), "m")
 

@@ -8,41 +8,25 @@ import pytest
 
 from partq_spark.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, housekeeping, names, tree, writers
-from partq_spark.log.housekeeping import Collected, collect, trim
+from partq_spark.log.housekeeping import collect, trim
 from partq_spark.log.publish import Identity, Outdated, publish, stage_for
-from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
 from tests.log.queues import (
+    GRACE_US,
     HOUR_US,
     Hooked,
     World,
     everything,
     head_of,
+    objects,
     once,
     read,
     read_flat,
+    rounds,
     send,
     staged,
     values,
 )
-
-GRACE_US = 24 * HOUR_US
-
-
-def objects(world: World) -> set[str]:
-    """All blobs of the queue."""
-    return {
-        item.name for item in world.store.list("default/orders/_") if not item.name.endswith(("head.json", "n.json"))
-    }
-
-
-def rounds(world: World, number: int, queue: Queue | None = None) -> list[Collected]:
-    """Rounds of collection, one grace and a bit apart."""
-    done = []
-    for _ in range(number):
-        done.append(collect(queue or world.handle()))
-        world.clock.now_us += GRACE_US + 1
-    return done
 
 
 @pytest.fixture
@@ -283,7 +267,7 @@ def test_objects_with_foreign_names_are_left_alone(world: World) -> None:
 
 
 def test_one_round_marks_a_bounded_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(housekeeping, "MOST_MARKED", 3)
+    monkeypatch.setattr(housekeeping, "MOST_PER_ROUND", 3)
     queue = world.create(1)
     stage = stage_for(queue)
     for number in range(8):

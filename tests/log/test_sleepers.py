@@ -271,7 +271,7 @@ def test_damaged_marks_are_noticed(world: World) -> None:
     queue = world.create(partitions=1)
     send(queue, values(1))
     _trim_everything(world)
-    days_of_collection(world, 3)
+    days_of_collection(world, 2)  # marked, and not deleted yet
     name = names.collection_name(queue.namespace, queue.name, queue.head.queue_id)
     document = world.store.load(name)
     assert isinstance(document, Document)
