@@ -2,8 +2,9 @@
 
 A group is an entry in the queue's head, a checkpoint per partition beside it, and what the ownership store has of it.
 To remove it the head comes first: from then on no message is held back for it, and nothing binds. Then each checkpoint
-becomes a tombstone, which keeps nothing but the epoch. So what flows of the former group still remember (offsets at an
-epoch, a checkpoint's ETag, a fence under way) can never be taken for that of a group made again under its name.
+becomes a tombstone, which keeps nothing but the epoch, and a partition that has none gets one. So what flows and
+coordinators of the former group still remember (offsets at an epoch, a checkpoint's ETag or that there is none, a fence
+under way) can never be taken for that of a group made again under its name.
 Whoever is killed in between repeats the command, and who makes the group finds what was left and buries it first.
 
 No words for people but errors; no clock of its own.
@@ -91,7 +92,10 @@ def make(queue: Queue, group: str, start: Sequence[int], *, exact: bool = False)
     if found is not None:
         return found
     try:
-        bury(queue, group, [*checkpoints_of(queue, group).list_checkpoints()])
+        found_checkpoints = checkpoints_of(queue, group).list_checkpoints()
+        # A group that never was has none, and nothing of it can come late; to bury a thousand partitions takes a while.
+        if any(each.queue_id == queue.head.queue_id for each in found_checkpoints.values()):
+            bury(queue, group, found_checkpoints)
     except _MadeMeanwhile:
         pass  # and whoever made it has buried what was left
     return admin.create_group(queue, group, start, exact=exact)
@@ -172,7 +176,7 @@ def remove(queue: Queue, left: Remains, ownership: OwnershipStore | None) -> int
         remove_group(queue, left.key.group, left.group)
     try:
         # Listed again: what flows wrote until they saw the head belongs to the group that is gone, too.
-        buried = bury(queue, left.key.group, [*checkpoints_of(queue, left.key.group).list_checkpoints()])
+        buried = bury(queue, left.key.group, checkpoints_of(queue, left.key.group).list_checkpoints())
     except _MadeMeanwhile as error:
         raise Conflict(f"{error}: its checkpoints are its own, nothing more is to be done") from None
     if ownership is not None:
@@ -186,8 +190,10 @@ class _MadeMeanwhile(Exception):
     """The head has the group (again)."""
 
 
-def bury(queue: Queue, group: str, partitions: Collection[int]) -> int:
-    """Make tombstones of the checkpoints of a group that the head does not have; how many were none before."""
+def bury(queue: Queue, group: str, listed: Mapping[int, Checkpoint]) -> int:
+    """Make tombstones of the checkpoints of a group that the head does not have, `listed` a moment ago; returns how
+    many of them said something. Also of partitions that have none: a coordinator may be about to write the first one.
+    """
     checkpoints = checkpoints_of(queue, group)
     queue_id = queue.head.queue_id
 
@@ -195,7 +201,9 @@ def bury(queue: Queue, group: str, partitions: Collection[int]) -> int:
         if group in queue.require(queue_id).groups:
             raise _MadeMeanwhile(f"group {group!r} of {queue} was made again meanwhile")
 
-    return sum(checkpoints.bury(partition, confirm=confirm) for partition in partitions)
+    done = {number for number, each in listed.items() if each.is_tombstone and each.queue_id == queue_id}
+    wanted = sorted({*listed, *range(len(queue.head.next))} - done)
+    return sum(checkpoints.bury(partition, confirm=confirm) for partition in wanted)
 
 
 # --- listing ----------------------------------------------------------------------------------------------------------

@@ -147,13 +147,17 @@ class CheckpointStore:
         nothing was changed. `Unavailable`: the outcome is unknown, repeat the call.
         """
 
+        looks: list[Checkpoint | None] = []
+
         def fenced(found: Checkpoint | None) -> Checkpoint:
+            looks.append(found)
             if found is not None and self._is_fence(found, to, epoch):
                 if to is None and (delivered or 0) > found.redelivered_below:
                     # A rewind looks like a fence for nobody, and whoever lost the partition by it may have gone on.
                     return replace(found, redelivered_below=delivered or 0, updated=self._now())
                 return found
-            if found is not None and not self._may_fence(found, to, epoch, replaces):
+            buried_meanwhile = self._is_tombstone(found) and not self._is_tombstone(looks[0])
+            if found is not None and (buried_meanwhile or not self._may_fence(found, to, epoch, replaces)):
                 raise FenceRefused(
                     f"checkpoint {self.name_of(partition)} is {_owned(found)} and cannot be fenced for "
                     f"{to.flow if to else 'nobody'} at epoch {epoch}: decide anew with a higher epoch",
@@ -245,37 +249,41 @@ class CheckpointStore:
         return Rewound(before=before, after=after)
 
     def bury(self, partition: int, *, confirm: Callable[[], None]) -> bool:
-        """Make the checkpoint of a removed group a tombstone: nobody's, at a new epoch, without offset and marks.
+        """Make the checkpoint of a removed group a tombstone: nobody's, at a new epoch, without offset and marks. Where
+        there is none yet one is made, so that a first fence of the former group that lands late finds it.
 
         It is never deleted: a group made again under this name continues its epochs, so that nothing that flows of the
         former one remember can be taken for the new one's. `confirm` raises if the group is there, and is called
         between reading and swapping: whatever a new group writes after that makes the swap fail. False: there was
-        nothing to do. Raises what `confirm` raises, `Corrupt`, `Unavailable`.
+        nothing that said anything. Raises what `confirm` raises, `Corrupt`, `Unavailable`.
         """
         buried = False
 
         def tombstone(found: Checkpoint | None) -> Checkpoint:
             nonlocal buried
-            if found is None:
-                raise Conflict(f"checkpoint {self.name_of(partition)} was deleted meanwhile: look at the group again")
-            if found.is_tombstone:
+            if found is not None and self._is_tombstone(found):
                 return found
             confirm()
-            buried = True
-            return replace(
-                found,
-                epoch=found.epoch + 1,
+            buried = buried or (found is not None and not found.is_tombstone)
+            return Checkpoint(
+                partition=partition,
+                epoch=found.epoch + 1 if found is not None else 1,
                 owner=None,
                 offset=None,
                 redelivered_below=0,
                 updated=self._now(),
-                rewound=False,
+                queue_id=self._queue_id,
+                etag=found.etag if found is not None else None,
             )
 
         self._change(partition, tombstone)
         return buried
 
     # --- guards: one method each --------------------------------------------------------------------------------------
+
+    def _is_tombstone(self, found: Checkpoint | None) -> bool:
+        """Of a group of this very queue: what a former queue left makes nobody's late write fail."""
+        return found is not None and found.is_tombstone and found.queue_id == self._queue_id
 
     def _is_fence(self, found: Checkpoint, to: Owner | None, epoch: int) -> bool:
         """The fence that is asked for is in place already."""

@@ -230,6 +230,14 @@ def test_all_is_checked_before_anything_is_changed(group: Group, words: tuple[st
     assert group.seen() == before
 
 
+def test_the_tombstone_of_a_partition_that_nobody_has_taken_yet_hinders_no_rewind(group: Group) -> None:
+    """A former group of the name left it."""
+    group.checkpoints.bury(2, confirm=lambda: None)
+    assert "no flow has taken it yet" in group.partq.error(*REWIND, "--to", "1", "--partition", "2", "--yes")
+    group.partq(*REWIND, "--to", "1", "--yes")
+    assert group.offsets() == {0: 1, 1: 1, 2: None}
+
+
 def test_a_damaged_checkpoint_is_not_rewound_and_others_are(group: Group) -> None:
     group.edit(1, epoch="-1")
     before = group.rewinds

@@ -7,7 +7,7 @@ import pytest
 from partq_spark.errors import Conflict, Fenced
 from partq_spark.flow.checkpoints import CheckpointStore, FenceRefused
 from partq_spark.objects.api import Document
-from tests.flow.checkpoints.conftest import A1, B1, QUEUE_ID, Loss, Lossy
+from tests.flow.checkpoints.conftest import A1, B1, KEY, QUEUE_ID, Loss, Lossy
 
 
 def nobody_there() -> None:
@@ -84,6 +84,33 @@ def test_who_is_faster_than_a_removal_keeps_what_is_his(store: Lossy, checkpoint
     assert found.owner == B1
 
 
-def test_what_was_deleted_is_no_tombstone(checkpoints: CheckpointStore) -> None:
-    with pytest.raises(Conflict, match="was deleted"):
-        checkpoints.bury(0, confirm=nobody_there)
+def test_where_there_is_no_checkpoint_a_tombstone_makes_the_first_fence_fail(checkpoints: CheckpointStore) -> None:
+    assert not checkpoints.bury(0, confirm=nobody_there), "nothing was there that said anything"
+    assert checkpoints.list_checkpoints()[0].is_tombstone
+    with pytest.raises(FenceRefused) as refused:
+        checkpoints.fence(0, to=A1, epoch=1, start=0, delivered=None)
+    assert refused.value.epoch == 1
+    assert checkpoints.fence(0, to=B1, epoch=2, start=77, delivered=None).offset == 77
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 9])
+@pytest.mark.parametrize("found", ["nothing", "a checkpoint"])
+def test_a_fence_that_was_under_way_when_the_group_was_removed_is_refused(
+    store: Lossy, checkpoints: CheckpointStore, epoch: int, found: str
+) -> None:
+    """Whatever its epoch: it says where the former group began."""
+    if found == "a checkpoint":
+        checkpoints.fence(0, to=A1, epoch=0, start=0, delivered=None)
+    store.before_swap.append(lambda: checkpoints.bury(0, confirm=nobody_there))
+    with pytest.raises(FenceRefused):
+        checkpoints.fence(0, to=B1, epoch=epoch, start=0, delivered=None)
+    assert checkpoints.list_checkpoints()[0].is_tombstone
+
+
+def test_what_a_former_queue_left_becomes_a_tombstone_of_this_one(store: Lossy, checkpoints: CheckpointStore) -> None:
+    """Else a fence that has its ETag in hand lands."""
+    CheckpointStore(store, KEY, "former").fence(0, to=A1, epoch=4, start=0, delivered=None)
+    store.before_swap.append(lambda: checkpoints.bury(0, confirm=nobody_there))
+    with pytest.raises(FenceRefused):
+        checkpoints.fence(0, to=B1, epoch=9, start=0, delivered=None)
+    assert checkpoints.list_checkpoints()[0].queue_id == QUEUE_ID

@@ -10,7 +10,7 @@ import pytest
 from coordinator.facts import facts_of
 from partq_spark import groups
 from partq_spark.errors import Conflict, Fenced, Invalid
-from partq_spark.flow.checkpoints import Checkpoint
+from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore, FenceRefused
 from partq_spark.flow.model import Owner
 from partq_spark.log import admin
 from partq_spark.log.groups import remove_group
@@ -182,6 +182,39 @@ def test_a_slow_removal_does_not_bury_what_the_next_group_has_acknowledged(world
     with pytest.raises(Conflict, match="made again"):
         remove(world, Interrupted(world.objects, made_again))  # type: ignore[arg-type]
     assert found(world) == taken[0]
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_a_first_fence_of_the_former_group_that_lands_late_says_nothing_in_the_new_one(
+    world: World, cut_off: bool
+) -> None:
+    """A coordinator was about to give away partition 1, which nobody had yet, when the group was removed and made."""
+    world.publish(4, 4)
+    queue = world.open_queue()
+    made = groups.make(queue, KEY.group, [0, 0])
+    acknowledged(world, 0, 3)
+
+    def again() -> None:
+        if cut_off:
+            remove_group(queue, KEY.group, made)
+        else:
+            remove(world)
+        groups.make(world.open_queue(), KEY.group, [4, 4])
+
+    late = CheckpointStore(Interrupted(world.objects, again), KEY, queue.head.queue_id)  # type: ignore[arg-type]
+    with pytest.raises(FenceRefused):
+        late.fence(1, to=A, epoch=1, start=0, delivered=None)
+    (query,) = begun(world, solo(world))
+    world.publish(1, 1)
+    query.drain()
+    assert (query.offsets(0), query.offsets(1)) == ([4], [4])
+
+
+def test_a_group_that_never_was_is_made_without_tombstones(world: World) -> None:
+    """Also where a former queue of the name had one."""
+    world.checkpoints("former").fence(1, to=A, epoch=3, start=0, delivered=9)
+    groups.make(world.open_queue(), KEY.group, [0, 0])
+    assert [(number, each.epoch) for number, each in world.checkpoints().list_checkpoints().items()] == [(1, 3)]
 
 
 def test_two_who_make_a_group_bury_what_was_left_once(world: World) -> None:
