@@ -115,7 +115,8 @@ def begin_by_hand(before: BatchEnd, given: Span | None, claim: Claim) -> Span:
     if given is not None and given.epoch == claim.epoch:
         return Span(claim.epoch, given.to, given.to, given.redelivered_below)
     known = before.spans.get(claim.partition)
-    delivered = known.to if known is not None and known.epoch == claim.epoch else 0
+    # An empty span says what was delivered before by its mark alone.
+    delivered = max(known.to, known.redelivered_below) if known is not None and known.epoch == claim.epoch else 0
     at = claim.acknowledged
     return Span(
         claim.epoch, at, at, max(claim.redelivered_below, claim.position if claim.position > at else 0, delivered)

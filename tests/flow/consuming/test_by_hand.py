@@ -108,6 +108,25 @@ def test_a_restart_marks_what_was_delivered(ownership: str) -> None:
     assert query.rows[4:] == [*again(0, 4), Row(0, 4, False)]
 
 
+@pytest.mark.conformance("SEQ-01")
+@pytest.mark.parametrize("ownership", ["store", "none"])
+def test_what_a_restart_cannot_give_out_at_once_is_marked_when_it_comes(ownership: str) -> None:
+    """A window that the other partition uses up keeps it back, so that the offset has an empty span of it meanwhile."""
+    world = World()
+    world.coordinated()
+    (query,) = begun(world, by_hand(world, ownership=ownership, maxDeliveredUnackedMsgsPerFlow="1"))
+    world.publish(0, 1)
+    query.drain()
+    world.publish(5, 0)
+    query.stop()
+    query.start()
+    for count in range(1, 6):
+        query.drain()
+        acknowledge(query, (0, count))
+    query.drain()
+    assert query.rows == [Row(1, 0, False), *(Row(0, n, False) for n in range(5)), Row(1, 0, True)]
+
+
 @pytest.mark.conformance("SEQ-01", "HAN-03")
 def test_after_a_forced_handoff_the_new_flow_gets_the_whole_unfinished_sequence() -> None:
     world = World(handoff_s=2.0)
