@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import groupby, takewhile
+from itertools import chain, groupby, takewhile
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from partq_spark.log import codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
 from partq_spark.log.queue import Queue
 from partq_spark.log.runs import GAIN, MOST_BYTES, MOST_SLICES, SLICE_BYTES, SLICE_MESSAGES, Limits, Run, choose, fits
-from partq_spark.log.segment import RUN_BYTES, TIMESTAMP, SegmentWriter, read_slice, segment_schema
+from partq_spark.log.segment import HEADERS, RUN_BYTES, TIMESTAMP, SegmentWriter, read_slice, segment_schema
 
 MIN_AGE_S: Final = 300.0
 """Longer than a publish tries to settle an unknown outcome (`retryTimeout`, 120 s): its token goes with compaction."""
@@ -100,18 +100,17 @@ def _compact(queue: Queue, head: Head, limits: Limits) -> Compacted | None:
         run = _found(queue, head, limits, tried)
         if run is None:
             return None
-        entries = _entries(queue, head, run)
-        plans = _planned(entries)
-        before = sum(len(entry.slices) for entry in entries)
-        if before < GAIN * sum(len(plan.slices) for plan in plans):
-            tried |= {ref.name for ref in run.refs}  # headers or generations alternate, or little is left of it
+        found = _worth_it(run, _entries(queue, head, run), limits)
+        if found is None:
+            tried |= {ref.name for ref in run.refs}  # generations alternate, or little is left of it
             continue
+        run, entries, plans = found
         written = [_written(queue, head, plan) for plan in plans]
         if not _swapped(queue, head, run, _reference(queue, head, run, written)):
             return None
         return Compacted(
             messages=sum(entry.rows for entry in written),
-            slices_before=before,
+            slices_before=sum(len(entry.slices) for entry in entries),
             slices=sum(len(entry.slices) for entry in written),
             bytes_before=sum(piece.length for entry in entries for piece in entry.slices),
             bytes=sum(piece.length for entry in written for piece in entry.slices),
@@ -142,15 +141,42 @@ def _found(queue: Queue, head: Head, limits: Limits, skip: set[str]) -> Run | No
         refs, begin = codec.decode_refs(queue.load_chunk(only), only), run.begin
 
 
-def _entries(queue: Queue, head: Head, run: Run) -> list[Entry]:
-    """The entries of a run with the slices that can still be read, in publish order."""
+def _entries(queue: Queue, head: Head, run: Run) -> list[tuple[Entry, ...]]:
+    """For each reference of a run its entries with the slices that can still be read, in publish order."""
     wanted = {p: (earliest, head.next[p]) for p, earliest in enumerate(head.earliest)}
-    chunks = []
+    found = []
     begin = run.begin
     for ref in run.refs:
-        chunks.append((ref, {p: at(begin, p) for p in wanted}))
+        view = tree.LogView(wanted=wanted, chunks=((ref, {p: at(begin, p) for p in wanted}),), entries=())
+        found.append(tuple(tree.walk(view, queue.load_chunk)))
         begin = add(begin, ref.rows)
-    return list(tree.walk(tree.LogView(wanted=wanted, chunks=tuple(chunks), entries=()), queue.load_chunk))
+    return found
+
+
+def _worth_it(
+    run: Run, entries: Sequence[tuple[Entry, ...]], limits: Limits
+) -> tuple[Run, tuple[Entry, ...], list[_Plan]] | None:
+    """The run, if it keeps what its references promised; else that part of it which saves most, of its halves, their
+    halves and so on; with its entries and what they become. None: no part keeps its promise.
+    """
+    parts = [(0, len(run.refs))]
+    while parts:
+        best, best_saved = None, -1
+        for first, last in parts:
+            refs, of_part = run.refs[first:last], tuple(chain.from_iterable(entries[first:last]))
+            plans = _planned(of_part)
+            before, after = sum(len(entry.slices) for entry in of_part), sum(len(plan.slices) for plan in plans)
+            if not before or before < GAIN * after or before - after <= best_saved or not fits(refs, limits):
+                continue
+            begin = run.begin
+            for ref in run.refs[:first]:
+                begin = add(begin, ref.rows)
+            best, best_saved = (Run(refs, begin, run.inside), of_part, plans), before - after
+        if best is not None:
+            return best
+        halves = [(first, (first + last) // 2, last) for first, last in parts if last - first > 1]
+        parts = [half for first, middle, last in halves for half in ((first, middle), (middle, last))]
+    return None
 
 
 class _Source(NamedTuple):
@@ -162,7 +188,7 @@ class _Source(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """One entry to be written: of consecutive entries with one generation, all with headers or all without."""
+    """One entry to be written: of consecutive entries with one generation."""
 
     entries: tuple[Entry, ...]
     slices: tuple[tuple[_Source, ...], ...]  # those that become one slice; partitions rising
@@ -170,7 +196,7 @@ class _Plan:
 
 def _planned(entries: Sequence[Entry]) -> list[_Plan]:
     plans = []
-    for _, alike in groupby(entries, lambda entry: (entry.generation, entry.headers)):
+    for _, alike in groupby(entries, lambda entry: entry.generation):
         together = tuple(alike)
         of_partition: dict[int, list[_Source]] = defaultdict(list)
         for entry in together:
@@ -198,7 +224,8 @@ def _cut(sources: Sequence[_Source]) -> Iterator[tuple[_Source, ...]]:
 def _written(queue: Queue, head: Head, plan: _Plan) -> Entry:
     """Write the segments of one compacted entry; the entry. In memory is one slice and what it is made of."""
     first, last = plan.entries[0], plan.entries[-1]
-    schema = segment_schema(first.headers, times=True)
+    headers = any(entry.headers for entry in plan.entries)
+    schema = segment_schema(headers, times=True)
     segments: list[str] = []
     slices: list[Slice] = []
     with ExitStack() as open_segment:
@@ -224,7 +251,7 @@ def _written(queue: Queue, head: Head, plan: _Plan) -> Entry:
         batch=0,
         time_us=last.time_us,
         generation=last.generation,
-        headers=last.headers,
+        headers=headers,
         segments=tuple(segments),
         slices=tuple(slices),
         first=(first.first_sequence, first.first_time_us),
@@ -249,11 +276,13 @@ def _read(queue: Queue, source: _Source, schema: pa.Schema) -> pa.RecordBatch:
     entry, piece = source
     name = queue.segment_folder + entry.segments[piece.segment]
     batch = read_slice(queue.store, name, piece, entry.headers, entry.times)
-    if entry.times:
-        return batch
-    times = pa.py_buffer(struct.pack("=q", entry.time_us) * batch.num_rows)  # pa.scalar would import pandas
-    column = pa.Array.from_buffers(TIMESTAMP, batch.num_rows, [None, times], null_count=0)
-    return pa.RecordBatch.from_arrays([*batch.columns, column], schema=schema)
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if not entry.times:
+        times = pa.py_buffer(struct.pack("=q", entry.time_us) * batch.num_rows)  # pa.scalar would import pandas
+        columns["timestamp"] = pa.Array.from_buffers(TIMESTAMP, batch.num_rows, [None, times], null_count=0)
+    if "headers" in schema.names and not entry.headers:
+        columns["headers"] = pa.nulls(batch.num_rows, HEADERS)  # as readers show a column that is not there
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _reference(queue: Queue, head: Head, run: Run, entries: Sequence[Entry]) -> ChunkRef:

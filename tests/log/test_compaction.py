@@ -235,18 +235,47 @@ def test_a_deep_tree_is_compacted_step_by_step(world: World) -> None:
     assert messages(queue) == before
 
 
-def test_where_headers_alternate_nothing_is_gained(world: World) -> None:
+def send_with(queue: Queue, number: int, *, headers: bool) -> None:
+    stage = stage_for(queue)
+    with Stager(queue.store, stage, seed=str(number), headers=headers) as stager:
+        stager.add(rows_batch([("key", b"%d" % number)], headers))
+        segment = stager.finish()
+    assert segment is not None
+    publish(queue, stage, [segment])
+
+
+def test_where_a_publisher_with_headers_and_one_without_take_turns_all_is_compacted(world: World) -> None:
+    """And uniform neighbours too. What has no headers shows none, as before."""
     queue = world.create(1)
-    for number in range(40):
-        stage = stage_for(queue)
-        with Stager(queue.store, stage, seed="s", headers=bool(number % 2)) as stager:
-            stager.add(rows_batch([("key", b"x")], bool(number % 2)))
-            segment = stager.finish()
-        assert segment is not None
-        publish(queue, stage, [segment])
-    sequence = queue.head.sequence
-    assert all_steps(queue) == []
-    assert queue.refresh().sequence == sequence
+    for number in range(1000):
+        world.clock.now_us += SECOND_US
+        send_with(queue, number, headers=300 <= number < 700 and number % 2 == 0)
+    before = messages(queue)
+    assert len({str(message.headers) for message in before}) > 2
+    all_steps(queue)
+    assert leaf_slices(queue.head) <= 20
+    assert messages(queue) == before
+
+
+def test_a_part_that_keeps_its_promise_is_compacted_where_the_whole_does_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layouts change within a run; what lies beside the changes gains as ever."""
+    monkeypatch.setattr(tree, "FAN_OUT", 100)
+    queue = world.create(1)
+    for number in range(108):
+        world.clock.now_us += SECOND_US
+        if 40 <= number < 68:
+            admin.alter_queue(queue, partitions=1 + number % 2)
+        send(queue, values(number))
+    before, refs = messages(queue), queue.head.tree
+    whole = Run(refs, queue.head.tree_begin)
+    plans = compaction._planned([e for ref in refs for e in codec.decode_entries(queue.load_chunk(ref), ref)])
+    assert runs.GAIN * sum(len(plan.slices) for plan in plans) > 108, "the whole breaks its promise"
+    assert runs.choose(refs, whole.begin, queue.head.earliest, Limits(until_us=world.clock.now_us)) == whole
+    all_steps(queue)
+    assert leaf_slices(queue.head) < 60, "some of the 28 that alternate stay"
+    assert messages(queue) == before
 
 
 def test_with_a_retention_a_run_spans_a_quarter_of_it(world: World) -> None:
