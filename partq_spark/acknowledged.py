@@ -14,10 +14,10 @@ from partq_spark.batch_times import BatchTimes
 from partq_spark.by_hand import GivenOut
 from partq_spark.enrolment import Enrolment
 from partq_spark.errors import Invalid
-from partq_spark.flow.claims import Position
+from partq_spark.flow.claims import Position, View
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.membership import Membership
-from partq_spark.flow_planning import Spans
+from partq_spark.flow_planning import Spans, left_out
 from partq_spark.log.queue import Queue
 from partq_spark.offsets import BatchEnd
 from partq_spark.options import GroupOptions
@@ -31,6 +31,7 @@ class Acknowledged:
     def __init__(self, queue: Queue, group: GroupOptions, who: Enrolment, effects: Effects) -> None:
         self._queue = queue
         self._by_hand = group.by_hand
+        self._keeps_offsets = group.keep_offsets
         self._is_shared = group.ownership != "none"  # else nobody takes anything over while a batch runs
         self._who = who
         self._effects = effects
@@ -53,6 +54,14 @@ class Acknowledged:
         member.note(self._times.remark)
         if say is not None:
             _log.warning("flow %s of %s: %s", self._who.flow, self._queue, say)
+
+    def leave_out(self, member: Membership, before: BatchEnd, view: View) -> None:
+        """What was complete before this ownership, and does not come again (`checkpoints=none`). Raises as the stores
+        do.
+        """
+        known = {} if self._keeps_offsets else left_out(before, view.claims)
+        if known:
+            member.acknowledge(known)
 
     def in_hand(self, *, after: int, most: int) -> dict[str, Any]:
         """For the application, as `GivenOut.in_hand`."""

@@ -251,6 +251,7 @@ class Consumer:
         view = member.observe()
         if before is not None:
             self.acknowledged.complete(member, before)
+            self.acknowledged.leave_out(member, before, view)
         return self._who.seen(view)
 
     def _planned(self, member: Membership, before: BatchEnd, view: View, limited: bool) -> Plan:

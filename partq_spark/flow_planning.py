@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from partq_spark import planning
 from partq_spark.errors import ObjectMissing
-from partq_spark.flow.claims import Claim, View
+from partq_spark.flow.claims import Claim, Position, View
 from partq_spark.log.layouts import Wait
 from partq_spark.log.model import Entry, Head, at
 from partq_spark.offsets import BatchEnd, Span
@@ -103,6 +103,17 @@ def begin(before: BatchEnd, announced: BatchEnd | None, claim: Claim, *, keeps_o
         return Span(claim.epoch, unread.start, unread.start, unread.redelivered_below)
     at = claim.position if keeps_offsets or known is None else max(claim.position, known.to)
     return Span(claim.epoch, at, at, claim.redelivered_below)
+
+
+def left_out(before: BatchEnd, claims: Mapping[int, Claim]) -> dict[int, Position]:
+    """What `begin` leaves out without `keeps_offsets` because this query has completed it at an epoch before: it is
+    acknowledged at the present one, or whoever waits for it (RES-03) would wait for what nobody reads again.
+    """
+    return {
+        p: Position(claim.epoch, known.to)
+        for p, claim in claims.items()
+        if (known := before.spans.get(p)) is not None and known.epoch != claim.epoch and known.to > claim.acknowledged
+    }
 
 
 def begin_by_hand(before: BatchEnd, given: Span | None, claim: Claim) -> Span:

@@ -361,6 +361,27 @@ def test_a_removed_partition_that_is_rewound_comes_back_to_be_delivered(world: R
 
 @pytest.mark.conformance("RES-03")
 @pytest.mark.parametrize("ownership", ["none", "store"])
+def test_without_checkpoints_a_restart_does_not_wait_for_what_it_has_read_before(ownership: str) -> None:
+    """At another epoch nothing is acknowledged, and what the query has completed is not read again."""
+    world = Resizing()
+    world.coordinated()
+    (query,) = begun(world, world.query("left", checkpoints="none", ownership=ownership))
+    world.publish(5, 5)
+    query.drain()
+    query.stop()
+    other = world.query("right", checkpoints="none", ownership=ownership).start()
+    until(world, [other], lambda: len(other.rows) == 10)
+    other.stop()
+    world.alter(3)
+    world.publish_keys([f"key-{n}" for n in range(30)])
+    query.start()
+    until(world, [query], lambda: world.all_delivered(query))
+    assert max(query.epochs.values()) > 1
+    assert delivered(query) == expected(world), "nothing twice"
+
+
+@pytest.mark.conformance("RES-03")
+@pytest.mark.parametrize("ownership", ["none", "store"])
 def test_without_checkpoints_what_flows_say_counts(world: Resizing, ownership: str) -> None:
     left = world.query("left", checkpoints="none", ownership=ownership)
     queries = [left]
