@@ -70,7 +70,7 @@ class Acknowledger:
             return own
         if self._settings.keep_offsets:
             return {**by_checkpoints(self._checkpoints, others, self._start_of), **own}
-        return {**by_records(state, self._ownership.read_flows(self._key), others), **own}
+        return {**by_records(state, self._ownership.read_flows(self._key), others, self._start_of), **own}
 
     def write(self, life: Life, *, everything: bool) -> None:
         """Write what is due, or all of it. A partition whose checkpoint is somebody else's is given up.

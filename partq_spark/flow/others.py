@@ -34,10 +34,14 @@ def by_checkpoints(
 
 
 def by_records(
-    state: GroupState | None, records: Mapping[str, FlowRecord], partitions: Collection[int]
+    state: GroupState | None,
+    records: Mapping[str, FlowRecord],
+    partitions: Collection[int],
+    start_of: Callable[[int], int],
 ) -> dict[int, int]:
     """With `checkpoints=none`: what its owner reports at the present epoch. One that the coordinator has let go was
-    delivered to its end; of one that is nobody's nothing is known.
+    delivered to its end; one that the group never had is where the group begins, and may have been gone by then. Of one
+    that is nobody's nothing is known: somebody may have gone back below that start.
     """
     result: dict[int, int] = {}
     if state is None:
@@ -45,8 +49,7 @@ def by_records(
     for number in partitions:
         partition = state.partitions.get(number)
         if partition is None:
-            if number in state.retired:
-                result[number] = sys.maxsize
+            result[number] = sys.maxsize if number in state.retired else start_of(number)
             continue
         record = records.get(partition.owner.flow) if partition.owner is not None else None
         entry = record.deliveries.get(number) if record is not None else None

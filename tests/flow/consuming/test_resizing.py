@@ -381,6 +381,23 @@ def test_without_checkpoints_a_restart_does_not_wait_for_what_it_has_read_before
 
 
 @pytest.mark.conformance("RES-03")
+@pytest.mark.parametrize("checkpoints", ["none", "store"])
+@pytest.mark.parametrize("ownership", ["none", "store"])
+def test_a_group_that_begins_after_a_removal_does_not_wait_for_what_was_before_it(
+    ownership: str, checkpoints: str
+) -> None:
+    world = Resizing(partitions=3)
+    world.coordinated()
+    world.publish(5, 5, 5)
+    world.alter(2)
+    query = world.query("left", ownership=ownership, checkpoints=checkpoints, startingOffsets="latest")
+    begun(world, query)
+    world.publish(4, 4)
+    until(world, [query], lambda: len(query.rows) == 8)
+    assert (query.offsets(0), query.offsets(1)) == ([*range(5, 9)], [*range(5, 9)])
+
+
+@pytest.mark.conformance("RES-03")
 @pytest.mark.parametrize("ownership", ["none", "store"])
 def test_without_checkpoints_what_flows_say_counts(world: Resizing, ownership: str) -> None:
     left = world.query("left", checkpoints="none", ownership=ownership)
