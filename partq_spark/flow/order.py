@@ -58,10 +58,10 @@ class Order:
         own = member.acknowledged(mine)
         done = {**self._known, **own}
         found = layouts.waits(head, done, reached)
-        blockers = {q for p, wait in found.items() if wait.until < at(head.next, p) for q in wait.waits_for}
+        blockers = layouts.blocking({p: wait for p, wait in found.items() if wait.until < at(head.next, p)})
         if not blockers <= mine and self._may_look():
             self._looked_s = self._now_s()
-            self._note(member.acknowledged(asked - mine))
+            self._note(head, member.acknowledged(asked - mine))
             done = {**self._known, **own}
             found = layouts.waits(head, done, reached)
         if not layouts.unfinished(head, done):
@@ -80,9 +80,10 @@ class Order:
     def _may_look(self) -> bool:
         return self._looked_s is None or self._now_s() - self._looked_s >= self._look_s
 
-    def _note(self, offsets: Positions) -> None:
+    def _note(self, head: Head, offsets: Positions) -> None:
+        """Nothing beyond what there is: one that was let go counts as finished, and its number may come back."""
         for partition, offset in offsets.items():
-            self._known[partition] = max(offset, self._known.get(partition, 0))
+            self._known[partition] = max(min(offset, at(head.next, partition)), self._known.get(partition, 0))
 
 
 class Milestones:

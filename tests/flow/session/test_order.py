@@ -4,6 +4,7 @@ where the loop in plain Python stops.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -101,6 +102,21 @@ def test_what_a_flow_had_acknowledged_before_a_rewind_is_not_taken_for_what_is_n
     assert order.waits(head, told, claimed(0, 1, 2), {2: 12}) == {}
     told.offsets[0] = 4
     assert order.waits(head, told, claimed(1, 2, epoch=3), {2: 0})[2].waits_for == {0: 10}
+
+
+@pytest.mark.conformance("RES-03", "RES-04")
+def test_what_was_let_go_counts_as_finished_up_to_where_it_ended_and_not_when_its_number_comes_back() -> None:
+    """Without checkpoints a member says of it that it is finished, and no offset (`others.by_records`)."""
+    now_s = [100.0]
+    order = Order("billing", look_s=0.01, now_s=lambda: now_s[0])
+    head = replace(resized(replace(empty_head(3), next=(10, 10, 10)), 2), next=(12, 12, 10))
+    told = Told(p0=10, p1=9, p2=sys.maxsize)
+    assert order.waits(head, told, claimed(0), {0: 10})[0].waits_for == {1: 10}
+    head = replace(resized(head, 3), next=(13, 13, 15))
+    head = replace(resized(head, 2), next=(14, 14, 15))
+    now_s[0] += 2 * LOOK_S
+    told = Told(p0=13, p1=13, p2=10)
+    assert order.waits(head, told, claimed(0), {0: 13})[0].waits_for == {2: 15}
 
 
 def test_others_that_keep_nothing_back_are_not_asked_for() -> None:
