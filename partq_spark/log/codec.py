@@ -82,7 +82,7 @@ def _entry_in(raw: dict[str, Any]) -> Entry:
 
 
 def _ref_out(ref: ChunkRef) -> dict[str, object]:
-    return {
+    out: dict[str, object] = {
         "name": ref.name,
         "xxh3": ref.xxh3,
         "level": ref.level,
@@ -93,6 +93,9 @@ def _ref_out(ref: ChunkRef) -> dict[str, object]:
         "slices": ref.slices,
         "coarsest": ref.coarsest,
     }
+    if ref.holds is not None:
+        out["holds"] = ref.holds
+    return out
 
 
 def _ref_in(raw: dict[str, Any]) -> ChunkRef:
@@ -109,6 +112,7 @@ def _ref_in(raw: dict[str, Any]) -> ChunkRef:
         bytes=raw.get("bytes", 0),
         slices=raw.get("slices", 0),
         coarsest=raw.get("coarsest", 0),
+        holds=raw.get("holds"),
     )
 
 

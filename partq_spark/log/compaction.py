@@ -294,7 +294,8 @@ def _reference(queue: Queue, head: Head, run: Run, entries: Sequence[Entry]) -> 
     rows: tuple[int, ...] = ()
     for ref in run.refs:
         rows = add(rows, ref.rows)
-    made = replace(tree.leaf(entries, head.sequence, queue.create_blob), rows=rows)
+    leaf = tree.leaf(entries, head.sequence, queue.create_blob)
+    made = leaf if leaf.rows == rows else replace(leaf, rows=rows, holds=leaf.messages)
     if not run.inside and run.refs[-1].level > 0:
         return tree.node([made], head.sequence, queue.create_blob, run.refs[-1].level)
     old = run.refs

@@ -84,6 +84,12 @@ class ChunkRef:
     bytes: int = 0  # of its slices; 0 in references that were written before they were counted, as what follows
     slices: int = 0
     coarsest: int = 0  # messages per slice, on average, of that chunk of entries in it where they are most
+    holds: int | None = None  # messages that its bytes are of, if not all in `rows`: compaction leaves out trimmed ones
+
+    @property
+    def messages(self) -> int:
+        """Messages that its bytes are of."""
+        return sum(self.rows) if self.holds is None else self.holds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -238,7 +244,7 @@ class Head:
                 continue
             after = add(begin, ref.rows)
             left = sum(max(end - max(at(begin, p), at(self.earliest, p)), 0) for p, end in enumerate(after))
-            total += ref.bytes * left // max(sum(ref.rows), 1)
+            total += ref.bytes * min(left, ref.messages) // max(ref.messages, 1)
             begin = after
         for entry in self.entries:
             total += sum(piece.length for piece in entry.slices if piece.end > self.earliest[piece.partition])

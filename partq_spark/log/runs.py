@@ -85,12 +85,14 @@ def choose(
     best, best_saved = None, 0
     for first in range(len(refs)):
         rows: tuple[int, ...] = ()
+        size = held = 0
         for last in range(first, len(refs)):
             run = tuple(refs[first : last + 1])
             if not may_go[last] or (last > first and not limits.allow(run)):
                 break
             rows = add(rows, refs[last].rows)
-            after = _slices_after(rows, sum(ref.bytes for ref in run))
+            size, held = size + refs[last].bytes, held + refs[last].messages
+            after = _slices_after(rows, size / max(held, 1))
             saved = sum(ref.slices for ref in run) - after
             if saved <= best_saved:
                 continue
@@ -104,7 +106,8 @@ def fits(run: Sequence[ChunkRef], limits: Limits) -> bool:
     rows: tuple[int, ...] = ()
     for ref in run:
         rows = add(rows, ref.rows)
-    return limits.allow(run) and _gains(run, sum(rows), _slices_after(rows, sum(ref.bytes for ref in run)))
+    each = sum(ref.bytes for ref in run) / max(sum(ref.messages for ref in run), 1)
+    return limits.allow(run) and _gains(run, sum(rows), _slices_after(rows, each))
 
 
 def _gains(run: Sequence[ChunkRef], messages: int, after: int) -> bool:
@@ -117,9 +120,8 @@ def _may_hold(ref: ChunkRef, after: int) -> bool:
     return ref.level > 0 and ref.slices >= GAIN * after
 
 
-def _slices_after(rows: Sequence[int], size: int) -> int:
-    """About how many slices it would become, if messages are about of one size."""
-    each = size / max(sum(rows), 1)
+def _slices_after(rows: Sequence[int], each: float) -> int:
+    """About how many slices it would become, if all messages have about `each` bytes."""
     most = max(rows, default=0)
     if most <= SLICE_MESSAGES and most * each <= SLICE_BYTES:
         return len(rows) - rows.count(0)  # the usual case, and fast: there may be a thousand partitions

@@ -111,6 +111,7 @@ def node(refs: Sequence[ChunkRef], stage_sequence: int, create: Create, level: i
         bytes=sum(ref.bytes for ref in refs),
         slices=sum(ref.slices for ref in refs),
         coarsest=max(ref.coarsest for ref in refs),
+        holds=None if all(ref.holds is None for ref in refs) else sum(ref.messages for ref in refs),
     )
 
 

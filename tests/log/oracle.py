@@ -362,7 +362,7 @@ class WatchedStore(MemoryStore):
         etag = super().swap(name, content, expected=expected)
         if self.oracle is not None and isinstance(content, bytes):
             self.oracle.swapped(name, content, self)
-        elif self.oracle is not None:
+        elif self.oracle is not None and not isinstance(content, bytes):
             self.oracle.acknowledging(name, content)
         return etag
 

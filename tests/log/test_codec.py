@@ -58,6 +58,7 @@ REFS = st.builds(
     first_time_us=NUMBERS,
     last_time_us=NUMBERS,
     rows=VECTORS,
+    holds=st.none() | NUMBERS,
 )
 RECORDS = st.builds(WriterRecord, batch=NUMBERS, owner=st.none() | TEXTS, token=HEX, sequence=NUMBERS, time_us=NUMBERS)
 HEADS = st.builds(

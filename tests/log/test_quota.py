@@ -8,7 +8,7 @@ import pytest
 
 from partq_spark.errors import Invalid, Unavailable
 from partq_spark.log import admin, compaction, tree
-from partq_spark.log.housekeeping import trim
+from partq_spark.log.housekeeping import GroupPositions, trim
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.publish import Full, Identity, publish, stage_for
 from partq_spark.log.queue import Queue
@@ -121,6 +121,35 @@ def test_what_compaction_saves_counts(world: World, monkeypatch: pytest.MonkeyPa
     before = queue.head.stored_bytes
     assert compaction.compact(queue, min_age_s=-1.0) is not None
     assert queue.head.stored_bytes == counted(queue) < before / 2
+
+
+@pytest.mark.parametrize("fan_out", [3, 16])
+def test_what_is_compacted_while_a_slow_group_holds_back_one_partition_counts(
+    world: World, monkeypatch: pytest.MonkeyPatch, fan_out: int
+) -> None:
+    """Its reference goes on counting the messages that had been trimmed; its bytes are of the others alone."""
+    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
+    monkeypatch.setattr(tree, "FAN_OUT", fan_out)
+    queue = world.create(16)
+    admin.create_group(queue, "slow", (0,) * 16)
+    for number in range(100):
+        send(queue, [(f"key {row}", b"%d" % (number * row) * 50) for row in range(64)])
+    before = queue.head.stored_bytes
+    read = {partition: end for partition, end in enumerate(queue.head.next) if partition > 0}
+    done = {"slow": GroupPositions(since_sequence=queue.head.groups["slow"].since_sequence, rewinds=0, offsets=read)}
+    trim(queue, queue.head.next, done)
+    while compaction.compact(queue, min_age_s=-1.0) is not None:
+        pass
+    real = counted(queue)
+    assert 0 < real < before / 4
+    assert real / 1.5 <= queue.head.stored_bytes <= real * 1.5
+    admin.alter_queue(queue, quota_bytes=real // 2)
+    with pytest.raises(Full):
+        send(queue, values(1))
+    read[0] = queue.head.next[0] // 2
+    trim(queue, queue.head.next, done)
+    left = counted(queue)
+    assert left / 3 <= queue.head.stored_bytes <= left * 1.5, "a slice that is trimmed in part is stored whole"
 
 
 def test_references_that_were_written_before_bytes_were_counted_count_nothing(world: World) -> None:

@@ -63,6 +63,16 @@ def test_full_slices_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen_numbers([ref_of(n, (10, 0), 1, size=1000) for n in range(40)]) == []
 
 
+def test_messages_are_as_large_as_those_that_their_bytes_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of them had been trimmed when they were compacted: what is left is not small, but few."""
+    monkeypatch.setattr(runs, "SLICE_BYTES", 1000)
+    refs = [ref_of(n, (100, 0), 1, size=500) for n in range(4)]
+    assert chosen_numbers(refs, Limits(until_us=OLD.until_us)) == []
+    few = [replace(ref, rows=(50, 50), slices=8, coarsest=1) for ref in refs]
+    assert chosen_numbers(few) == [0, 1, 2, 3]
+    assert chosen_numbers([replace(ref, holds=5) for ref in few]) == []
+
+
 def test_what_is_young_stays() -> None:
     refs = [ref_of(n, (32, 32), 64) for n in range(4)]
     assert chosen_numbers(refs, Limits(until_us=2 * SECOND_US)) == [0, 1]
