@@ -154,6 +154,7 @@ class Housekeeper:
         )
         self._done: dict[Task, Done] = {}
         self._problems: dict[Task | None, str] = {}  # as last told; None: of the lease
+        self._mistake = ""  # as last told, of what is no queue's
         self._renewed_s = float("-inf")
         self._sweep_due_s = float("-inf")
         self._stopping = threading.Event()
@@ -187,10 +188,21 @@ class Housekeeper:
         try:
             self._leadership.release()
         except PartqError:
-            pass  # it ends by itself
+            pass  # the lease ends by itself
 
     def look(self) -> None:
-        """One look: everything that is due, as long as this process is the housekeeper."""
+        """One look: everything that is due, as long as this process is the housekeeper. Whatever goes wrong is told."""
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001 - the thread must not end while the process says that it keeps house
+            reason = _words(error)
+            if self._mistake != reason:
+                self._log("error", "housekeeping_failed", reason=reason)
+            self._mistake = reason
+        else:
+            self._mistake = ""
+
+    def _look(self) -> None:
         if not self._is_housekeeper():
             return
         queues = self._heads.facts()

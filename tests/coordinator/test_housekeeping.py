@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.heads import Heads
-from coordinator.housekeeper import LEASE_LOOKS, Housekeeper, Step
+from coordinator.housekeeper import LEASE_LOOKS, SWEEP_S, Housekeeper, Step
 from coordinator.housekeeping import Done, QueueFacts, Rules, Task, Work, due, facts_of
 from coordinator.life import StoreLife
 from coordinator.settings import Settings, load_settings
@@ -19,6 +19,7 @@ from partq_spark.flow.stores.memory import MemoryServer
 from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects.memory import MemoryStore
+from tests.coordinator.sidecars import eventually
 
 S = 1_000_000
 RULES = Rules(collection_grace_s=86_400.0, compaction_min_age_s=300.0)
@@ -117,6 +118,7 @@ class House:
         self.objects = MemoryStore(clock=lambda: self.now_s, rng=random.Random(7))
         self.server = MemoryServer(now_s=lambda: self.now_s)
         self.log: list[tuple[str, str | None]] = []
+        self.reasons: list[object] = []
         self.heads = Heads(self.objects, "default")
         for name in queues:
             admin.create_queue(self.objects, "default", name, 1)
@@ -128,6 +130,7 @@ class House:
 
     def _say(self, level: str, event: str, /, **facts: object) -> None:
         self.log.append((event, str(facts["queue"]) if "queue" in facts else None))
+        self.reasons.append(facts.get("reason"))
 
     def keeper(self, name: str, do: Callable[[Task], Step]) -> Housekeeper:
         ownership = self.server.open()
@@ -232,3 +235,25 @@ def test_an_ownership_store_that_does_not_answer_is_told_once() -> None:
         keeper.look()
         house.now_s += 1
     assert house.log == [("housekeeping_failed", None)]
+
+
+def test_a_mistake_beside_the_queues_is_told_once_and_the_thread_goes_on() -> None:
+    house = House("orders")
+    calls: list[float] = []
+
+    def sweep(_: float) -> int:
+        calls.append(house.now_s)
+        raise RuntimeError("a mistake (test)")
+
+    house.objects.sweep_temporary = sweep  # type: ignore[method-assign]
+    keeper = house.keeper("a", nothing)
+    keeper.start()
+    try:
+        eventually(lambda: len(calls) == 1, "the first sweep")
+        house.now_s += SWEEP_S + 1
+        eventually(lambda: len(calls) == 2, "the second sweep")
+    finally:
+        keeper.stop()
+        keeper.join(10)
+    assert [each for each in house.log if "failed" in each[0]] == [("housekeeping_failed", None)]
+    assert "RuntimeError: a mistake (test)" in house.reasons
