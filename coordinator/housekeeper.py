@@ -36,6 +36,9 @@ SWEEP_S: Final = log_housekeeping.GRACE_S / 4
 STEP_RETRY_S: Final = 10.0
 """For so long a step tries again what others change or a store does not answer; the next one is not far."""
 
+MOST_ROUNDS: Final = 1_000
+"""Of one look. In each every queue that something is due for has its turn: one with much to compact comes again."""
+
 _LEAST_JOIN_S: Final = 0.05
 
 
@@ -205,12 +208,17 @@ class Housekeeper:
     def _look(self) -> None:
         if not self._is_housekeeper():
             return
-        queues = self._heads.facts()
-        self._forget(queues)
-        for task in due(queues, self._done, self._rules, now_s=self._effects.now_s(), now_us=self._time_us()):
-            if self._stopping.is_set() or not self._is_housekeeper():
-                return
-            self._one(task, queues[task.queue])
+        begun_s = self._effects.now_s()
+        for _ in range(MOST_ROUNDS):
+            queues = self._heads.facts()
+            self._forget(queues)
+            tasks = due(queues, self._done, self._rules, now_s=self._effects.now_s(), now_us=self._time_us())
+            for task in tasks:
+                if self._stopping.is_set() or not self._is_housekeeper():
+                    return
+                self._one(task, queues[task.queue])
+            if not tasks or self._effects.now_s() - begun_s >= self._look_s:
+                break  # the next look follows at once
         if self._effects.now_s() >= self._sweep_due_s and not self._stopping.is_set():
             self._sweep()
 
@@ -252,8 +260,9 @@ class Housekeeper:
                 took_s = round(time.monotonic() - begun_s, 3)
                 self._log("info", step.event, queue=task.queue, **{**step.facts, "took_s": took_s})
         empty_at = facts.sequence if step is not None and step.empty else None
+        more = step is not None and not step.empty
         # Counted from its end: a step that takes long does not follow itself at once.
-        self._done[task] = Done(at_s=self._effects.now_s(), at_us=self._time_us(), empty_at=empty_at)
+        self._done[task] = Done(at_s=self._effects.now_s(), at_us=self._time_us(), empty_at=empty_at, more=more)
 
     def _forget(self, queues: Mapping[str, QueueFacts]) -> None:
         """Queues that are gone, or others by now."""

@@ -60,12 +60,13 @@ class Task(NamedTuple):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Done:
     """When a step ended, by the caller's clock, and the Unix time then. `empty_at`: it found nothing to do in the head
-    with this sequence number.
+    with this sequence number. `more`: it did something, and there may be more of it: a compaction takes one run.
     """
 
     at_s: float
     at_us: int
     empty_at: int | None = None
+    more: bool = False
 
 
 def facts_of(head: Head) -> QueueFacts:
@@ -94,7 +95,8 @@ def interval_s(work: Work, facts: QueueFacts, rules: Rules) -> float:
 def due(
     queues: Mapping[str, QueueFacts], done: Mapping[Task, Done], rules: Rules, *, now_s: float, now_us: int
 ) -> list[Task]:
-    """What is to be done now, longest ago first, what was never done before all else. `now_us` is the Unix time, for
+    """What is to be done now, longest ago first, what was never done before all else. A compaction that has more to do
+    is due again at once, after all others, so that it keeps up with what is published. `now_us` is the Unix time, for
     ages of messages alone.
     """
     found: list[tuple[float, Task]] = []
@@ -102,7 +104,8 @@ def due(
         for work in Work:
             task = Task(name, facts.queue_id, work)
             last = done.get(task)
-            if last is not None and now_s - last.at_s < interval_s(work, facts, rules):
+            at_once = last is not None and last.more and work is Work.COMPACT
+            if last is not None and not at_once and now_s - last.at_s < interval_s(work, facts, rules):
                 continue
             if _is_worth_it(work, facts, last, rules, now_us):
                 found.append((last.at_s if last is not None else float("-inf"), task))

@@ -85,6 +85,15 @@ def test_a_head_that_had_nothing_to_compact_is_not_looked_through_again() -> Non
     assert Work.COMPACT in works(grown, {Work.COMPACT: ended(40, empty_at=7)}), "more of it is old enough now"
 
 
+def test_a_compaction_that_did_something_is_due_again_at_once() -> None:
+    old = replace(FACTS, chunks_us=(NOW_US - 999 * S, NOW_US - 500 * S))
+    assert works(old, {Work.COMPACT: replace(ended(0), more=True), Work.COLLECT: ended(0), Work.RETAIN: ended(20)}) == [
+        Work.RETAIN,
+        Work.COMPACT,
+    ], "after what waits longer"
+    assert Work.COLLECT not in works(old, {Work.COLLECT: replace(ended(0), more=True)}), "it takes all there is"
+
+
 def test_a_queue_made_again_under_its_name_begins_anew() -> None:
     done = {Work.COLLECT: ended(1)}
     tasks = {Task("orders", "former", work): each for work, each in done.items()}
@@ -241,7 +250,7 @@ def test_a_mistake_beside_the_queues_is_told_once_and_the_thread_goes_on() -> No
     house = House("orders")
     calls: list[float] = []
 
-    def sweep(_: float) -> int:
+    def sweep(older_than_s: float) -> int:
         calls.append(house.now_s)
         raise RuntimeError("a mistake (test)")
 
@@ -257,3 +266,48 @@ def test_a_mistake_beside_the_queues_is_told_once_and_the_thread_goes_on() -> No
         keeper.join(10)
     assert [each for each in house.log if "failed" in each[0]] == [("housekeeping_failed", None)]
     assert "RuntimeError: a mistake (test)" in house.reasons
+
+
+def test_a_queue_with_much_to_compact_is_compacted_without_a_pause_and_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House("large", "small")
+    chunks = (int((house.now_s - 999) * S), int((house.now_s - 500) * S))
+    facts = {name: replace(each, chunks_us=chunks) for name, each in house.heads.facts().items()}
+    monkeypatch.setattr(house.heads, "facts", lambda: facts)
+    left = {"large": 4, "small": 1}
+    done: list[str] = []
+
+    def do(task: Task) -> Step:
+        if task.work is not Work.COMPACT:
+            return nothing(task)
+        done.append(task.queue)
+        left[task.queue] -= 1
+        return Step(event=None, facts={}, empty=left[task.queue] < 0)
+
+    keeper = house.keeper("a", do)
+    keeper.look()
+    assert done == ["large", "small", "large", "small", "large", "large", "large"], "in one look"
+    keeper.look()
+    assert len(done) == 7, "and not when there is nothing left"
+
+
+def test_a_look_at_endless_work_ends_so_that_the_sweep_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House("large")
+    chunks = (int((house.now_s - 999) * S), int((house.now_s - 500) * S))
+    facts = {name: replace(each, chunks_us=chunks) for name, each in house.heads.facts().items()}
+    monkeypatch.setattr(house.heads, "facts", lambda: facts)
+    swept: list[float] = []
+
+    def sweep(older_than_s: float) -> int:
+        swept.append(house.now_s)
+        return 0
+
+    monkeypatch.setattr(house.objects, "sweep_temporary", sweep)
+
+    def do(task: Task) -> Step:
+        house.now_s += 0.01
+        return Step(event=None, facts={})
+
+    house.keeper("a", do).look()
+    assert swept == [pytest.approx(1001.0, abs=0.05)], "after the time of a look"
