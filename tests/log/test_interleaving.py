@@ -15,7 +15,7 @@ from tests.support.histories import histories_of
 from tests.support.servers import ROOT
 
 SEEDS = 400
-CONTROL_SEEDS = range(240)
+CONTROL_SEEDS = range(480)
 FAULTS = (
     "answer lost",
     "request lost",
