@@ -115,8 +115,8 @@ def trim(queue: Queue, before: Sequence[int], acknowledged: Acknowledged | None 
         )
         if earliest == head.earliest:
             return head
-        sequence = head.sequence + 1
-        trimmed = replace(head, earliest=earliest, sequence=sequence, trimmed_sequence=sequence)
+        gone = tree.tokens_gone_until(head, earliest)
+        trimmed = replace(head, earliest=earliest, sequence=head.sequence + 1, trimmed_sequence=gone)
         return layouts.without_trimmed(tree.pruned(trimmed))
 
     offsets = tuple(before)

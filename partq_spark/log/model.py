@@ -192,8 +192,8 @@ class Head:
 
     `next` and `earliest` have one offset per partition number ever used. `tree` is oldest first, its levels falling;
     the entries in `entries` follow it. `tree_begin` is the offset, per partition, of the first message that `tree`
-    counts. `trimmed_sequence` is that of the last head that made messages unreadable: an entry older than it may be
-    gone from tree and entries. `subscriptions` are the topics that this queue attracts (DIS-07), sorted.
+    counts. An entry up to `trimmed_sequence` may be gone from tree and entries, trimmed or compacted; none after it is.
+    `subscriptions` are the topics that this queue attracts (DIS-07), sorted.
     """
 
     namespace: str

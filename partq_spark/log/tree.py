@@ -269,7 +269,7 @@ def _skip_refs(
 def find_token(head: Head, token: str, after_sequence: int, load: Load) -> Entry | None:
     """The entry with this token among those newer than `after_sequence`: how an unknown outcome is settled.
 
-    What has been trimmed is not found; the head's `trimmed_sequence` tells whether that can matter.
+    What has been trimmed may not be found; the head's `trimmed_sequence` tells whether that can matter.
     """
     for entry in reversed(head.entries):
         if entry.token == token:
@@ -313,6 +313,27 @@ def pruned(head: Head) -> Head:
         begin = add(begin, rows_of(entries[:1]))
         del entries[0]
     return replace(head, tree_begin=begin, tree=tuple(tree), entries=tuple(entries))
+
+
+def tokens_gone_until(head: Head, earliest: tuple[int, ...]) -> int:
+    """Guard: the highest sequence of an entry that `find_token` may no longer find once `head` is trimmed to
+    `earliest`; at least what it was.
+
+    An entry or a chunk of entries goes when all its messages have gone. Of a chunk of chunks anything may have gone
+    where this trim took something: that is not looked into.
+    """
+    gone, begin = head.trimmed_sequence, head.tree_begin
+    for ref in head.tree:
+        after = add(begin, ref.rows)
+        spans = (
+            (max(at(begin, p), at(head.earliest, p)), min(end, at(earliest, p))) for p, end in enumerate(after)
+        )  # what this trim takes of it
+        if any(start < end for start, end in spans) and (ref.level > 0 or _below(after, begin, earliest)):
+            gone = max(gone, ref.last_sequence)
+        begin = after
+    # Also one that stays in the head for now: it may move into a chunk that is below the earliest offsets at once.
+    trimmed = (entry for entry in head.entries if all(s.end <= earliest[s.partition] for s in entry.slices))
+    return max(gone, *(entry.sequence for entry in trimmed), 0)
 
 
 def _below(after: tuple[int, ...], begin: tuple[int, ...], earliest: tuple[int, ...]) -> bool:

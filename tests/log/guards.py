@@ -178,6 +178,10 @@ GUARDS = (
         off=lambda: patch.object(housekeeping, "held_back_at", lambda head, acknowledged=None: head.next),
     ),
     Guard(name="trimming: a rewind that was counted", off=lambda: patch.object(housekeeping, "not_rewound", _always)),
+    Guard(
+        name="trimming: tokens that are gone",
+        off=lambda: patch.object(tree, "tokens_gone_until", lambda head, earliest: head.trimmed_sequence),
+    ),
     Guard(name="rewinding: what is gone is told", off=lambda: patch.object(rewinding, "gone", lambda *_: ())),
     Guard(name="publish: the layout", off=lambda: patch.object(publish, "check_stage", publish.check_floor)),
     Guard(name="compaction: the run as it was chosen", off=_swaps_anything),

@@ -46,7 +46,7 @@ def test_trimmed_messages_can_no_longer_be_read(world: World) -> None:
         send(queue, values(2 * number, 2 * number + 1))
     head = trim(queue, (5,))
     assert (head.earliest, head.next, head.messages) == ((5,), (10,), 5)
-    assert head.trimmed_sequence == head.sequence
+    assert head.trimmed_sequence == 3, "of the second publish, the last that is gone"
     assert len(head.entries) == 3  # the one that holds offset 5 stays
     assert read_flat(queue) == [b"5", b"6", b"7", b"8", b"9"]
 

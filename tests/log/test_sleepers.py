@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,7 @@ from partq_spark.log.publish import Identity, Outdated, Stage, Unsettled, publis
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.objects.api import Document, ObjectStore
-from tests.log.queues import HOUR_US, Hooked, World, everything, once, read_flat, send, staged, values
+from tests.log.queues import HOUR_US, Hook, Hooked, World, everything, once, read_flat, send, staged, values
 
 GRACE_S = housekeeping.GRACE_S
 
@@ -42,6 +43,24 @@ def fail_after(hooked: Hooked, kind: str, name_end: str) -> None:
         raise Unavailable(f"the answer to {kind} was lost")
 
     hooked.after = once(kind, name_end, lose)
+
+
+def fail_before(hooked: Hooked, kind: str, name_end: str) -> None:
+    """The next such call takes no effect."""
+
+    def lose() -> None:
+        raise Unavailable(f"{kind} was lost")
+
+    hooked.before = once(kind, name_end, lose)
+
+
+def both(one: Hook | None, other: Hook) -> Hook:
+    def hook(kind: str, name: str) -> None:
+        if one is not None:
+            one(kind, name)
+        other(kind, name)
+
+    return hook
 
 
 # --- seeking and settling behind a trim -------------------------------------------------------------------------------
@@ -91,6 +110,25 @@ def test_a_lost_answer_after_a_trim_of_everything_is_unsettled_and_not_published
     assert world.handle().refresh().next == (1,)
 
 
+def test_a_lost_answer_after_a_trim_of_what_is_older_is_settled(world: World) -> None:
+    """What was published is still in the log, or never was: the trim took other messages."""
+    queue = world.create(partitions=1)
+    for number in range(5):
+        send(queue, values(number))
+    for fails in (fail_before, fail_after):
+        hooked = Hooked(world.store)
+        late = world.handle(store=hooked)
+        stage = stage_for(late)
+        segments = staged(late, stage, values(10))
+        end = queue.refresh().next[0]
+        fails(hooked, "swap", "_head.json")
+        trimmed = once("load", "_head.json", partial(_trim, world, end - 1))
+        hooked.before = both(hooked.before, trimmed)
+        assert publish(late, stage, segments).rows == 1
+        assert world.handle().refresh().next == (end + 1,)
+        assert world.handle().refresh().earliest == (end - 1,), "there was a trim between the two"
+
+
 def test_a_lost_answer_after_a_trim_is_settled_by_the_writers_record(world: World) -> None:
     world.create(partitions=1)
     hooked = Hooked(world.store)
@@ -105,8 +143,14 @@ def test_a_lost_answer_after_a_trim_is_settled_by_the_writers_record(world: Worl
 
 
 def _trim_everything(world: World) -> None:
+    _trim(world, world.handle().refresh().next[0])
+
+
+def _trim(world: World, to: int) -> None:
+    """All before `to` in the only partition."""
     other = world.handle()
-    housekeeping.trim(other, other.refresh().next)
+    other.refresh()
+    housekeeping.trim(other, [to])
 
 
 # --- handles that slept longer than a grace ---------------------------------------------------------------------------

@@ -44,8 +44,9 @@ class Grown:
 
     def trim(self, before: tuple[int, ...]) -> None:
         earliest = tuple(map(max, self.head.earliest, before))
-        sequence = self.head.sequence + 1
-        self.head = tree.pruned(replace(self.head, earliest=earliest, sequence=sequence, trimmed_sequence=sequence))
+        gone = tree.tokens_gone_until(self.head, earliest)
+        trimmed = replace(self.head, earliest=earliest, sequence=self.head.sequence + 1, trimmed_sequence=gone)
+        self.head = tree.pruned(trimmed)
 
     def walked(self, wanted: Wanted) -> list[Entry]:
         return list(tree.walk(tree.view(self.head, wanted), self.chunks.load))
@@ -199,6 +200,38 @@ def test_every_token_is_found_among_the_newer_entries(seed: int) -> None:
         found = tree.find_token(grown.head, entry.token, entry.sequence - 1, grown.chunks.load)
         assert found == entry
     assert tree.find_token(grown.head, "f" * 16, 0, grown.chunks.load) is None
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(25))
+def test_a_token_that_is_not_found_is_known_to_be_gone(seed: int) -> None:
+    """After every publish and trim of a history, one partition of which may be held back."""
+    rng = random.Random(f"gone {seed}")
+    grown = Grown(head=empty_head(2))
+    for number in range(60):
+        grown.publish({p: rng.randint(1, 3) for p in rng.choice(((0,), (1,), (0, 1)))}, BEGIN_US + number)
+        if rng.random() < 0.2:
+            spans = list(zip(grown.head.earliest, grown.head.next, strict=True))
+            to = tuple(rng.choice((a, a, rng.randint(a, b), b)) for a, b in spans)
+            grown.trim(to)
+        for entry in grown.entries:
+            if entry.sequence > grown.head.trimmed_sequence:
+                assert tree.find_token(grown.head, entry.token, entry.sequence - 1, grown.chunks.load) == entry
+
+
+@pytest.mark.usefixtures("small")
+def test_what_came_after_all_that_a_trim_took_is_not_called_gone() -> None:
+    grown = Grown(head=empty_head(1))
+    for number in range(40):
+        grown.publish({0: 2}, BEGIN_US + number)
+    grown.trim((5,))
+    whole = next(ref for ref in grown.head.tree if ref.level > 0)
+    assert grown.head.trimmed_sequence == whole.last_sequence, "what is in there is not looked into"
+    grown.trim((2 * 39 + 1,))
+    assert grown.head.trimmed_sequence == grown.entries[-2].sequence
+    grown.publish({0: 2}, BEGIN_US + 99)
+    grown.trim((2 * 40,))
+    assert grown.head.trimmed_sequence == grown.entries[-2].sequence
 
 
 @pytest.mark.usefixtures("small")
