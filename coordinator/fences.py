@@ -25,12 +25,16 @@ def carry_out(
     records: Mapping[str, FlowRecord],
     checkpoints: CheckpointStore,
     starts: Mapping[int, int],
+    finished: Mapping[int, int],
     ends: Callable[[], Sequence[int]],
     run: Run,
     log: Log,
 ) -> list[Event]:
     """Fence, side by side if `run` does so; what became of each, as events. An unknown outcome is no event: the state
     still asks for the fence, and a fence recognises its own repetition.
+
+    `finished`: removed partitions that the group is done with, and where they end. Whoever looks at one later finds
+    that in its checkpoint, also where offsets are not kept.
 
     `records` were read after the state that asks for these fences was written: later ones cannot have more. `ends`
     reads the log's end of every partition, and is asked only where nobody knows what was delivered.
@@ -67,6 +71,7 @@ def carry_out(
                 replaces=fence.owner if fence.epoch == fence.owner_epoch else None,
                 start=starts.get(fence.partition, 0),
                 delivered=delivered(fence),
+                finished=finished.get(fence.partition, 0) if fence.to is None else 0,
             )
         except FenceRefused as error:
             return CheckpointAhead(partition=fence.partition, epoch=error.epoch)

@@ -1,8 +1,9 @@
 """Partitions that a queue has lost by an alteration, and that a group has to deliver to their end first (RES-02).
 
 What the group has to deliver are the present partitions and these, as long as they are not finished. A checkpoint says
-so, or, where offsets are not kept, the owner's record. Both are there for every leader to find anew, so that nothing
-has to be remembered; it is, in memory, so that checkpoints are listed only while something is about to go.
+so, or, where offsets are not kept, the owner's record, and after that the checkpoint by which it was let go. All are
+there for every leader to find anew, so that nothing has to be remembered; it is, in memory, so that checkpoints are
+listed only while something is about to go.
 """
 
 from __future__ import annotations
@@ -50,6 +51,14 @@ class Leaving:
             self._look(facts, records, Setting(queue_id=facts.queue_id, incarnation=incarnation))
         present = (number for number in facts.partitions if number not in facts.leaving)
         return replace(facts, partitions=(*present, *self._unfinished(facts)))
+
+    def finished(self, facts: GroupFacts) -> Mapping[int, int]:
+        """Removed partitions that are known to be finished, and where they end; none if somebody went back since these
+        facts. Whoever lets them go writes that into the checkpoint, so that it can be found anew.
+        """
+        if (facts.queue_id, facts.rewinds) != self._for:
+            return {}
+        return {number: end for number, end in facts.leaving.items() if self._finished.get(number) == end}
 
     def _unfinished(self, facts: GroupFacts) -> list[int]:
         return [number for number, end in sorted(facts.leaving.items()) if self._finished.get(number) != end]

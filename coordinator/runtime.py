@@ -256,14 +256,16 @@ class GroupRuntime:
         """Carry out what the written state waits for; what became of it, as events."""
         # Records that were read before the state was written may lack deliveries; later ones cannot.
         records = self._read_records(written, version="")
+        # Now: of a group that was removed and made again meanwhile, the head that is known may have the former one.
+        starts = self._confirmed(facts).starts
         events = carry_out(
             fences,
             key=self.key,
             setting=self._setting,
             records=records.flows,
             checkpoints=self._make_checkpoints(facts.queue_id),
-            # Now: of a group that was removed and made again meanwhile, the head that is known may have the former one.
-            starts=self._confirmed(facts).starts,
+            starts=starts,
+            finished=self._leaving.finished(facts),
             ends=lambda: self._ends(facts.queue_id),
             run=self._run,
             log=self._log,

@@ -135,10 +135,12 @@ class CheckpointStore:
         replaces: Owner | None = None,
         start: int | None,
         delivered: int | None,
+        finished: int = 0,
     ) -> Checkpoint:
         """Give the partition to `to` (None: nobody) at `epoch`: whatever another owner writes from now on fails.
 
         The offset stays; a partition without one begins at `start` (None: it is kept without, `checkpoints=none`).
+        Where the group has `finished` everything before an offset, it moves there, unless somebody went back meanwhile.
         Messages below `delivered` are marked as delivered before, on top of those that are marked already. An epoch
         that the checkpoint has already is accepted only where its owner is `replaces`, the former instance of the
         same flow (LOS-01). A fence that is in place already is success, so that it may be repeated by anybody.
@@ -164,12 +166,15 @@ class CheckpointStore:
                     found.epoch,
                 )
             known = found.offset if found is not None else None
+            offset = known if known is not None else start
+            if finished and not (found is not None and found.rewound):
+                offset = max(offset or 0, finished)
             marked = found.redelivered_below if found is not None else 0
             return Checkpoint(
                 partition=partition,
                 epoch=epoch,
                 owner=to,
-                offset=known if known is not None else start,
+                offset=offset,
                 redelivered_below=max(marked, delivered or 0),
                 updated=self._now(),
                 queue_id=self._queue_id,

@@ -84,6 +84,7 @@ def test_a_checkpoint_that_cannot_be_read_fails_only_its_own_fence() -> None:
         records={},
         checkpoints=Watched(world.objects, KEY, queue_id),
         starts={},
+        finished={},
         ends=lambda: (10, 20, 30),
         run=run,
         log=world.log,

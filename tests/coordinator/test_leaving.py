@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from coordinator.facts import facts_of
+from coordinator.leaving import Leaving
+from partq_spark.errors import Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.model import Delivery, RebalanceStatus
+from partq_spark.flow.model import RebalanceStatus
 from partq_spark.log import admin
 from partq_spark.log.layouts import resized
 from tests.coordinator.world import KEY, Coordinator, HandFlow, World
@@ -40,6 +43,17 @@ def finish(world: World, *partitions: int, offset: int = 10) -> None:
         flow = flows[str(world.owners()[partition])]
         assert flow.deliver(partition, offset)
         flow.acknowledge(partition, offset)
+
+
+def say(world: World, acknowledged: Mapping[int, int]) -> None:
+    """Whoever has them delivers them to their end, and reports so much as acknowledged: offsets are not kept."""
+    flows = {each.name: each for each in world.flows}
+    for partition, offset in acknowledged.items():
+        flow = flows[str(world.owners()[partition])]
+        assert flow.deliver(partition, 10)
+        entry = replace(flow.deliveries[partition], acknowledged=offset)
+        flow.deliveries[partition] = entry
+        flow.store.report(KEY, flow.name, flow.instance, {partition: entry})
 
 
 def known(world: World) -> list[int]:
@@ -162,19 +176,77 @@ def test_a_removed_partition_that_is_rewound_comes_back_until_it_is_finished_aga
 
 @pytest.mark.conformance("RES-02")
 def test_where_offsets_are_not_kept_the_owners_record_says_it() -> None:
-    """`checkpoints=none`: the checkpoint stays where it was."""
-    world, _, a, b = grown_and_shrunk()
-    flows = {"a": a, "b": b}
-    for number in (2, 3):
-        flow = flows[str(world.owners()[number])]
-        assert flow.deliver(number, 10)
-        entry = flow.deliveries[number] = Delivery(
-            epoch=flow.deliveries[number].epoch, delivered=10, acknowledged=10 if number == 2 else 9
-        )
-        flow.store.report(KEY, flow.name, flow.instance, {number: entry})
+    """`checkpoints=none`: the checkpoint stays where it was until the partition is let go."""
+    world, *_ = grown_and_shrunk()
+    say(world, {2: 10, 3: 9})
     world.run(4)
     assert known(world) == [0, 1, 3]
-    assert world.checkpoints()[2].offset == 0
+    assert [world.checkpoints()[number].offset for number in (2, 3)] == [10, 0]
+
+
+@pytest.mark.conformance("RES-02")
+@pytest.mark.parametrize("trouble", ["one answer is lost", "another leader", "the ownership store is emptied"])
+def test_where_offsets_are_not_kept_what_was_let_go_stays_gone(trouble: str) -> None:
+    """Nobody's record says any more that it is finished."""
+    world, first, a, b = grown_and_shrunk()
+    say(world, {2: 10, 3: 10})
+    world.run(4)
+    assert known(world) == [0, 1]
+    assert {number: world.checkpoints()[number].owner for number in (2, 3)} == {2: None, 3: None}
+    epochs = {number: world.checkpoints()[number].epoch for number in (2, 3)}
+    if trouble == "one answer is lost":
+        first.faults.calls, first.faults.strike_at, first.faults.error = 0, 1, Unavailable("no answer")
+    elif trouble == "another leader":
+        first.stopped = True
+        world.coordinator("c2")
+    else:
+        for flow in (a, b):
+            flow.die()
+        world.server.flush()
+        world.flow("c")
+    world.run(15)
+    assert len(world.log.of("group_adopted")) > 1, "whoever leads has begun anew"
+    assert known(world) == [0, 1]
+    assert {number: world.checkpoints()[number].epoch for number in (2, 3)} == epochs
+
+
+@pytest.mark.conformance("RES-02", "RES-04")
+def test_where_offsets_are_not_kept_a_number_that_came_and_went_again_unseen_is_not_taken_for_finished() -> None:
+    world, *_ = grown_and_shrunk()
+    say(world, {2: 10, 3: 10})
+    world.run(4)
+    assert known(world) == [0, 1]
+    resize(world, 4)
+    world.published(15)
+    resize(world, 2)  # before any coordinator has looked
+    world.run(3)
+    assert known(world) == [0, 1, 2, 3]
+    assert [world.checkpoints()[number].offset for number in (2, 3)] == [10, 10], "it goes on where it was let go"
+
+
+def test_what_was_finished_before_a_rewind_is_not_taken_for_finished_after_it() -> None:
+    world, *_ = grown_and_shrunk()
+    finish(world, 2)
+    head = world.queue.refresh()
+    facts = facts_of(head, head.groups[KEY.group])
+    leaving = Leaving(lambda queue_id: CheckpointStore(world.objects, KEY, queue_id), lambda: world.now_s)
+    assert leaving.finished(facts) == {}, "nobody has looked"
+    assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1, 3)
+    assert leaving.finished(facts) == {2: 10}
+    assert leaving.finished(replace(facts, rewinds=facts.rewinds + 1)) == {}
+    assert leaving.finished(replace(facts, leaving={2: 15, 3: 10})) == {}
+
+
+@pytest.mark.conformance("RES-02", "CHK-04")
+def test_a_partition_that_was_rewound_is_not_let_go_at_its_end() -> None:
+    """The rewind is in the checkpoint, and not yet counted in the head."""
+    world, *_ = grown_and_shrunk()
+    say(world, {2: 10, 3: 10})
+    checkpoints = CheckpointStore(world.objects, KEY, world.queue.head.queue_id)
+    checkpoints.rewind(2, 0, fence=True, delivered=10)
+    fenced = checkpoints.fence(2, to=None, epoch=9, start=0, delivered=None, finished=10)
+    assert (fenced.offset, fenced.epoch) == (0, 9)
+    assert checkpoints.fence(3, to=None, epoch=9, start=0, delivered=None, finished=10).offset == 10
 
 
 def test_a_group_that_began_after_the_change_has_nothing_to_do_with_what_is_gone() -> None:
