@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +36,11 @@ LEASE_LOOKS: Final = 6
 SWEEP_S: Final = log_housekeeping.GRACE_S / 4
 STEP_RETRY_S: Final = 10.0
 """For so long a step tries again what others change or a store does not answer; the next one is not far."""
+
+RENEW_MOST_S: Final = 600.0
+"""For so long a single step keeps the lease."""
+
+LEASE_THREAD: Final = "housekeeper lease"
 
 MOST_ROUNDS: Final = 1_000
 """Of one look. In each every queue that something is due for has its turn: one with much to compact comes again."""
@@ -120,7 +126,9 @@ class Steps:
 
 
 class Housekeeper:
-    """The thread. `heads` shows the queues; `do` and the clocks are given by tests."""
+    """The thread. `heads` shows the queues; `do`, the clocks and `renewal_s` (real seconds between two renewals of the
+    lease beside a step; None: the time of a look) are given by tests.
+    """
 
     def __init__(
         self,
@@ -134,9 +142,11 @@ class Housekeeper:
         log: Log,
         do: Do | None = None,
         time_us: Callable[[], int] = wall_time_us,
+        renewal_s: float | None = None,
     ) -> None:
         look_s = settings.housekeeping_look_s
         self._look_s = look_s
+        self._renewal_s = renewal_s if renewal_s is not None else look_s
         self._store = store
         self._heads = heads
         self._life = life
@@ -251,7 +261,8 @@ class Housekeeper:
         step = None
         begun_s = time.monotonic()
         try:
-            step = self._do(task)
+            with self._renewing():
+                step = self._do(task)
         except Exception as error:  # noqa: BLE001 - whatever it is, other queues want to be looked after too
             self._trouble(task, error)
         else:
@@ -263,6 +274,28 @@ class Housekeeper:
         more = step is not None and not step.empty
         # Counted from its end: a step that takes long does not follow itself at once.
         self._done[task] = Done(at_s=self._effects.now_s(), at_us=self._time_us(), empty_at=empty_at, more=more)
+
+    @contextmanager
+    def _renewing(self) -> Iterator[None]:
+        """Renew the lease beside a step that takes long, or another coordinator would do all of it once more. For
+        `RENEW_MOST_S`: a step that hangs must not keep others from housekeeping. The leadership is for one thread at a
+        time: this one uses it only while the step runs, and the step does not.
+        """
+        over = threading.Event()
+        begun_s = self._effects.now_s()
+
+        def renew() -> None:
+            while not over.wait(self._renewal_s) and self._effects.now_s() - begun_s < RENEW_MOST_S:
+                if not self._is_housekeeper():
+                    return
+
+        thread = threading.Thread(target=renew, name=LEASE_THREAD, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def _forget(self, queues: Mapping[str, QueueFacts]) -> None:
         """Queues that are gone, or others by now."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from coordinator.heads import Heads
-from coordinator.housekeeper import LEASE_LOOKS, SWEEP_S, Housekeeper, Step
+from coordinator.housekeeper import LEASE_LOOKS, LEASE_THREAD, RENEW_MOST_S, SWEEP_S, Housekeeper, Step, lease_key
 from coordinator.housekeeping import Done, QueueFacts, Rules, Task, Work, due, facts_of
 from coordinator.life import StoreLife
 from coordinator.settings import Settings, load_settings
@@ -153,7 +155,16 @@ class House:
             log=self._say,
             do=do,
             time_us=lambda: int(self.now_s * S),
+            renewal_s=0.01,
         )
+
+    def has_beaten(self, since: int) -> bool:
+        return self.beats() > since
+
+    def beats(self) -> int:
+        """How often the lease was renewed."""
+        document = self.server.open().read_lease(lease_key("default"))
+        return document.lease.beat if document is not None else 0
 
 
 def nothing(_: Task) -> Step:
@@ -311,3 +322,37 @@ def test_a_look_at_endless_work_ends_so_that_the_sweep_has_its_turn(monkeypatch:
 
     house.keeper("a", do).look()
     assert swept == [pytest.approx(1001.0, abs=0.05)], "after the time of a look"
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_step_that_takes_long_keeps_the_lease_for_a_bounded_time(hangs: bool) -> None:
+    house = House("orders")
+    done: list[str] = []
+
+    def renewing() -> bool:
+        return any(each.name == LEASE_THREAD for each in threading.enumerate())
+
+    def quick(task: Task) -> Step:
+        done.append("second")
+        return nothing(task)
+
+    def long(task: Task) -> Step:
+        done.append("first")
+        if hangs:
+            house.now_s += RENEW_MOST_S
+            eventually(lambda: not renewing(), "the end of the renewals")
+        for _ in range(LEASE_LOOKS * 3):
+            seen = house.beats()
+            house.now_s += 1
+            if not hangs:
+                eventually(partial(house.has_beaten, seen), "a renewal beside the step")
+            second.look()
+        return nothing(task)
+
+    first, second = house.keeper("first", long), house.keeper("second", quick)
+    first.look()
+    assert ("housekeeping_failed", "orders") not in house.log, house.reasons
+    assert done == (["first", "second"] if hangs else ["first"])
+    assert not renewing()
+    first.look()
+    assert first.leading is not hangs
