@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -40,22 +39,17 @@ class Stretch(NamedTuple):
 class Wait:
     """A partition may be delivered up to offset `until` and no further, because of what is left of others.
 
-    `waits_for`: partition number to the offset up to which it has to be dealt with first.
+    `waits_for`: partition number to the offset up to which it has to be dealt with first. From `waits` it is put
+    together when it is looked into: mostly nobody does.
     """
 
     until: int
     waits_for: Positions
 
 
-def stretches(head: Head) -> dict[int, tuple[Stretch, ...]]:
-    """`stretches_of` every partition number ever used that has any."""
-    found = {partition: stretches_of(head, partition) for partition in range(len(head.next))}
-    return {partition: mine for partition, mine in found.items() if mine}
-
-
-def stretches_of(head: Head, partition: int) -> tuple[Stretch, ...]:
+def stretches_of(head: Head, partition: int, reached: int = -1) -> tuple[Stretch, ...]:
     """The stretches of a partition number in the order of their offsets; empty ones are left out, except under the
-    present layout.
+    present layout, and those that end at or below `reached`.
     """
     present = len(head.layouts) - 1
     found: list[Stretch] = []
@@ -67,8 +61,10 @@ def stretches_of(head: Head, partition: int) -> tuple[Stretch, ...]:
         start = layout.begin[partition]
         if index == present:
             found.append(Stretch(index, partition, start, None))
-        elif start < end:
+        elif max(start, reached) < end:
             found.append(Stretch(index, partition, start, end))
+        if start <= reached:
+            break
         end = start
     return tuple(reversed(found))
 
@@ -81,13 +77,21 @@ def unfinished(head: Head, done: Positions) -> dict[int, dict[int, int]]:
     if len(head.layouts) == 1:
         return result
     present = head.layout.begin
+    earlier = list(reversed(list(enumerate(head.layouts[:-1]))))
     for partition, following in enumerate(head.next):
         reached = max(done.get(partition, 0), at(head.earliest, partition))
-        if reached >= (present[partition] if partition < len(present) else following):
+        end = present[partition] if partition < len(present) else following
+        if reached >= end:
             continue  # most of the time: then this costs as much as one layout does
-        for stretch in stretches_of(head, partition):
-            if stretch.end is not None and reached < stretch.end:
-                result.setdefault(stretch.layout, {})[partition] = stretch.end
+        for index, layout in earlier:  # as `stretches_of`, but making no stretches: all plans and looks come by here
+            if partition >= layout.partitions:
+                continue
+            start = layout.begin[partition]
+            if start < end:
+                result.setdefault(index, {})[partition] = end
+            if start <= reached:
+                break
+            end = start
     return dict(sorted(result.items()))
 
 
@@ -106,61 +110,141 @@ def waits(head: Head, done: Positions, reached: Positions) -> dict[int, Wait]:
     result: dict[int, Wait] = {}
     classes = _Classes(head, left)
     for partition in sorted(reached):
-        for stretch in stretches_of(head, partition):
-            if stretch.end is not None and stretch.end <= reached[partition]:
-                continue  # delivered; what is not acknowledged of it holds back others, not itself
-            blockers = classes.before(stretch)
-            if blockers:
-                result[partition] = Wait(until=max(stretch.start, reached[partition]), waits_for=blockers)
+        # What is delivered and not acknowledged holds back others, not itself.
+        for stretch in stretches_of(head, partition, reached[partition]):
+            if classes.bar(stretch):
+                until = max(stretch.start, reached[partition])
+                result[partition] = Wait(until=until, waits_for=_Others(classes, stretch))
                 break
     return result
 
 
+def alike(waiting: Mapping[int, Wait]) -> list[tuple[list[int], Positions]]:
+    """The partitions of `waiting`, those together that wait for the same, and what that is. Each waits for all of it
+    but itself. A thousand that wait for a thousand others each are mostly one item here, or a few.
+    """
+    found: dict[int, tuple[list[int], Positions]] = {}
+    for partition, wait in waiting.items():
+        ends = wait.waits_for.together if isinstance(wait.waits_for, _Others) else wait.waits_for
+        found.setdefault(id(ends), ([], ends))[0].append(partition)
+    return list(found.values())
+
+
+def blocking(waiting: Mapping[int, Wait]) -> set[int]:
+    """The partitions that any of `waiting` waits for."""
+    found: set[int] = set()
+    for partitions, ends in alike(waiting):
+        found.update(ends.keys() if len(partitions) > 1 else ends.keys() - partitions)
+    return found
+
+
 class _Classes:
-    """For each pair of layouts the unfinished partitions of the earlier one by their residue: what `shares_keys` says,
-    without asking it for every pair of partitions. A thousand partitions may wait for a thousand others each, so what
-    is the same for many is put together once.
+    """The unfinished partitions of earlier layouts by their residue, for each layout that may wait for them: what
+    `shares_keys` says, without asking it for every pair of partitions. What is the same for many partitions is put
+    together once, and without a partition itself only by the one who looks (`_Others`).
     """
 
     def __init__(self, head: Head, left: Mapping[int, Mapping[int, int]]) -> None:
         self._layouts = head.layouts
         self._left = left
-        self._by_residue: dict[tuple[int, int], dict[int, dict[int, int]]] = {}
-        self._together: dict[tuple[int, tuple[int, ...]], dict[int, int]] = {}
-        self._moduli: dict[int, list[tuple[int, int]]] = {}
+        self._made: dict[int, list[tuple[int, dict[int, dict[int, int]]]]] = {}
+        self._together: dict[tuple[int, tuple[int, ...]], Positions] = {}
 
-    def before(self, stretch: Stretch) -> Mapping[int, int]:
-        """What the messages of `stretch` wait for."""
-        moduli = self._earlier(stretch.layout)
-        residues = tuple([stretch.partition % modulus for _, modulus in moduli])
-        together = self._together.get((stretch.layout, residues))
+    def bar(self, stretch: Stretch) -> bool:
+        """Whether the messages of `stretch` wait for any other partition."""
+        p = stretch.partition
+        for modulus, by_residue in self._of(stretch.layout):
+            ends = by_residue.get(p % modulus)
+            if ends is not None and (len(ends) > 1 or p not in ends):
+                return True
+        return False
+
+    def before(self, stretch: Stretch) -> Positions:
+        """What the messages of `stretch` wait for, and perhaps their own partition; one object for all that share
+        it.
+        """
+        made = self._of(stretch.layout)
+        residues = [(modulus, stretch.partition % modulus) for modulus, _ in made]
+        # -1: nothing is left there, so those that differ in nothing else wait for the same.
+        case = tuple([r if r in each else -1 for (_, r), (_, each) in zip(residues, made, strict=True)])
+        together = self._together.get((stretch.layout, case))
         if together is None:
-            together = self._together[stretch.layout, residues] = {}
-            for (earlier, modulus), residue in zip(moduli, residues, strict=True):
-                for q, end in self._of_residue(earlier, modulus).get(residue, {}).items():
-                    together[q] = max(end, together.get(q, 0))
-        if stretch.partition not in together:
-            return together
-        others = dict(together)
-        del others[stretch.partition]
-        return others
+            together = _newest([each[r] for r, (_, each) in zip(case, made, strict=True) if r >= 0])
+            self._together[stretch.layout, case] = together
+        return together
 
-    def _earlier(self, layout: int) -> list[tuple[int, int]]:
-        """The unfinished layouts before this one, each with the modulus under which the two share keys."""
-        found = self._moduli.get(layout)
-        if found is None:
-            count = self._layouts[layout].partitions
-            found = [(each, math.gcd(self._layouts[each].partitions, count)) for each in self._left if each < layout]
-            self._moduli[layout] = found
-        return found
+    def _of(self, layout: int) -> list[tuple[int, dict[int, dict[int, int]]]]:
+        """What is left before this layout: by modulus, by residue, each partition with the offset at which that ends.
 
-    def _of_residue(self, earlier: int, modulus: int) -> dict[int, dict[int, int]]:
-        made = self._by_residue.get((earlier, modulus))
-        if made is None:
-            made = self._by_residue[earlier, modulus] = defaultdict(dict)
-            for q, end in self._left[earlier].items():
-                made[q % modulus][q] = end
+        Under the same count only equal numbers share keys, so those never count. And what an older layout has of a
+        partition does not if a newer one makes all the same partitions wait for it, and longer. So a thousand
+        partitions fall into few classes.
+        """
+        made = self._made.get(layout)
+        if made is not None:
+            return made
+        count = self._layouts[layout].partitions
+        found: dict[int, dict[int, dict[int, int]]] = {}
+        named: dict[int, set[int]] = {}  # by modulus, the partitions that newer layouts have
+        for earlier in reversed([each for each in self._left if each < layout]):
+            if self._layouts[earlier].partitions == count:
+                continue
+            modulus = math.gcd(self._layouts[earlier].partitions, count)
+            ends = self._left[earlier]
+            more = set(ends)
+            for each, known in named.items():
+                if modulus % each == 0:
+                    more -= known
+            by_residue = found.setdefault(modulus, {})
+            for q in more:
+                by_residue.setdefault(q % modulus, {})[q] = ends[q]
+            named.setdefault(modulus, set()).update(more)
+        made = self._made[layout] = [(modulus, by_residue) for modulus, by_residue in found.items() if by_residue]
         return made
+
+
+def _newest(parts: list[dict[int, int]]) -> Positions:
+    """All of `parts` together, each partition with its greatest end."""
+    largest, *others = sorted(parts, key=len, reverse=True)
+    if not others:
+        return largest
+    together = dict(largest)
+    for ends in others:
+        for q, end in ends.items():
+            if end > together.get(q, 0):
+                together[q] = end
+    return together
+
+
+class _Others(Mapping[int, int]):
+    """What a stretch waits for, looked up when somebody asks: all that its like wait for, without its own partition."""
+
+    __slots__ = ("_classes", "_stretch")
+
+    def __init__(self, classes: _Classes, stretch: Stretch) -> None:
+        self._classes = classes
+        self._stretch = stretch
+
+    @property
+    def together(self) -> Positions:
+        return self._classes.before(self._stretch)
+
+    def __getitem__(self, q: int) -> int:
+        if q == self._stretch.partition:
+            raise KeyError(q)
+        return self.together[q]
+
+    def __iter__(self) -> Iterator[int]:
+        others = dict(self.together)
+        others.pop(self._stretch.partition, None)
+        return iter(others)
+
+    def __len__(self) -> int:
+        together = self.together
+        return len(together) - (self._stretch.partition in together)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 def concerned(head: Head) -> frozenset[int]:

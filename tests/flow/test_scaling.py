@@ -62,6 +62,21 @@ def test_several_partitions_and_several_counts_are_named() -> None:
     assert texts[1] == "waits for 1 message of partition 0 from when the queue had 1 partition"
 
 
+def test_of_many_partitions_the_first_are_named_and_never_the_one_that_waits() -> None:
+    head = published(resized(published(empty_head(12), *range(1, 13)), 11), *[50] * 11)
+    texts = reasons(shown(head, {}, None))
+    when = "from when the queue had 12 partitions"
+    assert texts[3] == f"waits for 74 messages of partitions 0, 1, 2, 4, 5, 6, 7, 8 and 3 more {when}"
+    assert texts[10] == f"waits for 67 messages of partitions 0, 1, 2, 3, 4, 5, 6, 7 and 3 more {when}"
+
+
+def test_the_counts_are_those_of_what_is_waited_for_and_not_of_its_own() -> None:
+    head = published(resized(published(resized(published(empty_head(1), 10), 2), 10, 5), 3), 11, 6, 7)
+    texts = reasons(shown(head, {}, None))
+    assert texts[0] == "waits for 5 messages of partition 1 from when the queue had 2 partitions"
+    assert texts[2] == "waits for 15 messages of partitions 0 and 1 from when the queue had 1 or 2 partitions"
+
+
 @pytest.mark.conformance("RES-02")
 @pytest.mark.parametrize("known", [None, [0, 1, 2, 3]], ids=["without a coordinator", "with one"])
 def test_a_partition_that_leaves_says_so_until_it_is_finished(known: list[int] | None) -> None:
