@@ -83,7 +83,7 @@ def _say(queue: object, wanted: tuple[str, ...], changed: tuple[str, ...], done:
 @json_option
 @target_options
 def subscriptions(target: Target, name: str | None, topic: str | None, as_json: bool) -> None:
-    """List the subscriptions of a queue, or without NAME those of all queues of the namespace.
+    """List subscriptions: those of a queue, or without NAME of all queues of the namespace.
 
     With --topic only those that attract it: where a message with this topic goes.
     """
