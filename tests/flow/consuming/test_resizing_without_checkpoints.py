@@ -1,5 +1,5 @@
-"""Groups whose offsets are not kept (`checkpoints=none`), or that have none yet, while the partition count changes: what
-nobody reads again is not waited for (RES-03).
+"""Groups whose offsets are not kept (`checkpoints=none`), or that have none yet, while the partition count changes:
+what nobody reads again is not waited for (RES-03).
 """
 
 from __future__ import annotations
