@@ -18,9 +18,10 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partq_spark.errors import Invalid
-from partq_spark.log.publish import Identity, Published, Stage, StagedSegment, stage_of
-from partq_spark.log.queue import Queue
+from partq_spark.errors import Invalid, PartqError, Unavailable
+from partq_spark.log import writers
+from partq_spark.log.publish import Identity, Published, Stage, StagedSegment, check_floor, check_quota, stage_of
+from partq_spark.log.queue import Backoff, Queue
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import RUN_BYTES, Stager, check_keys
 from partq_spark.log.topics import Attraction, checked_topic
@@ -29,6 +30,7 @@ from partq_spark.objects.api import ObjectStore
 LEAST_RUN_BYTES = 1024 * 1024  # of each of a task's queues; together they have what a single one would have
 MOST_KNOWN = 50_000  # topics that a task keeps in mind
 SHOWN_TOPICS = 5  # of those that nobody attracts
+SHOWN_QUEUES = 20  # in the message of a batch that ended between two
 
 logger = logging.getLogger(__name__)
 
@@ -291,16 +293,72 @@ def publish_all(
 
     Each queue keeps the identity in its own head, so repeating the call after a crash completes it and adds nothing to
     those that have it. `open_queue` gives a handle by name. Raises as `publish_tasks` does, for the first queue for
-    which it does; a queue that has been deleted since the batch was planned is an error only if it was named.
+    which it does: before anything is published, if that can be seen in the heads (a full queue, messages staged too
+    long ago); else the message says which queues have the batch. A queue that has been deleted since the batch was
+    planned is an error only if it was named.
     """
     by_queue: dict[str, list[StagedFor]] = {}
     for task in tasks:
         for staged in task:
             by_queue.setdefault(staged.stage.queue, []).append(staged)
-    return [
-        _published(open_queue(name), by_queue[name], identity, seed=seed, compression=compression)
-        for name in sorted(by_queue)
-    ]
+    queues = {name: open_queue(name) for name in sorted(by_queue)}
+    if len(queues) > 1:  # a single one refuses by itself, whole
+        for name, queue in queues.items():
+            _check(queue, by_queue[name], identity)
+    outcomes: list[Outcome] = []
+    for name, queue in queues.items():
+        try:
+            outcomes.append(_published(queue, by_queue[name], identity, seed=seed, compression=compression))
+        except PartqError as error:
+            if all(each.published is None for each in outcomes):
+                raise
+            raise type(error)(f"{error}; {_said_of_half(outcomes, list(queues)[len(outcomes) :], identity)}") from error
+    return outcomes
+
+
+def _check(queue: Queue, staged: Sequence[StagedFor], identity: Identity | None) -> None:
+    """Raise what the queue's head says now against this publish. What it says later is refused at the swap."""
+    backoff = Backoff(queue.effects)
+    while True:
+        try:
+            return _check_now(queue, staged, identity)
+        except Unavailable as error:
+            backoff.pause(error)
+
+
+def _check_now(queue: Queue, staged: Sequence[StagedFor], identity: Identity | None) -> None:
+    stage = staged[0].stage
+    if not staged[0].named and _gone(queue, stage):
+        return
+    head = queue.require(stage.queue_id)
+    if identity is not None:
+        earlier = queue.settled(lambda _: writers.last_batch(queue, identity.writer))
+        if earlier is not None and earlier.batch >= identity.batch:
+            return  # a repetition adds nothing here
+    for each in staged:
+        check_floor(each.stage, head)
+    check_quota(queue, head, sum(each.segment.rows for each in staged))
+
+
+def _said_of_half(outcomes: Sequence[Outcome], left: Sequence[str], identity: Identity | None) -> str:
+    """Who has a batch that ended between two queues, and how to go on."""
+    there = _listed([f"{q.name!r} (sequence {done.sequence})" for q, done in outcomes if done is not None])
+    which = f"this batch had been published to {there} before, not to {_listed([repr(name) for name in left])}"
+    if identity is not None:
+        return (
+            f"{which}: repeat it under the same identity, which adds nothing where it is and completes the rest (a "
+            "stream does so by itself when it is started again, a batch write with the same txnAppId and txnVersion, "
+            "`partq publish` with the same --publish-id)"
+        )
+    return (
+        f"{which}: it has no identity, so repeating it would double it where it is; publish it to the others by their "
+        "names, and give a batch write txnAppId and txnVersion, `partq publish` a --publish-id: then repeating is safe"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN_QUEUES} more" if len(names) > SHOWN_QUEUES else ""
+    return ", ".join(names[:SHOWN_QUEUES]) + more
 
 
 def _published(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from partq_spark.errors import Invalid
+from partq_spark.errors import Corrupt, Invalid
 from partq_spark.log import names
 from partq_spark.log.model import Head
 from partq_spark.log.queue import Effects, Queue
@@ -77,7 +77,9 @@ class Namespace:
         self._known: dict[str, Queue] = {}
 
     def queues(self) -> Iterator[Queue]:
-        """All queues that there are now, by name, each with its head read. Raises `Corrupt`, `Unavailable`."""
+        """All queues that there are now, by name, each with its head read. Raises `Unavailable`, and `Corrupt` or
+        `Invalid` for one whose head cannot be read, whoever asks: what it attracts cannot be known.
+        """
         known = self._known
         self._known = {
             name: known.get(name) or Queue(self._store, self._namespace, name, self._effects)
@@ -87,9 +89,18 @@ class Namespace:
         every = list(self._known.values())
         if self._store.url.startswith("azure:") and len(every) > 1:
             with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="partq-heads") as pool:
-                heads = list(pool.map(Queue.look, every))
+                heads = list(pool.map(self._look, every))
         else:
-            heads = [queue.look() for queue in every]
+            heads = [self._look(queue) for queue in every]
         for queue, head in zip(every, heads, strict=True):
             if head is not None:
                 yield queue
+
+    def _look(self, queue: Queue) -> Head | None:
+        try:
+            return queue.look()
+        except (Corrupt, Invalid) as error:  # Invalid: a newer partq wrote it
+            raise type(error)(
+                f"{error}. What queue {queue.name!r} attracts cannot be known, so nothing can be published by topic in "
+                f"namespace {self._namespace!r}, not even to others, until the head of {queue.name!r} can be read"
+            ) from error

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from partq_spark.errors import Invalid, Unavailable
+from partq_spark.errors import Corrupt, Invalid, Unavailable
 from partq_spark.log.admin import create_queue, delete_queue
 from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
+from partq_spark.objects.api import Document
 from tests.log.queues import Hooked, World, head_of, once, send, values
 
 pytestmark = pytest.mark.conformance("DIS-07")
@@ -112,3 +113,15 @@ def test_a_folder_that_no_queue_could_have_is_nobodys(world: World) -> None:
     world.create()
     world.store.create("default/_notes/x", b"x")
     assert [queue.name for queue in Namespace(world.store, "default").queues()] == ["orders"]
+
+
+def test_a_queue_whose_head_cannot_be_read_is_named_as_the_reason_why_nothing_goes_by_topic(world: World) -> None:
+    for name in ("broken", "fine"):
+        world.create(1, name)
+    head = world.store.load("default/broken/_head.json")
+    assert isinstance(head, Document)
+    world.store.swap("default/broken/_head.json", b"{}", expected=head.etag)
+    with pytest.raises(Corrupt, match=r"default/broken/_head\.json .*queue 'broken' .*not even to others") as stopped:
+        list(Namespace(world.store, "default").queues())
+    assert "namespace 'default'" in str(stopped.value)
+    assert world.handle("fine").refresh().partitions == 1
