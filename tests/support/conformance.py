@@ -204,8 +204,10 @@ def table(ledger: Ledger) -> Iterator[str]:
 
 
 def _by_function(ledger: Ledger, statement_id: str) -> dict[str, list[str]]:
-    """The outcomes of the tests that carry an id, the cases of one parametrised function together."""
+    """The outcomes of the tests that carry an id, the cases of one parametrised function together. By name: several
+    processes end in any order.
+    """
     functions: dict[str, list[str]] = {}
-    for node_id in ledger.tests.get(statement_id, []):
+    for node_id in sorted(ledger.tests.get(statement_id, [])):
         functions.setdefault(node_id.partition("[")[0], []).append(ledger.proofs[node_id].word)
     return functions
