@@ -105,10 +105,24 @@ def test_the_document_has_every_part_or_says_how_to_measure_it(tmp_path: Path) -
     text = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
     assert "{{" not in text
     assert "| reading | 20 (10..30) k rows/s |" in text
-    assert "Measured 2026-01-02 03:04 UTC at commit abc with 8 rows, 3 rounds, in 1 min" in text
+    assert "Measured 2026-01-02 03:04 UTC on a cpu, 2 cores, at commit abc with 8 rows, 3 rounds, in 1 min" in text
     assert "A note." in text
     assert text.count("Not measured yet: run `scripts/bench ") == len(PARTS) - 1
     assert "a cpu, 2 cores" in text
+
+
+def test_a_part_that_was_not_measured_again_keeps_its_text_and_names_its_machine(tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks.md"
+    write_document([outcome()], page)
+    old = page.read_text(encoding="utf-8")
+    page.write_text(old.replace(" UTC on a cpu, 2 cores, at", " UTC at"), encoding="utf-8")  # as it once was
+    write_document([outcome("head", replace(MACHINE, cpu="another"))], page)
+    text = page.read_text(encoding="utf-8")
+    assert text.count("| reading | 20 (10..30) k rows/s |") == 2
+    assert "Measured 2026-01-02 03:04 UTC on a cpu, 2 cores, at commit abc" in text
+    assert "Measured 2026-01-02 03:04 UTC on another, 2 cores, at commit abc" in text
+    write_document([outcome("head", replace(MACHINE, cpu="another"))], page)
+    assert page.read_text(encoding="utf-8") == text
 
 
 def test_the_document_is_never_made_of_two_machines_or_of_nothing() -> None:
