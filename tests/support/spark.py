@@ -8,6 +8,7 @@ here knows what a test wants to show.
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,7 +74,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_azurite: Azurite) -> I
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
+        interrupt = signal.getsignal(signal.SIGINT)
         session = _session(folder)
+        signal.signal(signal.SIGINT, interrupt)  # Spark puts its own in place, and other tests run in this process
     try:
         yield session
     finally:

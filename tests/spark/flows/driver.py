@@ -21,10 +21,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 _LIFE_S: Final = 600.0  # the test kills this process long before
 _LOOK_S: Final = 0.05
+_NO_WORKER: Final = "Python worker failed to connect back"
+"""Spark waits 10 s for a worker, which may be too short on a busy machine: such a query has not even begun."""
 
 
 class Query(TypedDict):
-    """One query. `once`: it is not started again."""
+    """One query. `once`: it is not started again, once it has begun."""
 
     queue: str
     options: dict[str, str]
@@ -85,8 +87,9 @@ def main(plan: Plan) -> None:
                     sys.stdout.write(f"{found.lastProgress.json}\n")
                     sys.stdout.flush()
                 continue
-            if found is not None:
-                tell(folder / f"{name}.errors", str(found.exception()))
+            error = str(found.exception()) if found is not None else ""
+            if found is not None and not (query["once"] and _NO_WORKER in error):
+                tell(folder / f"{name}.errors", error)
                 if query["once"]:
                     del due[name]
                     continue
