@@ -1,7 +1,7 @@
 """Part `compaction`: what many small publishes cost a reader, and what is left of it when they are compacted.
 
 The same messages are published twice: by 10,000 publishes, and at once. Both are read as a task reads them, all
-partitions one after the other, to the source's Arrow batches; no Spark. Rounds take turns.
+partitions one after the other, to the source's Arrow batches; then by streaming queries. Rounds take turns.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 PUBLISHES: Final = 10_000
 _ROWS: Final = 100  # of one small publish
+GOAL: Final = Goal(sign=">=", limit=0.9)
 
 
 def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
@@ -55,7 +56,10 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     written = sum(step.messages for step in steps) / rows.num_rows
     return [
         _compared(f"{publishes:,} small publishes, as they came", before, None),
-        _compared(f"{publishes:,} small publishes, compacted", after, Goal(sign=">=", limit=0.9)),
+        _compared(f"{publishes:,} small publishes, compacted", after, GOAL),
+        _compared(
+            "the same by a streaming query, its micro-batches", _queries(small, whole, rows.num_rows, settings), GOAL
+        ),
         Measure(what="compaction", subject=Series(name="partq", unit="s", samples=(took_s,))),
     ], [f"{slices}; each message was written anew {written:.2f} times."]
 
@@ -74,6 +78,22 @@ def _publish(queue: Queue, rows: pa.Table) -> None:
 def _turns(one: Queue, other: Queue, rows: int, rounds: int) -> list[tuple[float, float]]:
     """Messages per second of both, round by round; the first round warms up and does not count."""
     found = [(_rate(one, rows), _rate(other, rows)) for _ in range(rounds + 1)]
+    return found[1:]
+
+
+def _queries(one: Queue, other: Queue, rows: int, settings: Settings) -> list[tuple[float, float]]:
+    """The same by streaming queries with AvailableNow into noop: without how a query starts and ends."""
+    from benchmarks.spark import checked, run_to_end, session
+
+    with session(settings.work) as spark:
+
+        def rate(queue: Queue) -> float:
+            where = {"store": queue.store.url, "namespace": queue.namespace}
+            stream = spark.readStream.format("partq").options(**where, startingOffsets="earliest")
+            run = run_to_end(stream.load(queue.name).writeStream.format("noop"), settings.work / "checkpoint")
+            return rows / checked(run, rows, f"reading {queue}").batches_s
+
+        found = [(rate(one), rate(other)) for _ in range(settings.rounds + 1)]
     return found[1:]
 
 
