@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from partq_spark.errors import Conflict, Invalid, Unavailable
+from partq_spark.flow.checkpoint import acknowledged_to
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.model import FlowRecord, GroupKey
@@ -218,8 +219,7 @@ def _summary(queue: Queue, head: Head, name: str, group: Group, ownership: Owner
     checkpoints = checkpoints_of(queue, name).list_checkpoints()
     wanted: dict[int, tuple[int, int]] = {}
     for partition, end in enumerate(head.next):
-        found = checkpoints.get(partition)
-        offset = found.offset if found is not None and found.offset is not None else group_start(group, partition)
+        offset = acknowledged_to(checkpoints.get(partition), group_start(group, partition))
         wanted[partition] = (max(offset, at(head.earliest, partition)), end)
     ages = checkpoint_ages(queue, name, [number for number, each in checkpoints.items() if not each.is_tombstone])
     flows = None

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from partq_spark import planning
+from partq_spark.flow.checkpoint import acknowledged_to
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.flow.model import GroupKey
 from partq_spark.log import layouts, tree
@@ -103,9 +104,7 @@ def acknowledged(head: Head, group: Group, found: Mapping[int, Checkpoint]) -> d
     """How far a group is in every partition; where nothing says so, where it begins."""
     positions: dict[int, int] = {}
     for partition, earliest in enumerate(head.earliest):
-        checkpoint = found.get(partition)
-        offset = checkpoint.offset if checkpoint is not None else None
-        positions[partition] = max(offset if offset is not None else group_start(group, partition), earliest)
+        positions[partition] = max(acknowledged_to(found.get(partition), group_start(group, partition)), earliest)
     return positions
 
 

@@ -41,6 +41,7 @@ class Row:
 
 def rows(head: Head, group: str, found: Mapping[int, Checkpoint], damaged: Mapping[int, Corrupt]) -> Sequence[Row]:
     """The queue's partitions, and what is left of others."""
+    from partq_spark.flow.checkpoint import acknowledged_to
     from partq_spark.log.model import group_start
 
     made: list[Row] = []
@@ -51,7 +52,7 @@ def rows(head: Head, group: str, found: Mapping[int, Checkpoint], damaged: Mappi
             Row(
                 partition=number,
                 checkpoint=checkpoint,
-                acknowledged=checkpoint.offset if checkpoint is not None and checkpoint.offset is not None else begin,
+                acknowledged=acknowledged_to(checkpoint, begin),
                 end=head.next[number],
                 error=str(damaged[number]) if number in damaged else "",
             )

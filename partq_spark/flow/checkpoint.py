@@ -46,6 +46,13 @@ class Checkpoint:
         return self.owner is None and self.offset is None and self.redelivered_below == 0 and not self.rewound
 
 
+def acknowledged_to(checkpoint: Checkpoint | None, start: int) -> int:
+    """The offset before which a group has acknowledged everything of a partition: `start`, where the group begins in
+    it, if there is no checkpoint, or one without an offset.
+    """
+    return checkpoint.offset if checkpoint is not None and checkpoint.offset is not None else start
+
+
 def removed(key: GroupKey, therefore: str) -> str:
     """What a flow says whose group is gone."""
     return (

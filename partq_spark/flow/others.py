@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Mapping
 
+from partq_spark.flow.checkpoint import acknowledged_to
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.model import FlowRecord, GroupState
 
@@ -27,9 +28,7 @@ def by_checkpoints(
     result: dict[int, int] = {}
     for partition in partitions:
         if partition not in damaged:
-            checkpoint = found.get(partition)
-            offset = checkpoint.offset if checkpoint is not None else None
-            result[partition] = offset if offset is not None else start_of(partition)
+            result[partition] = acknowledged_to(found.get(partition), start_of(partition))
     return result
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from partq_spark.flow import scaling
+from partq_spark.flow.checkpoint import acknowledged_to
 from partq_spark.flow.claims import flow_of
 from partq_spark.flow.model import (
     FlowRecord,
@@ -331,10 +332,7 @@ def _remaining(seen: Seen, timer: str, deadline_s: float | None) -> float | None
 
 
 def _acknowledged(seen: Seen, partition: int) -> int:
-    checkpoint = seen.checkpoints.get(partition)
-    if checkpoint is not None and checkpoint.offset is not None:
-        return checkpoint.offset
-    return _at(seen.starts, partition)
+    return acknowledged_to(seen.checkpoints.get(partition), _at(seen.starts, partition))
 
 
 def _at(vector: Sequence[int], partition: int) -> int:
