@@ -35,6 +35,8 @@ def resizing(lab: Lab, name: str, counts: dict[int, int], marks: Path) -> Callab
     url = lab.url
 
     def alter(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import fcntl
+
         from partq_spark.log.admin import alter_queue
         from partq_spark.log.queue import Queue
         from partq_spark.objects import open_store
@@ -42,9 +44,13 @@ def resizing(lab: Lab, name: str, counts: dict[int, int], marks: Path) -> Callab
         for batch in batches:
             for value in batch.column("value").to_pylist():
                 number = int(bytes(value).split(b"/")[0])
-                if number in counts and not (marks / str(number)).exists():
-                    (marks / str(number)).touch()
-                    alter_queue(Queue(open_store(url), "default", name), partitions=counts[number])
+                if number not in counts:
+                    continue
+                with (marks / "lock").open("ab") as lock:  # another task has the same numbers, and they have an order
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    if not (marks / str(number)).exists():
+                        alter_queue(Queue(open_store(url), "default", name), partitions=counts[number])
+                        (marks / str(number)).touch()
             yield batch
 
     marks.mkdir(exist_ok=True)

@@ -2,7 +2,8 @@
 
 Run as a script: the argument names a JSON file (see `Plan`).
 
-A query that fails is started again in the same JVM on the same Spark checkpoint, unless it is to run once. What every
+A query that fails is started again in the same JVM on the same Spark checkpoint, unless it is to run once. One begins
+at a time: all at once, on a busy machine, none of them has its worker within the time that Spark allows. What every
 batch had is written to `<name>.rows`, what ended a query to `<name>.errors`, one JSON line each. Nothing is judged.
 """
 
@@ -23,6 +24,8 @@ _LIFE_S: Final = 600.0  # the test kills this process long before
 _LOOK_S: Final = 0.05
 _NO_WORKER: Final = "Python worker failed to connect back"
 """Spark waits 10 s for a worker, which may be too short on a busy machine: such a query has not even begun."""
+_BEGINNING: Final = "Initializing"
+"""The state of a query until its sources' workers are there, as its status says it."""
 
 
 class Query(TypedDict):
@@ -59,6 +62,11 @@ def start(spark: SparkSession, folder: Path, name: str, query: Query) -> Streami
     return writer.option("checkpointLocation", str(folder / f"{name}.checkpoint")).start()
 
 
+def beginning(query: StreamingQuery) -> bool:
+    """Whether its sources' workers are not there yet."""
+    return query.isActive and query.status["message"].startswith(_BEGINNING)
+
+
 def session(folder: Path) -> SparkSession:
     return (
         SparkSession.builder.master("local[2]")
@@ -87,12 +95,16 @@ def main(plan: Plan) -> None:
                     sys.stdout.write(f"{found.lastProgress.json}\n")
                     sys.stdout.flush()
                 continue
-            error = str(found.exception()) if found is not None else ""
-            if found is not None and not (query["once"] and _NO_WORKER in error):
-                tell(folder / f"{name}.errors", error)
-                if query["once"]:
-                    del due[name]
-                    continue
+            if found is not None:
+                del running[name]
+                error = str(found.exception())
+                if _NO_WORKER not in error:
+                    tell(folder / f"{name}.errors", error)
+                    if query["once"]:
+                        del due[name]
+                        continue
+            if any(beginning(other) for other in running.values()):
+                continue
             try:
                 running[name] = start(spark, folder, name, query)
             except PySparkException as error:
