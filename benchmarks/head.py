@@ -17,9 +17,10 @@ from benchmarks.rows import make_rows
 from benchmarks.settings import Settings
 from partq_spark.log import codec
 from partq_spark.log.admin import create_queue
-from partq_spark.log.publish import Identity, StagedSegment, publish, stage_for
+from partq_spark.log.publish import Identity, publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.segment import Stager
+from partq_spark.log.staged import StagedSegment
 from partq_spark.objects import open_store
 
 PUBLISHES: Final = 100_000

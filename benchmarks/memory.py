@@ -29,9 +29,10 @@ from benchmarks.rows import FILES, make_rows
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import checked, driver_jvm, run_to_end, session
 from partq_spark.log.admin import create_queue
-from partq_spark.log.publish import StagedSegment, publish, stage_for
+from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.segment import Stager
+from partq_spark.log.staged import StagedSegment
 from partq_spark.objects import open_store
 
 TIMES: Final = 8

@@ -28,7 +28,7 @@ from partq_spark.log import housekeeping as log_housekeeping
 from partq_spark.log.queue import Effects as LogEffects
 from partq_spark.log.queue import Queue
 from partq_spark.objects.api import ObjectStore
-from partq_spark.retention import retain
+from partq_spark.operations.retention import retain
 
 LEASE_LOOKS: Final = 6
 """So many looks of silence, and another coordinator is the housekeeper."""

@@ -19,9 +19,9 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
 )
 
-from partq_spark.beside import Beside
-from partq_spark.flow_planning import Spans
-from partq_spark.joining import open_consumer
+from partq_spark.consuming.beside import Beside
+from partq_spark.consuming.flow_planning import Spans
+from partq_spark.consuming.joining import open_consumer
 from partq_spark.log.model import Head
 from partq_spark.reader import StreamReader, plan_tasks
 

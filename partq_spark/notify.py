@@ -3,7 +3,7 @@
 Unix datagrams of JSON in a folder that only this user may enter: no credentials, no port, nothing that leaves the
 machine. A query's listener says that a batch is complete, an application with `ackMode=manual` says how far it is. Who
 asks names the flow; the reader's socket is found by that, or by the address in the query's progress (`notify`). What is
-said there is `consuming`'s business, what the application says of it `acknowledge`'s.
+said there is the business of `consuming`, what the application says of it `acknowledge`'s.
 """
 
 from __future__ import annotations

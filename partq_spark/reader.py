@@ -20,10 +20,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from partq_spark import flow_planning, offsets, planning
+from partq_spark import offsets, planning
 from partq_spark.connect import open_queue
+from partq_spark.consuming import flow_planning
+from partq_spark.consuming.flow_planning import Unacknowledged
 from partq_spark.errors import Invalid
-from partq_spark.flow_planning import Unacknowledged
 from partq_spark.idle import Pace
 from partq_spark.log import tree
 from partq_spark.log.model import Entry, Head

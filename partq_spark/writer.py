@@ -1,4 +1,4 @@
-"""The Spark sink: tasks stage, the driver publishes. Thin: what goes where is `fanout`, the protocol is `log.publish`.
+"""The Spark sink: tasks stage, the driver publishes. Thin: `log.fanout` says what goes where, `log.publish` how.
 
 A micro-batch is published under (query id, batch id) in every queue that gets something of it, so a batch that Spark
 repeats adds nothing (DIS-09). Abort deletes nothing: Spark calls it also after a commit that failed halfway and may
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from partq_spark import fanout
 from partq_spark.connect import open_queue, shared_namespace, shared_store
 from partq_spark.errors import Invalid
-from partq_spark.fanout import Plan, StagedFor, Unattracted
+from partq_spark.log import fanout
+from partq_spark.log.fanout import Plan, StagedFor, Unattracted
 from partq_spark.log.publish import Identity
 from partq_spark.log.queue import Queue
 from partq_spark.options import SinkOptions

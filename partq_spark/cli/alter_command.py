@@ -64,8 +64,8 @@ def _changes(head: Head, given: dict[str, Any]) -> Changes:
 
 
 def _print_dry_run(queue: Queue, partitions: int | None, changes: Changes, *, as_json: bool) -> None:
-    from partq_spark import resize_plan
     from partq_spark.cli import resize_view
+    from partq_spark.operations import resize_plan
 
     plan = None if partitions is None else resize_plan.plan(queue, partitions)
     if as_json:
@@ -81,8 +81,8 @@ def _print_dry_run(queue: Queue, partitions: int | None, changes: Changes, *, as
 def _print_done(
     queue: Queue, before: Head, head: Head, partitions: int | None, given: dict[str, Any], *, as_json: bool
 ) -> None:
-    from partq_spark import resize_plan
     from partq_spark.cli import queue_view, resize_view
+    from partq_spark.operations import resize_plan
 
     resized = partitions is not None and before.partitions != head.partitions
     groups: tuple[resize_plan.GroupPlan, ...] | None = ()

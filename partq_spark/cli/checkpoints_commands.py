@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from partq_spark.flow.stores.api import OwnershipStore
     from partq_spark.log.model import Head
     from partq_spark.log.queue import Queue
-    from partq_spark.rewinding import Goal, Outcome, Step
+    from partq_spark.operations.rewinding import Goal, Outcome, Step
 
 EARLIEST = "earliest"
 GROUP = Checked("name", name_check("group"))
@@ -157,7 +157,7 @@ def rewind(
         if dry_run or not yes:
             _print_plan(queue, group, steps, notes, as_json=as_json, dry_run=dry_run)
             return
-        from partq_spark.rewinding import carry_out
+        from partq_spark.operations.rewinding import carry_out
 
         outcome = carry_out(queue, store, group, steps)
         notes += [
@@ -183,7 +183,7 @@ def _checkpoints(queue: Queue, head: Head, group: str) -> CheckpointStore:
 
 
 def _goal(to: int | str | None, time_us: int | None, by: int | None) -> Goal:
-    from partq_spark.rewinding import Goal
+    from partq_spark.operations.rewinding import Goal
 
     if sum(each is not None for each in (to, time_us, by)) != 1:
         wrong_use("say where to go back to: give exactly one of --to, --to-timestamp and --by.")
@@ -196,7 +196,7 @@ def _plan(
     queue: Queue, head: Head, group: str, store: CheckpointStore, partitions: tuple[int, ...], goal: Goal
 ) -> tuple[Step, ...]:
     from partq_spark.log.admin import group_of
-    from partq_spark.rewinding import plan
+    from partq_spark.operations.rewinding import plan
 
     group_of(queue, head, group)
     return plan(str(queue), head, store.list_readable(), partitions, goal, queue.offsets_at)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from partq_spark.flow.checkpoints import Checkpoint
     from partq_spark.log.model import Head
     from partq_spark.log.queue import Queue
-    from partq_spark.rewinding import Outcome, Step
+    from partq_spark.operations.rewinding import Outcome, Step
 
 MOST_SHOWN = 64
 

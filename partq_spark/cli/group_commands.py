@@ -21,7 +21,7 @@ from partq_spark.cli.lazy import Lazy, LazyGroup
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from partq_spark.groups import GroupSummary, Remains
+    from partq_spark.operations.groups import GroupSummary, Remains
 
 COMMANDS = {
     "list": Lazy("partq_spark.cli.group_commands:list_all", "List the consumer groups of a queue."),
@@ -44,7 +44,7 @@ def list_all(target: Target, name: str, as_json: bool) -> None:
     `unacknowledged` messages are those that each group still has to deal with, `oldest` is when the first of them was
     published. `changed` is how long ago a checkpoint was written. With --ownership also the flows that are bound.
     """
-    from partq_spark.groups import summaries
+    from partq_spark.operations.groups import summaries
 
     with target.queue(name) as queue, target.group_ownership(queue.store) as ownership:
         queue.refresh()
@@ -112,7 +112,7 @@ def remove(target: Target, name: str, group: str, yes: bool, force: bool, as_jso
     heartbeat says so, without it a checkpoint that was changed within the last minute. If a removal was cut off, the
     same command finishes it. A group that is made again under this name begins anew.
     """
-    from partq_spark import groups
+    from partq_spark.operations import groups
 
     with target.queue(name) as queue, target.group_ownership(queue.store) as ownership:
         left = groups.remains(queue, group, ownership)

@@ -58,7 +58,7 @@ def trim(
     What a group has not acknowledged stays: its checkpoints say how far it is, its start where there is none. The
     stored bytes are given back later, by `partq queue collect`.
     """
-    from partq_spark import retention
+    from partq_spark.operations import retention
 
     if (before_us is None) == (before_offsets is None):
         wrong_use("give either --before or --before-offsets.")

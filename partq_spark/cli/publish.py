@@ -32,7 +32,7 @@ from partq_spark.errors import Invalid
 from partq_spark.log.model import DEFAULT_MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from partq_spark.fanout import Outcome, Plan, StagedFor
+    from partq_spark.log.fanout import Outcome, Plan, StagedFor
     from partq_spark.log.publish import Identity
     from partq_spark.log.queue import Queue
     from partq_spark.objects import ObjectStore
@@ -148,8 +148,7 @@ def _checked_use(name: str | None, topic: str | None, fail_unattracted: bool) ->
 
 def _prepare(target: Target, store: ObjectStore, to: str, publish_id: str | None, *, by_topic: bool) -> Prepared:
     """Where the messages go, and who has this publish id already."""
-    from partq_spark import fanout
-    from partq_spark.log import writers
+    from partq_spark.log import fanout, writers
     from partq_spark.log.publish import Identity, Published
     from partq_spark.log.queue import Effects, Queue
     from partq_spark.log.subscriptions import Namespace
@@ -178,7 +177,7 @@ def _stage(
 ) -> tuple[Staged, list[StagedFor]]:
     from partq_spark.cli.messages import check
     from partq_spark.cli.progress import Bar
-    from partq_spark.fanout import Fan
+    from partq_spark.log.fanout import Fan
     from partq_spark.log.names import new_id
 
     messages = without_key = 0
@@ -200,7 +199,7 @@ def _stage(
 
 
 def _commit(prepared: Prepared, segments: list[StagedFor]) -> list[Outcome]:
-    from partq_spark.fanout import publish_all
+    from partq_spark.log.fanout import publish_all
     from partq_spark.log.names import new_id
 
     seed = prepared.identity.writer if prepared.identity else new_id()

@@ -10,7 +10,7 @@ import click
 from partq_spark.cli import output
 
 if TYPE_CHECKING:
-    from partq_spark.fanout import Outcome
+    from partq_spark.log.fanout import Outcome
     from partq_spark.log.publish import Published
 
 

@@ -18,7 +18,7 @@ from partq_spark.timestamps import format_rfc3339
 if TYPE_CHECKING:
     from partq_spark.log.model import Head
     from partq_spark.log.queue import Queue
-    from partq_spark.retention import HeldBack
+    from partq_spark.operations.retention import HeldBack
 
 MOST_PARTITIONS_SHOWN = 64
 _BAR = 16  # characters of the longest bar
@@ -41,8 +41,8 @@ def find_out(queue: Queue, *, count_bytes: bool) -> Findings:
 
     Raises as reading the log and listing checkpoints do.
     """
-    from partq_spark import retention
     from partq_spark.log.reading import oldest_us
+    from partq_spark.operations import retention
 
     head = queue.head
     oldest = queue.settled(

@@ -1,4 +1,4 @@
-"""Removing a consumer group from a queue's head, by one swap. Its checkpoints are `partq_spark.groups`' business."""
+"""Removing a consumer group from a queue's head, by one swap. Its checkpoints are `operations.groups`' business."""
 
 from __future__ import annotations
 

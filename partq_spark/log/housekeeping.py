@@ -1,7 +1,7 @@
 """Trimming messages away and collecting what nothing refers to any more.
 
 Trimming moves earliest offsets in the head, up to what the groups need: what is known of them comes as an argument,
-for checkpoints are none of the log's business (`partq_spark.retention`).
+for checkpoints are none of the log's business (`partq_spark.operations.retention`).
 
 Collection deletes blobs, and must never take one that a sleeping publisher or a reader with an old plan still needs:
 (1) a floor in the head refuses publishes staged too long ago, so a blob below it that the head does not name can never

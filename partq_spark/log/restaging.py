@@ -14,17 +14,9 @@ from typing import NamedTuple
 from partq_spark.errors import Invalid, ObjectMissing
 from partq_spark.log import names
 from partq_spark.log.model import Slice
-from partq_spark.log.publish import (
-    Identity,
-    Published,
-    Repartitioned,
-    Stage,
-    StagedSegment,
-    check_floor,
-    publish,
-    stage_of,
-)
+from partq_spark.log.publish import Identity, Published, Repartitioned, check_floor, publish
 from partq_spark.log.queue import Queue
+from partq_spark.log.staged import Stage, StagedSegment, stage_of
 
 MOST_CHANGES = 16  # of the partition count during one publish; a queue that changes faster than that is not in order
 

@@ -20,7 +20,7 @@ from partq_spark.errors import Corrupt, Invalid
 from partq_spark.log import names
 from partq_spark.log.model import MAX_KEY_BYTES, Slice
 from partq_spark.log.partitioner import partitions_of
-from partq_spark.log.publish import Stage, StagedSegment, StagedSlice
+from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
 from partq_spark.objects.api import ObjectStore, ObjectWriter
 
 RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory

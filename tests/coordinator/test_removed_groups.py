@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partq_spark import groups
+from partq_spark.operations import groups
 from tests.coordinator.world import KEY, World
 
 

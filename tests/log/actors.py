@@ -9,11 +9,12 @@ import pyarrow as pa
 
 from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import admin, housekeeping, tree
-from partq_spark.log.publish import Identity, Outdated, Published, Stage, StagedSegment, stage_for
+from partq_spark.log.publish import Identity, Outdated, Published, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.restaging import publish_staged
 from partq_spark.log.segment import PLAIN, Stager
+from partq_spark.log.staged import Stage, StagedSegment
 from tests.log.oracle import Attempt, Violation, demand
 from tests.log.plans import BEGIN_US, GRACE_US, MOST_SKEW_US, NAMESPACE, QUEUE, SLEEPS_US
 from tests.log.simulation import Job, Process, Simulation

@@ -17,13 +17,14 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from partq_spark import rewinding
 from partq_spark.log import codec, compaction, housekeeping, names, publish, reading, tree, writers
 from partq_spark.log.model import Entry, Head, Marks, Slice
-from partq_spark.log.publish import Identity, Published, Stage, StagedSegment
+from partq_spark.log.publish import Identity, Published
 from partq_spark.log.queue import Queue
 from partq_spark.log.segment import segment_schema
+from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.objects.api import ObjectStore
+from partq_spark.operations import rewinding
 from tests.log.interleave import run_seed
 from tests.log.plans import Outcome
 from tests.support import guards

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from partq_spark import groups, retention, rewinding
 from partq_spark.errors import Fenced, Invalid
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.effects import Effects
@@ -15,7 +14,8 @@ from partq_spark.flow.model import GroupKey, Owner
 from partq_spark.log import admin, compaction
 from partq_spark.log.model import Head, group_start
 from partq_spark.log.queue import Queue
-from partq_spark.rewinding import Goal
+from partq_spark.operations import groups, retention, rewinding
+from partq_spark.operations.rewinding import Goal
 from tests.log.oracle import demand
 from tests.log.plans import GROUP, NAMESPACE, QUEUE
 from tests.log.simulation import Job, Process

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from partq_spark.log import codec, tree, writers
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
-from partq_spark.log.publish import Stage
 from partq_spark.log.queue import Queue
 from partq_spark.log.restaging import Staged
 from partq_spark.log.segment import segment_schema
+from partq_spark.log.staged import Stage
 from partq_spark.objects.api import Document
 from partq_spark.objects.memory import MemoryStore
 from tests.support.faulty import PAGE

@@ -17,10 +17,11 @@ from partq_spark.log import codec, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.housekeeping import Collected, collect
 from partq_spark.log.model import ChunkRef, Head, Layout, QueueConfig
-from partq_spark.log.publish import Identity, Published, Stage, StagedSegment, StagedSlice, publish, stage_for
+from partq_spark.log.publish import Identity, Published, publish, stage_for
 from partq_spark.log.queue import Effects, Queue
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.segment import Stager, segment_schema
+from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
 from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
 from partq_spark.objects.memory import MemoryStore
 

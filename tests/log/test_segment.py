@@ -15,8 +15,8 @@ from partq_spark.errors import Corrupt, Invalid, ObjectMissing
 from partq_spark.log import names, segment
 from partq_spark.log.model import Slice
 from partq_spark.log.partitioner import partitions_of
-from partq_spark.log.publish import Stage, StagedSegment
 from partq_spark.log.segment import COMPRESSIONS, Stager, read_slice, segment_schema
+from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.local import LocalStore
 from tests.log.queues import Hooked, Row, World, batch_of, empty_head, stage_of

@@ -11,9 +11,10 @@ from partq_spark.errors import Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import codec, housekeeping, names, tree
 from partq_spark.log import writers as writers_module
 from partq_spark.log.admin import create_group, create_queue, delete_queue
-from partq_spark.log.publish import Identity, Outdated, Stage, Unsettled, publish, stage_for
+from partq_spark.log.publish import Identity, Outdated, Unsettled, publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import Piece, RangeReader
+from partq_spark.log.staged import Stage
 from partq_spark.objects.api import Document, ObjectStore
 from tests.log.queues import HOUR_US, Hook, Hooked, World, everything, once, read_flat, send, staged, values
 

@@ -23,7 +23,7 @@ import pytest
 
 from partq_spark import errors, notify
 from partq_spark.acknowledge import Acknowledger, InHand
-from partq_spark.by_hand import GivenOut
+from partq_spark.consuming.by_hand import GivenOut
 from partq_spark.errors import Invalid, Unavailable
 from partq_spark.flow.claims import Claim
 from partq_spark.notify import PAGE, Address, Line, Mailbox, Message, tell

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from partq_spark import groups, rewinding
 from partq_spark.flow.checkpoints import CheckpointStore, Rewound, checkpoint_folder
 from partq_spark.flow.model import GroupKey, Owner
 from partq_spark.log import admin, compaction, housekeeping
 from partq_spark.log.housekeeping import GroupPositions
 from partq_spark.log.model import Group, QueueConfig
 from partq_spark.log.queue import Queue
-from partq_spark.retention import HeldBack, acknowledged_by, holding_back, retain
-from partq_spark.rewinding import Goal, Gone, Outcome, Step
+from partq_spark.operations import groups, rewinding
+from partq_spark.operations.retention import HeldBack, acknowledged_by, holding_back, retain
+from partq_spark.operations.rewinding import Goal, Gone, Outcome, Step
 from tests.log.queues import Hooked, World, once, read_flat, send, values
 
 MINUTE_US = 60_000_000

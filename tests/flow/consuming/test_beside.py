@@ -15,14 +15,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from partq_spark import beside, notify, offsets
+from partq_spark import notify, offsets
 from partq_spark.acknowledge import Acknowledger
-from partq_spark.beside import Beside
+from partq_spark.consuming import beside
+from partq_spark.consuming.beside import Beside
+from partq_spark.consuming.flow_planning import Spans
+from partq_spark.consuming.joining import open_consumer
 from partq_spark.errors import Fenced, Invalid, Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.model import GroupKey
-from partq_spark.flow_planning import Spans
-from partq_spark.joining import open_consumer
 from partq_spark.log import admin
 from partq_spark.log.model import Head
 from partq_spark.log.publish import publish, stage_for

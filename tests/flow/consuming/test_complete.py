@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from partq_spark import offsets
-from partq_spark.batch_times import BatchTimes
+from partq_spark.consuming.batch_times import BatchTimes
 from tests.flow.consuming.world import World, begun
 
 

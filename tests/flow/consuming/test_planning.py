@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark import planning
+from partq_spark.consuming.flow_planning import Plan, begin, begin_by_hand, plan, windows
 from partq_spark.errors import ObjectMissing
 from partq_spark.flow.claims import Claim, Standing, View
-from partq_spark.flow_planning import Plan, begin, begin_by_hand, plan, windows
 from partq_spark.log.model import Head, Layout, QueueConfig
 from partq_spark.offsets import BatchEnd, Span
 

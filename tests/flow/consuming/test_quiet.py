@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partq_spark.consuming import QUIET_S
+from partq_spark.consuming.consumer import QUIET_S
 from partq_spark.flow.claims import View
 from partq_spark.idle import Pace
 from tests.flow.consuming.world import Query, World, begun

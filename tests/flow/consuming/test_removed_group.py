@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pytest
 
 from coordinator.facts import facts_of
-from partq_spark import groups
 from partq_spark.errors import Conflict, Fenced, Invalid
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore, FenceRefused
 from partq_spark.flow.model import Owner
@@ -16,6 +15,7 @@ from partq_spark.log import admin
 from partq_spark.log.groups import remove_group
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.memory import MemoryStore
+from partq_spark.operations import groups
 from tests.flow.consuming.world import Query, World, begun
 from tests.flow.session.world import KEY
 

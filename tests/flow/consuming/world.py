@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from coordinator.facts import GroupFacts, facts_of
 from partq_spark import offsets
-from partq_spark.consuming import Consumer
+from partq_spark.consuming.consumer import Consumer
+from partq_spark.consuming.flow_planning import Spans
+from partq_spark.consuming.joining import create_group
 from partq_spark.errors import PartqError, Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.membership import Membership
@@ -24,8 +26,6 @@ from partq_spark.flow.order import Milestones
 from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.solo import SoloSession
 from partq_spark.flow.stores.memory import MemoryOwnership
-from partq_spark.flow_planning import Spans
-from partq_spark.joining import create_group
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig, group_start
 from partq_spark.log.partitioner import partition_of

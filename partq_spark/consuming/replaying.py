@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from partq_spark.consuming.flow_planning import Spans
 from partq_spark.flow.checkpoints import Checkpoint
 from partq_spark.flow.claims import View
-from partq_spark.flow_planning import Spans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,26 +16,27 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from partq_spark import flow_planning, offsets
-from partq_spark.acknowledged import Acknowledged
-from partq_spark.available_now import Outlook, Target
-from partq_spark.enrolment import Enrolment, Join
+from partq_spark import offsets
+from partq_spark.consuming import flow_planning
+from partq_spark.consuming.acknowledged import Acknowledged
+from partq_spark.consuming.available_now import Outlook, Target
+from partq_spark.consuming.enrolment import Enrolment, Join
+from partq_spark.consuming.flow_planning import Plan, Spans, Unacknowledged
+from partq_spark.consuming.looks import Announced, Quiet
+from partq_spark.consuming.patience import Patience
+from partq_spark.consuming.replaying import repetition
 from partq_spark.errors import Invalid, Unavailable
 from partq_spark.flow.claims import Claim, View
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.membership import Membership
 from partq_spark.flow.order import LOOK_S, Order
-from partq_spark.flow_planning import Plan, Spans, Unacknowledged
 from partq_spark.idle import Pace
 from partq_spark.log import tree
 from partq_spark.log.model import Head
 from partq_spark.log.queue import Queue
-from partq_spark.looks import Announced, Quiet
 from partq_spark.notify import Address
 from partq_spark.offsets import BatchEnd, Span
 from partq_spark.options import SourceOptions
-from partq_spark.patience import Patience
-from partq_spark.replaying import repetition
 
 T = TypeVar("T")
 

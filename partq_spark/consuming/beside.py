@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from partq_spark.consuming import Consumer
+from partq_spark.consuming.consumer import Consumer
+from partq_spark.consuming.joining import BEAT_S
 from partq_spark.errors import Invalid, PartqError, Unavailable
 from partq_spark.flow.claims import Position
 from partq_spark.flow.heartbeat import Heartbeat
 from partq_spark.flow.lifeline import Lifeline, Sign
-from partq_spark.joining import BEAT_S
 from partq_spark.notify import PAGE, Mailbox, Message
 
 BESIDE_S: Final = 0.5

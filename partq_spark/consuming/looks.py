@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from partq_spark.flow_planning import Plan, Spans
+from partq_spark.consuming.flow_planning import Plan, Spans
 from partq_spark.offsets import BatchEnd
 
 

@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 
 from partq_spark.errors import Invalid, PartqError, Unavailable
 from partq_spark.log import writers
-from partq_spark.log.publish import Identity, Published, Stage, StagedSegment, check_floor, check_quota, stage_of
+from partq_spark.log.publish import Identity, Published, check_floor, check_quota
 from partq_spark.log.queue import Backoff, Queue
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import RUN_BYTES, Stager, check_keys
+from partq_spark.log.staged import Stage, StagedSegment, stage_of
 from partq_spark.log.topics import Attraction, checked_topic
 from partq_spark.objects.api import ObjectStore
 

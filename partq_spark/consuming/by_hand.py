@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from partq_spark.consuming.flow_planning import Spans
 from partq_spark.errors import Invalid
 from partq_spark.flow.claims import Claim, Position
-from partq_spark.flow_planning import Spans
 from partq_spark.offsets import Span
 
 

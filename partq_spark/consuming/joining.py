@@ -10,9 +10,9 @@ import logging
 import shlex
 from collections.abc import Callable
 
-from partq_spark import groups, planning
+from partq_spark import planning
 from partq_spark.connect import open_queue, shared_store
-from partq_spark.consuming import Consumer
+from partq_spark.consuming.consumer import Consumer
 from partq_spark.errors import Invalid
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.effects import Effects
@@ -24,6 +24,7 @@ from partq_spark.flow.solo import SoloSession
 from partq_spark.flow.stores import open_ownership
 from partq_spark.log.model import Head, at, group_start
 from partq_spark.log.queue import Queue
+from partq_spark.operations import groups
 from partq_spark.options import GroupOptions, Place, SourceOptions, Target
 from partq_spark.timestamps import format_rfc3339
 

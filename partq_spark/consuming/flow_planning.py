@@ -1,6 +1,6 @@
 """Where a flow is with its partitions, and what its next micro-batch takes of them. Pure: no I/O, no clock, no pyspark.
 
-What a flow has is a `View` of its session, what it did is in the offset that Spark starts from; `consuming` gets both.
+What a flow has is a `View` of its session, what it did is in the offset that Spark starts from; `consumer` gets both.
 """
 
 from __future__ import annotations

@@ -10,14 +10,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from partq_spark.batch_times import BatchTimes
-from partq_spark.by_hand import GivenOut
-from partq_spark.enrolment import Enrolment
+from partq_spark.consuming.batch_times import BatchTimes
+from partq_spark.consuming.by_hand import GivenOut
+from partq_spark.consuming.enrolment import Enrolment
+from partq_spark.consuming.flow_planning import Spans, left_out
 from partq_spark.errors import Invalid
 from partq_spark.flow.claims import Position, View
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.membership import Membership
-from partq_spark.flow_planning import Spans, left_out
 from partq_spark.log.queue import Queue
 from partq_spark.offsets import BatchEnd
 from partq_spark.options import GroupOptions

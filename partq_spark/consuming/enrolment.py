@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from partq_spark import offsets
+from partq_spark.consuming.patience import Patience
 from partq_spark.errors import Invalid
 from partq_spark.flow.checkpoint import removed
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
@@ -22,7 +23,6 @@ from partq_spark.log.model import Head
 from partq_spark.log.queue import Queue
 from partq_spark.offsets import BatchEnd
 from partq_spark.options import GroupOptions
-from partq_spark.patience import Patience
 
 BIND_WAIT_S: Final = 5.0
 """For a coordinator's answer. A flow that got none looks on at every trigger."""

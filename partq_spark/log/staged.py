@@ -1,0 +1,61 @@
+"""What tasks write before anything is published, as values: what they must know for it, and what is durable then.
+
+`segment` writes it, `publish` makes it visible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from partq_spark.log.model import Head
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """What a task must know to stage messages for a queue: taken from the head once, on the driver."""
+
+    namespace: str
+    queue: str
+    queue_id: str
+    sequence: int
+    generation: int
+    partitions: int
+    max_message_bytes: int
+
+
+class StagedSlice(NamedTuple):
+    """One run of one partition in a staged segment, without offsets: those come with the publish."""
+
+    partition: int
+    start: int  # first byte in the segment
+    length: int  # bytes
+    rows: int
+    xxh3: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagedSegment:
+    """One task's messages, durable but not yet published."""
+
+    name: str
+    headers: bool
+    slices: tuple[StagedSlice, ...]
+    bytes: int
+
+    @property
+    def rows(self) -> int:
+        return sum(piece.rows for piece in self.slices)
+
+
+def stage_of(head: Head) -> Stage:
+    """What tasks need to stage for a queue with this head."""
+    return Stage(
+        namespace=head.namespace,
+        queue=head.queue,
+        queue_id=head.queue_id,
+        sequence=head.sequence,
+        generation=head.layout.generation,
+        partitions=head.partitions,
+        max_message_bytes=head.config.max_message_bytes,
+    )
