@@ -116,7 +116,6 @@ def join_group(
         beat_interval_s=BEAT_S,
         checkpoint_interval_s=interval_s if interval_s is not None else default_checkpoint_interval_s(target.store),
         keep_offsets=group.keep_offsets,
-        max_delivered_unacked=options.max_delivered_unacked,
     )
 
     def start_of(partition: int) -> int:

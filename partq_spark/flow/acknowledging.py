@@ -1,25 +1,23 @@
 """Writing down how far a flow is: the checkpoints of its partitions, then its record, which says what they have.
 
-When it is time, and in which order, is known here; what was delivered and acknowledged is `hand`'s. A write that
-arrives late harms nobody: a checkpoint has its own condition, and an instance whose report got lost is over.
+In which order is known here; when it is time is `written`'s, what was delivered and acknowledged is `hand`'s. A write
+that arrives late harms nobody: a checkpoint has its own condition, and an instance whose report got lost is over.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from partq_spark.errors import Fenced, Unavailable
 from partq_spark.flow.binding import Life
-from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.flow.effects import Effects
-from partq_spark.flow.hand import Hand, Holding
+from partq_spark.flow.hand import Hand
 from partq_spark.flow.model import Delivery, GroupKey, GroupState
-from partq_spark.flow.order import passes
-from partq_spark.flow.others import by_checkpoints, by_records
-from partq_spark.flow.settings import SessionSettings
+from partq_spark.flow.others import by_records
 from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
+from partq_spark.flow.written import Written
 
 _log = logging.getLogger("partq.flow")
 
@@ -42,35 +40,31 @@ class Acknowledger:
     def __init__(
         self,
         ownership: OwnershipStore,
-        checkpoints: CheckpointStore,
         key: GroupKey,
         flow: str,
         hand: Hand,
-        settings: SessionSettings,
+        written: Written,
         effects: Effects,
         *,
+        keep_offsets: bool,
         start_of: Callable[[int], int],
-        milestones: Callable[[int], Sequence[int]],
     ) -> None:
         self._ownership = ownership
-        self._checkpoints = checkpoints
         self._key = key
         self._flow = flow
         self._hand = hand
-        self._settings = settings
+        self._written = written
         self._effects = effects
+        self._keep_offsets = keep_offsets
         self._start_of = start_of
-        self._milestones = milestones
 
     def acknowledged(self, partitions: Collection[int], state: GroupState | None) -> Mapping[int, int]:
         """How far each is acknowledged, whoever has it: see `Session.acknowledged`."""
-        own = self._hand.written(partitions)
-        others = [partition for partition in partitions if partition not in own]
-        if not others:
-            return own
-        if self._settings.keep_offsets:
-            return {**by_checkpoints(self._checkpoints, others, self._start_of), **own}
-        return {**by_records(state, self._ownership.read_flows(self._key), others, self._start_of), **own}
+
+        def by_their_records(others: Collection[int]) -> Mapping[int, int]:
+            return by_records(state, self._ownership.read_flows(self._key), others, self._start_of)
+
+        return self._written.acknowledged(partitions, elsewhere=None if self._keep_offsets else by_their_records)
 
     def write(self, life: Life, *, everything: bool) -> None:
         """Write what is due, or all of it. A partition whose checkpoint is somebody else's is given up.
@@ -82,12 +76,12 @@ class Acknowledger:
             if holding.checkpoint is None:
                 continue
             try:
-                written = self._acknowledge(holding, holding.checkpoint, everything)
+                moved = self._written.advance(holding, everything=everything)
             except Fenced as error:
                 _log.info("flow %s of group %s lost partition %d: %s", self._flow, self._key, partition, error)
                 self._hand.lose(partition)
                 continue
-            if holding.entry != holding.reported and (written or holding.paused or holding.reported is None):
+            if holding.entry != holding.reported and (moved or holding.paused or holding.reported is None):
                 entries[partition] = holding.entry
         if entries and life.is_alive(self._effects.now_s()):
             self.report(life, entries)
@@ -139,17 +133,3 @@ class Acknowledger:
             _log.debug("flow %s of group %s could not say %r: %s", self._flow, self._key, text, error)
         else:
             life.note = text
-
-    def _acknowledge(self, holding: Holding, checkpoint: Checkpoint, everything: bool) -> bool:
-        """Move the checkpoint if it is time; whether it was. At once where a handoff or another partition waits."""
-        if holding.done <= holding.acknowledged:
-            return False
-        now_s = self._effects.now_s()
-        due = everything or holding.paused or now_s - holding.written_s >= self._settings.checkpoint_interval_s
-        if not due and not passes(self._milestones(checkpoint.partition), holding.acknowledged, holding.done):
-            return False
-        if self._settings.keep_offsets:
-            holding.checkpoint = self._checkpoints.update_checkpoint(checkpoint, holding.done)
-        holding.acknowledged = holding.done
-        holding.written_s = now_s
-        return True

@@ -45,6 +45,10 @@ class Checkpoint:
         """Of a group that was removed: nothing of it counts but the epoch, which is nobody's."""
         return self.owner is None and self.offset is None and self.redelivered_below == 0 and not self.rewound
 
+    def is_of(self, queue_id: str, owner: Owner | None, epoch: int) -> bool:
+        """Exactly this queue's, flow's, instance's and epoch's."""
+        return (self.queue_id, self.owner, self.epoch) == (queue_id, owner, epoch)
+
 
 def acknowledged_to(checkpoint: Checkpoint | None, start: int) -> int:
     """The offset before which a group has acknowledged everything of a partition: `start`, where the group begins in

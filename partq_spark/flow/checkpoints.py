@@ -292,7 +292,7 @@ class CheckpointStore:
 
     def _is_fence(self, found: Checkpoint, to: Owner | None, epoch: int) -> bool:
         """The fence that is asked for is in place already."""
-        return found.queue_id == self._queue_id and found.epoch == epoch and found.owner == to
+        return found.is_of(self._queue_id, to, epoch)
 
     def _may_fence(self, found: Checkpoint, to: Owner | None, epoch: int, replaces: Owner | None) -> bool:
         """Epochs grow; only a flow that comes back as a new instance takes its former instance's place at the same."""
@@ -302,7 +302,7 @@ class CheckpointStore:
 
     def _is_held(self, found: Checkpoint, held: Checkpoint) -> bool:
         """The same queue, flow, instance and epoch: whoever wrote meanwhile was this very owner."""
-        return (found.queue_id, found.owner, found.epoch) == (held.queue_id, held.owner, held.epoch)
+        return found.is_of(held.queue_id, held.owner, held.epoch)
 
     def _is_rewound(self, found: Checkpoint, before: Checkpoint, offset: int) -> bool:
         """The rewind that went out before its answer was lost has arrived."""

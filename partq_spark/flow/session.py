@@ -28,6 +28,7 @@ from partq_spark.flow.hand import Hand, Holding
 from partq_spark.flow.model import Delivery, GroupKey, GroupState, Owner
 from partq_spark.flow.settings import SessionSettings, checked_flow_name
 from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
+from partq_spark.flow.written import Written
 from partq_spark.objects.api import Unchanged
 
 __all__ = ["Session", "SessionSettings"]
@@ -69,23 +70,24 @@ class Session:
         self._flow = flow = checked_flow_name(flow)
         self._settings = settings if settings is not None else SessionSettings()
         self._effects = effects if effects is not None else Effects()
-        self._start_of = start_of
         timeout_s = self._settings.session_timeout_s
         self._binder = Binder(ownership, key, queue_id, flow, session_timeout_s=timeout_s, effects=self._effects)
         self._life: Life | None = None
         self._state: GroupState | None = None
         self._state_token: str | None = None
         self._hand = Hand()
+        self._written = Written(
+            checkpoints, self._hand, self._settings, self._effects, start_of=start_of, milestones=milestones
+        )
         self._acknowledger = Acknowledger(
             ownership,
-            checkpoints,
             key,
             flow,
             self._hand,
-            self._settings,
+            self._written,
             self._effects,
+            keep_offsets=self._settings.keep_offsets,
             start_of=start_of,
-            milestones=milestones,
         )
 
     def __repr__(self) -> str:
@@ -266,11 +268,6 @@ class Session:
         """
         return self._acknowledger.acknowledged(partitions, self._state)
 
-    def room(self) -> int | None:
-        """How many more messages may be delivered before some are acknowledged; None: any number."""
-        bound = self._settings.max_delivered_unacked
-        return None if bound is None else max(bound - sum(self.in_hand().values()), 0)
-
     def in_hand(self) -> Mapping[int, int]:
         """Messages of each partition that were delivered and are not acknowledged."""
         return self._hand.unacknowledged()
@@ -282,8 +279,8 @@ class Session:
     # --- a guard; the others are `Life.is_alive` and `Hand.is_same_epoch` --------------------------------------------
 
     def _names_me(self, checkpoint: Checkpoint, me: Owner, epoch: int) -> bool:
-        """Exactly this flow, instance, epoch and queue."""
-        return (checkpoint.queue_id, checkpoint.owner, checkpoint.epoch) == (self._queue_id, me, epoch)
+        """What the state grants is this very instance's by the checkpoint, too."""
+        return checkpoint.is_of(self._queue_id, me, epoch)
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -358,8 +355,7 @@ class Session:
                 if self._hand.doubts_for_s(partition, self._state_token, now_s) >= patience_s:
                     life.end(f"the checkpoint of partition {partition} does not name it, although the state does")
                 continue
-            start = checkpoint.offset if checkpoint.offset is not None else self._start_of(partition)
-            fresh.append((self._hand.offered(checkpoint, grant, start), checkpoint))
+            fresh.append((self._hand.offered(checkpoint, grant, self._written.begin(checkpoint)), checkpoint))
         if fresh:
             self._acknowledger.report(life, {checkpoint.partition: holding.entry for holding, checkpoint in fresh})
         for holding, checkpoint in fresh:

@@ -28,7 +28,6 @@ class SessionSettings:
     beat_interval_s: float = 1.0
     checkpoint_interval_s: float = 1.0
     keep_offsets: bool = True
-    max_delivered_unacked: int | None = None  # messages, over all partitions; see `Session.room`
 
     def __post_init__(self) -> None:
         if not 0 < self.beat_interval_s <= self.session_timeout_s / 3:

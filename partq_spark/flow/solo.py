@@ -21,9 +21,8 @@ from partq_spark.flow.claims import Binding, Position, Standing, View
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.hand import Hand, Holding
 from partq_spark.flow.model import GroupKey, Owner
-from partq_spark.flow.order import passes
-from partq_spark.flow.others import by_checkpoints
 from partq_spark.flow.settings import SessionSettings
+from partq_spark.flow.written import Written
 from partq_spark.log import layouts
 from partq_spark.log.model import Head
 
@@ -58,9 +57,11 @@ class SoloSession:
         self._settings = settings if settings is not None else SessionSettings()
         self._effects = effects if effects is not None else Effects()
         self._head = head
-        self._milestones = milestones
         self._start_of = start_of
         self._hand = Hand()
+        self._written = Written(
+            checkpoints, self._hand, self._settings, self._effects, start_of=start_of, milestones=milestones
+        )
         self._me: Owner | None = None
         self._verified_s = 0.0
 
@@ -217,10 +218,7 @@ class SoloSession:
         self._write(everything=True)
 
     def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
-        """As `Session.acknowledged`; of what this flow does not have the checkpoint says it."""
-        own = self._hand.written(partitions)
-        others = [partition for partition in partitions if partition not in own]
-        return {**by_checkpoints(self._checkpoints, others, self._start_of), **own} if others else own
+        return self._written.acknowledged(partitions)
 
     def in_hand(self) -> Mapping[int, int]:
         return self._hand.unacknowledged()
@@ -252,7 +250,7 @@ class SoloSession:
             found = listed.get(partition)
             if found is not None and self._is_rewound(found, me, holding.epoch):
                 rewound.append(partition)
-            elif found is None or not self._is_mine(found, me, holding.epoch):
+            elif found is None or not found.is_of(self._queue_id, me, holding.epoch):
                 raise Fenced(self._taken_over(partition, found))
         for partition in rewound:
             self._take_again(me, partition)
@@ -289,13 +287,9 @@ class SoloSession:
         raise Fenced(self._taken_over(partition, self._checkpoints.read(partition)))
 
     def _hold(self, checkpoint: Checkpoint) -> None:
-        start = checkpoint.offset if checkpoint.offset is not None else self._start_of(checkpoint.partition)
+        start = self._written.begin(checkpoint)
         holding = Holding(epoch=checkpoint.epoch, delivered=start, done=start, acknowledged=start)
         self._hand.take(holding, checkpoint, self._effects.now_s())
-
-    def _is_mine(self, found: Checkpoint, me: Owner, epoch: int) -> bool:
-        """A guard: exactly this flow, instance, epoch and queue."""
-        return (found.queue_id, found.owner, found.epoch) == (self._queue_id, me, epoch)
 
     def _is_rewound(self, found: Checkpoint, me: Owner, epoch: int) -> bool:
         """A guard: taken away for nobody, and by nobody else since. `me`: taken again, and the answer was lost. A
@@ -324,24 +318,14 @@ class SoloSession:
         me = self._me
         if me is None:
             return
-        now_s = self._effects.now_s()
         for partition, holding in self._hand.holdings.items():
-            if holding.checkpoint is None or holding.done <= holding.acknowledged:
-                continue
-            due = everything or now_s - holding.written_s >= self._settings.checkpoint_interval_s
-            if not due and not passes(self._milestones(partition), holding.acknowledged, holding.done):
-                continue
-            if self._settings.keep_offsets:
-                try:
-                    holding.checkpoint = self._checkpoints.update_checkpoint(holding.checkpoint, holding.done)
-                except Fenced as error:
-                    found = self._checkpoints.read(partition)
-                    if found is not None and self._is_rewound(found, me, holding.epoch):
-                        self._verified_s = -math.inf  # the next look takes it again; this comes again from there
-                        continue
+            try:
+                self._written.advance(holding, everything=everything)
+            except Fenced as error:
+                found = self._checkpoints.read(partition)
+                if found is None or not self._is_rewound(found, me, holding.epoch):
                     raise Fenced(self._taken_over(partition, found)) from error
-            holding.acknowledged = holding.done
-            holding.written_s = now_s
+                self._verified_s = -math.inf  # the next look takes it again; this comes again from there
 
     def _view(self, me: Owner) -> View:
         lost, updates = self._hand.tell_once()

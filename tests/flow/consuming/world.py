@@ -186,7 +186,6 @@ class Query:
             session_timeout_s=group.session_timeout_s,
             keep_offsets=group.keep_offsets,
             checkpoint_interval_s=1.0 if group.checkpoint_interval_s is None else group.checkpoint_interval_s,
-            max_delivered_unacked=self.options.max_delivered_unacked,
         )
 
         def start_of(partition: int) -> int:

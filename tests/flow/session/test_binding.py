@@ -13,7 +13,7 @@ from partq_spark.flow.model import Delivery, Flow, GroupSettings, GroupState, Ow
 from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.stores.memory import MemoryServer
 from partq_spark.objects import open_store
-from tests.flow.session.world import KEY, QUEUE_ID, SETTINGS, World, bound, with_settings
+from tests.flow.session.world import KEY, QUEUE_ID, SETTINGS, World, bound
 
 # --- the answer -------------------------------------------------------------------------------------------------------
 
@@ -358,17 +358,6 @@ def test_what_a_record_says_and_what_a_process_knows_are_merged() -> None:
     own = {0: one(1, 7), 1: one(1, 20), 2: one(4, 20), 4: one(1, 1)}
     assert claims.merged(stored, own, by_itself=True) == {**stored, 0: one(1, 7), 2: one(4, 20), 4: one(1, 1)}
     assert claims.merged(stored, own, by_itself=False) == {**stored, 2: one(4, 20), 4: one(1, 1)}
-
-
-def test_the_room_that_is_left_can_be_asked_for(world: World) -> None:
-    a = world.flow("a", with_settings(max_delivered_unacked=10))
-    bound(a)
-    assert a.session.room() == 10
-    assert a.deliver(0, 8)
-    assert a.session.room() == 2
-    a.acknowledge(0, 5)
-    assert a.session.room() == 7
-    assert world.flow("b").session.room() is None
 
 
 def test_a_bind_that_fails_leaves_nobody_bound() -> None:
