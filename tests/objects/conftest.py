@@ -20,6 +20,9 @@ from tests.support.servers import Azurite
 PAGE_SIZE = 7
 """Small, so that listings have pages."""
 
+SMALL = bytes(range(256)) * 4
+LARGE = bytes(range(251)) * 1000  # far over what the local store copies instead of mapping
+
 _EVERY_STORE = ["memory", "retrying", "local", pytest.param("azure", marks=pytest.mark.azurite)]
 _SHARED_STORES = ["local", pytest.param("azure", marks=pytest.mark.azurite)]
 

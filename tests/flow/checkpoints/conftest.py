@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from partq_spark.errors import Unavailable
-from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.model import GroupKey, Owner
 from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
@@ -123,3 +123,9 @@ def checkpoints_in(store: ObjectStore, queue_id: str = QUEUE_ID) -> CheckpointSt
     """As one process sees them, without real pauses."""
     effects = Effects(sleep=lambda _: None)
     return CheckpointStore(store, KEY, queue_id, effects=effects, time_us=lambda: TIME_US)
+
+
+def held(found: Checkpoint | None) -> Checkpoint:
+    """What was found, which must be there."""
+    assert found is not None
+    return found

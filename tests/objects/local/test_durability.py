@@ -1,0 +1,167 @@
+"""The local store after power loss and crashes: what is synced before success is reported, and what may be swept."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from partq_spark.errors import Unavailable
+from partq_spark.objects import Document, local_files
+from partq_spark.objects.local import LocalStore
+from tests.objects import processes
+from tests.objects.local.conftest import files
+
+# ---- power loss: what is synced before success is reported
+
+
+class Calls:
+    """The order of the calls that make something durable or visible, with what they were about."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        self.seen: list[str] = []
+
+        def note(name: str, about: Callable[..., str]) -> None:
+            real = getattr(os, name)
+
+            def call(*args: object, **kwargs: object) -> object:
+                self.seen.append(f"{name} {about(*args)}")
+                return real(*args, **kwargs)
+
+            monkeypatch.setattr(os, name, call)
+
+        def path_of(fd: int) -> str:
+            path = str(Path(f"/proc/self/fd/{fd}").readlink())
+            if "/.tmp-" in path:
+                return "temporary"
+            return os.path.relpath(path, root)
+
+        note("fsync", path_of)
+        note("link", lambda _source, name: str(name))
+        note("rename", lambda _source, name: str(name))
+        note("unlink", lambda name: "temporary" if str(name).startswith(".tmp-") else str(name))
+
+
+def test_everything_is_synced_before_success(store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.create("q/first", b"x")
+    etag = store.swap("q/doc", b'{"n":0}', expected=None)
+    calls = Calls(monkeypatch, root)
+    store.create("q/object", b"x")
+    assert calls.seen == ["fsync temporary", "link object", "unlink temporary", "fsync q"]
+    calls.seen.clear()
+    store.swap("q/new", b'{"n":1}', expected=None)
+    assert calls.seen == ["fsync temporary", "link new", "unlink temporary", "fsync q"]
+    calls.seen.clear()
+    etag = store.swap("q/doc", b'{"n":1}', expected=etag)
+    assert calls.seen == ["fsync temporary", "rename doc", "fsync q"]
+    calls.seen.clear()
+    store.remove("q/doc", expected=etag)
+    assert calls.seen == ["unlink doc", "fsync q"]
+    calls.seen.clear()
+    store.delete("q/object")
+    assert calls.seen == ["unlink object", "fsync q"]
+
+
+def test_new_folders_are_synced_up_to_one_that_was_there(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(monkeypatch, root)
+    store.create("a/b/c/object", b"x")
+    assert calls.seen[:4] == ["fsync a/b", "fsync a", "fsync .", "fsync .."]
+    assert calls.seen[4:] == ["fsync temporary", "link object", "unlink temporary", "fsync a/b/c"]
+
+
+def test_folders_that_another_process_just_made_are_synced_too(
+    root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "a/b").mkdir(parents=True)  # by a process that had no time yet to sync what it made
+    calls = Calls(monkeypatch, root)
+    store.swap("a/b/doc", b"{}", expected=None)
+    assert calls.seen[:3] == ["fsync a", "fsync .", "fsync .."]
+
+
+def test_a_write_back_that_failed_early_is_not_taken_for_success(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+
+    def fail(_: int) -> None:
+        failed.set()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(local_files, "_SYNC_EVERY_BYTES", 1000)
+    monkeypatch.setattr(os, "fdatasync", fail)  # a disk cannot be made to break on demand
+
+    def write_and_wait() -> None:
+        with store.writer("q/object") as writer:
+            writer.write(b"x" * 2000)
+            assert failed.wait(10)  # from here on the kernel would report success
+
+    with pytest.raises(Unavailable, match=r"q/object.*EIO"):
+        write_and_wait()
+    assert files(root) == []
+
+
+def test_long_objects_are_written_back_while_they_grow(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    fdatasync = os.fdatasync
+
+    def noted(fd: int) -> None:
+        synced.append(os.fstat(fd).st_size)
+        fdatasync(fd)
+
+    monkeypatch.setattr(local_files, "_SYNC_EVERY_BYTES", 1_000_000)
+    monkeypatch.setattr(os, "fdatasync", noted)
+    with store.writer("object") as writer:
+        for _ in range(8):
+            writer.write(b"x" * 500_000)
+            time.sleep(0.01)  # a task that computes
+    assert synced
+    assert min(synced) < 4_000_000
+    assert len(store.read("object")) == 4_000_000
+
+
+# ---- crashes
+
+
+@pytest.mark.crash
+def test_a_killed_process_leaves_whole_objects_and_what_can_be_swept(store: LocalStore, root: Path) -> None:
+    rng = random.Random(7)
+    for _ in range(4):
+        ready = multiprocessing.get_context("spawn").Event()
+        process = processes.start(processes.create_without_end, store.url, ready)
+        assert ready.wait(30)
+        time.sleep(rng.uniform(0.0, 0.08))
+        process.kill()
+        process.join(10)
+        for info in store.list("crash/"):
+            if info.name == "crash/document":
+                document = store.load(info.name)
+                assert isinstance(document, Document)
+                assert json.loads(document.body)["value"] >= 0
+                store.remove(info.name, expected=document.etag)
+            else:
+                assert store.read(info.name) == b"".join(processes.content_of(info.name))
+    left = [name for name in files(root) if "/.tmp-" in name]
+    assert store.sweep_temporary(3600) == 0
+    assert store.sweep_temporary(0) == len(left)
+    assert not [name for name in files(root) if "/.tmp-" in name]
+
+
+def test_a_writer_whose_file_was_swept_publishes_nothing(store: LocalStore, root: Path) -> None:
+    def write_and_sweep() -> None:
+        with store.writer("q/object") as writer:
+            writer.write(b"x")
+            assert store.sweep_temporary(0) == 1
+
+    with pytest.raises(Unavailable, match="q/object"):
+        write_and_sweep()
+    assert files(root) == []
