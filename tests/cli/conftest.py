@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -68,3 +71,22 @@ def orders(partq: Partq) -> Partq:
 def json_lines(rows: Iterable[object]) -> str:
     """One line of JSON per row."""
     return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def written(path: Path, content: str | bytes) -> Path:
+    """`path` with this content; gzipped if its name says so."""
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def parquet(path: Path, **columns: Any) -> Path:
+    """`path` as a Parquet file with these columns."""
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def nothing_is_published(partq: Partq) -> bool:
+    """Whether the queue `orders` is as it was made."""
+    shown = partq.json("queue", "describe", "orders")
+    return bool(shown["messages"] == 0 and shown["head"]["sequence"] == 1)

@@ -12,8 +12,7 @@ from partq_spark import offsets
 from partq_spark.errors import ObjectMissing, Unavailable
 from partq_spark.options import Place
 from partq_spark.timestamps import parse_rfc3339
-from tests.flow.consuming.test_sharing import delivered, expected
-from tests.flow.consuming.world import Query, World, begun
+from tests.flow.consuming.world import Query, World, begun, delivered, expected
 from tests.flow.session.world import KEY
 
 # --- AvailableNow -----------------------------------------------------------------------------------------------------

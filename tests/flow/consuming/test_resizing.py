@@ -12,9 +12,8 @@ from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.log import admin
 from tests.flow.consuming.resizing import Resizing
 from tests.flow.consuming.test_by_hand import acknowledge, by_hand
-from tests.flow.consuming.test_sharing import delivered, expected
 from tests.flow.consuming.test_solo import solo
-from tests.flow.consuming.world import Query, begun
+from tests.flow.consuming.world import Query, begun, delivered, expected
 from tests.flow.session.world import KEY
 
 SLOW = "1000s"  # a checkpoint interval that never comes

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.flow.consuming.resizing import Resizing
-from tests.flow.consuming.test_sharing import delivered, expected
-from tests.flow.consuming.world import Query, begun
+from tests.flow.consuming.world import Query, begun, delivered, expected
 
 FLOWS = ("a", "b", "c")
 

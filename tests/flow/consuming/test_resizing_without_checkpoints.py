@@ -8,8 +8,7 @@ import pytest
 
 from tests.flow.consuming.resizing import Resizing
 from tests.flow.consuming.test_resizing import until
-from tests.flow.consuming.test_sharing import delivered, expected
-from tests.flow.consuming.world import begun
+from tests.flow.consuming.world import begun, delivered, expected
 
 
 @pytest.mark.conformance("RES-03")

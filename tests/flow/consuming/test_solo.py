@@ -10,8 +10,7 @@ import pytest
 from partq_spark.errors import Fenced, Unavailable
 from partq_spark.log import admin
 from partq_spark.objects.api import Document, ObjectInfo, Unchanged
-from tests.flow.consuming.test_sharing import delivered, expected
-from tests.flow.consuming.world import Query, World, begun
+from tests.flow.consuming.world import Query, World, begun, delivered, expected
 from tests.flow.session.world import KEY
 
 

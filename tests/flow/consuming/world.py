@@ -7,6 +7,7 @@ started again. The coordinator is the real one, as in the world of sessions.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -346,3 +347,13 @@ def begun(world: World, *queries: Query) -> Sequence[Query]:
         assert query.trigger()
         assert query.rows == []
     return queries
+
+
+def delivered(*queries: Query) -> Counter[tuple[int, int]]:
+    """How often each partition and offset came, to any of the queries."""
+    return Counter((row.partition, row.offset) for query in queries for row in query.rows)
+
+
+def expected(world: World) -> Counter[tuple[int, int]]:
+    """Everything that the queue has, once."""
+    return Counter((p, offset) for p, end in enumerate(world.queue.refresh().next) for offset in range(end))

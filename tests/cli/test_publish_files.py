@@ -1,0 +1,197 @@
+"""`partq publish --file`: what rows of files become, what is refused, and what is reported."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from partq_spark.cli import messages as messages_module
+from tests.cli.conftest import Partq, json_lines, nothing_is_published, parquet, written
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.json", "A.JSON", "a.b.jsonl.gz", "a.json.gz"])
+def test_json_lines_files(orders: Partq, tmp_path: Path, name: str) -> None:
+    orders("publish", "orders", "--file", written(tmp_path / name, '{"key":"a","value":"1"}\n{"value":"2"}\n'))
+    assert orders.messages("orders") == [("a", "1"), (None, "2")]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "A.CSV", "a.csv.gz"])
+def test_csv_files_with_a_value_hold_messages(orders: Partq, tmp_path: Path, name: str) -> None:
+    content = 'value,key\r\nplain,a\r\n"two\nlines, ""quoted""",\r\n\r\n007,1.50\r\n'
+    orders("publish", "orders", "--file", written(tmp_path / name, content))
+    assert orders.messages("orders") == [("a", "plain"), (None, 'two\nlines, "quoted"'), ("1.50", "007")]
+
+
+def test_parquet_files_with_a_value_hold_messages(orders: Partq, tmp_path: Path) -> None:
+    headers = pa.array([[("h", b"\xff")], None], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+    path = parquet(
+        tmp_path / "a.parquet",
+        key=pa.array([17, None], pa.int64()),
+        value=[b"\xff\x00", b""],
+        headers=headers,
+        offset=[1, 2],
+    )
+    orders("publish", "orders", "--file", path)
+    first, second = orders.browse("orders")
+    assert (first["key"], first["value"], first["value_encoding"]) == ("17", "/wA=", "base64")
+    assert first["headers"] == [{"key": "h", "value": "/w==", "value_encoding": "base64"}]
+    assert (second["key"], second["value"], second["headers"]) == (None, "", None)
+
+
+def test_rows_of_any_other_table_become_json(orders: Partq, tmp_path: Path) -> None:
+    content = 'tail,flight,delay,origin,note\nN1,15,-3.50,JFK,"say ""hi"""\n,007,1e5,EWR,\n'
+    done = orders("publish", "orders", "--file", written(tmp_path / "a.csv", content), "--key-column", "tail")
+    assert done.stdout.startswith(f"Published 2 messages from {tmp_path}/a.csv to queue 'orders'")
+    assert done.stdout.splitlines()[0].endswith(": each row as a JSON object, key from 'tail'.")
+    assert orders.messages("orders") == [
+        ("N1", '{"tail":"N1","flight":15,"delay":-3.50,"origin":"JFK","note":"say \\"hi\\""}'),
+        (None, '{"tail":null,"flight":"007","delay":"1e5","origin":"EWR","note":null}'),
+    ]
+
+
+def test_rows_of_parquet_become_json_by_their_types(orders: Partq, tmp_path: Path) -> None:
+    path = parquet(
+        tmp_path / "a.parquet",
+        id=pa.array([1, 2], pa.int64()),
+        price=pa.array([Decimal("1.50"), None], pa.decimal128(5, 2)),
+        tags=pa.array([["a", "b"], None], pa.list_(pa.string())),
+    )
+    orders("publish", "orders", "--file", path, "--key-column", "id")
+    assert orders.messages("orders") == [
+        ("1", '{"id":1,"price":1.50,"tags":["a","b"]}'),
+        ("2", '{"id":2,"price":null,"tags":null}'),
+    ]
+
+
+def test_rows_of_json_lines_are_published_as_they_stand(orders: Partq, tmp_path: Path) -> None:
+    lines = '{"id": 7, "price": 1.50}\n  {"price":2,   "id":null}  \n'
+    orders("publish", "orders", "--file", written(tmp_path / "a.jsonl", lines), "--key-column", "id")
+    assert orders.messages("orders") == [("7", '{"id": 7, "price": 1.50}'), (None, '{"price":2,   "id":null}')]
+
+
+def test_a_column_named_key_is_the_key_unless_another_is_named(orders: Partq, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "key,id,x\na,b,c\n")
+    orders("publish", "orders", "--file", path)
+    orders("publish", "orders", "--file", path, "--key-column", "id")
+    assert [key for key, _ in orders.messages("orders")] == ["a", "b"]
+
+
+def test_the_key_column_works_with_a_value_column_too(orders: Partq, tmp_path: Path) -> None:
+    orders("publish", "orders", "--file", written(tmp_path / "a.csv", "id,value\n1,x\n"), "--key-column", "id")
+    orders("publish", "orders", "--key-column", "id", stdin='{"id":2,"value":"y"}\n')
+    assert orders.messages("orders") == [("1", "x"), ("2", "y")]
+
+
+def test_a_table_that_could_be_meant_in_two_ways_is_refused_with_the_way_out(orders: Partq, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "sensor,value,unit\ns1,20.5,C\n")
+    message = orders.error("publish", "orders", "--file", path, "--key-column", "sensor")
+    assert "'unit' is no part of a message: give --whole-rows" in message
+    orders("publish", "orders", "--file", path, "--key-column", "sensor", "--whole-rows")
+    orders("publish", "orders", "--whole-rows", stdin='{"key":"s2","value":1}\n')
+    assert orders.messages("orders") == [
+        ("s1", '{"sensor":"s1","value":20.5,"unit":"C"}'),
+        ("s2", '{"key":"s2","value":1}'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "reason"),
+    [
+        ("a.csv", "a,b\n1,2\n1,2,3\n", [], "line 3 has 3 fields, the first line names 2 columns"),
+        ("a.csv", 'a,b\n"x\ny",2\n1\n', [], "line 4 has 1 fields"),
+        ("a.csv", 'a,b\n1,2\n"open,3\n4,5\n', [], "line 3 is no CSV (unexpected end of data)"),
+        ("a.csv", 'a,b\n"x"y,2\n', [], "line 2 is no CSV"),
+        ("a.csv", "key,value\na,\n", [], "line 2 has no value"),
+        ("a.csv", "", [], "is empty: the first line of a CSV file names its columns"),
+        ("a.csv", "a,a\n1,2\n", [], "names the column 'a' twice"),
+        ("a.csv", "a,b\n1,2\n", ["--key-column", "c"], "has no column 'c' (--key-column), it has a, b"),
+        ("a.csv", "key,value,headers\na,b,c\n", [], "has a column 'headers': CSV cannot hold them"),
+        ("a.csv", "key,value\n" + "x" * 256 + ",b\n", [], "line 2 has 256 bytes in UTF-8"),
+        ("a.csv", b"a,b\n1,2\n\xff,2\n", [], "line 3 is not UTF-8"),
+        ("a.jsonl", '{"a":1}\n{"b":1}\n', ["--key-column", "a"], "line 2 has no 'a' (--key-column)"),
+        ("a.jsonl", '{"a":1}\n', ["--key-column", "b"], "line 1 has no column 'b'"),
+        ("a.jsonl", '{"value":"a"}\n{"a":1}\n', [], "line 2 has no value"),
+        ("a.parquet", "PAR1 no", [], "is no Parquet file that can be read"),
+    ],
+)
+def test_a_bad_file_is_named_and_nothing_is_published(
+    orders: Partq, tmp_path: Path, name: str, content: str | bytes, options: list[str], reason: str
+) -> None:
+    path = written(tmp_path / name, content)
+    message = orders.error("publish", "orders", "--file", path, *options)
+    assert f"{path} " in message
+    assert reason in message
+    assert nothing_is_published(orders)
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"value": [1, 2]}, "has a column 'value' of type int64"),
+        ({"value": ["a", None]}, "row 2 has no value"),
+        ({"key": [b"\xff"], "value": ["a"]}, "has keys in 'key' that are not UTF-8"),
+        ({"key": [["a"]], "value": ["a"]}, "column 'key' has type list<"),
+        ({"value": ["a"], "headers": ["x"]}, "has a column 'headers' of type string"),
+        ({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}, "column 'm' has type map<"),
+    ],
+)
+def test_columns_of_the_wrong_type_are_named(
+    orders: Partq, tmp_path: Path, columns: dict[str, Any], reason: str
+) -> None:
+    message = orders.error("publish", "orders", "--file", parquet(tmp_path / "a.parquet", **columns))
+    assert reason in message
+    assert nothing_is_published(orders)
+
+
+def test_a_damaged_or_cut_off_gzip_file_is_refused(orders: Partq, tmp_path: Path) -> None:
+    whole = gzip.compress(json_lines({"value": str(i)} for i in range(5000)).encode())
+    for content in (whole[: len(whole) // 2], whole[:50] + b"\x00\x00\x00\x00" + whole[54:], b"no gzip"):
+        path = tmp_path / "a.jsonl.gz"
+        path.write_bytes(content)
+        assert f"{path} cannot be read after line" in orders.error("publish", "orders", "--file", path)
+    assert nothing_is_published(orders)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a", "a.parquet.gz", "a.gz", ".csv"])
+def test_an_unknown_kind_of_file_is_wrong_use(orders: Partq, tmp_path: Path, name: str) -> None:
+    message = orders.misuse("publish", "orders", "--file", written(tmp_path / name, "x"))
+    assert ".csv, .jsonl, .ndjson or .json" in message
+
+
+def test_a_file_that_is_not_there_is_wrong_use(orders: Partq, tmp_path: Path) -> None:
+    assert "does not exist" in orders.misuse("publish", "orders", "--file", tmp_path / "none.csv")
+    assert "is a directory" in orders.misuse("publish", "orders", "--file", tmp_path)
+
+
+def test_a_parquet_file_is_read_in_batches_of_bounded_bytes(
+    orders: Partq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("partq_spark.cli.table_source.CHUNK_BYTES", 10_000)
+    sizes: list[int] = []
+    check = messages_module.check
+
+    def watched(chunk: messages_module.Chunk, *rest: Any) -> None:
+        sizes.append(chunk.batch.nbytes)
+        check(chunk, *rest)
+
+    monkeypatch.setattr(messages_module, "check", watched)
+    values = [os.urandom(1000) for _ in range(200)]
+    orders("publish", "orders", "--file", parquet(tmp_path / "a.parquet", value=values))
+    assert max(sizes) <= 12_000
+    assert len(orders.browse("orders")) == 200
+
+
+def test_json_reports_are_complete(orders: Partq, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "id,x\n1,2\n,3\n")
+    done = json.loads(orders("publish", "orders", "--file", path, "--key-column", "id", "--json").stdout)
+    assert (done["published"], done["already_published"], done["messages"], done["without_key"]) == (True, False, 2, 1)
+    assert done["partitions"] == [{"partition": 0, "messages": 2}]
+    assert done["sequence"] == 2
+    assert done["timestamp"] == orders.browse("orders")[0]["timestamp"]
