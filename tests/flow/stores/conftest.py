@@ -18,6 +18,12 @@ from partq_spark.objects import ObjectStore, open_store
 from partq_spark.objects.azure_access import CONNECTION_STRING
 from tests.support.servers import Azurite, RedisServer
 
+KEY = GroupKey("default", "orders", "billing")
+"""A group for tests that have a store of their own; in a `World` each test has another."""
+
+FOLDER = "default/orders/billing/ownership/"
+"""Where it lies, if ownership is objects."""
+
 _KINDS = [
     "memory",
     "objects-local",

@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 from partq_spark.errors import Fenced, Unavailable
-from partq_spark.flow.model import GroupKey
 from partq_spark.flow.stores.api import Reincarnated
 from partq_spark.flow.stores.memory import MemoryServer
-from tests.flow.stores.conftest import a_record, delivery
-
-KEY = GroupKey("default", "orders", "billing")
+from tests.flow.stores.conftest import KEY, a_record, delivery
 
 
 def test_a_restore_undoes_and_is_noticed() -> None:

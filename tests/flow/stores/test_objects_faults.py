@@ -1,28 +1,21 @@
-"""Ownership as objects, with answers that are lost on their way from a real Azurite, processes that end half-way, and
-what each verb costs in requests.
+"""Ownership as objects, when somebody else steps in between two requests or a process ends half-way, and what each verb
+costs in requests.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from partq_spark.errors import Conflict, Corrupt, Fenced, Unavailable
-from partq_spark.flow.model import GroupKey, Lease, OwnershipRecord
-from partq_spark.flow.stores.api import StateDocument
+from partq_spark.flow.model import Lease
 from partq_spark.flow.stores.objects import ObjectsOwnership
-from partq_spark.objects import Document, ObjectStore
+from partq_spark.objects import ObjectStore
 from partq_spark.objects.local import LocalStore
-from tests.flow.stores.conftest import a_record, delivery, last_beat
-from tests.objects.conftest import azure_store
-from tests.support.proxy import Fault, Proxy
-from tests.support.servers import Azurite
-
-KEY = GroupKey("default", "orders", "billing")
-FOLDER = "default/orders/billing/ownership/"
+from tests.flow.stores.conftest import FOLDER, KEY, a_record, delivery, last_beat
 
 
 class Recorded:
@@ -208,40 +201,6 @@ def test_a_record_that_somebody_removed_is_named(recorded: Recorded) -> None:
             read()
 
 
-@pytest.mark.parametrize("name", ["state", "leader", "beats/billing-1", "3"])
-def test_a_foreign_object_is_corrupt_and_named(tmp_path: Path, name: str) -> None:
-    objects = LocalStore(str(tmp_path / "store"))
-    store = ObjectsOwnership(objects)
-    metadata = name in ("beats/billing-1", "3")
-    objects.swap(FOLDER + name, {"x": "1"} if metadata else b'{"x":1}', expected=None)
-    reads: dict[str, Callable[[], object]] = {
-        "state": lambda: store.read_state(KEY),
-        "leader": lambda: store.read_lease(KEY),
-        "beats/billing-1": lambda: store.read_flows(KEY),
-        "3": lambda: store.list_ownership(KEY),
-    }
-    with pytest.raises(Corrupt, match=f"{FOLDER}{name}"):
-        reads[name]()
-
-
-def test_the_names_are_those_of_seed_004(tmp_path: Path) -> None:
-    objects = LocalStore(str(tmp_path / "store"))
-    store = ObjectsOwnership(objects)
-    claim = OwnershipRecord(key=KEY, partition=12, owner=None, epoch=7, version="", modified="")
-    claimed = store.claim_ownership([claim])[12]
-    (info,) = objects.list(FOLDER)
-    assert info.name == "default/orders/billing/ownership/12"
-    assert info.metadata == {
-        "namespace": "default",
-        "queue": "orders",
-        "group": "billing",
-        "partition": "12",
-        "epoch": "7",
-        "version": claimed.version,
-        "modified": claimed.modified,
-    }
-
-
 def test_nothing_is_remembered_of_a_flow_that_was_forgotten(recorded: Recorded) -> None:
     store = open_recorded(recorded)
     record = a_record()
@@ -251,26 +210,6 @@ def test_nothing_is_remembered_of_a_flow_that_was_forgotten(recorded: Recorded) 
     store.unbind(KEY, "billing-1", record.instance)
     assert store.forget_flow(KEY, "billing-1", record.instance, state_token="t1")
     assert store._flows._records == {}
-
-
-def test_ages_are_the_stores_own_and_grow(tmp_path: Path) -> None:
-    now_s = [100.0]
-    objects = LocalStore(str(tmp_path / "store"))
-    store = ObjectsOwnership(objects, now_s=lambda: now_s[0])
-    store.take_lease(KEY, Lease(token="l", name="n", beat=0), expected=None)
-
-    def age_s() -> float:
-        found = store.read_lease(KEY)
-        assert found is not None
-        return found.age_s
-
-    assert age_s() < 5
-    now_s[0] += 50
-    assert 50 <= age_s() < 55
-    ObjectsOwnership(objects).renew_lease(KEY, Lease(token="l", name="n", beat=1))
-    assert age_s() == 0
-    now_s[0] += 2
-    assert age_s() == 2
 
 
 def test_a_record_whose_heartbeat_failed_is_seen_by_all_from_the_next_heartbeat_on(recorded: Recorded) -> None:
@@ -351,101 +290,3 @@ def test_beats_do_not_wait_for_a_delivery(recorded: Recorded) -> None:
     go_on.set()
     thread.join(20)
     assert delivered == [True]
-
-
-# --- answers that are lost on the way from Azure's emulator -----------------------------------------------------------
-
-
-@pytest.fixture
-def proxy(azurite: Azurite) -> Iterator[Proxy]:
-    """A proxy before it."""
-    with Proxy(azurite.port).running() as made:
-        yield made
-
-
-def lose_answer(proxy: Proxy, path: str, act: Callable[[], object]) -> None:
-    """The service does it, and the call ends as unknown."""
-    left = [1]
-    proxy.next_fault = lambda seen: (
-        Fault.LOSE_ANSWER if seen.method == "PUT" and path in seen.path and left and left.pop() else None
-    )
-    with pytest.raises(Unavailable):
-        act()
-    assert not left
-
-
-@pytest.mark.azurite
-def test_a_lost_answer_is_settled_by_reading_or_repeating(
-    azurite: Azurite, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    objects = azure_store(azurite, monkeypatch, port=proxy.port)
-    store, other = ObjectsOwnership(objects), ObjectsOwnership(objects)
-    record = a_record()
-    me = record.instance
-    store.swap_state(KEY, b"{}", token="t1", expected=None)
-    lose_answer(proxy, "/state", lambda: store.swap_state(KEY, b"{}", token="t2", expected="t1"))
-    found = store.read_state(KEY)
-    assert isinstance(found, StateDocument)
-    assert found.token == "t2"
-    for path in ("/flows/", "/beats/"):
-        lose_answer(proxy, path, lambda: store.bind(KEY, record, replaces=None))
-    store.bind(KEY, record, replaces=None)
-    assert other.read_flows(KEY) == {"billing-1": record}
-
-    for number, path in enumerate(("/flows/", "/beats/")):
-        new = {1: delivery(10 + number)}
-        lose_answer(proxy, path, lambda: store.deliver(KEY, "billing-1", me, new, state_token="t2"))  # noqa: B023
-        assert store.deliver(KEY, "billing-1", me, new, state_token="t2")
-        assert other.read_flows(KEY)["billing-1"].deliveries == new
-        lose_answer(proxy, path, lambda: store.report(KEY, "billing-1", me, {1: delivery(1)}))
-        store.report(KEY, "billing-1", me, {1: delivery(1)})
-        assert other.read_flows(KEY)["billing-1"].deliveries == {1: delivery(1)}
-    lose_answer(proxy, "/beats/", lambda: store.beat(KEY, "billing-1", me))
-    assert store.beat(KEY, "billing-1", me) == "t2"
-
-    lease = Lease(token="l", name="n", beat=0)
-    lose_answer(proxy, "/leader", lambda: store.take_lease(KEY, lease, expected=None))
-    held = store.read_lease(KEY)
-    assert held is not None
-    assert held.lease == lease
-    lose_answer(proxy, "/leader", lambda: store.renew_lease(KEY, Lease(token="l", name="n", beat=1)))
-    assert store.renew_lease(KEY, Lease(token="l", name="n", beat=2)).state_token == "t2"
-    objects.close()
-
-
-@pytest.mark.azurite
-@pytest.mark.conformance("OWN-02")
-def test_a_claim_whose_answer_is_lost_counts_as_not_claimed(
-    azurite: Azurite, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    objects = azure_store(azurite, monkeypatch, port=proxy.port)
-    store = ObjectsOwnership(objects)
-    claims = [
-        OwnershipRecord(key=KEY, partition=number, owner=None, epoch=1, version="", modified="") for number in range(3)
-    ]
-    store.swap_state(KEY, b"{}", token="t1", expected=None)
-    left = [1]
-    proxy.next_fault = lambda seen: (
-        Fault.LOSE_ANSWER if seen.method == "PUT" and "ownership/1" in seen.path and left and left.pop() else None
-    )
-    assert sorted(store.claim_ownership(claims)) == [0, 2]
-    found = store.list_ownership(KEY)
-    assert sorted(found) == [0, 1, 2]
-    assert sorted(store.claim_ownership([found[1]])) == [1]
-    objects.close()
-
-
-@pytest.mark.azurite
-def test_a_record_is_a_blob_without_a_body_and_a_heartbeat_too(
-    azurite: Azurite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    objects = azure_store(azurite, monkeypatch)
-    store = ObjectsOwnership(objects)
-    store.bind(KEY, a_record(), replaces=None)
-    store.claim_ownership([OwnershipRecord(key=KEY, partition=1, owner=None, epoch=1, version="", modified="")])
-    for name in ("beats/billing-1", "1"):
-        found = objects.load(FOLDER + name)
-        assert isinstance(found, Document)
-        assert found.metadata
-        assert not found.body
-    objects.close()

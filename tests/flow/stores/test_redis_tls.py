@@ -21,13 +21,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from partq_spark.errors import Invalid, PartqError, Unavailable
-from partq_spark.flow.model import GroupKey
 from partq_spark.flow.stores import open_ownership
+from tests.flow.stores.conftest import KEY
 from tests.support.servers import RedisServer, free_port, running
 
 pytestmark = pytest.mark.redis
-
-KEY = GroupKey("default", "orders", "billing")
 
 
 class Authority:
