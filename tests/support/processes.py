@@ -19,6 +19,7 @@ from typing import Final, Self, TypeVar
 
 import psutil
 
+from tests.support import jvm
 from tests.support.servers import die_with_parent
 
 T = TypeVar("T")
@@ -47,8 +48,7 @@ def spark_environment(folder: Path, extra: Mapping[str, str] | None = None) -> d
         "TMPDIR": str(temporary),
         "SPARK_LOCAL_DIRS": str(temporary),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        # The quick compiler alone: a driver of a test lives too short for the thorough one to pay.
-        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={temporary} {jvm.options()}",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         **(extra or {}),

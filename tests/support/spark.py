@@ -26,6 +26,7 @@ from partq_spark.log.queue import Effects, Queue
 from partq_spark.log.restaging import publish_staged
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.objects import open_store
+from tests.support import jvm
 from tests.support.messages import Message, browse
 from tests.support.servers import Azurite
 
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
 QUERY_WAIT_S: Final = 90
 """For a query to end or to get somewhere; seconds on an idle machine, much longer on a busy one."""
-
-_JVM_OPTIONS: Final = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""The quick compiler alone: the thorough one takes more of two cores than its code gives back within the tests."""
 
 Header = tuple[str, bytes | None]
 Given = tuple[str | None, bytes] | tuple[str | None, bytes, list[Header] | None]
@@ -92,7 +90,7 @@ def _session(folder: Path) -> SparkSession:
         .config("spark.driver.memory", "1g")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder} {_JVM_OPTIONS}")
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder} {jvm.options()}")
         .config("spark.local.dir", str(folder))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.ui.enabled", "false")

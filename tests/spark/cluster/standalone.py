@@ -14,6 +14,7 @@ from typing import Final
 
 import pyspark
 
+from tests.support import jvm
 from tests.support.processes import Program
 from tests.support.servers import free_port
 
@@ -35,7 +36,7 @@ class Cluster:
 
 def java_options(environment: Mapping[str, str]) -> str:
     """For a JVM that lives shortly and leaves nothing outside its own folder for temporary files."""
-    return f"-Djava.io.tmpdir={environment['TMPDIR']} -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    return f"-Djava.io.tmpdir={environment['TMPDIR']} {jvm.options()}"
 
 
 @contextlib.contextmanager
