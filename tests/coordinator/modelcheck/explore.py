@@ -1,6 +1,6 @@
 """Breadth-first through every interleaving of the real core with the world around it, and the way back to quiet.
 
-Two things are shown. Safety: nothing of `world.wrongs`, of the core's invariants and of `_check_step` is ever broken.
+Two things are shown. Safety: nothing of `world.wrongs`, of the core's invariants and of `steps` is ever broken.
 Progress: from every state that was found, timers and fences alone (no flow does anything any more) lead to Ready with
 nothing on its way; for that each state has one successor `onwards`, and following it must end.
 """
@@ -26,9 +26,10 @@ from coordinator.core.events import (
     Tick,
 )
 from coordinator.core.reconcile import Mark, differences
-from partq_spark.flow.model import AccessType, GroupState, Owner, Partition, Phase, RebalanceStatus
+from partq_spark.flow.model import AccessType, GroupState, Partition, Phase, RebalanceStatus
 from tests.coordinator.modelcheck import world as outside
 from tests.coordinator.modelcheck.canon import NAMES, SETTINGS, Codec, World
+from tests.coordinator.modelcheck.steps import check_pending, check_step
 from tests.coordinator.modelcheck.world import Around, Wrong
 
 _NONE = 0xFFFFFFFF
@@ -310,8 +311,8 @@ class Explorer:
         if after.partitions is not before.partitions:
             fences = [action for action in actions if isinstance(action, Fence)]
             around = _asked(around, fences)
-            _check_step(before, after, event, now_s)
-            _check_pending(before, after, fences)
+            check_step(before, after, event, now_s)
+            check_pending(before, after, fences)
         return Move((event, actions), World(after, around))
 
     # --- the way to a state -------------------------------------------------------------------------------------------
@@ -348,55 +349,3 @@ def _asked(around: tuple[Around, ...], fences: list[Fence]) -> tuple[Around, ...
         at = changed[fence.partition]
         changed[fence.partition] = at._replace(fences=(*at.fences, outside.asked(fence)))
     return tuple(changed)
-
-
-def _check_pending(before: GroupState, after: GroupState, fences: list[Fence]) -> None:
-    """A leader that knows only the state asks for exactly the fences that were asked for when it was decided."""
-    for number, partition in after.partitions.items():
-        if partition is before.partitions.get(number):
-            continue
-        asked = [outside.asked(fence) for fence in fences if fence.partition == number]
-        former = before.partitions.get(number)
-        if partition.phase is Phase.FENCING:
-            wanted = outside.Asked(partition.to, partition.to_epoch, partition.owner, partition.epoch)
-            same = former is not None and (former.phase, former.to, former.to_epoch) == (
-                Phase.FENCING,
-                partition.to,
-                partition.to_epoch,
-            )
-            if asked[-1:] != ([] if same else [wanted]):
-                raise Wrong(f"asked for {asked} where the state waits for {wanted}")
-        elif asked:
-            raise Wrong(f"asked for {asked} where the state has {partition}")
-
-
-def _check_step(before: GroupState, after: GroupState, event: Event, now_s: float) -> None:
-    """Epochs only grow, an epoch has one flow, and nothing is taken from who lives before it is drained or in time."""
-    for number, was in before.partitions.items():
-        now = after.partitions.get(number)
-        if now is was:
-            continue
-        if now is None:
-            if after.retired.get(number, -1) < max(was.epoch, was.to_epoch):
-                raise Wrong(f"{was} was retired at {after.retired.get(number)}")
-            continue
-        if now.epoch < was.epoch or (
-            now.epoch == was.epoch
-            and now.owner != was.owner
-            and (now.owner is None or was.owner is None or now.owner.flow != was.owner.flow)
-        ):
-            raise Wrong(f"{was} became {now}")
-        if was.phase is Phase.FENCING is now.phase and now.to_epoch < was.to_epoch:
-            raise Wrong(f"{was} became {now}")
-        taken = was.phase in {Phase.OWNED, Phase.PAUSED} and now.phase is Phase.FENCING and not now.removed
-        if taken and was.owner is not None and (now.to is None or now.to.flow != was.owner.flow):
-            flow = after.flows.get(was.owner.flow)
-            lives = flow is not None and flow.bound and Owner(flow.name, flow.instance) == was.owner
-            drained = isinstance(event, PartitionDrained) and event.partition == number
-            late = isinstance(event, Tick) and was.deadline_s is not None and was.deadline_s <= now_s
-            if lives and (was.phase is Phase.OWNED or not (drained or late)):
-                raise Wrong(f"{was} became {now} by {event}: taken before it was drained or its time was over")
-    for number, epoch in before.retired.items():
-        back = after.partitions.get(number)
-        if (after.retired.get(number, -1) if back is None else back.epoch) < epoch:
-            raise Wrong(f"partition {number}, retired at epoch {epoch}, does not continue: {back}")
