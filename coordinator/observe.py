@@ -102,8 +102,5 @@ def is_whole(record: FlowRecord | None, owner: Owner, setting: Setting) -> bool:
 
 
 def entry_of(record: FlowRecord | None, partition: int, epoch: int, setting: Setting) -> Delivery | None:
-    """What the flow reported of a partition at this epoch, by whichever of its instances."""
-    if record is None or not is_reliable(record, setting):
-        return None
-    entry = record.deliveries.get(partition)
-    return entry if entry is not None and entry.epoch == epoch else None
+    """`FlowRecord.entry`, if the record counts."""
+    return record.entry(partition, epoch) if record is not None and is_reliable(record, setting) else None

@@ -74,15 +74,20 @@ def without_trimmed(
     return result
 
 
+def with_new_partitions(head: Head, reached: Positions) -> dict[int, int]:
+    """`reached` for the partitions of `head`: those that it does not name begin at their beginning."""
+    return {partition: reached.get(partition, earliest) for partition, earliest in enumerate(head.earliest)}
+
+
 def continued(
     head: Head, reached: Positions, *, fail_on_data_loss: bool, warn: Callable[[str], None]
 ) -> dict[int, int]:
-    """Where a query goes on, in every partition that the queue has; one that came later begins at its beginning.
+    """Where a query goes on: `with_new_partitions`, with nothing in it that is not there.
 
     A position whose next message has been trimmed moves to the earliest one, and one beyond the end (the store was
     restored from an older copy) to the end; either is a loss, `ObjectMissing` if that may not be (failOnDataLoss).
     """
-    result = dict(enumerate(head.earliest))
+    result = with_new_partitions(head, reached)
     for partition, offset in reached.items():
         earliest, end = at(head.earliest, partition), at(head.next, partition)
         if offset > end:
@@ -92,11 +97,6 @@ def continued(
         if partition in result:
             result[partition] = min(max(offset, earliest), end)
     return result
-
-
-def with_new_partitions(head: Head, reached: Positions) -> dict[int, int]:
-    """`reached` for the partitions of `head`: those that it does not name begin at their beginning."""
-    return {partition: reached.get(partition, earliest) for partition, earliest in enumerate(head.earliest)}
 
 
 def barred_ends(head: Head, reached: Positions, ends: Positions) -> dict[int, int]:

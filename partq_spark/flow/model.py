@@ -169,6 +169,13 @@ class FlowRecord:
     former: tuple[str, ...] = ()
     note: str = ""
 
+    def entry(self, partition: int, epoch: int) -> Delivery | None:
+        """What the flow reported of a partition at this epoch, by whichever of its instances; of another one it says
+        nothing.
+        """
+        entry = self.deliveries.get(partition)
+        return entry if entry is not None and entry.epoch == epoch else None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnershipRecord:

@@ -51,9 +51,9 @@ def by_records(
             result[number] = sys.maxsize if number in state.retired else start_of(number)
             continue
         record = records.get(partition.owner.flow) if partition.owner is not None else None
-        entry = record.deliveries.get(number) if record is not None else None
-        if record is None or record.incarnation != state.incarnation or entry is None:
+        if record is None or record.incarnation != state.incarnation:
             continue
-        if entry.epoch == partition.epoch:
+        entry = record.entry(number, partition.epoch)
+        if entry is not None:
             result[number] = entry.acknowledged
     return result

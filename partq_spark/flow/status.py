@@ -14,6 +14,7 @@ from partq_spark.flow import scaling
 from partq_spark.flow.checkpoint import acknowledged_to
 from partq_spark.flow.claims import flow_of
 from partq_spark.flow.model import (
+    Delivery,
     FlowRecord,
     GroupKey,
     GroupState,
@@ -230,15 +231,20 @@ def _done(seen: Seen) -> dict[int, int]:
     if seen.state is None:
         return done
     for number, partition in seen.state.partitions.items():
-        record = seen.records.get(partition.owner.flow) if partition.owner is not None else None
-        entry = record.deliveries.get(number) if record is not None else None
-        if entry is not None and entry.epoch == partition.epoch:
+        entry = _entry(seen, partition)
+        if entry is not None:
             done[number] = max(done.get(number, 0), entry.acknowledged)
     for number, epoch in seen.state.retired.items():
         mark = seen.checkpoints.get(number)
         if mark is not None and mark.owner is None and mark.epoch == epoch and number not in seen.state.partitions:
             done[number] = _at(seen.ends, number)
     return done
+
+
+def _entry(seen: Seen, partition: Partition) -> Delivery | None:
+    """What its owner's record says of it."""
+    record = seen.records.get(partition.owner.flow) if partition.owner is not None else None
+    return record.entry(partition.partition, partition.epoch) if record is not None else None
 
 
 def _with_waits(seen: Seen, partitions: Iterable[PartitionView]) -> tuple[PartitionView, ...]:
@@ -259,9 +265,8 @@ def _with_waits(seen: Seen, partitions: Iterable[PartitionView]) -> tuple[Partit
 def _partition(seen: Seen, state: GroupState, partition: Partition, holddown_s: float | None) -> PartitionView:
     having = partition.holder
     status = partition_status(state, partition)
-    record = seen.records.get(partition.owner.flow) if partition.owner else None
-    entry = record.deliveries.get(partition.partition) if record else None
-    delivered = entry.delivered if entry and entry.epoch == partition.epoch else None
+    entry = _entry(seen, partition)
+    delivered = entry.delivered if entry is not None else None
     acknowledged = _acknowledged(seen, partition.partition)
     handoff = None
     if partition.phase is Phase.PAUSED or (partition.phase is Phase.FENCING and partition.owner != partition.to):
