@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.error import HTTPError, URLError
@@ -15,14 +17,16 @@ from urllib.request import urlopen
 
 from partq_spark.errors import Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore
+from partq_spark.flow.claims import Claim
 from partq_spark.flow.codec import decode_state
+from partq_spark.flow.loop import Batch, run_flow
 from partq_spark.flow.model import GroupKey, GroupState, PartitionStatus
 from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.status import partition_status
 from partq_spark.flow.stores import open_ownership
 from partq_spark.flow.stores.api import StateDocument
 from partq_spark.log import admin
-from partq_spark.log.model import QueueConfig
+from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.queue import Queue
 from partq_spark.objects import ObjectStore, open_store
 from tests.support.servers import die_with_parent, free_port
@@ -151,17 +155,25 @@ class Place:
     def queue(self, key: GroupKey) -> Queue:
         return Queue(self.store, key.namespace, key.queue)
 
-    def flow(self, key: GroupKey, name: str) -> Session:
-        """A bound flow. It beats only when its `observe` or `beat` is called."""
+    def checkpoints(self, key: GroupKey) -> CheckpointStore:
+        return CheckpointStore(self.store, key, self.queue(key).head.queue_id)
+
+    def session(self, key: GroupKey, name: str, milestones: Callable[[int], Sequence[int]] = lambda _: ()) -> Session:
+        """A flow that is not bound yet."""
         queue_id = self.queue(key).head.queue_id
-        session = Session(
+        return Session(
             open_ownership(self.ownership, store=self.store, group=key),
             CheckpointStore(self.store, key, queue_id),
             key,
             queue_id,
             name,
             SESSION,
+            milestones=milestones,
         )
+
+    def flow(self, key: GroupKey, name: str) -> Session:
+        """A bound flow. It beats only when its `observe` or `beat` is called."""
+        session = self.session(key, name)
         session.bind(wait_s=0.0)
         return session
 
@@ -192,3 +204,27 @@ def living(*sessions: Session) -> Callable[[], None]:
                 continue
 
     return live
+
+
+@contextmanager
+def consuming(
+    session: Session,
+    read: Callable[[Claim], Batch[int] | None],
+    handle: Callable[[Batch[int]], None],
+    *,
+    head: Callable[[], Head] | None = None,
+    idle_s: float = 0.1,
+) -> Iterator[None]:
+    """The flow reads and handles in a thread of its own until the end of the block."""
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=run_flow,
+        args=(session, read, handle),
+        kwargs={"keep_on": lambda: not stop.is_set(), "head": head, "idle_s": idle_s},
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)

@@ -7,12 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.model import GroupKey
 from partq_spark.flow.stores import open_ownership
 from partq_spark.log import admin
@@ -20,18 +18,6 @@ from tests.coordinator.sidecars import WAIT_S, Place, Sidecar, eventually, livin
 from tests.support.servers import Azurite, RedisServer, free_port, running
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
-
-
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    """A server of one's own, to kill and flush."""
-    with running(RedisServer()) as server:
-        yield server
-
-
-@pytest.fixture
-def place(tmp_path: Path, redis: RedisServer) -> Place:
-    return Place(tmp_path, redis.url)
 
 
 class GuardedRedis(RedisServer):
@@ -127,7 +113,7 @@ def test_a_queue_that_is_deleted_and_made_again_begins_anew(place: Place) -> Non
 
 def test_a_group_that_fails_leaves_the_others_alone(place: Place) -> None:
     good, bad = place.group("good"), place.group("bad")
-    damaged = CheckpointStore(place.store, bad, place.queue(bad).head.queue_id).name_of(0)
+    damaged = place.checkpoints(bad).name_of(0)
     etag = place.store.swap(damaged, {"offset": "nonsense"}, expected=None)
     with place.sidecar(PARTQ_COORDINATOR_RETRY_MOST_S="0.5") as sidecar:
         flow, hapless = place.flow(good, "a"), place.flow(bad, "b")
@@ -145,7 +131,7 @@ def test_a_group_that_fails_leaves_the_others_alone(place: Place) -> None:
 
 def epochs(place: Place, key: GroupKey) -> dict[int, tuple[str | None, int]]:
     """Who has what by the checkpoints."""
-    found = CheckpointStore(place.store, key, place.queue(key).head.queue_id).list_checkpoints()
+    found = place.checkpoints(key).list_checkpoints()
     return {number: (each.owner.flow if each.owner else None, each.epoch) for number, each in found.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,18 +14,6 @@ from tests.support.servers import RedisServer, free_port, running
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 
 Order = Callable[[], tuple[str, ...]]
-
-
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    """A server of one's own, to spoil."""
-    with running(RedisServer()) as server:
-        yield server
-
-
-@pytest.fixture
-def place(tmp_path: Path, redis: RedisServer) -> Place:
-    return Place(tmp_path, redis.url)
 
 
 TROUBLES = pytest.mark.parametrize(

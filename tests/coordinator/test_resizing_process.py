@@ -5,9 +5,7 @@ real Redis, nobody stopped.
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,25 +13,17 @@ import pytest
 
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.claims import Claim
-from partq_spark.flow.loop import Batch, run_flow
+from partq_spark.flow.loop import Batch
 from partq_spark.flow.model import GroupKey
 from partq_spark.flow.order import Milestones
-from partq_spark.flow.session import Session
-from partq_spark.flow.stores import open_ownership
 from partq_spark.log.partitioner import partition_of
 from tests.cli.conftest import Partq, json_lines
-from tests.coordinator.sidecars import SESSION, Place, eventually
-from tests.support.servers import RedisServer, running
+from tests.coordinator.sidecars import Place, consuming, eventually
+from tests.flow.session.world import batch_of
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 
 KEYS = [f"key-{number}" for number in range(40)]
-
-
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    with running(RedisServer()) as server:
-        yield server
 
 
 @dataclass(slots=True)
@@ -57,47 +47,21 @@ class Stage:
             self.published[partition, following[partition]] = (key, number)
             following[partition] += 1
 
-    @contextmanager
-    def flow(self, name: str) -> Iterator[None]:
-        stop = threading.Event()
+    def flow(self, name: str) -> AbstractContextManager[None]:
         queue = self.place.queue(self.key)
-        session = Session(
-            open_ownership(self.place.ownership, store=self.place.store, group=self.key),
-            self.checkpoints(),
-            self.key,
-            queue.refresh().queue_id,
-            name,
-            SESSION,
-            milestones=Milestones(lambda: queue.head),
-        )
+        session = self.place.session(self.key, name, milestones=Milestones(lambda: queue.head))
 
         def read(claim: Claim) -> Batch[int]:
             end = min(self.place.queue(self.key).refresh().next[claim.partition], claim.position + 20)
-            return Batch(
-                partition=claim.partition,
-                begin=claim.position,
-                end=end,
-                messages=range(claim.position, end),
-                redelivered_below=claim.redelivered_below,
-            )
+            return batch_of(claim, end)
 
         def handle(batch: Batch[int]) -> None:
             self.handled.extend((batch.partition, each, each < batch.redelivered_below) for each in batch.messages)
 
-        thread = threading.Thread(
-            target=run_flow,
-            args=(session, read, handle),
-            kwargs={"keep_on": lambda: not stop.is_set(), "head": queue.refresh, "idle_s": 0.05},
-        )
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(30)
+        return consuming(session, read, handle, head=queue.refresh, idle_s=0.05)
 
     def checkpoints(self) -> CheckpointStore:
-        return CheckpointStore(self.place.store, self.key, self.place.queue(self.key).head.queue_id)
+        return self.place.checkpoints(self.key)
 
     def known(self) -> list[int]:
         """The partitions of the group, as its coordinator has them."""
@@ -121,8 +85,7 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, redis: RedisServer) -> Stage:
-    place = Place(tmp_path, redis.url)
+def stage(tmp_path: Path, place: Place) -> Stage:
     return Stage(place, place.group(partitions=4), Partq(tmp_path / "store"))
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,23 +12,16 @@ import pytest
 
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.claims import Claim
-from partq_spark.flow.loop import Batch, run_flow
+from partq_spark.flow.loop import Batch
 from partq_spark.flow.model import GroupKey
-from partq_spark.flow.session import Session
-from partq_spark.flow.stores import open_ownership
 from tests.cli.conftest import Partq
-from tests.coordinator.sidecars import SESSION, Place, eventually
-from tests.support.servers import RedisServer, running
+from tests.coordinator.sidecars import Place, consuming, eventually
+from tests.flow.session.world import batch_of
+from tests.support.servers import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 
 SELDOM = {"PARTQ_COORDINATOR_HEADS_S": "60"}
-
-
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    with running(RedisServer()) as server:
-        yield server
 
 
 @dataclass(slots=True)
@@ -43,43 +34,16 @@ class Consumer:
 
     def _read(self, claim: Claim) -> Batch[int] | None:
         end = self.place.queue(self.key).refresh().next[claim.partition]
-        if end <= claim.position:
-            return None
-        return Batch(
-            partition=claim.partition,
-            begin=claim.position,
-            end=end,
-            messages=range(claim.position, end),
-            redelivered_below=claim.redelivered_below,
-        )
+        return batch_of(claim, end) if end > claim.position else None
 
     def _handle(self, batch: Batch[int]) -> None:
         self.handled += [(batch.partition, offset, offset < batch.redelivered_below) for offset in batch.messages]
 
-    @contextmanager
-    def running(self, name: str) -> Iterator[None]:
-        stop = threading.Event()
-        queue_id = self.place.queue(self.key).head.queue_id
-        session = Session(
-            open_ownership(self.place.ownership, store=self.place.store, group=self.key),
-            self.checkpoints(),
-            self.key,
-            queue_id,
-            name,
-            SESSION,
-        )
-        thread = threading.Thread(
-            target=run_flow, args=(session, self._read, self._handle), kwargs={"keep_on": lambda: not stop.is_set()}
-        )
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(30)
+    def running(self, name: str) -> AbstractContextManager[None]:
+        return consuming(self.place.session(self.key, name), self._read, self._handle)
 
     def checkpoints(self) -> CheckpointStore:
-        return CheckpointStore(self.place.store, self.key, self.place.queue(self.key).head.queue_id)
+        return self.place.checkpoints(self.key)
 
     def offsets(self) -> list[int | None]:
         return [each.offset for each in self.checkpoints().list_checkpoints().values()]

@@ -34,6 +34,7 @@ from partq_spark.log.admin import create_queue
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
 from tests.flow.session.test_heartbeat import Told
+from tests.flow.session.world import batch_of
 from tests.log.queues import empty_head
 from tests.support.servers import ROOT, RedisServer, running
 
@@ -90,15 +91,7 @@ class Place:
 
     def poll(self, claim: Claim) -> Batch[int] | None:
         end = min(claim.position + 10, self.published)
-        if end <= claim.position:
-            return None
-        return Batch(
-            partition=claim.partition,
-            begin=claim.position,
-            end=end,
-            messages=range(claim.position, end),
-            redelivered_below=claim.redelivered_below,
-        )
+        return batch_of(claim, end) if end > claim.position else None
 
     def consume(self, flow: str, stop: threading.Event, line: Lifeline | None = None) -> None:
         def handle(batch: Batch[int]) -> None:

@@ -16,9 +16,10 @@ from coordinator.life import StoreLife
 from coordinator.runtime import GroupRuntime
 from partq_spark.errors import Unavailable
 from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.claims import Position, View
+from partq_spark.flow.claims import Claim, Position, View
 from partq_spark.flow.codec import decode_state
 from partq_spark.flow.effects import Effects
+from partq_spark.flow.loop import Batch
 from partq_spark.flow.model import GroupKey, GroupSettings, GroupState, Owner
 from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.stores.api import StateDocument
@@ -218,3 +219,14 @@ def bound(process: Process, wait_s: float = 5.0) -> View:
 
 def with_settings(**changes: object) -> SessionSettings:
     return replace(SETTINGS, **changes)  # type: ignore[arg-type] # any of its fields
+
+
+def batch_of(claim: Claim, end: int) -> Batch[int]:
+    """What follows a claim's position, up to `end`; each message is its offset."""
+    return Batch(
+        partition=claim.partition,
+        begin=claim.position,
+        end=end,
+        messages=range(claim.position, end),
+        redelivered_below=claim.redelivered_below,
+    )
