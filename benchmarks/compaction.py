@@ -16,6 +16,7 @@ from benchmarks.bed import NAMESPACE
 from benchmarks.report import Goal, Measure, Series
 from benchmarks.rows import make_rows
 from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.staging import staged
 from partq_spark.columns import batches
 from partq_spark.log import tree
 from partq_spark.log.admin import create_queue
@@ -23,7 +24,6 @@ from partq_spark.log.compaction import Compacted, compact
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
-from partq_spark.log.segment import Stager
 from partq_spark.objects import open_store
 
 logger = logging.getLogger(__name__)
@@ -66,13 +66,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
 
 def _publish(queue: Queue, rows: pa.Table) -> None:
     stage = stage_for(queue)
-    with Stager(queue.store, stage, seed="bench") as stager:
-        for batch in rows.to_batches():
-            stager.add(batch)
-        segment = stager.finish()
-    if segment is None:
-        raise RuntimeError(f"no message was staged for {queue}")
-    publish(queue, stage, [segment])
+    publish(queue, stage, [staged(queue, stage, rows)])
 
 
 def _turns(one: Queue, other: Queue, rows: int, rounds: int) -> list[tuple[float, float]]:

@@ -15,12 +15,10 @@ from benchmarks.bed import NAMESPACE
 from benchmarks.report import Goal, Measure, Series
 from benchmarks.rows import make_rows
 from benchmarks.settings import Settings
+from benchmarks.staging import staged
 from partq_spark.log import codec
 from partq_spark.log.admin import create_queue
 from partq_spark.log.publish import Identity, publish, stage_for
-from partq_spark.log.queue import Queue
-from partq_spark.log.segment import Stager
-from partq_spark.log.staged import StagedSegment
 from partq_spark.objects import open_store
 
 PUBLISHES: Final = 100_000
@@ -34,11 +32,11 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     """The largest and the last size, and how fast the first and the last tenth were published."""
     publishes = PUBLISHES // 50 if settings.quick else PUBLISHES
     queue = create_queue(open_store(f"file://{settings.work}/store"), NAMESPACE, "head", PARTITIONS)
-    segment = staged(queue, _ROWS)
+    stage = stage_for(queue)
+    segment = staged(queue, stage, make_rows(_ROWS))
     reached = {piece.partition for piece in segment.slices}
     if len(reached) != PARTITIONS:
         raise RuntimeError(f"the segment reaches {len(reached)} of {PARTITIONS} partitions: take more rows")
-    stage = stage_for(queue)
     sizes: list[int] = []
     times_s: list[float] = []
     for number in range(publishes):
@@ -60,17 +58,6 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
         Measure(what="a publish, first tenth", subject=_milliseconds(times_s[:tenth])),
         Measure(what="a publish, last tenth", subject=_milliseconds(times_s[-tenth:])),
     ], []
-
-
-def staged(queue: Queue, rows: int) -> StagedSegment:
-    """One segment with `rows` messages, staged for the queue as it is."""
-    with Stager(queue.store, stage_for(queue), seed="bench") as stager:
-        for batch in make_rows(rows).to_batches():
-            stager.add(batch)
-        segment = stager.finish()
-    if segment is None:
-        raise RuntimeError(f"no message was staged for {queue}")
-    return segment
 
 
 def _sizes(sizes: tuple[int, ...]) -> Series:

@@ -28,10 +28,10 @@ from benchmarks.report import Goal, Measure, Series
 from benchmarks.rows import FILES, make_rows
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import checked, driver_jvm, run_to_end, session
+from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import Queue
-from partq_spark.log.segment import Stager
 from partq_spark.log.staged import StagedSegment
 from partq_spark.objects import open_store
 
@@ -96,15 +96,11 @@ def _series(name: str, samples: list[float]) -> Series:
 
 def _staged(queue: Queue, rows: int) -> list[StagedSegment]:
     """The rows as eight segments, as eight tasks would stage them, in Spark's batches of 10,000 rows."""
-    segments: list[StagedSegment] = []
-    for part in range(FILES):
-        table = make_rows(rows // FILES + (part < rows % FILES), part)
-        with Stager(queue.store, stage_for(queue), seed=f"bench/{part}") as stager:
-            for batch in table.to_batches(max_chunksize=10_000):
-                stager.add(batch)
-            segment = stager.finish()
-        segments += [segment] if segment is not None else []
-    return segments
+    stage = stage_for(queue)
+    tables = ((part, make_rows(rows // FILES + (part < rows % FILES), part)) for part in range(FILES))
+    return [
+        staged(queue, stage, table, seed=f"bench/{part}", batch_rows=10_000) for part, table in tables if table.num_rows
+    ]
 
 
 # --- in the process of its own ----------------------------------------------------------------------------------------

@@ -26,10 +26,10 @@ from benchmarks.report import Goal, Measure, Series
 from benchmarks.rows import make_rows
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import session
+from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue, delete_queue
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import Queue
-from partq_spark.log.segment import Stager
 from partq_spark.objects import open_store
 
 WARM_UP_BATCHES: Final = 100
@@ -98,12 +98,8 @@ def publish_ahead(queue: Queue, publishes: int) -> None:
     messages = make_rows(publishes * BATCH_ROWS).combine_chunks()
     for number in range(publishes):
         stage = stage_for(queue)
-        with Stager(queue.store, stage, seed=str(number)) as stager:
-            for batch in messages.slice(number * BATCH_ROWS, BATCH_ROWS).to_batches():
-                stager.add(batch)
-            segment = stager.finish()
-        if segment is not None:
-            publish(queue, stage, [segment])
+        segment = staged(queue, stage, messages.slice(number * BATCH_ROWS, BATCH_ROWS), seed=str(number))
+        publish(queue, stage, [segment])
 
 
 def durations(writer: DataStreamWriter, checkpoint: Path, batches: int) -> list[float]:

@@ -29,9 +29,10 @@ from pyspark.sql.types import (
 
 from benchmarks.bed import NAMESPACE
 from benchmarks.environment import ROOT
-from benchmarks.head import staged
 from benchmarks.report import Goal, Measure, Series
+from benchmarks.rows import make_rows
 from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.objects import open_store
@@ -52,7 +53,8 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     for partitions, publishes, limit_s in ((PARTITIONS, few, 0.3), (WIDE, few, 0.3), (PARTITIONS, 10 * few, 0.5)):
         url, name = f"file://{settings.work}/store", f"behind-{partitions}-{publishes}"
         queue = create_queue(open_store(url), NAMESPACE, name, partitions)
-        segment, stage = staged(queue, _ROWS), stage_for(queue)
+        stage = stage_for(queue)
+        segment = staged(queue, stage, make_rows(_ROWS))
         for _ in range(publishes):
             publish(queue, stage, [segment])
         samples = [_in_new_process(url, name) for _ in range(settings.rounds)]

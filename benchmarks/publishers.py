@@ -22,10 +22,10 @@ from benchmarks.environment import ROOT
 from benchmarks.report import Measure, Series
 from benchmarks.rows import make_rows
 from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
 from partq_spark.log.publish import Identity, publish, stage_for
 from partq_spark.log.queue import Queue
-from partq_spark.log.segment import Stager
 from partq_spark.objects import open_store
 from tests.support.servers import Azurite, running
 
@@ -129,12 +129,7 @@ def main(url: str, name: str, publishes: int) -> None:
 
 def _publish_one(queue: Queue, messages: pa.Table, writer: str, number: int) -> int:
     stage = stage_for(queue)
-    with Stager(queue.store, stage, seed=f"{writer}/{number}") as stager:
-        for batch in messages.slice(number * _ROWS, _ROWS).to_batches():
-            stager.add(batch)
-        segment = stager.finish()
-    if segment is None:
-        raise RuntimeError(f"publish {number} of {writer} has no message")
+    segment = staged(queue, stage, messages.slice(number * _ROWS, _ROWS), seed=f"{writer}/{number}")
     return publish(queue, stage, [segment], Identity(writer=writer, batch=number)).conflicts
 
 

@@ -1,0 +1,22 @@
+"""Rows staged as one of a publisher's tasks does it, without Spark around it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from partq_spark.log.queue import Queue
+from partq_spark.log.segment import Stager
+from partq_spark.log.staged import Stage, StagedSegment
+
+
+def staged(
+    queue: Queue, stage: Stage, rows: pa.Table, *, seed: str = "bench", batch_rows: int | None = None
+) -> StagedSegment:
+    """All `rows` as one segment, handed over in batches of `batch_rows` (None: as they lie)."""
+    with Stager(queue.store, stage, seed=seed) as stager:
+        for batch in rows.to_batches(max_chunksize=batch_rows):
+            stager.add(batch)
+        segment = stager.finish()
+    if segment is None:
+        raise RuntimeError(f"no message was staged for {queue}")
+    return segment
