@@ -89,6 +89,9 @@ OWNERSHIP = Checked("where", _ownership)
 SECONDS = Checked("seconds", _seconds)
 
 queue_argument = click.argument("name", type=NAME)
+group_option = click.option(
+    "--group", type=Checked("name", name_check("group")), metavar="NAME", required=True, help="The consumer group."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 

@@ -13,8 +13,8 @@ from partq_spark.cli.arguments import (
     Checked,
     Refused,
     Target,
+    group_option,
     json_option,
-    name_check,
     queue_argument,
     target_options,
     wrong_use,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from partq_spark.operations.rewinding import Goal, Outcome, Step
 
 EARLIEST = "earliest"
-GROUP = Checked("name", name_check("group"))
 
 
 def _place(text: str) -> int | str:
@@ -66,9 +65,6 @@ def checkpoints() -> None:
     partq checkpoints NAME --group G
     partq checkpoints rewind NAME --group G --to earliest --yes
     """
-
-
-group_option = click.option("--group", type=GROUP, metavar="NAME", required=True, help="The consumer group.")
 
 
 @click.command("show")

@@ -8,11 +8,10 @@ import click
 
 from partq_spark.cli import output
 from partq_spark.cli.arguments import (
-    Checked,
     Refused,
     Target,
+    group_option,
     json_option,
-    name_check,
     queue_argument,
     target_options,
 )
@@ -90,13 +89,7 @@ def _print(found: Sequence[GroupSummary], *, known: bool) -> None:
 
 @click.command("remove")
 @queue_argument
-@click.option(
-    "--group",
-    type=Checked("name", name_check("group")),
-    metavar="NAME",
-    required=True,
-    help="The consumer group.",
-)
+@group_option
 @click.option("--yes", is_flag=True, help="Really remove it.")
 @click.option(
     "--force",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from partq_spark.cli import output, status_view
-from partq_spark.cli.arguments import Checked, Target, json_option, name_check, queue_argument, target_options
+from partq_spark.cli.arguments import Target, group_option, json_option, queue_argument, target_options
 from partq_spark.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from partq_spark.log.queue import Queue
 
 WATCH_S = 1.0
-GROUP = Checked("name", name_check("group"))
 
 
 @click.command("status")
 @queue_argument
-@click.option("--group", type=GROUP, metavar="NAME", required=True, help="The consumer group.")
+@group_option
 @click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
 @json_option
 @target_options
