@@ -4,9 +4,7 @@ of docs/reliability.md. With `--judge` a run that was kept is judged once more.
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ from tests.chaos.layouts import Change
 from tests.chaos.outcome import COURSE, Course, Outcome, outcome_of
 from tests.chaos.run import run
 from tests.chaos.stage import PARTITIONS
-from tests.ownership.shake import DOCUMENT
+from tests.support.runs import DOCUMENT, conclude, folder_of, parser_of, tell
 from tests.support.sections import filled, put_section, spread
 
 TEMPLATE: Final = Path(__file__).with_name("reliability.md")
@@ -113,11 +111,12 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def main(arguments: Sequence[str]) -> int:
     """0: nothing that must not be has been; 1: something; 2: wrong use."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/chaos",
-        description="Kills and freezes Spark drivers, coordinators and Redis, and judges what the sinks have.",
+    parser = parser_of(
+        "chaos",
+        "Kills and freezes Spark drivers, coordinators and Redis, and judges what the sinks have.",
+        minutes=10,
+        of="of faults, after everybody has begun",
     )
-    parser.add_argument("--minutes", type=float, default=10.0, help="of faults, after everybody has begun; default 10")
     parser.add_argument("--seed", type=int, default=None, help="what decides by chance; by default another every time")
     parser.add_argument("--drivers", type=int, default=3, help="each needs 1.2 GiB; default 3")
     parser.add_argument(
@@ -125,18 +124,15 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--calm", action="store_true", help="no faults")
     parser.add_argument("--store", choices=("file", "azurite"), default="file")
-    parser.add_argument("--folder", type=Path, help="a new folder for everything (kept); default: a temporary one")
     parser.add_argument("--judge", type=Path, metavar="FOLDER", help="run nothing: judge what a run left there")
-    parser.add_argument("--write-docs", action="store_true", help="write the section of docs/reliability.md")
     found = parser.parse_args(arguments)
     if found.minutes <= 0 or not 2 <= found.drivers <= MOST_DRIVERS:
         parser.error(f"--minutes is above 0, --drivers from 2 to {MOST_DRIVERS}")
     if found.judge is not None and not (found.judge / COURSE).exists():
         parser.error(f"{found.judge} has no {COURSE}: it is not the folder of a run that came to its end")
-    folder = found.judge or found.folder or Path(tempfile.mkdtemp(prefix="partq-chaos-"))
+    folder = found.judge or folder_of("chaos", found.folder)
     if found.judge is None:
         seed = found.seed if found.seed is not None else time.time_ns() % 100_000
-        folder.mkdir(parents=True, exist_ok=True)
         tell(f"seed {seed}, everything is written to {folder}")
         try:
             run(
@@ -158,16 +154,7 @@ def main(arguments: Sequence[str]) -> int:
     if found.write_docs:
         write_document(outcome, judged_at=observe(folder).commit if found.judge is not None else "")
         tell(f"wrote {DOCUMENT}")
-    if outcome.failures:
-        tell(f"{folder} is kept; to repeat it: {command(outcome.course)}")
-        return 1
-    return 0
-
-
-def tell(line: str) -> None:
-    """One line, at once."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    return conclude(outcome.failures, folder, command(outcome.course))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,8 @@ docs/reliability.md.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,9 +20,9 @@ from tests.ownership.cast import Cast, Observer
 from tests.ownership.checker import Verdict, judge
 from tests.ownership.facts import now_s
 from tests.ownership.storm import Course, Storm, Weather
+from tests.support.runs import DOCUMENT, folder_of, parser_of, tell
 from tests.support.sections import filled, put_section, spread
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs/reliability.md"
 TEMPLATE: Final = Path(__file__).with_name("reliability.md")
 _DRAIN_WAIT_S: Final = 20.0
 
@@ -137,30 +135,23 @@ def _seconds(values_s: Sequence[float]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """0: nothing that must not be has been; 1: something; 2: wrong use."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/shake",
-        description="Kills, freezes and restarts flows, coordinators and Redis, and judges what the flows wrote down.",
+    parser = parser_of(
+        "shake",
+        "Kills, freezes and restarts flows, coordinators and Redis, and judges what the flows wrote down.",
+        minutes=3,
+        of="how long, before a calm",
     )
-    parser.add_argument("--minutes", type=float, default=3.0, help="how long, 3 by default; a calm comes after it")
     parser.add_argument("--seed", type=int, default=None, help="what decides by chance; by default another every time")
     parser.add_argument("--flows", type=int, default=12)
     parser.add_argument("--partitions", type=int, default=32)
-    parser.add_argument("--folder", type=Path, help="a new folder for logs and queue (kept); default: a temporary one")
     parser.add_argument("--objects", action="store_true", help="ownership=store: beside the queue, without Redis")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/reliability.md from this run")
     found = parser.parse_args(arguments)
     if found.objects and found.write_docs:
         parser.error("--write-docs is for a run with Redis")
     if found.minutes <= 0 or found.flows < 2 or found.partitions < 1:
         parser.error("--minutes is above 0, --flows from 2, --partitions from 1")
     seed = found.seed if found.seed is not None else time.time_ns() % 100_000
-    folder = found.folder or Path(tempfile.mkdtemp(prefix="partq-shake-"))
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def tell(line: str) -> None:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-
+    folder = folder_of("shake", found.folder)
     tell(f"seed {seed}, everything is written to {folder}")
     machine = observe(folder)
     report = shake(

@@ -4,19 +4,17 @@ Soak of docs/reliability.md with its picture.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from benchmarks.environment import Environment, observe
-from tests.ownership.shake import DOCUMENT
 from tests.soak.chart import chart
 from tests.soak.run import KEYS, Course, Outcome, run
 from tests.soak.verdict import Compared, compared
+from tests.support.runs import DOCUMENT, conclude, folder_of, parser_of, tell
 from tests.support.sections import filled, put_section
 
 TEMPLATE: Final = Path(__file__).with_name("soak.md")
@@ -72,17 +70,13 @@ def write_document(outcome: Outcome, machine: Environment, target: Path = DOCUME
 
 def main(arguments: Sequence[str]) -> int:
     """0: all stayed bounded and in order; 1: something did not; 2: wrong use."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/soak", description="Publishes, consumes and cleans up for a while, and watches what is stored."
+    parser = parser_of(
+        "soak", "Publishes, consumes and cleans up for a while, and watches what is stored.", minutes=30, of="how long"
     )
-    parser.add_argument("--minutes", type=float, default=30.0, help="default 30")
-    parser.add_argument("--folder", type=Path, help="a new folder for everything (kept); default: a temporary one")
-    parser.add_argument("--write-docs", action="store_true", help="write the section of docs/reliability.md")
     found = parser.parse_args(arguments)
     if found.minutes <= 0:
         parser.error("--minutes is above 0")
-    folder = found.folder or Path(tempfile.mkdtemp(prefix="partq-soak-"))
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder_of("soak", found.folder)
     machine = observe(folder)
     tell(f"everything is written to {folder}")
     try:
@@ -94,16 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     if found.write_docs:
         write_document(outcome, machine)
         tell(f"wrote {DOCUMENT} and {PICTURE}")
-    if outcome.failures:
-        tell(f"{folder} is kept; to repeat it: {command(outcome.course)}")
-        return 1
-    return 0
-
-
-def tell(line: str) -> None:
-    """One line, at once."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    return conclude(outcome.failures, folder, command(outcome.course))
 
 
 if __name__ == "__main__":
