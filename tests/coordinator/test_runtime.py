@@ -10,7 +10,7 @@ from coordinator.core.machine import next_deadline
 from coordinator.facts import facts_of
 from partq_spark.flow.model import Phase, RebalanceStatus
 from partq_spark.log.model import QueueConfig
-from tests.coordinator.world import KEY, SESSION_S, World
+from tests.coordinator.world import KEY, SESSION_S, Coordinator, HandFlow, World
 
 AT_ONCE = QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=0.0)
 
@@ -102,6 +102,19 @@ def test_a_handoff_that_is_not_drained_is_forced_at_its_deadline() -> None:
     assert world.counts() == {"a": 1, "b": 1}
 
 
+def step_while_delivering(coordinator: Coordinator, flow: HandFlow) -> None:
+    """The flow delivers 100 messages of both partitions just before the step's first write of the state."""
+
+    def deliver(verb: str) -> None:
+        if verb == "swap_state":
+            coordinator.faults.hook = None
+            for number in (0, 1):
+                assert flow.deliver(number, 100)
+
+    coordinator.faults.hook = deliver
+    coordinator.step()
+
+
 def test_messages_delivered_while_the_pause_was_written_are_waited_for() -> None:
     """The flow's delivery lands after the leader has read the records and before it writes the pause: the records that
     were read then must not count.
@@ -112,14 +125,7 @@ def test_messages_delivered_while_the_pause_was_written_are_waited_for() -> None
     world.settle()
     world.flow("b")
 
-    def deliver(verb: str) -> None:
-        if verb == "swap_state":
-            coordinator.faults.hook = None
-            for number in (0, 1):
-                assert a.deliver(number, 100)
-
-    coordinator.faults.hook = deliver
-    coordinator.step()
+    step_while_delivering(coordinator, a)
     (paused,) = (n for n, p in world.state().partitions.items() if p.phase is Phase.PAUSED)
     assert world.checkpoints()[paused].owner == a.owner
 
@@ -131,14 +137,7 @@ def test_messages_delivered_while_a_fence_was_decided_are_marked() -> None:
     world.settle()
     b = world.flow("b")
 
-    def deliver(verb: str) -> None:
-        if verb == "swap_state":
-            coordinator.faults.hook = None
-            for number in (0, 1):
-                assert a.deliver(number, 100)
-
-    coordinator.faults.hook = deliver
-    coordinator.step()
+    step_while_delivering(coordinator, a)
     (moved,) = (each for each in world.checkpoints().values() if each.owner == b.owner)
     assert moved.redelivered_below == 100
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partq_spark.flow.model import Owner
-from tests.flow.consuming.world import World, begun, delivered, expected
+from tests.flow.consuming.world import Query, World, begun, delivered, expected
 
 
 @pytest.mark.conformance("FLO-07")
@@ -132,7 +132,8 @@ def test_a_replay_in_doubt_waits_and_then_fails() -> None:
     assert len(query.deliver()) == 8
 
 
-def test_a_lease_that_ended_between_planning_and_partitions_is_noticed(world: World) -> None:
+def overtaken(world: World) -> Query:
+    """It planned a batch and stood still until another had delivered all of it; now it goes on."""
     (first,) = begun(world, world.query())
     world.publish(4, 4)
     first.plan()
@@ -141,18 +142,16 @@ def test_a_lease_that_ended_between_planning_and_partitions_is_noticed(world: Wo
     second.run()
     world.until(lambda: delivered(second) == expected(world))
     first.thaw()
+    return first
+
+
+def test_a_lease_that_ended_between_planning_and_partitions_is_noticed(world: World) -> None:
+    first = overtaken(world)
     assert first.deliver() == []
 
 
 def test_a_new_instance_that_another_thread_began_does_not_deliver_what_the_former_planned(world: World) -> None:
-    (first,) = begun(world, world.query())
-    world.publish(4, 4)
-    first.plan()
-    first.freeze()
-    (second,) = begun(world, world.query())
-    second.run()
-    world.until(lambda: delivered(second) == expected(world))
-    first.thaw()
+    first = overtaken(world)
     first.consumer.look_beside()
     member = first.consumer.member
     assert member is not None
