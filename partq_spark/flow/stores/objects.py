@@ -35,7 +35,8 @@ from partq_spark.flow.codec import decode_lease, encode_lease
 from partq_spark.flow.effects import new_token
 from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, Lease, Owner, OwnershipRecord
 from partq_spark.flow.stores.api import Beat, LeaseDocument, Pulse, StateDocument
-from partq_spark.flow.stores.objects_flows import Ages, FlowDocuments
+from partq_spark.flow.stores.objects_ages import Ages
+from partq_spark.flow.stores.objects_flows import FlowDocuments
 from partq_spark.flow.stores.refusals import checked_note, lease_changed, only_group, state_changed
 from partq_spark.objects.api import UNCHANGED, Document, ObjectStore, Unchanged
 

@@ -13,6 +13,7 @@ from partq_spark.errors import Conflict, Corrupt, Unavailable
 from partq_spark.flow.codec import decode_record, encode_record
 from partq_spark.flow.model import Delivery, FlowRecord, GroupKey
 from partq_spark.flow.stores.api import Beat
+from partq_spark.flow.stores.objects_ages import Ages
 from partq_spark.flow.stores.refusals import checked_flow, name_taken, not_bound
 from partq_spark.objects.api import Document, ObjectStore
 
@@ -360,28 +361,6 @@ class FlowDocuments:
 
 def _restless(key: GroupKey, flow: str) -> Unavailable:
     return Unavailable(f"heartbeat of flow {flow!r} of group {key} changed {_TRIES} times while it was read: try again")
-
-
-class Ages:
-    """How long ago documents were written, for people, without comparing clocks: the store is asked the first time;
-    from then on a change that this process sees counts as new when it is seen.
-    """
-
-    def __init__(self, store: ObjectStore, now_s: Callable[[], float]) -> None:
-        self._store = store
-        self._now_s = now_s
-        self._seen: dict[str, tuple[str, float]] = {}  # ETag, and when it was written by our clock
-
-    def of(self, name: str, etag: str) -> float:
-        """The age in seconds of a document that was just read."""
-        seen = self._seen.get(name)
-        if seen is None:
-            infos = self._store.list(name)
-            seen = etag, self._now_s() - next((info.age_s for info in infos if info.name == name), 0.0)
-        elif seen[0] != etag:
-            seen = etag, self._now_s()
-        self._seen[name] = seen
-        return max(0.0, self._now_s() - seen[1])
 
 
 def _beat_name(key: GroupKey, flow: str) -> str:
