@@ -57,7 +57,6 @@ class SoloSession:
         self._settings = settings if settings is not None else SessionSettings()
         self._effects = effects if effects is not None else Effects()
         self._head = head
-        self._start_of = start_of
         self._hand = Hand()
         self._written = Written(
             checkpoints, self._hand, self._settings, self._effects, start_of=start_of, milestones=milestones
@@ -150,7 +149,7 @@ class SoloSession:
                     to=me,
                     epoch=epoch if same else epoch + 1,
                     replaces=owner if same else None,
-                    start=self._start_of(partition) if self._settings.keep_offsets else None,
+                    start=self._written.start(partition),
                     delivered=end if foreign else None,  # he left no word of how far he came
                 )
             except FenceRefused as error:
@@ -269,7 +268,7 @@ class SoloSession:
                     partition,
                     to=me,
                     epoch=found.epoch if found.owner == me else found.epoch + 1,
-                    start=self._start_of(partition) if self._settings.keep_offsets else None,
+                    start=self._written.start(partition),
                     delivered=holding.delivered,
                 )
             except FenceRefused:

@@ -39,6 +39,10 @@ class Written:
         self._start_of = start_of
         self._milestones = milestones
 
+    def start(self, partition: int) -> int | None:
+        """The offset in a partition's first checkpoint; None where offsets are not kept."""
+        return self._start_of(partition) if self._settings.keep_offsets else None
+
     def begin(self, checkpoint: Checkpoint) -> int:
         """The first offset that a partition with this checkpoint has to deliver."""
         return acknowledged_to(checkpoint, self._start_of(checkpoint.partition))
