@@ -123,12 +123,6 @@ def trim(queue: Queue, before: Sequence[int], acknowledged: Acknowledged | None 
     return queue.change(decide)
 
 
-def trim_to_time(queue: Queue, time_us: int, acknowledged: Acknowledged | None = None) -> Head:
-    """Trim everything published before `time_us` (Unix, microseconds)."""
-    queue.refresh()
-    return trim(queue, queue.offsets_at(time_us), acknowledged)
-
-
 def collect(queue: Queue, *, grace_s: float = GRACE_S) -> Collected:
     """One round: raise the floor, delete what earlier rounds marked, mark what is new. Any number may run at once.
 

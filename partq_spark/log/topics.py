@@ -8,7 +8,7 @@ case-sensitive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from partq_spark.errors import Invalid
@@ -154,9 +154,3 @@ class Attraction:
                 if owner not in found and pattern.matches(levels):
                     found.add(owner)
         return tuple(sorted(found))
-
-
-def attracted_by(subscriptions: Mapping[str, Iterable[str]], topic: str) -> list[str]:
-    """Of the owners, by name, those whose subscriptions attract the topic, sorted."""
-    names = sorted(subscriptions)
-    return [names[number] for number in Attraction(subscriptions[name] for name in names).owners(topic)]

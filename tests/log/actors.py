@@ -212,7 +212,9 @@ def trimmer(process: Process, job: Job) -> None:
             head = queue.refresh()
             with process.tolerating(head.queue_id):
                 if world.rng.random() < 0.3:
-                    housekeeping.trim_to_time(queue, world.rng.randint(BEGIN_US - HOUR_US, head.time_us + SECOND_US))
+                    time_us = world.rng.randint(BEGIN_US - HOUR_US, head.time_us + SECOND_US)
+                    queue.refresh()
+                    housekeeping.trim(queue, queue.offsets_at(time_us))
                 else:
                     before = [world.rng.randint(a, b) for a, b in zip(head.earliest, head.next, strict=True)]
                     if world.rng.random() < world.plan.trim_all:
