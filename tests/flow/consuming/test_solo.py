@@ -34,6 +34,17 @@ def test_a_query_alone_has_everything_and_writes_down_how_far_it_is(world: World
     assert world.server.groups == {}, "no ownership store is asked"
 
 
+def test_without_checkpoints_it_writes_down_nothing_but_whose_the_partitions_are(world: World) -> None:
+    world.publish(4, 3)
+    (query,) = begun(world, solo(world, checkpoints="none"))
+    query.drain()
+    assert delivered(query) == expected(world)
+    found = world.checkpoints().read(0)
+    assert found is not None
+    assert found.owner is not None
+    assert found.offset is None
+
+
 def test_a_second_query_takes_over_and_the_first_says_who_did(world: World) -> None:
     (first,) = begun(world, solo(world, "first"))
     first.run()
