@@ -19,3 +19,4 @@ settings.load_profile("partq")
 
 # Spark drivers that inherit this process' environment: the notebooks' and the demo's.
 os.environ["SPARK_SUBMIT_OPTS"] = jvm.options()
+os.environ["SPARK_HOME"] = str(jvm.HOME)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
+from partq_spark.demo.spark_home import make_home
 from partq_spark.errors import Unavailable
 
 _END_WAIT_S: Final = 10.0
@@ -60,6 +61,8 @@ class Driver:
         # Spark's workers must be this Python: the first python3 on PATH may have no partq (spark-traps 27).
         own = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         own["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+        if "SPARK_HOME" not in os.environ:
+            own["SPARK_HOME"] = str(make_home(log.parent / "spark"))
         self._process = _start(command, log, own, talks=True)
         self._told: queues.SimpleQueue[dict[str, Any]] = queues.SimpleQueue()
         self._reader = threading.Thread(target=self._listen, daemon=True)

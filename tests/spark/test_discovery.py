@@ -83,7 +83,8 @@ def test_a_connect_client_finds_it(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_spark_submit_finds_it(tmp_path: Path) -> None:
-    found = run(tmp_path, SUBMIT, "--master", "local[2]", "--driver-memory", "1g")
+    """With the installed Spark home, as everywhere but in tests."""
+    found = run(tmp_path, SUBMIT, "--master", "local[2]", "--driver-memory", "1g", environment={"SPARK_HOME": None})
     assert found == {"classic": True, "streamed": EVERYTHING, "read": EVERYTHING}
 
 

@@ -7,13 +7,19 @@ an archive; every later JVM maps that into memory (class data sharing) and takes
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from partq_spark.demo.spark_home import make_home
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+HOME: Final = make_home(Path(sys.prefix) / "spark-home")
+"""SPARK_HOME for tests: their workers start faster than with the installed one."""
 
 ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
 
@@ -36,6 +42,7 @@ def make_archive(path: Path) -> None:
     from partq_spark.log.admin import create_queue
     from partq_spark.objects import open_store
 
+    os.environ["SPARK_HOME"] = str(HOME)  # an archive is good for one class path
     with tempfile.TemporaryDirectory() as folder:
         unfinished = path.with_suffix(".unfinished")
         spark = (

@@ -12,16 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import pyspark
-
 from tests.support import jvm
 from tests.support.processes import Program
 from tests.support.servers import free_port
 
 EXECUTORS: Final = 2
-_SPARK_HOME: Final = Path(pyspark.__file__).parent
 _SMALL: Final = {
-    "SPARK_HOME": str(_SPARK_HOME),
+    "SPARK_HOME": str(jvm.HOME),
     "SPARK_DAEMON_MEMORY": "256m",
 }
 
@@ -49,7 +46,7 @@ def cluster(folder: Path, environment: Mapping[str, str]) -> Iterator[Cluster]:
 
     def daemon(name: str, *arguments: str) -> Program:
         program = f"org.apache.spark.deploy.{name}.{name.capitalize()}"
-        command = [str(_SPARK_HOME / "bin/spark-class"), program, "--host", "127.0.0.1", "--webui-port", "0"]
+        command = [str(jvm.HOME / "bin/spark-class"), program, "--host", "127.0.0.1", "--webui-port", "0"]
         return Program([*command, *arguments], name=name, folder=folder, environment=settings)
 
     def listening() -> bool:
