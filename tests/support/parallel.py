@@ -2,7 +2,8 @@
 
 A pytest plugin (loaded by the root conftest) that does nothing in a run of one process. The files are given out one by
 one (`--dist loadfile --no-loadscope-reorder`), so that the fixtures of a file and of its process's session serve it as
-they always do. It knows marks and file names, and nothing of what the tests do.
+they always do. The last process gets none that starts a JVM: where too many start at once on too few cores, Spark does
+not wait long enough for its workers. It knows marks and file names, and nothing of what the tests do.
 """
 
 from __future__ import annotations
@@ -15,14 +16,22 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 JVM = frozenset({"spark", "connect"})
+JVM_FOLDERS = ("tests/chaos/", "tests/demo/", "tests/notebooks/", "tests/spark/")
+"""Where tests with these marks are, and must be: who gives out the files has not seen the marks."""
+
 PROCESSES = frozenset({"redis", "azurite", "crash", "slow"})
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The same order in every process: pytest-xdist insists on it."""
+    """The same order in every process: pytest-xdist insists on it. Raises `UsageError` for a JVM where none may be."""
+    for item in items:
+        if any(mark.name in JVM for mark in item.iter_markers()) and not item.nodeid.startswith(JVM_FOLDERS):
+            raise pytest.UsageError(f"{item.nodeid} starts a JVM: it belongs into one of {', '.join(JVM_FOLDERS)}")
     if not is_worker(config):
         return
     files: dict[Path, list[pytest.Item]] = defaultdict(list)
@@ -50,6 +59,32 @@ def _place(path: Path, items: list[pytest.Item]) -> tuple[int, float, Path]:
     else:
         rank = 1 if marks & PROCESSES else 2
     return rank, -max(limits_s, default=0.0), path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    """Who gives out the files, in the process that starts the others."""
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+class Scheduling(LoadFileScheduling):  # type: ignore[misc] # pytest-xdist has no types
+    """As they come, but to the last of several processes only files without a JVM."""
+
+    def _first_for(self, node: WorkerController) -> str | None:
+        several, last = len(self.nodes) > 1, node.gateway.id == f"gw{self.numnodes - 1}"
+        if several and last:
+            return next((scope for scope in self.workqueue if not scope.startswith(JVM_FOLDERS)), None)
+        return next(iter(self.workqueue), None)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if scope := self._first_for(node):
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if self._first_for(node) is None and not node.shutting_down:
+            node.shutdown()  # after what it has
+        else:
+            super()._reschedule(node)
 
 
 class Turnstile:
