@@ -26,7 +26,7 @@ def test_a_few_worlds_are_all_right() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.conformance("OWN-05", "CHK-04", "REB-15")
 def test_no_seed_breaks_ownership(report: Callable[[str], None]) -> None:
     total = simulate_side_by_side(0, SEEDS, JOBS)
