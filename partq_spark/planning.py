@@ -82,7 +82,8 @@ def with_new_partitions(head: Head, reached: Positions) -> dict[int, int]:
 def continued(
     head: Head, reached: Positions, *, fail_on_data_loss: bool, warn: Callable[[str], None]
 ) -> dict[int, int]:
-    """Where a query goes on: `with_new_partitions`, with nothing in it that is not there.
+    """Where a query goes on, in every partition that the queue has (`with_new_partitions`). No position is outside of
+    what the log keeps.
 
     A position whose next message has been trimmed moves to the earliest one, and one beyond the end (the store was
     restored from an older copy) to the end; either is a loss, `ObjectMissing` if that may not be (failOnDataLoss).

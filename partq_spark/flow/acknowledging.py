@@ -1,7 +1,7 @@
 """Writing down how far a flow is: the checkpoints of its partitions, then its record, which says what they have.
 
-In which order is known here; when it is time is `written`'s, what was delivered and acknowledged is `hand`'s. A write
-that arrives late harms nobody: a checkpoint has its own condition, and an instance whose report got lost is over.
+In which order is known here; when it is time is `checkpointing`'s, what was delivered and acknowledged is `hand`'s. A
+write that arrives late harms nobody: a checkpoint has its own condition, and an instance whose report got lost is over.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from contextlib import contextmanager
 
 from partq_spark.errors import Fenced, Unavailable
 from partq_spark.flow.binding import Life
+from partq_spark.flow.checkpointing import Checkpointing
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.hand import Hand
 from partq_spark.flow.model import Delivery, GroupKey, GroupState
 from partq_spark.flow.others import by_records
 from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
-from partq_spark.flow.written import Written
 
 _log = logging.getLogger("partq.flow")
 
@@ -43,28 +43,23 @@ class Acknowledger:
         key: GroupKey,
         flow: str,
         hand: Hand,
-        written: Written,
+        checkpointing: Checkpointing,
         effects: Effects,
-        *,
-        keep_offsets: bool,
-        start_of: Callable[[int], int],
     ) -> None:
         self._ownership = ownership
         self._key = key
         self._flow = flow
         self._hand = hand
-        self._written = written
+        self._checkpointing = checkpointing
         self._effects = effects
-        self._keep_offsets = keep_offsets
-        self._start_of = start_of
 
     def acknowledged(self, partitions: Collection[int], state: GroupState | None) -> Mapping[int, int]:
         """How far each is acknowledged, whoever has it: see `Session.acknowledged`."""
 
-        def by_their_records(others: Collection[int]) -> Mapping[int, int]:
-            return by_records(state, self._ownership.read_flows(self._key), others, self._start_of)
+        def by_their_records(others: Collection[int], start_of: Callable[[int], int]) -> Mapping[int, int]:
+            return by_records(state, self._ownership.read_flows(self._key), others, start_of)
 
-        return self._written.acknowledged(partitions, elsewhere=None if self._keep_offsets else by_their_records)
+        return self._checkpointing.acknowledged(partitions, by_records=by_their_records)
 
     def write(self, life: Life, *, everything: bool) -> None:
         """Write what is due, or all of it. A partition whose checkpoint is somebody else's is given up.
@@ -76,7 +71,7 @@ class Acknowledger:
             if holding.checkpoint is None:
                 continue
             try:
-                moved = self._written.advance(holding, everything=everything)
+                moved = self._checkpointing.advance(holding, everything=everything)
             except Fenced as error:
                 _log.info("flow %s of group %s lost partition %d: %s", self._flow, self._key, partition, error)
                 self._hand.lose(partition)

@@ -20,6 +20,7 @@ from partq_spark.errors import Fenced, Invalid, PartqError, Unavailable
 from partq_spark.flow import claims
 from partq_spark.flow.acknowledging import Acknowledger
 from partq_spark.flow.binding import Binder, Life
+from partq_spark.flow.checkpointing import Checkpointing
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.flow.claims import Binding, Grant, Position, Standing, View
 from partq_spark.flow.codec import decode_state
@@ -28,7 +29,6 @@ from partq_spark.flow.hand import Hand, Holding
 from partq_spark.flow.model import Delivery, GroupKey, GroupState, Owner
 from partq_spark.flow.settings import SessionSettings, checked_flow_name
 from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
-from partq_spark.flow.written import Written
 from partq_spark.objects.api import Unchanged
 
 __all__ = ["Session", "SessionSettings"]
@@ -76,7 +76,7 @@ class Session:
         self._state: GroupState | None = None
         self._state_token: str | None = None
         self._hand = Hand()
-        self._written = Written(
+        self._checkpointing = Checkpointing(
             checkpoints, self._hand, self._settings, self._effects, start_of=start_of, milestones=milestones
         )
         self._acknowledger = Acknowledger(
@@ -84,10 +84,8 @@ class Session:
             key,
             flow,
             self._hand,
-            self._written,
+            self._checkpointing,
             self._effects,
-            keep_offsets=self._settings.keep_offsets,
-            start_of=start_of,
         )
 
     def __repr__(self) -> str:
@@ -355,7 +353,7 @@ class Session:
                 if self._hand.doubts_for_s(partition, self._state_token, now_s) >= patience_s:
                     life.end(f"the checkpoint of partition {partition} does not name it, although the state does")
                 continue
-            fresh.append((self._hand.offered(checkpoint, grant, self._written.begin(checkpoint)), checkpoint))
+            fresh.append((self._hand.offered(checkpoint, grant, self._checkpointing.begin(checkpoint)), checkpoint))
         if fresh:
             self._acknowledger.report(life, {checkpoint.partition: holding.entry for holding, checkpoint in fresh})
         for holding, checkpoint in fresh:

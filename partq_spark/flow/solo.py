@@ -16,13 +16,13 @@ from typing import Final
 
 from partq_spark.errors import Fenced, Invalid
 from partq_spark.flow.checkpoint import removed
+from partq_spark.flow.checkpointing import Checkpointing
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore, FenceRefused
 from partq_spark.flow.claims import Binding, Position, Standing, View
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.hand import Hand, Holding
 from partq_spark.flow.model import GroupKey, Owner
 from partq_spark.flow.settings import SessionSettings
-from partq_spark.flow.written import Written
 from partq_spark.log import layouts
 from partq_spark.log.model import Head
 
@@ -58,7 +58,7 @@ class SoloSession:
         self._effects = effects if effects is not None else Effects()
         self._head = head
         self._hand = Hand()
-        self._written = Written(
+        self._checkpointing = Checkpointing(
             checkpoints, self._hand, self._settings, self._effects, start_of=start_of, milestones=milestones
         )
         self._me: Owner | None = None
@@ -149,7 +149,7 @@ class SoloSession:
                     to=me,
                     epoch=epoch if same else epoch + 1,
                     replaces=owner if same else None,
-                    start=self._written.start(partition),
+                    start=self._checkpointing.start(partition),
                     delivered=end if foreign else None,  # he left no word of how far he came
                 )
             except FenceRefused as error:
@@ -217,7 +217,7 @@ class SoloSession:
         self._write(everything=True)
 
     def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
-        return self._written.acknowledged(partitions)
+        return self._checkpointing.acknowledged(partitions)
 
     def in_hand(self) -> Mapping[int, int]:
         return self._hand.unacknowledged()
@@ -268,7 +268,7 @@ class SoloSession:
                     partition,
                     to=me,
                     epoch=found.epoch if found.owner == me else found.epoch + 1,
-                    start=self._written.start(partition),
+                    start=self._checkpointing.start(partition),
                     delivered=holding.delivered,
                 )
             except FenceRefused:
@@ -286,7 +286,7 @@ class SoloSession:
         raise Fenced(self._taken_over(partition, self._checkpoints.read(partition)))
 
     def _hold(self, checkpoint: Checkpoint) -> None:
-        start = self._written.begin(checkpoint)
+        start = self._checkpointing.begin(checkpoint)
         holding = Holding(epoch=checkpoint.epoch, delivered=start, done=start, acknowledged=start)
         self._hand.take(holding, checkpoint, self._effects.now_s())
 
@@ -319,7 +319,7 @@ class SoloSession:
             return
         for partition, holding in self._hand.holdings.items():
             try:
-                self._written.advance(holding, everything=everything)
+                self._checkpointing.advance(holding, everything=everything)
             except Fenced as error:
                 found = self._checkpoints.read(partition)
                 if found is None or not self._is_rewound(found, me, holding.epoch):

@@ -16,10 +16,11 @@ from partq_spark.flow.order import passes
 from partq_spark.flow.others import by_checkpoints
 from partq_spark.flow.settings import SessionSettings
 
-Found = Callable[[Collection[int]], Mapping[int, int]]
+AcknowledgedBy = Callable[[Collection[int], Callable[[int], int]], Mapping[int, int]]
+"""How far each of some partitions is acknowledged; the other argument says where the group begins in one."""
 
 
-class Written:
+class Checkpointing:
     """Of what is in one `hand`. `start_of` and `milestones` as `Session` has them."""
 
     def __init__(
@@ -47,16 +48,20 @@ class Written:
         """The first offset that a partition with this checkpoint has to deliver."""
         return acknowledged_to(checkpoint, self._start_of(checkpoint.partition))
 
-    def acknowledged(self, partitions: Collection[int], *, elsewhere: Found | None = None) -> Mapping[int, int]:
+    def acknowledged(
+        self, partitions: Collection[int], *, by_records: AcknowledgedBy | None = None
+    ) -> Mapping[int, int]:
         """How far each is acknowledged, whoever has it. What is in hand is known; of all others, if there are any,
-        their checkpoints say it, or `elsewhere` does. Raises `Unavailable`.
+        their checkpoints say it; where offsets are not kept `by_records` does, if flows have records. Raises
+        `Unavailable` and what `by_records` raises.
         """
         own = self._hand.written(partitions)
         others = [partition for partition in partitions if partition not in own]
         if not others:
             return own
-        found = elsewhere(others) if elsewhere else by_checkpoints(self._checkpoints, others, self._start_of)
-        return {**found, **own}
+        if by_records is None or self._settings.keep_offsets:
+            return {**by_checkpoints(self._checkpoints, others, self._start_of), **own}
+        return {**by_records(others, self._start_of), **own}
 
     def advance(self, holding: Holding, *, everything: bool) -> bool:
         """Move the checkpoint if it is time; whether it was. At once where a handoff or another partition waits.
