@@ -63,6 +63,7 @@ def test_the_tree_holds(tree: Path) -> None:
         ("partq_spark/flow/session.py", "import partq_spark.options", "Command line and source above log"),
         ("partq_spark/offsets.py", "import partq_spark.listener", "Command line and source above log"),
         ("partq_spark/extra.py", "# a module that has no layer", "Command line and source above log"),
+        ("partq_spark/consuming/extra.py", "# a module that has no layer", "Behind a streaming query"),
         ("partq_spark/objects/local.py", "from azure.storage.blob import BlobClient", "Only partq_spark.objects.azure"),
         ("partq_spark/log/names.py", "from azure.core.exceptions import AzureError", "Only partq_spark.objects.azure"),
         ("partq_spark/log/names.py", "import redis.client", "Only partq_spark.flow.stores"),

@@ -2,7 +2,7 @@
 
 A guard is off in here and nowhere else. If the check does not notice, it could not notice a bug there either. Two that
 a seed hardly ever reaches have scenarios of their own: that a group which was made again is another
-(tests/unit/test_retention.py), and the floor under what compaction wrote (test_compaction_races.py).
+(tests/operations/test_retention.py), and the floor under what compaction wrote (test_compaction_races.py).
 `python -m tests.log.guards --seeds N` prints the first seed that notices each.
 """
 

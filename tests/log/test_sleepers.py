@@ -147,6 +147,11 @@ def _trim_everything(world: World) -> None:
     _trim(world, world.handle().refresh().next[0])
 
 
+def _everything_goes(world: World) -> None:
+    _trim_everything(world)
+    days_of_collection(world)
+
+
 def _trim(world: World, to: int) -> None:
     """All before `to` in the only partition."""
     other = world.handle()
@@ -186,12 +191,7 @@ def test_a_collector_that_slept_between_head_and_chunks_reads_the_head_again(wor
         send(queue, values(number))
     days_of_collection(world, 3)  # the floor has passed the chunks
     hooked = Hooked(world.store)
-
-    def meanwhile() -> None:
-        _trim_everything(world)
-        days_of_collection(world)
-
-    hooked.before = once("read", ".json", meanwhile)
+    hooked.before = once("read", ".json", partial(_everything_goes, world))
     collected = housekeeping.collect(world.handle(store=hooked))
     assert collected.floor_sequence > 0
 
@@ -202,12 +202,7 @@ def test_a_seek_that_slept_between_head_and_chunk_reads_the_head_again(world: Wo
         send(queue, values(number))
     days_of_collection(world, 3)
     hooked = Hooked(world.store)
-
-    def meanwhile() -> None:
-        _trim_everything(world)
-        days_of_collection(world)
-
-    hooked.before = once("read", ".json", meanwhile)
+    hooked.before = once("read", ".json", partial(_everything_goes, world))
     assert world.handle(store=hooked).offsets_at(0) == (12,)
 
 

@@ -37,11 +37,6 @@ class Message(NamedTuple):
     key: str | None = "key"
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 def make(world: World, **subscriptions: Sequence[str]) -> None:
     """Queues by name, each with its subscriptions and a partition count of its own."""
     for number, (name, theirs) in enumerate(subscriptions.items()):

@@ -15,7 +15,7 @@ from partq_spark.log.model import Head
 from partq_spark.log.publish import Full, Identity, Outdated
 from partq_spark.log.queue import Queue
 from tests.log.queues import Hooked, World, head_of, once
-from tests.unit.test_fanout import IDENTITY, Message, contents, make, plan, publish, stage
+from tests.log.test_fanout import IDENTITY, Message, contents, make, plan, publish, stage
 
 pytestmark = pytest.mark.conformance("DIS-07")
 
