@@ -56,6 +56,13 @@ PARTS: Final = (
         limit_s=5400,
     ),
     Part(
+        name="start",
+        call="benchmarks.starting:measure",
+        about="a session's first write and a query's start to end, with and without PySpark's archive in Spark's home",
+        takes="5 min",
+        limit_s=1800,
+    ),
+    Part(
         name="planning",
         call="benchmarks.planning:measure",
         about="planning a batch for a query that is 10,000 and 100,000 publishes behind",

@@ -1,10 +1,7 @@
 """The servers and the Spark session that every suite may ask for by name, and how property tests run. Nothing else."""
 
-import os
-
 from hypothesis import settings
 
-from tests.support import jvm
 from tests.support.servers import azurite, redis_server
 from tests.support.spark import lab, spark, spark_azurite
 
@@ -16,7 +13,3 @@ settings.register_profile("partq", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=5000)
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("partq")
-
-# Spark drivers that inherit this process' environment: the notebooks' and the demo's.
-os.environ["SPARK_SUBMIT_OPTS"] = jvm.options()
-os.environ["SPARK_HOME"] = str(jvm.HOME)

@@ -7,6 +7,7 @@ of everything else. Where a home has no such archive, workers import the install
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,15 +21,20 @@ _NEEDED: Final = ("bin", "jars", "sbin")
 def make_home(folder: Path) -> Path:
     """Links to the installed PySpark's programs and jars, in `folder`, for the environment variable SPARK_HOME.
 
-    Right only where workers run on this machine with this Python. Raises `Invalid` if that has no PySpark.
+    Several processes may do it at once. Right only where workers run on this machine with this Python. Raises `Invalid`
+    if that has no PySpark with Spark in it.
     """
     spec = find_spec("pyspark")  # which imports nothing
-    if spec is None or spec.origin is None:
-        raise Invalid(f"{sys.executable} has no pyspark: run `{sys.executable} -m pip install pyspark`")
+    installed = Path(spec.origin).parent if spec and spec.origin else None
+    if installed is None or not all((installed / name).is_dir() for name in _NEEDED):
+        raise Invalid(
+            f"{sys.executable} has no PySpark with Spark in it: run pip install 'partq[demo]' for this Python"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for name in _NEEDED:
-        link, target = folder / name, Path(spec.origin).parent / name
+        link, target = folder / name, installed / name
         if not (link.is_symlink() and link.readlink() == target):
-            link.unlink(missing_ok=True)
-            link.symlink_to(target)
+            unnamed = folder / f"{name}.{os.getpid()}"
+            unnamed.symlink_to(target)
+            unnamed.replace(link)
     return folder

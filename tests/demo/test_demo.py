@@ -20,6 +20,7 @@ from click.testing import CliRunner
 
 from partq_spark.cli.main import cli
 from partq_spark.demo.flights import load, prepare
+from tests.support import jvm
 from tests.support.spark import wait_until
 
 
@@ -46,9 +47,11 @@ def test_the_demo_publishes_and_reads_every_flight_in_order(tmp_path: Path) -> N
         capture_output=True,
         text=True,
         timeout=280,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={name: value for name, value in os.environ.items() if name != "SPARK_HOME"} | {"TMPDIR": str(tmp_path)},
     )
     assert result.returncode == 0, result.stderr
+    (home,) = tmp_path.glob("partq-demo-*/spark")
+    assert (home / "jars").is_symlink(), "Spark was started from a home of the demo's own"
     summary = json.loads(result.stdout)
     assert summary["ok"]
     assert summary["published"] == summary["read"] == summary["delivered"] == 336_776
@@ -90,7 +93,7 @@ def _running(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """The demo as a process, that does not outlive the test."""
     command = [sys.executable, "-m", "partq_spark", "demo"]
     pipe = subprocess.PIPE
-    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, **jvm.environment(), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
         try:
             yield process

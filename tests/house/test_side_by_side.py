@@ -116,25 +116,30 @@ def test_several_processes_prove_the_same_as_one(tmp_path: Path) -> None:
 def test_the_last_process_gets_no_file_that_starts_a_jvm(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    spark: starts a Spark driver (JVM)\n")
-    wait = "import pytest, time\n@pytest.mark.spark\ndef test_long(): time.sleep(0.3)\n"
-    for number in range(6):
-        folder = tmp_path / "tests" / ("spark" if number < 3 else "unit")
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"test_{number}.py").write_text(wait if number < 3 else "def test_short(): pass\n")
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*command, "--no-loadscope-reorder"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    ran = re.findall(r"^\[(gw\d)\].*PASSED tests/(\w+)/", done.stdout, re.MULTILINE)
-    assert sorted(ran, key=lambda each: each[1]) == [("gw0", "spark")] * 3 + [("gw1", "unit")] * 3, done.stdout
+    with_jvm = "import pytest, time\n@pytest.mark.spark\ndef test_long(): time.sleep(0.2)\n"
+    for folder, test in (("spark", with_jvm), ("unit", "def test_short(): pass\n")):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+        for number in range(5):
+            (tmp_path / "tests" / folder / f"test_{folder}{number}.py").write_text(test)
 
-    (tmp_path / "tests/unit/test_spark.py").write_text(wait)
-    refused = subprocess.run(command[:4], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert "tests/unit/test_spark.py::test_long starts a JVM: it belongs into one of" in refused.stderr + refused.stdout
+    def told(*arguments: str) -> str:
+        command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
+        )
+        return done.stdout + done.stderr
+
+    def ran(text: str) -> list[tuple[str, str]]:
+        return re.findall(r"^\[(gw\d)\].*PASSED tests/(\w+)/", text, re.MULTILINE)
+
+    shared = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+    everything = ran(told(*shared))
+    assert sorted(folder for _, folder in everything) == ["spark"] * 5 + ["unit"] * 5
+    assert ("gw2", "spark") not in everything
+    only_jvm = ran(told(*shared, "tests/spark"))
+    assert len(only_jvm) == 5
+    assert ("gw2", "spark") not in only_jvm
+
+    (tmp_path / "tests/unit/test_spark.py").write_text(with_jvm)
+    assert "tests/unit/test_spark.py::test_long starts a JVM: it belongs into one of" in told()

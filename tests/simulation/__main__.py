@@ -98,11 +98,11 @@ def simulate(first: int, seeds: int, twice: bool = False) -> Total:
 
 
 def simulate_side_by_side(first: int, seeds: int, jobs: int, twice: bool = False) -> Total:
-    """The same, in `jobs` processes that let all others go first: no real time passes here, and beside it it may."""
+    """The same, in `jobs` processes."""
     total = Total()
     if jobs == 1 or seeds <= CHUNK:
         return simulate(first, seeds, twice)
-    with ProcessPoolExecutor(jobs, initializer=os.nice, initargs=(10,)) as pool:
+    with ProcessPoolExecutor(jobs) as pool:
         parts = [
             pool.submit(simulate, at, min(CHUNK, first + seeds - at), twice)
             for at in range(first, first + seeds, CHUNK)

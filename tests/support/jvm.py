@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,15 +19,24 @@ from partq_spark.demo.spark_home import make_home
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-HOME: Final = make_home(Path(sys.prefix) / "spark-home")
-"""SPARK_HOME for tests: their workers start faster than with the installed one."""
-
 ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
 
-_QUIET: Final = "-Xlog:disable"  # it would name every class that it leaves out
+# Of an archive it would tell every class that is left out, and each that has changed.
+_QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 # The quick compiler alone: a driver of a test lives too short for the thorough one to pay.
 _SHORT_LIVED: Final = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_END_S: Final = 120.0
+_END_S: Final = 120
+
+
+@cache
+def home() -> Path:
+    """SPARK_HOME for tests: their workers start faster than with the installed one."""
+    return make_home(Path(sys.prefix) / "spark-home")
+
+
+def environment() -> dict[str, str]:
+    """For a process that starts Spark as it likes: a notebook's kernel, the demo."""
+    return {"SPARK_HOME": str(home()), "SPARK_SUBMIT_OPTS": options()}
 
 
 def options() -> str:
@@ -42,7 +52,7 @@ def make_archive(path: Path) -> None:
     from partq_spark.log.admin import create_queue
     from partq_spark.objects import open_store
 
-    os.environ["SPARK_HOME"] = str(HOME)  # an archive is good for one class path
+    os.environ["SPARK_HOME"] = str(home())  # an archive is good for one class path
     with tempfile.TemporaryDirectory() as folder:
         unfinished = path.with_suffix(".unfinished")
         spark = (
@@ -68,7 +78,7 @@ def make_archive(path: Path) -> None:
             query = (
                 writer.option("checkpointLocation", f"{folder}/checkpoint-{len(group)}").foreachBatch(_counted).start()
             )
-            query.awaitTermination(120)
+            assert query.awaitTermination(_END_S), "a query with ten messages did not end"
         gateway = SparkContext._gateway
         spark.stop()
         assert gateway is not None

@@ -1,6 +1,7 @@
 """How tests share the machine when they run in several processes: their order, and the mark `alone`.
 
-A pytest plugin (loaded by the root conftest) that does nothing in a run of one process. The files are given out one by
+A pytest plugin (loaded by the root conftest); in a run of one process it only refuses tests with a JVM outside of their
+folders. In a run of several the files are given out one by
 one (`--dist loadfile --no-loadscope-reorder`), so that the fixtures of a file and of its process's session serve it as
 they always do. The last process gets none that starts a JVM: where too many start at once on too few cores, Spark does
 not wait long enough for its workers. It knows marks and file names, and nothing of what the tests do.
@@ -70,19 +71,22 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc] # pytest-xdist has n
     """As they come, but to the last of several processes only files without a JVM."""
 
     def _first_for(self, node: WorkerController) -> str | None:
-        several, last = len(self.nodes) > 1, node.gateway.id == f"gw{self.numnodes - 1}"
-        if several and last:
+        last = max(self.nodes, key=lambda each: int(each.gateway.id.removeprefix("gw")))
+        if len(self.nodes) > 1 and node is last:
             return next((scope for scope in self.workqueue if not scope.startswith(JVM_FOLDERS)), None)
         return next(iter(self.workqueue), None)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if scope := self._first_for(node):
+        scope = self._first_for(node)
+        if scope is None:
+            node.shutdown()  # after what it has
+        else:
             self.workqueue.move_to_end(scope, last=False)
-        super()._assign_work_unit(node)
+            super()._assign_work_unit(node)
 
     def _reschedule(self, node: WorkerController) -> None:
         if self._first_for(node) is None and not node.shutting_down:
-            node.shutdown()  # after what it has
+            node.shutdown()
         else:
             super()._reschedule(node)
 

@@ -49,7 +49,7 @@ def spark_environment(folder: Path, extra: Mapping[str, str] | None = None) -> d
         "SPARK_LOCAL_DIRS": str(temporary),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={temporary} {jvm.options()}",
-        "SPARK_HOME": str(jvm.HOME),
+        "SPARK_HOME": str(jvm.home()),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         **(extra or {}),

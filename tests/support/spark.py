@@ -63,6 +63,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_azurite: Azurite) -> I
     """
     folder = tmp_path_factory.mktemp("spark")
     environment = {
+        "SPARK_HOME": str(jvm.home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,

@@ -17,10 +17,7 @@ from tests.support.processes import Program
 from tests.support.servers import free_port
 
 EXECUTORS: Final = 2
-_SMALL: Final = {
-    "SPARK_HOME": str(jvm.HOME),
-    "SPARK_DAEMON_MEMORY": "256m",
-}
+_SMALL: Final = {"SPARK_DAEMON_MEMORY": "256m"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +43,7 @@ def cluster(folder: Path, environment: Mapping[str, str]) -> Iterator[Cluster]:
 
     def daemon(name: str, *arguments: str) -> Program:
         program = f"org.apache.spark.deploy.{name}.{name.capitalize()}"
-        command = [str(jvm.HOME / "bin/spark-class"), program, "--host", "127.0.0.1", "--webui-port", "0"]
+        command = [str(jvm.home() / "bin/spark-class"), program, "--host", "127.0.0.1", "--webui-port", "0"]
         return Program([*command, *arguments], name=name, folder=folder, environment=settings)
 
     def listening() -> bool:

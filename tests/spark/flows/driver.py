@@ -4,7 +4,8 @@ Run as a script: the argument names a JSON file (see `Plan`).
 
 A query that fails is started again in the same JVM on the same Spark checkpoint, unless it is to run once. One begins
 at a time: all at once, on a busy machine, none of them has its worker within the time that Spark allows. What every
-batch had is written to `<name>.rows`, what ended a query to `<name>.errors`, one JSON line each. Nothing is judged.
+batch had is written to `<name>.rows`, what ended a query to `<name>.errors`, one JSON line each, but for one that Spark
+gave no worker in time before its first batch. Nothing is judged.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 _LIFE_S: Final = 600.0  # the test kills this process long before
 _LOOK_S: Final = 0.05
 _NO_WORKER: Final = "Python worker failed to connect back"
-"""Spark waits 10 s for a worker, which may be too short on a busy machine: such a query has not even begun."""
+"""Spark waits 10 s for a worker, which may be too short on a busy machine."""
 _BEGINNING: Final = "Initializing"
 """The state of a query until its sources' workers are there, as its status says it."""
 
@@ -98,13 +99,14 @@ def main(plan: Plan) -> None:
             if found is not None:
                 del running[name]
                 error = str(found.exception())
-                if _NO_WORKER not in error:
+                if _NO_WORKER not in error or found.lastProgress is not None:
                     tell(folder / f"{name}.errors", error)
                     if query["once"]:
                         del due[name]
                         continue
             if any(beginning(other) for other in running.values()):
                 continue
+            due[name] = due.pop(name)  # the last in line the next time
             try:
                 running[name] = start(spark, folder, name, query)
             except PySparkException as error:
