@@ -185,19 +185,24 @@ def create(
 @json_option
 @target_options
 def list_all(target: Target, as_json: bool) -> None:
-    """List the queues of a namespace."""
+    """List the queues of a namespace.
+
+    One whose head cannot be read is shown as damaged; the others are shown all the same, and the exit code is 1.
+    """
     from partq_spark.cli import queue_view
     from partq_spark.log.admin import list_queues
 
     with target.store() as store:
-        heads = [found.head for found in list_queues(store, target.namespace)]
+        found = list_queues(store, target.namespace)
         where = f"namespace {target.namespace!r} of {store.url}"
     if as_json:
-        output.print_json([queue_view.summary(head) for head in heads])
-    elif heads:
-        queue_view.print_list(heads)
+        output.print_json(queue_view.list_document(target.namespace, found))
+    elif found.readable or found.problems:
+        queue_view.print_list(found)
     else:
         click.echo(f"No queues in {where}. Create one: partq queue create NAME --partitions N")
+    for problem in found.problems.values():
+        raise problem
 
 
 @click.command("describe")

@@ -16,6 +16,7 @@ from partq_spark.log import codec, tree
 from partq_spark.timestamps import format_rfc3339
 
 if TYPE_CHECKING:
+    from partq_spark.log.admin import Listed
     from partq_spark.log.model import Head
     from partq_spark.log.queue import Queue
     from partq_spark.operations.retention import HeldBack
@@ -85,6 +86,15 @@ def summary(head: Head) -> dict[str, Json]:
         "created": format_rfc3339(head.created_us),
         "last_published": None if published is None else format_rfc3339(published),
     }
+
+
+def list_document(namespace: str, found: Listed) -> list[Json]:
+    """All queues of a list; one that cannot be read has `error`, and nothing else."""
+    damaged: dict[str, dict[str, Json]] = {
+        name: {"namespace": namespace, "queue": name, "error": str(problem)} for name, problem in found.problems.items()
+    }
+    known = {name: summary(queue.head) for name, queue in found.readable.items()}
+    return [each for _, each in sorted({**known, **damaged}.items())]
 
 
 def description(head: Head, found: Findings | None = None) -> dict[str, Json]:
@@ -203,15 +213,19 @@ def stored_bytes(queue: Queue, head: Head) -> tuple[int, ...]:
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
-def print_list(heads: Sequence[Head]) -> None:
+def print_list(found: Listed) -> None:
     """One row per queue."""
     from rich.text import Text
 
     rows: list[list[Text]] = []
-    for head in heads:
+    for name in sorted({*found.readable, *found.problems}):
+        if name in found.problems:
+            rows.append([Text(name), Text(""), Text(""), Text("damaged", style="red")])
+            continue
+        head = found.readable[name].head
         published = last_published_us(head)
         day = "never" if published is None else output.when(published)[:19]
-        rows.append([Text(head.queue), Text(str(head.partitions)), Text(f"{head.messages:,}"), Text(day)])
+        rows.append([Text(name), Text(str(head.partitions)), Text(f"{head.messages:,}"), Text(day)])
     output.print_table((("queue", "<"), ("partitions", ">"), ("messages", ">"), ("last published (UTC)", "<")), rows)
 
 

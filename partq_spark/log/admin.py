@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from partq_spark.errors import Conflict, Invalid, Unavailable
+from partq_spark.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.log import codec, names
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import MAX_PARTITIONS, Group, Head, Layout, QueueConfig
@@ -150,6 +150,8 @@ def delete_queue(queue: Queue) -> int:
 def remove_remains(queue: Queue) -> int:
     """Delete the blobs of former queues by this name; returns how many. The blobs of the present queue are not
     touched.
+
+    What cannot be deleted keeps nothing else: all the rest goes, and then the first such problem is raised.
     """
     base = names.queue_folder(queue.namespace, queue.name)
     # Listed before the head is read: a queue created in between has an id that is not in the list.
@@ -159,21 +161,52 @@ def remove_remains(queue: Queue) -> int:
     if document is not None and not isinstance(document, Unchanged):
         present = codec.decode_head(document.body, queue.head_name).queue_id
     removed = 0
+    problems: list[Invalid] = []
     for folder in folders:
         if folder.rsplit("/", 1)[-1] == present:
             continue
-        for item in list(queue.store.list(folder + "/")):
-            removed += queue.store.delete(item.name)
+        try:
+            found = [item.name for item in queue.store.list(folder + "/")]
+        except Invalid as problem:  # a folder of somebody else's that this user may not enter
+            problems.append(problem)
+            continue
+        for name in found:
+            try:
+                removed += queue.store.delete(name)
+            except Invalid as problem:
+                problems.append(problem)
+    if problems:
+        raise problems[0]
     return removed
 
 
-def list_queues(store: ObjectStore, namespace: str) -> Iterator[Queue]:
-    """The queues of a namespace, by name, each with its head read."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    """The queues of a namespace, by name: each with its head read, and what is wrong with those whose head cannot be.
+
+    Such a one is still a queue, and hides no other.
+    """
+
+    readable: Mapping[str, Queue]
+    problems: Mapping[str, PartqError]
+
+
+def list_queues(store: ObjectStore, namespace: str) -> Listed:
+    """The queues of a namespace. A folder whose name no queue can have (`Copy of orders`, `ORDERS`) is somebody else's.
+
+    Raises `Unavailable`, and `Invalid` if the namespace itself cannot be listed.
+    """
     namespace = names.checked_name("namespace", namespace)
-    for name in store.list_folders(f"{namespace}/"):
+    readable: dict[str, Queue] = {}
+    problems: dict[str, PartqError] = {}
+    for name in filter(names.is_name, store.list_folders(f"{namespace}/")):
         queue = Queue(store, namespace, name)
-        if queue.look() is not None:
-            yield queue
+        try:
+            if queue.look() is not None:
+                readable[name] = queue
+        except (Corrupt, Invalid) as problem:  # Invalid: a newer partq wrote it, or this user may not read it
+            problems[name] = problem
+    return Listed(readable=readable, problems=problems)
 
 
 def create_group(queue: Queue, group: str, start: Sequence[int], *, exact: bool = False) -> Group:

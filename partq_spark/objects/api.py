@@ -119,7 +119,10 @@ class ObjectStore(Protocol):
         """Delete an object; True if it was there. Repeating it is harmless."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects whose names start with `prefix` (any string), in order of name, with metadata, in pages."""
+        """All objects whose names start with `prefix` (any string), in order of name, with metadata, in pages.
+
+        What lies there under a name that no object can have is somebody else's and left out.
+        """
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         """The distinct next name parts below `prefix` (`""` or ending in `/`) that have objects beneath them.

@@ -25,7 +25,15 @@ from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqE
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
 from partq_spark.objects.azure_access import CONNECTION_STRING, Access, explain, find_access, tell
 from partq_spark.objects.azure_blocks import BLOCK_BYTES, AzureWriter
-from partq_spark.objects.names import check_content, check_folder_prefix, check_name, check_prefix, check_range
+from partq_spark.objects.names import (
+    check_content,
+    check_folder_prefix,
+    check_name,
+    check_prefix,
+    check_range,
+    is_name,
+    is_part,
+)
 from partq_spark.objects.retry import Patience
 from partq_spark.objects.urls import AzureUrl
 
@@ -205,7 +213,11 @@ class AzureStore:
             raw_response_hook=note_time,
         )
         # In accounts with a hierarchical namespace the service also lists folders, as empty blobs with this mark.
-        objects = (blob for blob in self._each(iter(blobs), prefix) if "hdi_isfolder" not in (blob.metadata or {}))
+        objects = (
+            blob
+            for blob in self._each(iter(blobs), prefix)
+            if "hdi_isfolder" not in (blob.metadata or {}) and is_name(blob.name[len(self._base) :])
+        )
         return (
             ObjectInfo(
                 name=blob.name[len(self._base) :],
@@ -220,11 +232,12 @@ class AzureStore:
         check_folder_prefix(prefix)
         full = self._base + prefix
         entries = self._client_here().walk_blobs(name_starts_with=full, results_per_page=self._page_size)
-        return (
+        folders = (
             entry.name[len(full) :].rstrip("/")
             for entry in self._each(iter(entries), prefix)
             if isinstance(entry, BlobPrefix)
         )
+        return filter(is_part, folders)
 
     def _each(self, items: Iterator[T], prefix: str) -> Iterator[T]:
         while True:

@@ -12,6 +12,7 @@ Folders are never removed: a process that waits for the lock of a removed folder
 # ruff: noqa: PTH116, PTH117
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
@@ -24,11 +25,13 @@ from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqE
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
 from partq_spark.objects.local_files import (
     LOOK_BYTES,
+    READING,
     FolderLock,
     TemporaryFile,
     decode_document,
     decode_metadata,
     encode_document,
+    entries,
     explain,
     find_etag,
     has_etag,
@@ -40,11 +43,13 @@ from partq_spark.objects.local_files import (
 )
 from partq_spark.objects.names import (
     MAX_METADATA_BYTES,
+    MAX_NAME_CHARS,
     check_content,
     check_folder_prefix,
     check_name,
     check_prefix,
     check_range,
+    is_part,
 )
 from partq_spark.objects.urls import LocalUrl
 
@@ -97,7 +102,7 @@ class LocalStore:
         check_range(name, start, length)
         path = f"{self._root}/{check_name(name)}"
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, READING)
         except (FileNotFoundError, NotADirectoryError):
             raise ObjectMissing(f"object {path} is not there: restore it from a copy") from None
         except OSError as error:
@@ -106,6 +111,8 @@ class LocalStore:
             status = os.fstat(fd)
             if stat.S_ISDIR(status.st_mode):
                 raise ObjectMissing(f"object {path} is not there, it is a directory: restore it from a copy")
+            if not stat.S_ISREG(status.st_mode):
+                raise Corrupt(f"{path} is no regular file: remove it, it is foreign, and restore the object")
             end = status.st_size if length is None else start + length
             if max(start, end) > status.st_size:
                 raise Corrupt(
@@ -149,7 +156,7 @@ class LocalStore:
     def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
         path = f"{self._root}/{check_name(name)}"
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, READING)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -217,7 +224,7 @@ class LocalStore:
     @staticmethod
     def _compare(folder: int, leaf: str, path: str, expected: str | None) -> None:
         try:
-            fd = os.open(leaf, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+            fd = os.open(leaf, READING, dir_fd=folder)
         except FileNotFoundError:
             found = None
         else:
@@ -237,12 +244,18 @@ class LocalStore:
     def list_folders(self, prefix: str) -> Iterator[str]:
         check_folder_prefix(prefix)
         folders = (entry for entry in self._entries(prefix) if entry.endswith("/"))
-        return (folder[:-1] for folder in folders if next(self._walk(prefix + folder, ""), None) is not None)
+        return (folder[:-1] for folder in folders if self._has_objects(prefix + folder))
+
+    def _has_objects(self, folder: str) -> bool:
+        try:
+            return next(self._walk(folder, ""), None) is not None
+        except Invalid:
+            return True  # this user may not look: one folder hides no others, and using what is in it says why not
 
     def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
         for entry in self._entries(folder):
             name = folder + entry
-            if not name.startswith(prefix):
+            if not name.startswith(prefix) or len(name) > MAX_NAME_CHARS:
                 continue
             if name.endswith("/"):
                 yield from self._walk(name, prefix)
@@ -252,19 +265,13 @@ class LocalStore:
                     yield info
 
     def _entries(self, folder: str) -> Iterator[str]:
-        """Names in a folder, folders with a `/` at the end, in the order of the whole names; hidden ones not."""
         path = f"{self._root}/{folder}"
         try:
-            with os.scandir(path) as entries:
-                names = [
-                    entry.name + "/" if entry.is_dir() else entry.name for entry in entries if entry.name[0] != "."
-                ]
+            return iter(entries(path, is_part))
         except (FileNotFoundError, NotADirectoryError):
             return iter(())
         except OSError as error:
             raise explain(error, "listing", path) from error
-        names.sort()
-        return iter(names)
 
     def _info(self, name: str) -> ObjectInfo | None:
         path = f"{self._root}/{name}"
@@ -272,7 +279,7 @@ class LocalStore:
         try:
             status = os.stat(path)
             if LOOK_BYTES // 2 < status.st_size <= _MAX_METADATA_FILE_BYTES:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                fd = os.open(path, READING)
                 try:
                     if is_metadata(os.pread(fd, LOOK_BYTES, 0)):
                         status = os.fstat(fd)  # the document may have been replaced meanwhile
@@ -281,7 +288,11 @@ class LocalStore:
                     os.close(fd)
         except FileNotFoundError:
             return None  # deleted since the folder was read
+        except Corrupt:
+            pass  # without metadata it is as corrupt to those who need it, and hides nothing from others
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                return None  # a link that leads nowhere, as one to a file that is gone
             raise explain(error, "listing", path) from error
         age_s = max(0.0, time.time() - status.st_mtime)
         return ObjectInfo(name=name, size_bytes=0 if metadata else status.st_size, age_s=age_s, metadata=metadata)
@@ -294,7 +305,7 @@ class LocalStore:
         `older_than_s` must be longer than any writer pauses between two writes: a file that is swept from under its
         writer makes that writer fail (nothing is published), and it must try again.
         """
-        return sweep(self._root, older_than_s)
+        return sweep(self._root, older_than_s, is_part)
 
     # ---- folders
 

@@ -20,11 +20,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from partq_spark.errors import Corrupt, Invalid, PartqError, Unavailable
@@ -34,6 +35,13 @@ TEMPORARY_PREFIX: Final = ".tmp-"
 LOOK_BYTES: Final = 64
 """Enough of a document to tell its kind and its ETag."""
 
+READING: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+"""How a file is opened. Not blocking, which is nothing to a regular file: to open a pipe that nobody writes, in the
+place of an object, would last for ever.
+"""
+
+_log = logging.getLogger("partq.objects")
+
 _BODY_START: Final = b'{"etag":"'
 _METADATA_START: Final = b'{"metadata.etag":"'
 _ETAG_CHARS: Final = 32
@@ -41,6 +49,7 @@ _SYNC_EVERY_BYTES: Final = 32 * 1024 * 1024
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_FILE = (errno.ESPIPE, errno.ENXIO, errno.ENODEV)  # a pipe, a socket, a device
 
 
 # ---- documents
@@ -212,8 +221,25 @@ class TemporaryFile:
             raise self._sync_error
 
 
-def sweep(root: str, older_than_s: float) -> int:
-    """Remove hidden files anywhere below `root` that were last written so long ago; returns how many."""
+def entries(path: str, is_ours: Callable[[str], bool]) -> list[str]:
+    """The names in a folder that are ours, folders with a `/` at the end, in the order of the whole names."""
+    with os.scandir(path) as found:
+        return sorted(entry.name + "/" if _is_folder(entry) else entry.name for entry in found if is_ours(entry.name))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link to itself
+
+
+def sweep(root: str, older_than_s: float, is_ours: Callable[[str], bool]) -> int:
+    """Remove hidden files anywhere below `root` that were last written so long ago; returns how many.
+
+    Only folders whose name `is_ours` are entered: a `lost+found` or a snapshot is somebody else's. One that this user
+    may not enter is told of and left out, for whoever writes there sweeps it; the rest is swept all the same.
+    """
     removed = 0
     folders = [root]
     while folders:
@@ -222,11 +248,16 @@ def sweep(root: str, older_than_s: float) -> int:
             with os.scandir(path) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
+                        if is_ours(entry.name):
+                            folders.append(entry.path)
                     elif entry.name.startswith(TEMPORARY_PREFIX):
                         removed += _sweep_one(entry, older_than_s)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
+        except PermissionError as error:
+            if path == root:
+                raise explain(error, "sweeping", path) from error
+            _log.warning("%s was not swept (%s): let user id %d in, or remove it", path, error.strerror, os.geteuid())
         except OSError as error:
             raise explain(error, "sweeping", path) from error
     return removed
@@ -239,6 +270,9 @@ def _sweep_one(entry: os.DirEntry[str], older_than_s: float) -> int:
         os.unlink(entry.path)
     except FileNotFoundError:
         return 0  # its writer finished, or another sweeper was here
+    except PermissionError as error:
+        _log.warning("%s was not swept (%s): remove it", entry.path, error.strerror)
+        return 0
     return 1
 
 
@@ -327,6 +361,10 @@ def explain(error: OSError, doing: str, path: str) -> PartqError:
         return Invalid(f"{what}; let user id {os.geteuid()} write there, or choose another store")
     if error.errno in (errno.ENOTDIR, errno.EISDIR):
         return Invalid(f"{what}; an object cannot also be the folder of others: use another name")
+    if error.errno in _NO_FILE:
+        return Corrupt(
+            f"{path} is no regular file ({error.strerror}): remove it, it is foreign, and restore the object"
+        )
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return Unavailable(f"{what}; raise the limit on open files (`ulimit -n`)")
     return Unavailable(f"{what} ({errno.errorcode.get(error.errno or 0, 'no code')}); check that disk, then try again")

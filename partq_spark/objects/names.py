@@ -29,6 +29,18 @@ _METADATA_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?", re.ASCII)
 _RULE = "parts of [A-Za-z0-9._=-] that do not begin with a dot, joined by single slashes"
 
 
+def is_part(text: str) -> bool:
+    """Whether an object's name may have this part. What a directory or a container holds under any other name is
+    somebody else's: no call of a store could touch it, so no listing shows it.
+    """
+    return len(text) <= MAX_PART_CHARS and "/" not in text and _NAME.fullmatch(text) is not None
+
+
+def is_name(text: str) -> bool:
+    """Whether an object may have this name: the same for a whole one."""
+    return len(text) <= MAX_NAME_CHARS and all(map(is_part, text.split("/")))
+
+
 def check_name(name: str) -> str:
     """The name itself, if it may name an object; raises `Invalid` otherwise."""
     if len(name) > MAX_NAME_CHARS or _NAME.fullmatch(name) is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -195,6 +197,35 @@ def test_a_damaged_head_is_named(orders: Partq) -> None:
     assert "default/orders/_head.json" in orders.error("queue", "list")
 
 
+def test_a_damaged_head_hides_no_other_queue(partq: Partq) -> None:
+    for name in ("a", "b", "c"):
+        partq("queue", "create", name, "--partitions", 1)
+    (partq.store / "default/b/_head.json").write_bytes(b"{}")
+    shown = partq("queue", "list", code=1)
+    assert [line.split()[0] for line in shown.stdout.splitlines()[2:]] == ["a", "b", "c"]
+    assert [line.split()[1] for line in shown.stdout.splitlines()[2:]] == ["1", "damaged", "1"]
+    assert "default/b/_head.json" in shown.stderr
+    listed = json.loads(partq("queue", "list", "--json", code=1).stdout)
+    assert [(each["queue"], each.get("partitions")) for each in listed] == [("a", 1), ("b", None), ("c", 1)]
+    assert "default/b/_head.json" in listed[1]["error"]
+
+
+def test_folders_of_others_are_no_queues(orders: Partq) -> None:
+    for foreign in ("Copy of orders", "ORDERS"):
+        shutil.copytree(orders.store / "default/orders", orders.store / "default" / foreign)
+    assert [each["queue"] for each in orders.json("queue", "list")] == ["orders"]
+    assert orders.json("queue", "subscriptions") == []
+
+
+@pytest.mark.timeout(20)
+def test_a_head_that_is_a_pipe_is_not_waited_for(orders: Partq) -> None:
+    head = orders.store / "default/orders/_head.json"
+    head.unlink()
+    os.mkfifo(head)
+    assert "default/orders/_head.json" in orders.error("queue", "describe", "orders")
+    assert "default/orders/_head.json" in orders.error("queue", "list")
+
+
 # --- alter ------------------------------------------------------------------------------------------------------------
 
 
@@ -361,3 +392,15 @@ def test_json_documents_are_one_line_each(orders: Partq) -> None:
         assert text.endswith("\n")
         assert text.count("\n") == 1
         json.loads(text)
+
+
+def test_files_of_others_do_not_stop_a_deletion(orders: Partq) -> None:
+    orders("publish", "orders", stdin=json_lines([{"value": "x"}]))
+    (segments,) = (orders.store / "default/orders/_segments").iterdir()
+    (segments / "! notes.txt").write_text("somebody else's")
+    (segments.parent / "Copy of all").mkdir()
+    (segments.parent / "Copy of all/x.arrow").write_text("somebody else's")
+    assert orders.json("queue", "delete", "orders", "--yes")["objects"] == 2
+    left = [path.name for path in (orders.store / "default/orders").rglob("*") if path.is_file()]
+    assert sorted(left) == ["! notes.txt", "x.arrow"]
+    assert "does not exist" in orders.error("queue", "delete", "orders", "--yes"), "nothing of ours is left"

@@ -134,7 +134,7 @@ def test_bad_names_are_refused(world: World, name: str) -> None:
     with pytest.raises(Invalid, match=r"namespace name .* is not allowed"):
         Queue(world.store, name, "orders")
     with pytest.raises(Invalid, match=r"namespace name .* is not allowed"):
-        list(admin.list_queues(world.store, name))
+        admin.list_queues(world.store, name)
     assert list(world.store.list("")) == []
 
 
@@ -249,8 +249,8 @@ def test_queues_are_listed_by_name(world: World) -> None:
         world.create(name=name)
     admin.delete_queue(world.handle("b"))
     world.store.create("default/foreign/_segments/x", b"no queue")
-    assert sorted(queue.name for queue in admin.list_queues(world.store, "Default")) == ["a", "a-b"]
-    assert list(admin.list_queues(world.store, "other")) == []
+    assert sorted(admin.list_queues(world.store, "Default").readable) == ["a", "a-b"]
+    assert admin.list_queues(world.store, "other") == admin.Listed(readable={}, problems={})
 
 
 def test_a_deleted_queue_leaves_nothing(world: World) -> None:
@@ -320,6 +320,25 @@ def test_remains_are_not_those_of_a_queue_created_meanwhile(world: World) -> Non
     hooked.before = once("load", HEAD, lambda: send(world.create(), values(2)))
     assert admin.remove_remains(world.handle(store=hooked)) == 1
     assert read_flat(world.handle()) == [b"2"]
+
+
+def test_what_cannot_be_deleted_keeps_nothing_else(world: World) -> None:
+    queue = world.create()
+    for number in range(3):
+        send(queue, values(number))
+    folder = f"default/orders/_segments/{queue.head.queue_id}/"
+    first = next(world.store.list(folder)).name
+    hooked = Hooked(world.store)
+
+    def refuse(kind: str, name: str) -> None:
+        if kind == "delete" and name == first:
+            raise Invalid(f"deleting {name} is not allowed")
+
+    hooked.before = refuse
+    with pytest.raises(Invalid, match=f"{first} is not allowed"):
+        admin.delete_queue(world.handle(store=hooked))
+    assert [item.name for item in world.store.list("")] == [first]
+    assert admin.remove_remains(world.handle()) == 1
 
 
 def test_remains_are_not_removed_by_a_head_that_cannot_be_read(world: World) -> None:

@@ -371,6 +371,20 @@ def test_the_store_keeps_to_its_prefix_and_writes_what_others_can_read(azurite: 
     assert list(whole.list_folders("")) == ["store", "storefront"]
 
 
+def test_blobs_of_others_are_not_listed(azurite: Azurite, url: str) -> None:
+    from azure.storage.blob import ContainerClient
+
+    container = ContainerClient.from_connection_string(azurite.connection_string, url.split("/")[2])
+    store = open_store(url, retry_timeout_s=0)
+    store.create("q/a", b"x")
+    for foreign in ("q/Copy of a", "größe/b", "lost+found/c", "q/.hidden"):
+        container.upload_blob(f"store/{foreign}", b"somebody else's")
+    assert [store.delete(info.name) for info in store.list("q/")] == [True], "what is listed can be deleted"
+    store.create("q/a", b"x")
+    assert [info.name for info in store.list("")] == ["q/a"]
+    assert list(store.list_folders("")) == ["q"]
+
+
 def test_a_leased_document_is_not_taken_for_a_conflict(azurite: Azurite, url: str) -> None:
     from azure.storage.blob import BlobClient
 
