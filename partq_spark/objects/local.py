@@ -29,7 +29,6 @@ from partq_spark.objects.local_files import (
     FolderLock,
     TemporaryFile,
     decode_document,
-    decode_metadata,
     encode_document,
     entries,
     explain,
@@ -39,6 +38,7 @@ from partq_spark.objects.local_files import (
     make_durable_folder,
     new_etag,
     read_all,
+    readable_metadata,
     sweep,
 )
 from partq_spark.objects.names import (
@@ -283,13 +283,11 @@ class LocalStore:
                 try:
                     if is_metadata(os.pread(fd, LOOK_BYTES, 0)):
                         status = os.fstat(fd)  # the document may have been replaced meanwhile
-                        metadata = decode_metadata(path, read_all(fd, status.st_size))
+                        metadata = readable_metadata(path, read_all(fd, status.st_size))
                 finally:
                     os.close(fd)
         except FileNotFoundError:
             return None  # deleted since the folder was read
-        except Corrupt:
-            pass  # without metadata it is as corrupt to those who need it, and hides nothing from others
         except OSError as error:
             if error.errno == errno.ELOOP:
                 return None  # a link that leads nowhere, as one to a file that is gone

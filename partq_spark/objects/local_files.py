@@ -114,6 +114,16 @@ def decode_metadata(path: str, data: bytes) -> dict[str, str]:
     return metadata
 
 
+def readable_metadata(path: str, data: bytes) -> dict[str, str]:
+    """As `decode_metadata`, for a listing: none where it is damaged, which those who need it find just as corrupt. So
+    one hides no others.
+    """
+    try:
+        return decode_metadata(path, data)
+    except Corrupt:
+        return {}
+
+
 # ---- files
 
 
