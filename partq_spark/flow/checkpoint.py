@@ -12,6 +12,9 @@ from typing import Final
 
 from partq_spark.errors import Corrupt
 from partq_spark.flow.model import GroupKey, Owner
+from partq_spark.flow.sealing import check_sealed, sealed
+
+_REPAIR: Final = "restore the blob from a copy, or delete it: then the partition begins at the group's start again"
 
 NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _NAME = re.compile(r"[!-~]+", re.ASCII)
@@ -67,6 +70,7 @@ def removed(key: GroupKey, therefore: str) -> str:
 
 def decode(name: str, partition: int, metadata: Mapping[str, str], etag: str | None, queue_id: str) -> Checkpoint:
     """The checkpoint that lies in the blob `name`, as the queue with this id has it. Raises `Corrupt`."""
+    check_sealed(metadata, f"checkpoint {name}", _REPAIR)
     written_for = _field(name, metadata, "queue_id", _NAME)
     epoch = int(_field(name, metadata, "epoch", NUMBER))
     offset = int(_field(name, metadata, "offset", NUMBER)) if "offset" in metadata else None
@@ -102,15 +106,12 @@ def encode(checkpoint: Checkpoint) -> Mapping[str, str]:
         metadata["flow"], metadata["instance"] = checkpoint.owner
     if checkpoint.rewound:
         metadata["rewound"] = "1"
-    return metadata
+    return sealed(metadata)
 
 
 def _field(name: str, metadata: Mapping[str, str], key: str, allowed: re.Pattern[str]) -> str:
     value = metadata.get(key)
     if value is None or not allowed.fullmatch(value):
         was = "is missing" if value is None else f"is {value[:40]!a}"
-        raise Corrupt(
-            f"checkpoint {name}: its metadata key {key!r} {was}: "
-            "restore the blob, or delete it to begin at the group's start"
-        )
+        raise Corrupt(f"checkpoint {name}: its metadata key {key!r} {was}: {_REPAIR}")
     return value

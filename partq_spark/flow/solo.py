@@ -140,9 +140,11 @@ class SoloSession:
         for _ in range(MAX_TRIES):
             found = self._checkpoints.read(partition)
             owner = found.owner if found is not None else None
-            epoch = found.epoch if found is not None else 0
+            # Deleted, as a damaged one may be: no epoch comes twice, and this flow delivered from it before.
+            deleted = found is None and known is not None
+            epoch = found.epoch if found is not None else known or 0
             same = owner is not None and owner.flow == me.flow and epoch == known
-            foreign = owner is not None and not same
+            foreign = deleted or (owner is not None and not same)
             try:
                 fenced = self._checkpoints.fence(
                     partition,

@@ -17,6 +17,7 @@ from partq_spark.log import admin
 from partq_spark.log.queue import Queue
 from partq_spark.objects import ObjectStore, open_store
 from tests.cli.conftest import Partq
+from tests.support.edits import edited
 
 KEY = GroupKey("default", "orders", "billing")
 OWNER = Owner("billing-1", "i1")
@@ -51,10 +52,9 @@ class Group:
         return self.checkpoints.list_checkpoints(), self.rewinds
 
     def edit(self, partition: int, **keys: str) -> None:
-        """By hand."""
+        """By hand, and with a checksum that matches."""
         path = self.partq.store / checkpoint_folder(KEY) / str(partition)
-        document = json.loads(path.read_text())
-        path.write_text(json.dumps({**document, **keys}, separators=(",", ":")))
+        path.write_text(edited(path.read_text(), **keys))
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from partq_spark.errors import Conflict, Corrupt, Unavailable
 from partq_spark.flow.codec import decode_lease, encode_lease
 from partq_spark.flow.effects import new_token
 from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, Lease, Owner, OwnershipRecord
+from partq_spark.flow.sealing import check_sealed, sealed
 from partq_spark.flow.stores.api import Beat, LeaseDocument, Pulse, StateDocument
 from partq_spark.flow.stores.objects_ages import Ages
 from partq_spark.flow.stores.objects_flows import FlowDocuments
@@ -102,7 +103,8 @@ class ObjectsOwnership:
 
     def _state(self, key: GroupKey, name: str, found: Document) -> tuple[str, bytes]:
         token, middle, body = found.body.removeprefix(_STATE_BEGIN).partition(_STATE_MIDDLE)
-        if not found.body.startswith(_STATE_BEGIN) or not middle:
+        # The body has its own checksum; the token needs none, it only tells one version from another.
+        if not found.body.startswith(_STATE_BEGIN) or not middle or not token.isascii():
             raise Corrupt(f"object {name} of {self._store.url} is no group's state: remove it, owners are found anew")
         self._states[key] = token.decode(), found.etag
         return token.decode(), body[:-1]
@@ -316,10 +318,11 @@ def _claim_metadata(record: OwnershipRecord) -> dict[str, str]:
     }
     if record.owner is not None:
         found |= {"flow": record.owner.flow, "instance": record.owner.instance}
-    return found
+    return sealed(found)
 
 
 def _ownership(key: GroupKey, partition: int, name: str, metadata: Mapping[str, str]) -> OwnershipRecord:
+    check_sealed(metadata, f"object {name}", "remove it, it is written anew")
     try:
         return OwnershipRecord(
             key=key,

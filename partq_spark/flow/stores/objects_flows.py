@@ -12,6 +12,7 @@ from typing import Final
 from partq_spark.errors import Conflict, Corrupt, Unavailable
 from partq_spark.flow.codec import decode_record, encode_record
 from partq_spark.flow.model import Delivery, FlowRecord, GroupKey
+from partq_spark.flow.sealing import check_sealed, sealed
 from partq_spark.flow.stores.api import Beat
 from partq_spark.flow.stores.objects_ages import Ages
 from partq_spark.flow.stores.refusals import checked_flow, name_taken, not_bound
@@ -33,11 +34,12 @@ class Heartbeat:
     def metadata(self) -> dict[str, str]:
         """As written."""
         bound = "1" if self.bound else "0"
-        return {"instance": self.instance, "count": str(self.count), "bound": bound, "record": self.record}
+        return sealed({"instance": self.instance, "count": str(self.count), "bound": bound, "record": self.record})
 
     @classmethod
     def of(cls, name: str, metadata: Mapping[str, str]) -> Heartbeat:
         """As read from the object `name`; raises `Corrupt`."""
+        check_sealed(metadata, f"object {name}", "remove it, its flow binds anew")
         try:
             return cls(
                 instance=metadata["instance"],

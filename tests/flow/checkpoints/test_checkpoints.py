@@ -9,6 +9,7 @@ import pytest
 from partq_spark.errors import Corrupt, Fenced, Invalid
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.model import Owner
+from partq_spark.flow.sealing import sealed
 from partq_spark.objects.api import Document
 from tests.flow.checkpoints.conftest import A1, A2, B1, QUEUE_ID, Lossy, checkpoints_in, held
 
@@ -30,6 +31,7 @@ def test_a_checkpoint_is_an_empty_blob_with_metadata(store: Lossy, checkpoints: 
         "queue_id": QUEUE_ID,
         "redelivered_below": "45",
         "updated": "2026-11-18T11:06:40.000000Z",
+        "checksum": "6efaf12c8554bf6f",
     }
 
 
@@ -74,11 +76,43 @@ def test_a_checkpoint_from_a_listing_is_not_written_to(checkpoints: CheckpointSt
 def test_nonsense_is_refused_by_name(
     store: Lossy, checkpoints: CheckpointStore, metadata: dict[str, str], complaint: str
 ) -> None:
-    store.real.swap(checkpoints.name_of(4), metadata, expected=None)
+    store.real.swap(checkpoints.name_of(4), sealed(metadata), expected=None)
     for read in (lambda: checkpoints.read(4), checkpoints.list_checkpoints):
         with pytest.raises(Corrupt, match=complaint) as caught:
             read()
         assert "default/orders/billing/checkpoint/4" in str(caught.value)
+
+
+def test_what_was_edited_by_hand_is_refused_and_both_next_steps_mend_it(
+    store: Lossy, checkpoints: CheckpointStore
+) -> None:
+    name = checkpoints.name_of(4)
+    checkpoints.fence(4, to=None, epoch=7, start=1000, delivered=1200)
+    good = store.real.load(name)
+    assert isinstance(good, Document)
+    for metadata in ({**good.metadata, "offset": "2000"}, {**good.metadata, "more": "1"}):
+        present = store.real.load(name)
+        assert isinstance(present, Document)
+        store.real.swap(name, metadata, expected=present.etag)
+        for read in (lambda: checkpoints.read(4), checkpoints.list_checkpoints):
+            with pytest.raises(Corrupt, match=f"{name} is damaged, or was edited by hand.*restore the blob.*delete it"):
+                read()
+        assert list(checkpoints.list_readable()[1]) == [4]
+        with pytest.raises(Corrupt):  # nobody writes over it
+            checkpoints.fence(4, to=A1, epoch=8, start=0, delivered=None)
+    present = store.real.load(name)
+    assert isinstance(present, Document)
+    store.real.swap(name, good.metadata, expected=present.etag)
+    assert checkpoints.list_checkpoints()[4].offset == 1000
+    store.real.delete(name)
+    assert checkpoints.fence(4, to=A1, epoch=8, start=30, delivered=1200).offset == 30
+
+
+def test_a_checkpoint_of_an_older_version_is_refused_as_one(store: Lossy, checkpoints: CheckpointStore) -> None:
+    old = {"epoch": "1", "redelivered_below": "0", "queue_id": QUEUE_ID, "offset": "5", "updated": "x"}
+    store.real.swap(checkpoints.name_of(4), old, expected=None)
+    with pytest.raises(Corrupt, match=r"checkpoint/4 has no metadata key 'checksum': an older version of partq"):
+        checkpoints.read(4)
 
 
 def test_what_has_no_partitions_name_is_left_out(store: Lossy, checkpoints: CheckpointStore) -> None:

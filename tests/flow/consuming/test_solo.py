@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from partq_spark.errors import Fenced, Unavailable
+from partq_spark.errors import Corrupt, Fenced, Unavailable
 from partq_spark.log import admin
 from partq_spark.objects.api import Document, ObjectInfo, Unchanged
 from tests.flow.consuming.world import Query, World, begun, delivered, expected
@@ -78,6 +78,37 @@ def test_what_the_first_had_not_acknowledged_comes_again_marked(world: World) ->
     with pytest.raises(Fenced, match="'second'"):
         first.trigger()
     assert world.offset(0) == 0, "the first one's acknowledgement came too late"
+
+
+def test_a_damaged_checkpoint_that_was_deleted_begins_at_the_groups_start_marked_and_at_a_higher_epoch(
+    world: World,
+) -> None:
+    """What `Corrupt` advises. An epoch that comes twice would make an older Spark checkpoint believe that it is still
+    where it was; and what this query had delivered before, it must not deliver again without a mark.
+    """
+    (first,) = begun(world, solo(world, "first"))
+    first.drain()
+    (second,) = begun(world, solo(world, "second"))
+    world.publish(4, 4)
+    second.drain()
+    assert second.epochs == {0: 2, 1: 2}
+    second.stop()
+    name = world.checkpoints().name_of(0)
+    found = world.objects.load(name)
+    assert isinstance(found, Document)
+    world.objects.swap(name, {**found.metadata, "offset": "3"}, expected=found.etag)
+    with pytest.raises(Corrupt, match=f"checkpoint {name} is damaged.*delete it"):
+        second.start().trigger()
+    world.objects.delete(name)
+    before = len(second.rows)
+    world.publish(1, 1)
+    second.start().drain()
+    came = [(row.partition, row.offset, row.redelivered) for row in second.rows[before:]]
+    assert sorted(came) == [(0, 0, True), (0, 1, True), (0, 2, True), (0, 3, True), (0, 4, True), (1, 4, False)]
+    assert second.epochs == {0: 3, 1: 2}
+    world.publish(1, 1)
+    second.drain()
+    assert not any(row.redelivered for row in second.batches[-1].rows)
 
 
 def test_a_takeover_between_look_and_plan_delivers_nothing(world: World) -> None:

@@ -21,6 +21,7 @@ from partq_spark.flow.codec import decode_state
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.loop import Batch
 from partq_spark.flow.model import GroupKey, GroupSettings, GroupState, Owner
+from partq_spark.flow.sealing import sealed
 from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.stores.api import StateDocument
 from partq_spark.flow.stores.memory import MemoryServer
@@ -151,7 +152,7 @@ class World:
             metadata.pop(key)
             if value:
                 metadata[key] = value
-        self.objects.swap(self.checkpoints().name_of(partition), metadata, expected=found.etag)
+        self.objects.swap(self.checkpoints().name_of(partition), sealed(metadata), expected=found.etag)
 
     def handoffs(self) -> int:
         return sum(event == "pause" for event, _ in self.log)

@@ -9,6 +9,7 @@ import pytest
 
 from partq_spark.errors import Corrupt
 from partq_spark.flow.model import Lease, OwnershipRecord
+from partq_spark.flow.sealing import checksum_of
 from partq_spark.flow.stores.objects import ObjectsOwnership
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
@@ -48,6 +49,7 @@ def test_the_names_are_those_of_seed_004(tmp_path: Path) -> None:
         "epoch": "7",
         "version": claimed.version,
         "modified": claimed.modified,
+        "checksum": checksum_of(info.metadata),
     }
 
 

@@ -4,7 +4,6 @@ on when it is mended.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from partq_spark.cli.main import cli
 from partq_spark.log import housekeeping
 from tests.spark.flows.conftest import GROUP, Shared, got
 from tests.spark.test_data_loss import replace
+from tests.support.edits import edited
 from tests.support.spark import Lab, failure, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
@@ -28,10 +28,11 @@ def blob(orders: Shared, partition: int) -> Path:
 
 
 def edit(orders: Shared, partition: int, **changes: str) -> None:
-    """As somebody with an editor would, who leaves the rest as it is; it gets a new ETag, as it would elsewhere."""
+    """As somebody would who leaves the rest as it is and makes the checksum match; it gets a new ETag, as it would
+    elsewhere.
+    """
     path = blob(orders, partition)
-    content = {**json.loads(path.read_text()), "metadata.etag": secrets.token_hex(16), **changes}
-    replace(path, json.dumps(content, separators=(",", ":")).encode())
+    replace(path, edited(path.read_text(), etag=secrets.token_hex(16), **changes).encode())
 
 
 @pytest.mark.parametrize("ownership", ["redis", "none"])
@@ -49,7 +50,7 @@ def test_nonsense_in_a_checkpoint_ends_the_query_by_its_name_and_restored_it_goe
     orders.publish((0, b"c"), (1, b"d"))
     where = f"checkpoint default/{orders.name}/{GROUP}/checkpoint/0"
     said = failure(query)
-    assert f"{where}: its metadata key 'epoch' is 'many': restore the blob, or delete it" in said
+    assert f"{where}: its metadata key 'epoch' is 'many': restore the blob from a copy, or delete it" in said
 
     replace(blob(orders, 0), good)
     query = orders.restart(one, **options)
