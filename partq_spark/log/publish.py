@@ -1,8 +1,9 @@
 """The publish protocol: staged segments become one entry of the head, once, whatever is lost or repeated on the way.
 
-Read the head, place the entry behind it, swap. After a conflict: read and place again. After an unknown outcome: read,
-and look for the publish's own token before trying again with the same token. Nothing is ever deleted here (design, "The
-message log"). Each guard is a function of its own, so that the interleaving check can switch it off and must then find
+Read the head, place the entry behind it, swap. After a conflict or an unknown outcome: read, and look for the publish's
+own token before placing it again with the same token. A conflict may be the answer to one's own success too, where
+something between here and the store has sent the swap a second time. Nothing is ever deleted here (design, "The message
+log"). Each guard is a function of its own, so that the interleaving check can switch it off and must then find
 the damage.
 """
 
@@ -65,31 +66,32 @@ def publish(
     token = names.new_id()
     rows = sum(segment.rows for segment in segments)
     backoff = Backoff(queue.effects)
-    began: int | None = None
+    looked = False
     conflicts = 0
-    unknown = False
+    tried: Entry | None = None  # at the last swap; what those before it did is settled
     gone_at: str | None = None
     while True:
         try:
-            head = queue.require(stage.queue_id) if began is not None else _first_look(queue, stage)
-            began = head.sequence if began is None else began
+            head = queue.require(stage.queue_id) if looked else _first_look(queue, stage)
+            looked = True
             earlier = writers.last_batch(queue, identity.writer) if identity else None
             done = _already(earlier, identity, token, rows, conflicts)
-            if done is None and unknown:
-                done = _landed(queue, token, began, identity, conflicts)
+            if done is None and tried is not None:
+                done = _landed(queue, tried, identity, conflicts)
             if done is not None:
                 return done if done.duplicate else replace(done, per_partition=_per_partition(segments))
             check_stage(stage, head)
             check_quota(queue, head, rows)
             entry = place(head, stage, segments, identity, token, queue.effects.time_us())
-            queue.swap(extended(queue, head, entry, identity))
+            grown = extended(queue, head, entry, identity)
+            tried = entry
+            queue.swap(grown)
         except (Outdated, Unsettled):
             raise  # final for what is staged, though of the kinds that are tried again
         except Conflict as error:
             conflicts += 1
             backoff.pause(error)
         except Unavailable as error:
-            unknown = True
             backoff.pause(error)
         except ObjectMissing:
             if gone_at == queue.etag:
@@ -163,17 +165,20 @@ def _already(
     )
 
 
-def _landed(queue: Queue, token: str, began: int, identity: Identity | None, conflicts: int) -> Published | None:
-    """Guard: settle an unknown outcome by looking for the token in all that was published since this call began.
+def _landed(queue: Queue, tried: Entry, identity: Identity | None, conflicts: int) -> Published | None:
+    """Guard: settle what a swap did that was not answered with success, by looking for the entry that it would have
+    added.
 
     With an identity the writer's record has the last word; the token still counts if that record has been dropped.
     """
-    entry = tree.find_token(queue.head, token, began, queue.load_chunk)
-    if entry is None and identity is None and queue.head.trimmed_sequence > began:
+    head = queue.head
+    entry = tree.find_token(head, tried.token, tried.sequence - 1, queue.load_chunk, until_sequence=tried.sequence)
+    gone = head.trimmed_sequence >= tried.sequence and tree.time_after(head, head.trimmed_sequence) > tried.time_us
+    if entry is None and identity is None and gone:
         raise Unsettled(
-            f"the answer to a publish to {queue} was lost, and messages of that time have been trimmed since, so it "
-            f"cannot be told whether these were among them: publish them again if a second copy does no harm, and give "
-            f"a publish id next time"
+            f"the answer to a publish to {queue} was lost or contradictory, and messages of that time have been trimmed "
+            f"since, so it cannot be told whether these were among them: publish them again if a second copy does no "
+            f"harm, and give a publish id next time"
         )
     if entry is None:
         return None

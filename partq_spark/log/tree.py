@@ -266,25 +266,44 @@ def _skip_refs(
     return offsets, None
 
 
-def find_token(head: Head, token: str, after_sequence: int, load: Load) -> Entry | None:
-    """The entry with this token among those newer than `after_sequence`: how an unknown outcome is settled.
+def find_token(
+    head: Head, token: str, after_sequence: int, load: Load, *, until_sequence: int | None = None
+) -> Entry | None:
+    """The entry with this token among those newer than `after_sequence`: how an unknown outcome is settled. Only chunks
+    that may have one up to `until_sequence` (None: any) are read.
 
     What has been trimmed may not be found; the head's `trimmed_sequence` tells whether that can matter.
     """
     for entry in reversed(head.entries):
         if entry.token == token:
             return entry
-    pending = _newer(head.tree, head.tree_begin, after_sequence, head.earliest)
+
+    def within(refs: Sequence[ChunkRef], begin: tuple[int, ...]) -> list[tuple[ChunkRef, tuple[int, ...]]]:
+        newer = _newer(refs, begin, after_sequence, head.earliest)
+        return [each for each in newer if until_sequence is None or each[0].first_sequence <= until_sequence]
+
+    pending = within(head.tree, head.tree_begin)
     while pending:
         ref, begin = pending.pop()
         data = load(ref)
         if ref.level > 0:
-            pending += _newer(codec.decode_refs(data, ref), begin, after_sequence, head.earliest)
+            pending += within(codec.decode_refs(data, ref), begin)
             continue
         for entry in codec.decode_entries(data, ref):
             if entry.token == token:
                 return entry
     return None
+
+
+def time_after(head: Head, sequence: int) -> int:
+    """A time that is later than that of every publish up to `sequence`, as early as the head alone can tell."""
+    for ref in head.tree:
+        if ref.first_sequence > sequence:
+            return ref.first_time_us
+    for entry in head.entries:
+        if entry.first_sequence > sequence:
+            return entry.first_time_us
+    return head.time_us + 1
 
 
 def _newer(

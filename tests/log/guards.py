@@ -92,8 +92,8 @@ def _takes_own_time() -> AbstractContextManager[object]:
 
 
 def _looks_only_for_the_token() -> AbstractContextManager[object]:
-    def landed(queue: Queue, token: str, began: int, identity: Identity | None, conflicts: int) -> Published | None:
-        entry = tree.find_token(queue.head, token, began, queue.load_chunk)
+    def landed(queue: Queue, tried: Entry, identity: Identity | None, conflicts: int) -> Published | None:
+        entry = tree.find_token(queue.head, tried.token, tried.sequence - 1, queue.load_chunk)
         if entry is None:
             return None
         return Published(

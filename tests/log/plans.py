@@ -66,6 +66,7 @@ class Plan:
                 request_lost=level * rng.random(),
                 answer_lost=level * rng.random() * 2,
                 late=level * rng.random() * 2,
+                contradicted=level,
                 damage=rng.choice((0.0, 0.0, 0.01)),
                 nap=rng.choice((0.0, 0.01, 0.05, 0.15)),
             ),
@@ -116,6 +117,7 @@ class Plan:
     def _with_lost_outcomes(self) -> Plan:
         """Swaps whose answers are lost, then silence, while others trim all there is."""
         rates = replace(self.rates, request_lost=0.01, answer_lost=0.05, late=0.05, outage=0.4, swap_factor=5.0)
+        rates = replace(rates, contradicted=0.01)
         return replace(
             self, rates=replace(rates, crash=0.0), anonymous=2, trimmers=2, trim_all=0.8, readers=0, recreate=False
         )

@@ -211,6 +211,24 @@ def test_a_publish_that_cannot_find_its_token_any_more_says_so(world: World) -> 
     assert [message.value for message in messages(world.handle())].count(b"99") >= 1
 
 
+def test_a_handle_that_grew_old_while_others_were_compacted_publishes_after_its_conflict(world: World) -> None:
+    """What was compacted is older than its own swap, so that the conflict can be nobody's but theirs."""
+    filled(world, partitions=1)
+    hooked = Hooked(world.store)
+    handle = world.handle(store=hooked)
+    stage = stage_for(handle)
+    segments = staged(handle, stage, values(99))
+    for number in range(60):
+        send(world.handle(), values(number))
+    world.clock.now_us += SECOND_US
+    all_steps(world.handle())
+    assert head_of(world.store).trimmed_sequence > stage.sequence
+    hooked.calls.clear()
+    assert publish(handle, stage, segments).conflicts == 1
+    assert [message.value for message in messages(world.handle())].count(b"99") == 1
+    assert len([name for kind, name in hooked.calls if kind == "read"]) <= 3, "not all that came meanwhile is read"
+
+
 def test_a_publish_with_an_identity_is_settled_by_it(world: World) -> None:
     lost_publish(world, Identity(writer="me", batch=1))
     assert head_of(world.store).writers["me"].batch == 1

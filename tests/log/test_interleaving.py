@@ -21,6 +21,7 @@ FAULTS = (
     "request lost",
     "effect late",
     "landed late",
+    "contradicted",
     "crash",
     "damage",
     "nap",

@@ -33,15 +33,18 @@ class Crash(BaseException):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FaultRates:
-    """Probability per call. `damage` strikes what is read, `late` what is written.
+    """Probability per call. `damage` strikes what is read, `late` what is written. `contradicted` swaps and removals
+    take effect and are answered with a conflict: something in between has sent them again.
 
-    Lost and late calls are `swap_factor` times as likely for a swap or removal, whose outcome must be settled.
+    Lost, late and contradicted calls are `swap_factor` times as likely for a swap or removal, whose outcome must be
+    settled.
     """
 
     crash: float = 0.0
     request_lost: float = 0.0
     answer_lost: float = 0.0
     late: float = 0.0
+    contradicted: float = 0.0
     damage: float = 0.0
     nap: float = 0.0
     outage: float = 0.0  # of a nap after a lost answer: whoever lost it could not reach the store for long
@@ -214,6 +217,9 @@ class FaultyStore:
         self._perhaps_crash()
         if draw > 1.0 - rates.answer_lost * factor:
             raise self._unavailable("answer lost", kind, name)
+        if kind in ("swap", "remove") and draw > 1.0 - (rates.answer_lost + rates.contradicted) * factor:
+            self._counts["contradicted"] += 1
+            raise Conflict(f"{kind} {name}: a repetition of it met its success (simulated)")
         if self._rng.random() < 0.3:
             self._pause()  # the answer takes its time, and what it says grows old
         return result

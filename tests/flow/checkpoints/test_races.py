@@ -22,7 +22,14 @@ from tests.support.faulty import Crash, FaultRates, FaultyStore, Scheduler
 SEEDS = 300
 FLOWS = ("a", "b")
 RATES = FaultRates(
-    crash=0.01, request_lost=0.05, answer_lost=0.05, late=0.05, nap=0.1, swap_factor=2.0, naps_us=(50_000, 5_000_000)
+    crash=0.01,
+    request_lost=0.05,
+    answer_lost=0.05,
+    late=0.05,
+    contradicted=0.03,
+    nap=0.1,
+    swap_factor=2.0,
+    naps_us=(50_000, 5_000_000),
 )
 
 
