@@ -318,7 +318,7 @@ class _HashingFile:
 
 
 def read_slice(store: ObjectStore, name: str, piece: Slice, headers: bool, times: bool = False) -> pa.RecordBatch:
-    """The messages of one slice of the segment object `name`; on a local disk an uncompressed one is not copied.
+    """The messages of one slice of the segment object `name`.
 
     Raises `ObjectMissing` if the segment is gone, `Corrupt` if the bytes are not those that were published.
     """

@@ -90,8 +90,7 @@ class ObjectStore(Protocol):
         """Create an immutable object piece by piece, in bounded memory. Errors as for `create`, raised when it ends."""
 
     def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
-        """Bytes `[start, start + length)` of an immutable object in one request; on a local disk a memory map, no
-        copy.
+        """Bytes `[start, start + length)` of an immutable object in one request, in memory of one's own.
 
         Raises `ObjectMissing` if there is no such object, `Corrupt` if it ends before the range does.
         """

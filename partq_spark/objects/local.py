@@ -13,7 +13,6 @@ Folders are never removed: a process that waits for the lock of a removed folder
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import stat
 import time
@@ -52,9 +51,6 @@ from partq_spark.objects.names import (
     is_part,
 )
 from partq_spark.objects.urls import LocalUrl
-
-_MAP_FROM_BYTES: Final = 64 * 1024
-"""Below this a copy costs less than a mapping and its page faults."""
 
 _MAX_KNOWN_FOLDERS: Final = 4096
 _MAX_METADATA_FILE_BYTES: Final = 8 * MAX_METADATA_BYTES  # JSON takes up to six bytes where the limit counts one
@@ -114,18 +110,18 @@ class LocalStore:
             if not stat.S_ISREG(status.st_mode):
                 raise Corrupt(f"{path} is no regular file: remove it, it is foreign, and restore the object")
             end = status.st_size if length is None else start + length
-            if max(start, end) > status.st_size:
-                raise Corrupt(
-                    f"object {path} is cut short: it has {status.st_size} bytes, and bytes {start} to {max(start, end)}"
-                    " were asked for; restore it from a copy"
-                )
-            if end - start < _MAP_FROM_BYTES:
-                return memoryview(read_all(fd, end - start, start))
-            # The map outlives the file's name: collection may delete an object while somebody still reads it. Until
-            # the view is freed, Python keeps one file descriptor for it.
-            skip_bytes = start % mmap.ALLOCATIONGRANULARITY
-            mapped = mmap.mmap(fd, end - start + skip_bytes, access=mmap.ACCESS_READ, offset=start - skip_bytes)
-            return memoryview(mapped)[skip_bytes:]
+            size_bytes = status.st_size
+            if max(start, end) <= size_bytes:
+                # Read and not mapped: whoever cuts a mapped file ends this process by SIGBUS, and could change what
+                # was compared with its checksum already. Compressed slices, as they are by default, are read faster.
+                data = read_all(fd, end - start, start)
+                if len(data) == end - start:
+                    return memoryview(data)
+                size_bytes = start + len(data)  # it was cut a moment ago
+            raise Corrupt(
+                f"object {path} is cut short: it has {size_bytes} bytes, and bytes {start} to {max(start, end)}"
+                " were asked for; restore it from a copy"
+            )
         except OSError as error:
             raise explain(error, "reading", path) from error
         finally:

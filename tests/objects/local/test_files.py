@@ -14,6 +14,7 @@ import pytest
 from partq_spark.errors import Conflict, Corrupt, Invalid
 from partq_spark.objects import UNCHANGED
 from partq_spark.objects.local import LocalStore
+from tests.objects.conftest import LARGE, SMALL
 
 
 def test_documents_are_json_that_a_person_can_read(store: LocalStore, root: Path) -> None:
@@ -76,6 +77,34 @@ def test_metadata_that_is_not_text_is_corrupt(store: LocalStore, root: Path) -> 
     path.write_bytes(path.read_bytes().replace(b'"b"', b"123"))
     with pytest.raises(Corrupt, match="text"):
         store.load("d")
+
+
+@pytest.mark.crash
+def test_an_object_that_is_cut_while_somebody_has_it_ends_no_process(store: LocalStore, root: Path) -> None:
+    store.create("o", LARGE)
+    child = os.fork()
+    if child == 0:  # a mapped page that is gone ends the process by SIGBUS
+        held = store.read("o", start=4096)
+        os.truncate(root / "o", 10)
+        os._exit(0 if bytes(held) == LARGE[4096:] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("content", [SMALL, LARGE], ids=["small", "large"])
+def test_an_object_that_is_cut_after_the_look_at_its_length_is_corrupt(
+    store: LocalStore, root: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("q/o", content)
+    fstat = os.fstat
+
+    def cut_after(fd: int) -> os.stat_result:
+        status = fstat(fd)
+        os.truncate(root / "q/o", len(content) - 1)
+        return status
+
+    monkeypatch.setattr(os, "fstat", cut_after)
+    with pytest.raises(Corrupt, match=r"store/q/o is cut short.*restore"):
+        store.read("q/o")
 
 
 def test_hidden_files_are_nobodys_objects(store: LocalStore, root: Path) -> None:
