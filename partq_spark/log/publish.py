@@ -176,9 +176,9 @@ def _landed(queue: Queue, tried: Entry, identity: Identity | None, conflicts: in
     gone = head.trimmed_sequence >= tried.sequence and tree.time_after(head, head.trimmed_sequence) > tried.time_us
     if entry is None and identity is None and gone:
         raise Unsettled(
-            f"the answer to a publish to {queue} was lost or contradictory, and messages of that time have been trimmed "
-            f"since, so it cannot be told whether these were among them: publish them again if a second copy does no "
-            f"harm, and give a publish id next time"
+            f"the answer to a publish to {queue} was lost or contradictory, and messages of that time have been "
+            f"trimmed since, so it cannot be told whether these were among them: publish them again if a second copy "
+            f"does no harm, and give a publish id next time"
         )
     if entry is None:
         return None
