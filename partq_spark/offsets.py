@@ -1,8 +1,9 @@
 """Offsets as Spark keeps them in a query's Spark checkpoint: one meaning, one encoding. No pyspark.
 
-`{"v":1,"queue":id,"group":…,"flow":…,"p":{"0":[epoch, from, to, redelivered_below], …}}`: the end of a batch says by
-itself what the batch reads, so a replay needs no other knowledge. Spark compares offsets as raw JSON text (spark-traps
-6): the order of keys below is part of the format.
+`{"v":1,"queue":id,"group":…,"since":…,"flow":…,"p":{"0":[epoch, from, to, redelivered_below], …}}`: the end of a batch
+says by itself what the batch reads, so a replay needs no other knowledge. `since`, only with a group, is the sequence
+number of the head that the group was made with: one that was removed and made again under its name has another. Spark
+compares offsets as raw JSON text (spark-traps 6): the order of keys below is part of the format.
 """
 
 from __future__ import annotations
@@ -36,11 +37,14 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchEnd:
-    """The end offset of a batch. `group` and `flow` are None for a query that stands alone; its epochs are 0."""
+    """The end offset of a batch. `group`, `since` and `flow` are None for a query that stands alone; its epochs are
+    0.
+    """
 
     queue_id: str
     spans: Mapping[int, Span]
     group: str | None = None
+    since: int | None = None
     flow: str | None = None
 
 
@@ -50,6 +54,7 @@ def encode(end: BatchEnd) -> dict[str, Any]:
         "v": VERSION,
         "queue": end.queue_id,
         "group": end.group,
+        **({"since": end.since} if end.group is not None else {}),
         "flow": end.flow,
         "p": {str(partition): list(end.spans[partition]) for partition in sorted(end.spans)},
     }
@@ -73,10 +78,16 @@ def decode(raw: object) -> BatchEnd | None:
         )
     if "p" not in raw:
         return None
+    if raw.get("group") is not None and "since" not in raw:
+        raise Invalid(
+            f"the Spark checkpoint holds an offset of group {raw['group']!r} that an earlier partq wrote, which did "
+            "not say since when the group is there: use the partq that wrote it, or a new checkpoint location"
+        )
     try:
         return BatchEnd(
             queue_id=raw["queue"],
             group=raw["group"],
+            since=int(raw["since"]) if raw["group"] is not None else None,
             flow=raw["flow"],
             spans={int(partition): Span(*map(int, span)) for partition, span in raw["p"].items()},
         )

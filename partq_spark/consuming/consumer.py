@@ -188,7 +188,7 @@ class Consumer:
                 head = self.queue.head
             else:
                 last = self._last = self._replayed(self._who.checked(start), end, after, wanted)
-                head = self._who.fresh_head(after)
+                head = self._who.fresh_head(after, complete=False)
             planned = plan(head, last.spans) if last.spans else nothing
             if self._who.is_alive(last.instance):
                 return planned
@@ -350,7 +350,7 @@ class Consumer:
 
     def _replayed(self, before: BatchEnd | None, end: dict[str, Any], after: BatchEnd, wanted: Spans) -> Announced:
         """Of `wanted` what is still this flow's, announced; nothing of it with `ackMode=manual` (`begin_by_hand`)."""
-        member = self._who.joined(after)
+        member = self._who.joined(after, complete=False)
         if self._group.by_hand:
             _log.info(
                 "flow %s of %s: what is not acknowledged comes again in the next batches", self._who.flow, self.queue

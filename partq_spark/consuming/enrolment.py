@@ -1,18 +1,21 @@
 """How a query becomes a flow of its group, and stays one: its name, the group in the head, the bind. No pyspark.
 
-The very first offset of a query has nothing but the flow's name. It costs an empty batch, and whatever happens after it
-the query finds its own partitions again; the group never hears of a name that a crash could still make forgotten.
+The very first offset of a query has nothing but the flow's name, and since when its group is there. It costs an empty
+batch, and whatever happens after it the query finds its own partitions again; the group never hears of a name that a
+crash could still make forgotten. A query whose group is gone, or was made again, is refused: where the next one begins
+is not where this query was, and what lies between would be left out without a word.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from typing import Any, Final
 
 from partq_spark import offsets
 from partq_spark.consuming.patience import Patience
-from partq_spark.errors import Invalid
+from partq_spark.errors import Fenced, Invalid
 from partq_spark.flow.checkpoint import removed
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.flow.claims import View
@@ -28,6 +31,9 @@ BIND_WAIT_S: Final = 5.0
 """For a coordinator's answer. A flow that got none looks on at every trigger."""
 
 Join = Callable[[str, str], tuple[Membership, CheckpointStore]]
+MOST_PLACES: Final = 50
+"""Partitions that an error names with where the query was."""
+
 _log = logging.getLogger("partq.flow")
 
 
@@ -60,8 +66,15 @@ class Enrolment:
         self._create_group()
         if self.flow is None:
             self.flow = f"flow-{self._effects.token()}"
+        head = self._queue.head
         return offsets.encode(
-            BatchEnd(queue_id=self._queue.head.queue_id, group=self._group.name, flow=self.flow, spans={})
+            BatchEnd(
+                queue_id=head.queue_id,
+                group=self._group.name,
+                since=head.groups[self._group.name].since_sequence,
+                flow=self.flow,
+                spans={},
+            )
         )
 
     def checked(self, raw: dict[str, Any]) -> BatchEnd | None:
@@ -73,23 +86,22 @@ class Enrolment:
         self.flow = end.flow
         return end
 
-    def fresh_head(self, known: BatchEnd) -> Head:
-        """The head now. Raises `Invalid` if it is another queue's than that of `known`, or if the group that this
-        process joined was removed from it.
+    def fresh_head(self, known: BatchEnd, *, complete: bool = True) -> Head:
+        """The head now. Raises `Invalid` if it is another queue's than that of `known`, or if the group of `known` was
+        removed from it; `Fenced` if it was also made again while this process was a flow of it. `complete`: whether
+        the batch up to `known` is.
         """
         head = self._queue.refresh()
         offsets.require_same_queue(known, head.queue_id, str(self._queue))
-        if self.member is not None and self._group.name not in head.groups:
-            key = GroupKey(self._queue.namespace, self._queue.name, self._group.name)
-            raise Invalid(removed(key, f"flow {self.flow!r} ends"))
+        self._require_same_life(head, known, complete=complete)
         return head
 
-    def joined(self, known: BatchEnd) -> Membership:
-        """The membership, bound; presenting what this flow had according to `known` (FLO-07)."""
+    def joined(self, known: BatchEnd, *, complete: bool = True) -> Membership:
+        """The membership, bound; presenting what this flow had according to `known` (FLO-07). Raises as
+        `fresh_head`.
+        """
         if self.member is None:
-            head = self.fresh_head(known)
-            if self._group.name not in head.groups:
-                self._create_group()  # somebody deleted it
+            head = self.fresh_head(known, complete=complete)
             self.member, self._checkpoints = self._join(self.flow or "", head.queue_id)
         member = self.member
         if not member.is_bound:
@@ -104,6 +116,19 @@ class Enrolment:
                     BIND_WAIT_S,
                 )
         return member
+
+    def _require_same_life(self, head: Head, known: BatchEnd, *, complete: bool) -> None:
+        """A guard: the group is the one in which this query began."""
+        found = head.groups.get(self._group.name)
+        if found is not None and found.since_sequence == known.since:
+            return
+        key = GroupKey(self._queue.namespace, self._queue.name, self._group.name)
+        therefore = (
+            f"flow {self.flow!r} ends" if found is None else f"was made again since, and flow {self.flow!r} ends"
+        )
+        where = None if self._group.by_hand else _places(known, len(head.next), complete=complete)
+        said = removed(key, therefore) + (f"; {where}" if where else "")
+        raise Invalid(said) if found is None or self.member is None else Fenced(said)
 
     def bound_member(self) -> Membership | None:
         """The membership, if it is bound."""
@@ -126,3 +151,16 @@ class Enrolment:
     def checkpoint(self, partition: int) -> Checkpoint | None:
         """A partition's checkpoint as it is now. Raises `Unavailable`, `Corrupt`."""
         return self._checkpoints.read(partition) if self._checkpoints is not None else None
+
+
+def _places(known: BatchEnd, partitions: int, *, complete: bool) -> str | None:
+    """Where a query was, in words: how to go on from there if it had all partitions. None: that cannot be said, or is
+    too long.
+    """
+    places = {str(p): span.to if complete else span.start for p, span in sorted(known.spans.items())}
+    if not 0 < len(places) <= MOST_PLACES:
+        return None
+    text = json.dumps(places, separators=(",", ":"))
+    if len(places) == partitions:
+        return f"to go on where this query was, give it startingOffsets={text} and a new checkpoint location"
+    return f"of its own partitions this query was at {text}"

@@ -61,10 +61,10 @@ def acknowledged_to(checkpoint: Checkpoint | None, start: int) -> int:
 
 
 def removed(key: GroupKey, therefore: str) -> str:
-    """What a flow says whose group is gone."""
+    """What a flow says whose group is gone, or is another one by now."""
     return (
-        f"group {key} was removed (`partq group remove`), {therefore}: start the query again to make the group anew, "
-        "or with another group"
+        f"group {key} was removed (`partq group remove`), {therefore}: to begin anew, start the query with a new "
+        "checkpoint location, which makes the group again, or with another group"
     )
 
 

@@ -17,10 +17,13 @@ COUNTS = st.integers(0, (1 << 63) - 1)
 SPANS = st.dictionaries(st.integers(0, 999), st.builds(Span, COUNTS, COUNTS, COUNTS, COUNTS), max_size=20)
 NAMES = st.none() | st.text(max_size=20)
 ENDS = st.builds(
-    lambda queue, spans, group, flow: BatchEnd(queue_id=queue, spans=spans, group=group, flow=flow),
+    lambda queue, spans, group, since, flow: BatchEnd(
+        queue_id=queue, spans=spans, group=group, since=None if group is None else since, flow=flow
+    ),
     st.text(min_size=1),
     SPANS,
     NAMES,
+    COUNTS,
     NAMES,
 )
 
@@ -38,6 +41,19 @@ def test_the_encoding_is_this_one() -> None:
     )
 
 
+def test_with_a_group_it_says_since_when_the_group_is_there() -> None:
+    end = BatchEnd(queue_id="q", group="billing", since=7, flow="left", spans={})
+    assert text(end) == '{"v": 1, "queue": "q", "group": "billing", "since": 7, "flow": "left", "p": {}}'
+
+
+def test_one_of_a_group_that_does_not_say_so_is_of_an_earlier_partq() -> None:
+    raw = {"v": 1, "queue": "q", "group": "billing", "flow": "left", "p": {}}
+    with pytest.raises(Invalid, match=r"group 'billing' that an earlier partq wrote.* a new checkpoint location"):
+        offsets.decode(raw)
+    with pytest.raises(Corrupt, match="malformed"):
+        offsets.decode(raw | {"since": None})
+
+
 @given(ENDS)
 def test_what_is_encoded_is_decoded(end: BatchEnd) -> None:
     assert offsets.decode(json.loads(text(end))) == end
@@ -47,7 +63,7 @@ def test_what_is_encoded_is_decoded(end: BatchEnd) -> None:
 def test_equal_ends_have_one_text_whatever_order_they_were_made_in(end: BatchEnd, order: random.Random) -> None:
     shuffled = list(end.spans.items())
     order.shuffle(shuffled)
-    again = BatchEnd(flow=end.flow, group=end.group, spans=dict(shuffled), queue_id=end.queue_id)
+    again = BatchEnd(flow=end.flow, since=end.since, group=end.group, spans=dict(shuffled), queue_id=end.queue_id)
     assert text(again) == text(end)
 
 
