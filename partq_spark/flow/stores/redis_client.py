@@ -1,9 +1,10 @@
 """Connections to a Redis: made, kept and given up. Only this module and `redis_errors` import redis.
 
 A connection is used by one call at a time and thrown away at the first doubt; nothing is ever sent twice, except where
-the server said that it did nothing (NOSCRIPT). Every new connection asks the server which life it is in (`run_id`), so
-that a restart between two calls is noticed before anything is sent. Waits are bounded: the connection by
-`connect_timeout_s` for each address of the host, every answer by `call_timeout_s`.
+the server said that it did nothing (NOSCRIPT). Every new connection asks the server which life it is in, so that a
+restart between two calls is noticed before anything is sent; on a connection that lives on, each script looks whether
+the server was a replica meanwhile. Waits are bounded: the connection by `connect_timeout_s` for each address of the
+host, every answer by `call_timeout_s`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import redis.connection
 from redis import exceptions
@@ -22,7 +23,7 @@ from redis.credentials import CredentialProvider
 
 from partq_spark.errors import Invalid, PartqError, Unavailable
 from partq_spark.flow.stores.redis_errors import explained
-from partq_spark.flow.stores.redis_scripts import Script
+from partq_spark.flow.stores.redis_scripts import REBORN, Script
 from partq_spark.flow.stores.refusals import reincarnated
 from partq_spark.flow.stores.urls import RedisUrl
 
@@ -48,12 +49,25 @@ class _Wire(Protocol):
     def can_read(self, timeout: float = 0) -> bool: ...
 
 
+class _Life(NamedTuple):
+    """What a server keeps for as long as it loses nothing: `run_id` is another one after a restart, `replication_id`
+    after a replica was promoted, this server or another one whose copy it took over. An idle master changes it now and
+    then too, which costs its users some milliseconds. Empty: a server that has none.
+    """
+
+    run_id: str
+    replication_id: str
+
+    def __str__(self) -> str:
+        return f"{self.run_id}-{self.replication_id}"
+
+
 @dataclass(slots=True)
 class _Link:
     """One connection, for as long as its socket lives."""
 
     connection: _Wire
-    run_id: str = ""
+    life: _Life | None = None
 
     def quiet(self) -> bool:
         """Whether nothing waits to be read: an answer nobody asked for, or the end, is no good sign."""
@@ -66,6 +80,21 @@ class _Link:
         """One command, one answer."""
         self.connection.send_command(*command, check_health=False)
         return self.connection.read_response()
+
+    def ask_all(self, *commands: tuple[str, ...]) -> list[str]:
+        """Several commands whose answers are texts, in one round trip."""
+        for command in commands:
+            self.connection.send_command(*command, check_health=False)
+        answers: list[str] = []
+        refused: exceptions.ResponseError | None = None
+        for _ in commands:
+            try:
+                answers.append(bytes(self.connection.read_response()).decode(errors="replace"))
+            except exceptions.ResponseError as error:
+                refused = refused or error  # the other answers come all the same, and are nobody else's
+        if refused is not None:
+            raise refused
+        return answers
 
     def drop(self) -> None:
         self.connection.disconnect()
@@ -123,8 +152,8 @@ class RedisClient:
         self._tls, self._tls_files = url.tls, [path for _, path in url.tls_files]
         self._class: type[_Wire] = redis.connection.SSLConnection if url.tls else redis.connection.Connection
         self.closed = threading.Event()
-        self._known: str | None = None
-        self._latest = ""
+        self._known: _Life | None = None
+        self._latest: _Life | None = None
         self._begin()
 
     def __repr__(self) -> str:
@@ -150,21 +179,29 @@ class RedisClient:
         `Unavailable` where the answer did not come, `Invalid` and `Corrupt` where trying again will not help.
         """
         with _Lent(self) as link:
-            if self._known is None:
-                self._known = link.run_id
-            elif link.run_id != self._known:
-                raise reincarnated(self.url, self._known, link.run_id)
+            known = self._known
+            if known is None:
+                known = self._known = link.life
+            if known is None or link.life != known:
+                raise reincarnated(self.url, str(known), str(link.life))
+            given = (len(keys), *keys, known.replication_id, *arguments)
             try:
-                return link.ask("EVALSHA", script.sha, len(keys), *keys, *arguments)
-            except exceptions.NoScriptError:
-                return link.ask("EVAL", script.text, len(keys), *keys, *arguments)
+                try:
+                    return link.ask("EVALSHA", script.sha, *given)
+                except exceptions.NoScriptError:
+                    return link.ask("EVAL", script.text, *given)
+            except exceptions.ResponseError as error:
+                if not str(error).startswith(REBORN):
+                    raise
+                link.life = self._life(link)
+                raise reincarnated(self.url, str(known), str(link.life)) from None
 
     def incarnation(self) -> str:
-        """The server's `run_id`, asked of it now."""
+        """The server's life, asked of it now."""
         with _Lent(self) as link:
-            run_id = self._life(link)
-            link.run_id = self._known = self._latest = run_id
-            return run_id
+            life = self._life(link)
+            link.life = self._known = self._latest = life
+            return str(life)
 
     # ---- connections
 
@@ -176,7 +213,7 @@ class RedisClient:
         try:
             link = _Link(self._class(**self._options))
             link.connection.connect()
-            link.run_id = self._life(link)
+            link.life = self._life(link)
         except BaseException as error:
             if link is not None:
                 link.drop()
@@ -185,10 +222,10 @@ class RedisClient:
             raise
         return link
 
-    def _life(self, link: _Link) -> str:
-        """The server's `run_id`; raises `Invalid` if the server will not do."""
-        text = bytes(link.ask("INFO", "server")).decode(errors="replace")
-        found: dict[str, str] = dict(re.findall(r"(?m)^(\w+):(.*?)\r?$", text))
+    def _life(self, link: _Link) -> _Life:
+        """The server's life; raises `Invalid` if the server will not do."""
+        server, replication = link.ask_all(("INFO", "server"), ("INFO", "replication"))
+        found: dict[str, str] = dict(re.findall(r"(?m)^(\w+):(.*?)\r?$", f"{server}\n{replication}"))
         version = found.get("redis_version", "")
         if found.get("redis_mode") == "sentinel":
             raise Invalid(f"ownership {self.url} is a Sentinel, which keeps no data: give the address of its Redis")
@@ -198,7 +235,7 @@ class RedisClient:
             raise Invalid(
                 f"ownership {self.url} says that it is Redis {version or 'of no version'}: use {wanted} or newer"
             )
-        return found["run_id"]
+        return _Life(found["run_id"], found.get("master_replid", ""))
 
     def lend(self) -> _Link:
         """An idle connection that is still good, or a new one."""
@@ -208,14 +245,14 @@ class RedisClient:
             raise Unavailable(f"ownership {self.url}: all {_MAX_CONNECTIONS} connections are in use: try again")
         try:
             while (link := self._next_idle()) is not None:
-                if link.run_id == self._latest and link.quiet():
+                if link.life == self._latest and link.quiet():
                     return link
                 link.drop()
             link = self.connect()
         except BaseException:
             self._free.release()
             raise
-        self._latest = link.run_id
+        self._latest = link.life
         return link
 
     def _next_idle(self) -> _Link | None:

@@ -29,14 +29,34 @@ RIGHTS: Final = (
 """All that a user needs. Redis compares the pattern of a subscription with the rights letter by letter."""
 
 
+REBORN: Final = "PARTQREBORN"
+"""How the error begins with which a script refuses to do anything for who knows another life of the server."""
+
+# Every script begins with it: a server that was a replica for a moment has a new replication id, also where no
+# connection broke, and perhaps an old copy of everything. It is looked at together with what the script does, so that
+# nothing comes in between. ARGV begins with the id that the caller knows; empty: the server has none.
+_SAME_LIFE: Final = (
+    """
+local known = table.remove(ARGV, 1)
+if known ~= '' and not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. known, 1, true) then
+  return redis.error_reply('"""
+    + REBORN
+    + """ the replication id is another one')
+end
+"""
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script, known to the server by its hash once it has run there."""
+    """A script, known to the server by its hash once it has run there. Its first argument is the replication id."""
 
-    text: str
+    body: str
+    text: str = field(init=False)
     sha: str = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "text", _SAME_LIFE + self.body)
         object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 

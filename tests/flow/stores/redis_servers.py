@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Self
 
@@ -41,6 +43,48 @@ def command(server: RedisServer, *words: str) -> str:
         answer = connection.recv(65536).decode()
     assert not answer.startswith("-"), answer
     return answer
+
+
+class Pair:
+    """A server and its replica. The address that everybody uses stays that of the server."""
+
+    def __init__(self, server: RedisServer, replica: RedisServer) -> None:
+        self.server, self.replica = server, replica
+        for one in (server, replica):
+            command(one, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
+
+    def follow(self) -> None:
+        """The replica follows the server, and has everything that is there by now."""
+        self._follow(self.replica, self.server)
+
+    def fail_over(self) -> None:
+        """The replica is promoted. Whoever still reaches the server writes what nobody will ever see again."""
+        self.synced()
+        command(self.replica, "REPLICAOF", "NO", "ONE")
+
+    def fail_back(self) -> None:
+        """The server takes over all that the former replica has, and is the master again. No connection breaks."""
+        self._follow(self.server, self.replica)
+        command(self.server, "REPLICAOF", "NO", "ONE")
+
+    def synced(self) -> None:
+        """The replica has everything that is there by now."""
+        self._wait(self.replica, self.server)
+
+    def _follow(self, one: RedisServer, other: RedisServer) -> None:
+        command(one, "REPLICAOF", "127.0.0.1", str(other.port))
+        self._wait(one, other)
+
+    def _wait(self, replica: RedisServer, master: RedisServer) -> None:
+        def is_there() -> bool:
+            offset = re.search(r"master_repl_offset:(\d+)", command(master, "INFO", "replication"))
+            said = command(replica, "INFO", "replication")
+            return "master_link_status:up" in said and offset is not None and f"slave_repl_offset:{offset[1]}" in said
+
+        deadline_s = time.monotonic() + 30
+        while not is_there():
+            assert time.monotonic() < deadline_s, "the replica does not follow"
+            time.sleep(0.01)
 
 
 def open_redis(
