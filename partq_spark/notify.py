@@ -14,7 +14,6 @@ import logging
 import os
 import secrets
 import socket
-import stat
 import tempfile
 import threading
 import time
@@ -26,6 +25,7 @@ import xxhash
 
 from partq_spark import errors
 from partq_spark.errors import Invalid, PartqError, Unavailable
+from partq_spark.folders import private_folder
 
 VERSION: Final = 1
 PAGE: Final = 24
@@ -63,18 +63,7 @@ class Address(NamedTuple):
 
 def folder() -> Path:
     """Where this user's sockets are; made if it is not there. Raises `Invalid` if others may enter it."""
-    path = Path(tempfile.gettempdir()) / f"partq-{os.getuid()}"
-    try:
-        with contextlib.suppress(FileExistsError):  # whatever is there is looked at below
-            path.mkdir(mode=0o700)
-        found = path.lstat()
-    except OSError as error:
-        raise Invalid(f"{path} cannot be made ({error}): set TMPDIR to a writable place") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise Invalid(
-            f"{path} is not a folder that only this user may enter: remove it, or set TMPDIR to another place"
-        )
-    return path
+    return private_folder(Path(tempfile.gettempdir()) / f"partq-{os.getuid()}")
 
 
 class Mailbox:

@@ -5,15 +5,10 @@ The command and its options; the story is in `demo_story`. The coordinator and t
 
 from __future__ import annotations
 
-import fcntl
-import getpass
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Final
 
 import click
@@ -26,7 +21,8 @@ from partq_spark.cli.demo_story import Story
 from partq_spark.cli.status_command import look
 from partq_spark.demo.family import family
 from partq_spark.demo.flights import prepare
-from partq_spark.errors import Invalid, PartqError
+from partq_spark.demo.place import alone, default_place
+from partq_spark.errors import PartqError
 from partq_spark.flow.stores import open_ownership
 from partq_spark.flow.stores.api import OwnershipStore
 from partq_spark.log.admin import create_group, create_queue
@@ -69,10 +65,10 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, as_
             "--ownership none is not for the demo, whose queries share a group: use store or redis://host:port/db"
         )
     console = Console(stderr=as_json, highlight=False)
-    folder = Path(tempfile.gettempdir()) / f"partq-demo-{getpass.getuser()}"
+    folder = default_place()
     store = store or f"file://{folder / 'store'}"
     begun_s = time.monotonic()
-    with _alone(folder), _group(store, namespace, ownership, partitions) as (queue, kept):
+    with alone(folder), _group(store, namespace, ownership, partitions) as (queue, kept):
         arguments = {"work": str(folder), "queue": QUEUE, "group": GROUP}
         arguments |= {"session": str(SESSION_S), "partitions": str(partitions)}
         with family(folder, store=store, namespace=namespace, ownership=ownership, arguments=arguments) as processes:
@@ -93,19 +89,6 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, as_
             screen.end(seconds, _commands(where, ownership))
         if not facts["ok"]:
             raise PartqError(f"the check of what was delivered failed: {facts}; everything is kept in {folder}")
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """The folder, empty, and nobody else's demo in it. Raises `Invalid` if there is one."""
-    with folder.with_suffix(".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Invalid(f"another demo of yours runs in {folder}: wait for it, or set TMPDIR for this one") from None
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        yield
 
 
 def _commands(where: str, ownership: str) -> Sequence[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import getpass
 import json
 import os
 import signal
@@ -20,6 +18,7 @@ from click.testing import CliRunner
 
 from partq_spark.cli.main import cli
 from partq_spark.demo.flights import load, prepare
+from partq_spark.demo.place import alone
 from tests.support import jvm
 from tests.support.spark import wait_until
 
@@ -148,14 +147,15 @@ def test_a_coordinator_that_ends_by_itself_ends_the_demo(tmp_path: Path) -> None
 
 
 def test_one_demo_at_a_time(tmp_path: Path) -> None:
-    lock = tmp_path / f"partq-demo-{getpass.getuser()}.lock"
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    folder = tmp_path / f"partq-demo-{os.getuid()}"
+    with alone(folder):
+        (folder / "work").write_text("of the demo that runs")
         with _running(tmp_path) as process:
             assert process.wait(60) == 1
             assert process.stderr is not None
             assert process.stderr.read().startswith("Error: another demo of yours runs in ")
-    assert list(tmp_path.iterdir()) == [lock]
+        assert (folder / "work").exists()
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_the_demo_needs_a_place_for_ownership() -> None:
