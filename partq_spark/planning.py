@@ -138,8 +138,8 @@ def split(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
     """`budget` messages shared over partitions in proportion to their backlog, whole messages, none beyond its backlog.
 
     The shares add up to min(budget, total backlog). Every partition with a backlog gets at least one message if the
-    budget has that many, so that a busy partition never starves a quiet one; what rounding leaves goes to the largest
-    fractions, then backlogs.
+    budget has that many, so that a busy partition never starves a quiet one (if it has not, `longest_waiting` says who
+    is served); what rounding leaves goes to the largest fractions, then backlogs.
     """
     total = sum(backlog.values())
     if total <= budget:
@@ -155,6 +155,25 @@ def split(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
     for partition in order[:left]:
         shares[partition] += 1
     return {partition: shares[partition] + first if size else 0 for partition, size in backlog.items()}
+
+
+def longest_waiting(
+    starts: Positions, waiting: Iterable[int], count: int, entries: Callable[[Spans], Iterable[Entry]]
+) -> frozenset[int]:
+    """Those `count` of the partitions in `waiting` whose next message was published first; what one publish brought is
+    taken in turns, the partition of which least was read first.
+
+    The log and the query's position say it all, so a restart chooses the same. No message waits for ever: before it
+    come only those of the same publish and of earlier ones, and these are not more than there are now. `entries` is
+    asked for one message of each partition, and read only as far as needed.
+    """
+    found: dict[int, None] = {}  # in the order in which they were found
+    for entry in entries({partition: (starts[partition], starts[partition] + 1) for partition in waiting}):
+        for piece in sorted(entry.slices, key=lambda piece: (starts[piece.partition] - piece.offset, piece.partition)):
+            found[piece.partition] = None
+        if len(found) >= count:
+            break
+    return frozenset(list(found)[:count])
 
 
 def limited_by_bytes(starts: Positions, ends: Positions, budget: int, entries: Iterable[Entry]) -> dict[int, int]:
@@ -201,7 +220,13 @@ def batch_ends(
     reached = dict(ends)
     if limits.messages is not None:
         backlog = {partition: ends[partition] - start for partition, start in starts.items()}
-        reached = {partition: starts[partition] + share for partition, share in split(backlog, limits.messages).items()}
+        waiting = [partition for partition, size in backlog.items() if size > 0]
+        if limits.messages < len(waiting):
+            chosen = longest_waiting(starts, waiting, limits.messages, entries)
+            shares = {partition: int(partition in chosen) for partition in starts}
+        else:
+            shares = split(backlog, limits.messages)
+        reached = {partition: starts[partition] + share for partition, share in shares.items()}
     if limits.bytes is not None:
         spans = {partition: (start, reached[partition]) for partition, start in starts.items()}
         reached = limited_by_bytes(starts, reached, limits.bytes, entries(spans))

@@ -72,17 +72,40 @@ def windows(bound: int, in_hand: Mapping[int, int], backlog: Mapping[int, int]) 
     """How many more messages each partition of `backlog` may have in hand, out of `bound` for the whole flow (HAN-12).
 
     An equal share for each partition that the flow has (`in_hand` names them all), so that one whose messages nobody
-    acknowledges does not use up the others' part; what division leaves goes to the longest backlogs.
+    acknowledges does not use up the others' part; what division leaves goes to the longest backlogs. Where a share is
+    less than a message, those that wait with nothing in hand have one each before that, if it is enough for them.
     """
     share, rest = divmod(bound, max(len(in_hand), 1))
     rest -= sum(max(count - share, 0) for count in in_hand.values())
     result = {partition: max(share - in_hand.get(partition, 0), 0) for partition in backlog}
+    first = _with_nothing_in_hand(in_hand, backlog) if share == 0 else ()
+    if len(first) <= rest:
+        result.update(dict.fromkeys(first, 1))
+        rest -= len(first)
     for partition in sorted(backlog, key=lambda p: (result[p] - backlog[p], p)):
         more = min(backlog[partition] - result[partition], rest)
         if more > 0:
             result[partition] += more
             rest -= more
     return result
+
+
+def window_ends(starts: Mapping[int, int], ends: Mapping[int, int], unacknowledged: Unacknowledged) -> dict[int, int]:
+    """`ends` as far as the windows of the partitions reach.
+
+    If there is not a message for each of those that wait with nothing in hand, all of them may have one, and the room
+    that is left in all bounds how many do: then `planning.longest_waiting` chooses, so that none waits for ever.
+    """
+    backlog = {p: ends[p] - start for p, start in starts.items()}
+    first = _with_nothing_in_hand(unacknowledged.in_hand, backlog)
+    if unacknowledged.bound < len(unacknowledged.in_hand) and unacknowledged.room < len(first):
+        return {p: start + int(p in first) for p, start in starts.items()}
+    more = windows(unacknowledged.bound, unacknowledged.in_hand, backlog)
+    return {p: start + min(backlog[p], more[p]) for p, start in starts.items()}
+
+
+def _with_nothing_in_hand(in_hand: Mapping[int, int], backlog: Mapping[int, int]) -> frozenset[int]:
+    return frozenset(p for p, size in backlog.items() if size > 0 and not in_hand.get(p))
 
 
 def begin(before: BatchEnd, announced: BatchEnd | None, claim: Claim, *, keeps_offsets: bool = True) -> Span:
@@ -162,9 +185,7 @@ def plan(
     barred = frozenset(p for p, wait in waiting.items() if wait.until < ends[p])
     ends.update({p: max(starts[p], waiting[p].until) for p in barred})
     if unacknowledged is not None:
-        backlog = {p: ends[p] - start for p, start in starts.items()}
-        more = windows(unacknowledged.bound, unacknowledged.in_hand, backlog)
-        ends = {p: start + min(backlog[p], more[p]) for p, start in starts.items()}
+        ends = window_ends(starts, ends, unacknowledged)
     reached = planning.batch_ends(starts, ends, limits, entries)
     spans = {
         # never less than what was announced before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 from hypothesis import assume, given
@@ -139,6 +139,59 @@ def test_equal_backlogs_share_equally() -> None:
 
 def test_fewer_messages_than_partitions_go_where_most_waits() -> None:
     assert planning.split({0: 1, 1: 50, 2: 40, 3: 0}, 2) == {0: 0, 1: 1, 2: 1, 3: 0}
+
+
+def served(publishes: Sequence[Mapping[int, int]], budget: int, triggers: int) -> dict[int, list[int]]:
+    """By partition how much each trigger read. A trigger comes after each publish, and some after the last."""
+    at: dict[int, int] = dict.fromkeys((p for publish in publishes for p in publish), 0)
+    reads: dict[int, list[int]] = {partition: [] for partition in at}
+    log = Log(*[{p: (rows, 10) for p, rows in publish.items()} for publish in publishes])
+    for trigger in range(triggers):
+        ends = dict.fromkeys(at, 0)
+        for entry in log.entries[: trigger + 1]:
+            ends |= {piece.partition: piece.end for piece in entry.slices}
+        reached = planning.batch_ends(at, ends, Limits(messages=budget), log.walk)
+        assert sum(reached.values()) - sum(at.values()) == min(budget, sum(ends.values()) - sum(at.values()))
+        for partition, offset in at.items():
+            assert offset <= reached[partition] <= ends[partition]
+            reads[partition].append(reached[partition] - offset)
+        at = reached
+    return reads
+
+
+def test_a_limit_below_the_number_of_busy_partitions_starves_none() -> None:
+    """Partitions 0 to 3 always have more than 4 and 5, whose few messages once waited for ever."""
+    busy = {0: 5, 1: 5, 2: 5, 3: 5}
+    reads = served([{**busy, 4: 1}, busy, {**busy, 5: 1}, *[busy] * 60], budget=2, triggers=60)
+    assert sum(reads[4]) == sum(reads[5]) == 1
+    assert reads[4].index(1) < 11, "before it are at most the 20 other messages of its own publish"
+    assert reads[5].index(1) < 31, "and the 41 of those before"
+
+
+def test_partitions_of_one_publish_take_turns() -> None:
+    reads = served([{0: 1000, 1: 3, 2: 3, 3: 3}], budget=1, triggers=12)
+    assert [sum(reads[p]) for p in range(4)] == [3, 3, 3, 3]
+    assert [p for trigger in range(4) for p in reads if reads[p][trigger]] == [0, 1, 2, 3]
+
+
+@given(LOGS, st.integers(1, 3), st.data())
+def test_under_the_smallest_limits_what_was_published_first_is_read_first(
+    log: Log, budget: int, data: st.DataObject
+) -> None:
+    at = {p: data.draw(st.integers(0, end)) for p, end in log.ends.items()}
+    waiting = {p for p, end in log.ends.items() if at[p] < end}
+    assume(len(waiting) > budget)
+    reached = planning.batch_ends(at, log.ends, Limits(messages=budget), log.walk)
+    assert planning.batch_ends(dict(at), log.ends, Limits(messages=budget), log.walk) == reached, (
+        "a restart does the same"
+    )
+    published = {
+        p: next(e.sequence for e in log.entries for s in e.slices if s.partition == p and s.end > at[p])
+        for p in waiting
+    }
+    chosen = {p for p in at if reached[p] > at[p]}
+    assert len(chosen) == budget
+    assert max(published[p] for p in chosen) <= min(published[p] for p in waiting - chosen)
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark import planning
-from partq_spark.consuming.flow_planning import Plan, begin, begin_by_hand, plan, windows
+from partq_spark.consuming.flow_planning import (
+    Plan,
+    Unacknowledged,
+    begin,
+    begin_by_hand,
+    plan,
+    window_ends,
+    windows,
+)
 from partq_spark.errors import ObjectMissing
 from partq_spark.flow.claims import Claim, Standing, View
-from partq_spark.log.model import Head, Layout, QueueConfig
+from partq_spark.log.model import Entry, Head, Layout, QueueConfig, Slice
 from partq_spark.offsets import BatchEnd, Span
 
 HEAD = Head(
@@ -24,6 +35,11 @@ HEAD = Head(
     layouts=(Layout(generation=0, partitions=2, since_sequence=1, begin=(0, 0)),),
     next=(10, 10),
     earliest=(0, 0),
+)
+
+
+ENTRY = Entry(
+    sequence=0, token="", writer=None, batch=0, time_us=0, generation=0, headers=False, segments=("x",), slices=()
 )
 
 
@@ -153,3 +169,31 @@ def test_every_window_has_its_share_and_together_they_keep_the_bound(
         assert count >= max(share - hands[p], 0)
     beyond = sum(max(hands[p] + found[p] - share, 0) for p in hands)
     assert beyond <= max(bound % len(hands), sum(max(hand - share, 0) for hand in hands.values()))
+
+
+@pytest.mark.conformance("HAN-12")
+def test_a_window_with_less_than_a_message_for_each_partition_starves_none() -> None:
+    """Five partitions, a bound of two, and what is delivered is acknowledged at once: the quiet one has its turn."""
+    publishes = [{0: 3, 1: 3, 2: 3, 3: 3, 4: 1}, *[dict.fromkeys(range(4), 3)] * 40]
+    entries, ends = [], dict.fromkeys(range(5), 0)
+    for number, rows in enumerate(publishes):
+        slices = tuple(Slice(p, 0, 0, 10, ends[p], count, "") for p, count in rows.items())
+        ends |= {piece.partition: piece.end for piece in slices}
+        entries.append(replace(ENTRY, sequence=number, slices=slices))
+
+    def walk(spans: planning.Spans) -> Iterator[Entry]:
+        for entry in entries:
+            kept = [s for s in entry.slices if s.partition in spans and s.offset < spans[s.partition][1]]
+            kept = [s for s in kept if s.end > spans[s.partition][0]]
+            if kept:
+                yield replace(entry, slices=tuple(kept))
+
+    for in_hand in ({}, {0: 1}):  # also if one message is never acknowledged
+        hand = Unacknowledged(bound=2, in_hand=dict.fromkeys(range(5), 0) | in_hand)
+        at = dict.fromkeys(range(5), 0)
+        for _ in range(14):
+            room = planning.Limits(messages=hand.room)
+            reached = planning.batch_ends(at, window_ends(at, ends, hand), room, walk)
+            assert sum(reached.values()) - sum(at.values()) <= hand.room
+            at = reached
+        assert at[4] == 1
