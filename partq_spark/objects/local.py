@@ -16,7 +16,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Final, Self
 
@@ -25,7 +25,6 @@ from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
 from partq_spark.objects.local_files import (
     LOOK_BYTES,
     READING,
-    FolderLock,
     TemporaryFile,
     decode_document,
     encode_document,
@@ -34,12 +33,12 @@ from partq_spark.objects.local_files import (
     find_etag,
     has_etag,
     is_metadata,
-    make_durable_folder,
     new_etag,
     read_all,
     readable_metadata,
     sweep,
 )
+from partq_spark.objects.local_folders import FolderLock, Folders
 from partq_spark.objects.names import (
     MAX_METADATA_BYTES,
     MAX_NAME_CHARS,
@@ -52,7 +51,6 @@ from partq_spark.objects.names import (
 )
 from partq_spark.objects.urls import LocalUrl
 
-_MAX_KNOWN_FOLDERS: Final = 4096
 _MAX_METADATA_FILE_BYTES: Final = 8 * MAX_METADATA_BYTES  # JSON takes up to six bytes where the limit counts one
 
 
@@ -69,7 +67,7 @@ class LocalStore:
             )
         self._root = folder
         self._lock_wait_s = lock_wait_s
-        self._durable: set[str] = set()
+        self._folders = Folders(folder)
 
     def __repr__(self) -> str:
         return f"LocalStore({self.url!r})"
@@ -92,7 +90,7 @@ class LocalStore:
             writer.write(data)
 
     def writer(self, name: str) -> LocalWriter:
-        return LocalWriter(f"{self._root}/{check_name(name)}", lambda: self._make_folder(name))
+        return LocalWriter(f"{self._root}/{check_name(name)}", self._folders)
 
     def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
         check_range(name, start, length)
@@ -130,15 +128,16 @@ class LocalStore:
     def delete(self, name: str) -> bool:
         leaf = self._leaf(name)
         path = f"{self._root}/{name}"
+        parent = os.path.dirname(path)
         try:
-            folder = self._open_folder(name)
+            folder = self._folders.open(parent)
             if folder is None:
                 return False
             try:
                 # Also an object's deletion takes the lock: a swap compares and renames, and must not straddle it.
-                with FolderLock(folder, os.path.dirname(path), self._lock_wait_s):
+                with FolderLock(folder, parent, self._lock_wait_s):
                     os.unlink(leaf, dir_fd=folder)
-                os.fsync(folder)
+                self._folders.sync(folder, parent)
             finally:
                 os.close(folder)
         except (FileNotFoundError, IsADirectoryError):
@@ -152,6 +151,8 @@ class LocalStore:
     def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
         path = f"{self._root}/{check_name(name)}"
         try:
+            if self._folders.unsynced:
+                self._folders.settle(os.path.dirname(path))
             fd = os.open(path, READING)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -172,9 +173,10 @@ class LocalStore:
         leaf = self._leaf(name)
         check_content(name, content)
         path = f"{self._root}/{name}"
+        parent = os.path.dirname(path)
         etag = new_etag()
         try:
-            folder = self._make_folder(name) if expected is None else self._open_folder(name)
+            folder = self._folders.make(parent) if expected is None else self._folders.open(parent)
             if folder is None:
                 raise _changed(path, expected, None)
             try:
@@ -186,12 +188,12 @@ class LocalStore:
                     if expected is None:
                         temporary.link(leaf)
                     else:
-                        with FolderLock(folder, os.path.dirname(path), self._lock_wait_s):
+                        with FolderLock(folder, parent, self._lock_wait_s):
                             self._compare(folder, leaf, path, expected)
                             temporary.rename(leaf)
                 finally:
                     temporary.discard()
-                os.fsync(folder)
+                self._folders.sync(folder, parent)
             finally:
                 os.close(folder)
         except FileExistsError:
@@ -203,15 +205,16 @@ class LocalStore:
     def remove(self, name: str, *, expected: str) -> None:
         leaf = self._leaf(name)
         path = f"{self._root}/{name}"
+        parent = os.path.dirname(path)
         try:
-            folder = self._open_folder(name)
+            folder = self._folders.open(parent)
             if folder is None:
                 raise _changed(path, expected, None)
             try:
-                with FolderLock(folder, os.path.dirname(path), self._lock_wait_s):
+                with FolderLock(folder, parent, self._lock_wait_s):
                     self._compare(folder, leaf, path, expected)
                     os.unlink(leaf, dir_fd=folder)
-                os.fsync(folder)
+                self._folders.sync(folder, parent)
             finally:
                 os.close(folder)
         except OSError as error:
@@ -307,41 +310,21 @@ class LocalStore:
     def _leaf(name: str) -> str:
         return check_name(name).rpartition("/")[2]
 
-    def _open_folder(self, name: str) -> int | None:
-        path = os.path.dirname(f"{self._root}/{name}")
-        try:
-            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    def _make_folder(self, name: str) -> int:
-        """The open folder of an object, made if it was not there, and durable with all its parents."""
-        path = os.path.dirname(f"{self._root}/{name}")
-        if path in self._durable:
-            try:
-                return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                pass  # somebody removed the whole store and goes on using it
-        make_durable_folder(self._root, path)
-        if len(self._durable) >= _MAX_KNOWN_FOLDERS:
-            self._durable.clear()
-        self._durable.add(path)
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
 
 class LocalWriter:
     """An immutable object that is written straight to its hidden file; see `ObjectWriter`."""
 
-    def __init__(self, path: str, open_folder: Callable[[], int]) -> None:
-        self._open_folder = open_folder
+    def __init__(self, path: str, folders: Folders) -> None:
+        self._folders = folders
         self._path = path
+        self._parent = os.path.dirname(path)
         self._folder = -1
         self._temporary: TemporaryFile | None = None
         self._failure: PartqError | None = None
 
     def __enter__(self) -> Self:
         try:
-            self._folder = self._open_folder()
+            self._folder = self._folders.make(self._parent)
             self._temporary = TemporaryFile(self._folder)
         except OSError as error:
             self._discard()
@@ -367,7 +350,7 @@ class LocalWriter:
                 self._temporary.finish()
                 self._temporary.link(os.path.basename(self._path))
                 self._temporary.discard()
-                os.fsync(self._folder)
+                self._folders.sync(self._folder, self._parent)
         except FileExistsError:
             raise Conflict(f"object {self._path} exists already: immutable objects need a name of their own") from None
         except OSError as failure:

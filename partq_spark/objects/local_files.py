@@ -1,4 +1,4 @@
-"""The pieces that the local store is made of: the document format, temporary files, durable folders, error messages.
+"""The pieces that the local store is made of: the document format, temporary files, error messages.
 
 Nothing here knows object names or the contract; `local.py` does. Everything works relative to an open directory, so
 that a directory that is removed and made again under the same name is noticed instead of being written past.
@@ -14,15 +14,13 @@ document.
 """
 
 # Most calls are relative to an open folder, which pathlib cannot express.
-# ruff: noqa: PTH103, PTH108, PTH112
+# ruff: noqa: PTH108
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import logging
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -284,77 +282,6 @@ def _sweep_one(entry: os.DirEntry[str], older_than_s: float) -> int:
         _log.warning("%s was not swept (%s): remove it", entry.path, error.strerror)
         return 0
     return 1
-
-
-# ---- folders
-
-
-def make_durable_folder(root: str, folder: str) -> None:
-    """Make `folder` (at or below `root`) and see to it that it survives power loss, whoever made which part of it.
-
-    Syncing only what one made oneself is not enough: another process may have made the parent a moment ago and not
-    have synced it yet, and what is written below would be lost with it.
-    """
-    made_from = root
-    while not os.path.isdir(made_from) and made_from != "/":
-        made_from = os.path.dirname(made_from)
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except FileExistsError as error:  # which elsewhere means that an object is there already
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from error
-    top = made_from if len(made_from) < len(root) else os.path.dirname(root)
-    path = os.path.dirname(folder)
-    while len(path) >= len(top):
-        # A parent above the store may be one that this process cannot read; a store that was there is not its
-        # business.
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except PermissionError:
-            if len(path) >= len(root):
-                raise
-        else:
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        if path == "/":
-            break
-        path = os.path.dirname(path)
-
-
-class FolderLock:
-    """The lock under which a folder's documents are replaced: flock on the open folder, held for some microseconds.
-
-    The kernel frees it when its holder dies. A holder that is frozen keeps it, rightly: it would still rename when it
-    wakes. So the wait is bounded and then says what to look for.
-    """
-
-    def __init__(self, folder: int, path: str, wait_s: float) -> None:
-        self._folder = folder
-        self._path = path
-        self._wait_s = wait_s
-
-    def __enter__(self) -> None:
-        pause_s = 0.0001
-        deadline_s = time.monotonic() + self._wait_s
-        while True:
-            try:
-                fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() >= deadline_s:
-                    raise Unavailable(
-                        f"folder {self._path} stayed locked for {self._wait_s:g} s, nothing was changed: a process may"
-                        f" be frozen while it holds the lock; find it with `fuser -v {self._path}`, let it go on"
-                        " (`kill -CONT`) or end it"
-                    ) from None
-            time.sleep(pause_s * random.uniform(0.5, 1.5))
-            pause_s = min(pause_s * 1.5, 0.01)
-
-    def __exit__(self, *_: object) -> None:
-        # Said aloud instead of left to close: a child forked meanwhile has the same open folder and would keep the
-        # lock.
-        fcntl.flock(self._folder, fcntl.LOCK_UN)
 
 
 # ---- errors

@@ -13,7 +13,7 @@ from typing import Any
 
 from partq_spark.errors import Conflict
 from partq_spark.objects import Document, open_store
-from partq_spark.objects.local_files import FolderLock
+from partq_spark.objects.local_folders import FolderLock
 from tests.support.servers import die_with_parent
 
 _SPAWN = multiprocessing.get_context("spawn")

@@ -173,9 +173,10 @@ class Lab:
         return sorted((self.store_folder / "default" / name / "_log").rglob("chunk-*.json"))
 
     def objects(self, name: str) -> list[str]:
-        """Everything stored under a queue's folder on `file:`, relative to it."""
+        """Everything stored under a queue's folder on `file:`, relative to it; not the locks, which are no objects."""
         base = self.store_folder / "default" / name
-        return sorted(str(path.relative_to(base)) for path in base.rglob("*") if path.is_file())
+        files = (path for path in base.rglob("*") if path.is_file() and path.name != ".lock")
+        return sorted(str(path.relative_to(base)) for path in files)
 
     # --- Spark's side -------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.objects.local import LocalStore
+from partq_spark.objects.local_folders import LOCK_NAME
 
 
 @pytest.fixture
@@ -22,5 +23,5 @@ def store(root: Path) -> LocalStore:
 
 
 def files(root: Path) -> list[str]:
-    """The names of all files below a folder, hidden ones too."""
-    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+    """The names of all files below a folder, hidden ones too; not the locks, which stay."""
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.name != LOCK_NAME)

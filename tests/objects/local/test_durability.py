@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import pytest
 from partq_spark.errors import Unavailable
 from partq_spark.objects import Document, local_files
 from partq_spark.objects.local import LocalStore
+from partq_spark.objects.retry import Retrying
 from tests.objects import processes
 from tests.objects.local.conftest import files
 
@@ -127,6 +129,82 @@ def test_long_objects_are_written_back_while_they_grow(store: LocalStore, monkey
     assert synced
     assert min(synced) < 4_000_000
     assert len(store.read("object")) == 4_000_000
+
+
+# ---- a folder whose sync fails: what was done there counts for nothing until another sync of it succeeds
+
+
+class FailingFolder:
+    """Syncs of the folder `q` fail as long as `failing` says; `synced` counts those that succeeded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path, failing: int) -> None:
+        self.failing = failing
+        self.synced = 0
+        fsync = os.fsync
+
+        def sync(fd: int) -> None:
+            if Path(f"/proc/self/fd/{fd}").readlink() == root / "q":
+                if self.failing > 0:
+                    self.failing -= 1
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                self.synced += 1
+            fsync(fd)
+
+        monkeypatch.setattr(os, "fsync", sync)
+
+
+def test_a_creation_that_meets_its_own_link_syncs_its_folder(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("q/first", b"x")
+    folder = FailingFolder(monkeypatch, root, failing=3)
+    Retrying(store, 60, sleep=lambda _: None).create("q/object", b"mine")
+    assert (folder.failing, folder.synced) == (0, 1)
+    assert bytes(store.read("q/object")) == b"mine"
+
+
+@pytest.mark.parametrize("creating", [True, False])
+def test_a_swap_is_not_found_to_have_come_through_before_its_folder_is_synced(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch, creating: bool
+) -> None:
+    etag = None if creating else store.swap("q/doc", b'{"n":1}', expected=None)
+    store.create("q/first", b"x")
+    folder = FailingFolder(monkeypatch, root, failing=3)
+    with pytest.raises(Unavailable, match="q/doc"):
+        store.swap("q/doc", b'{"n":2}', expected=etag)
+    for _ in range(2):  # who lost the answer reads, to settle what became of it
+        with pytest.raises(Unavailable, match=r"q.*EIO"):
+            store.load("q/doc")
+    found = store.load("q/doc")
+    assert isinstance(found, Document)
+    assert found.body == b'{"n":2}'
+    assert (folder.failing, folder.synced) == (0, 1)
+
+
+def test_a_deletion_and_a_removal_are_not_repeated_before_their_folder_is_synced(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    etag = store.swap("q/doc", b'{"n":1}', expected=None)
+    store.create("q/object", b"x")
+    folder = FailingFolder(monkeypatch, root, failing=2)
+    with pytest.raises(Unavailable):
+        store.remove("q/doc", expected=etag)
+    with pytest.raises(Unavailable):  # of the folder, before anything else is done there
+        store.delete("q/object")
+    assert store.delete("q/object") is True
+    assert (folder.failing, folder.synced) == (0, 2)
+
+
+def test_a_folder_that_is_gone_is_not_waited_for(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("q/first", b"x")
+    FailingFolder(monkeypatch, root, failing=1)
+    with pytest.raises(Unavailable):
+        store.create("q/object", b"x")
+    shutil.rmtree(root)
+    assert store.load("q/doc") is None
+    store.create("q/object", b"y")
 
 
 # ---- crashes

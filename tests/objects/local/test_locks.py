@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
+import stat
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from partq_spark.errors import Unavailable
+from partq_spark.errors import Invalid, Unavailable
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
-from partq_spark.objects.local_files import FolderLock
+from partq_spark.objects.local_folders import FolderLock
 from tests.objects import processes
 
 
@@ -65,6 +69,87 @@ def test_a_lock_dies_with_its_holder(store: LocalStore) -> None:
     process.kill()
     process.join(10)
     store.swap("q/doc", b'{"by":"me again"}', expected=etag)
+
+
+def test_who_only_reads_stops_no_writer(store: LocalStore, root: Path) -> None:
+    etag = store.swap("q/doc", b'{"by":"me"}', expected=None)
+    store.create("q/object", b"x")
+    etag = store.swap("q/doc", b'{"by":"me"}', expected=etag)
+    held = [os.open(path, os.O_RDONLY) for path in (root, root / "q", root / "q/doc", root / "q/object")]
+    try:
+        for each in held:
+            fcntl.flock(each, fcntl.LOCK_EX)
+        etag = store.swap("q/doc", b'{"by":"me again"}', expected=etag)
+        store.delete("q/object")
+        store.remove("q/doc", expected=etag)
+    finally:
+        for each in held:
+            os.close(each)
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("no_umask")
+@pytest.mark.parametrize(
+    ("folder", "lock"), [(0o700, 0o600), (0o755, 0o600), (0o775, 0o660), (0o2770, 0o660), (0o777, 0o666)]
+)
+@pytest.mark.parametrize("former", [None, 0o600, 0o644, 0o666])
+def test_the_lock_is_for_those_alone_who_may_write_to_its_folder(
+    store: LocalStore, root: Path, folder: int, lock: int, former: int | None
+) -> None:
+    etag = store.swap("q/doc", b'{"n":1}', expected=None)
+    (root / "q").chmod(folder)
+    if former is None:
+        (root / "q/.lock").unlink()  # as in a copy that left out what is hidden
+    else:
+        (root / "q/.lock").chmod(former)  # as by `chmod -R`
+    store.swap("q/doc", b'{"n":2}', expected=etag)
+    assert stat.S_IMODE((root / "q/.lock").stat().st_mode) == lock
+
+
+def test_a_lock_that_may_not_be_opened_is_named(store: LocalStore, root: Path) -> None:
+    etag = store.swap("q/doc", b'{"n":1}', expected=None)
+    (root / "q/.lock").unlink()
+    (root / "q/.lock").symlink_to(root / "elsewhere")  # a planted link is not followed
+    with pytest.raises(Unavailable, match=rf"locking {root}/q/\.lock failed"):
+        store.swap("q/doc", b'{"n":2}', expected=etag)
+    assert not (root / "elsewhere").exists()
+
+
+@pytest.fixture
+def open_root() -> Iterator[Path]:
+    """A folder that every user gets to, which those of tests are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("folder", "others"), [(0o755, False), (0o777, True)])
+def test_another_user_locks_only_where_he_may_write(open_root: Path, folder: int, others: bool) -> None:
+    root = open_root
+    store = LocalStore(str(root), lock_wait_s=0.3)
+    etag = store.swap("q/doc", b'{"n":1}', expected=None)
+    (root / "q").chmod(folder)
+    store.swap("q/doc", b'{"n":2}', expected=etag)
+    child = os.fork()
+    if child == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+        code = 2
+        try:
+            with FolderLock(os.open(root / "q", os.O_RDONLY | os.O_DIRECTORY), str(root / "q"), 0.1):
+                code = 1
+        except Invalid:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (1 if others else 0)
 
 
 def test_a_child_forked_under_the_lock_does_not_keep_it(root: Path) -> None:
