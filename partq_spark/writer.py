@@ -145,11 +145,11 @@ class _Sink:
         if batch is not None:
             if task.query is None:
                 raise Invalid(f"Spark did not tell the tasks of batch {batch} their query id: nothing was published")
-            return Identity(writer=task.query, batch=batch, owner=task.query)
+            return Identity.of_query(task.query, batch)
         if self._options.transaction is None:
             return None
-        writer, version = self._options.transaction
-        return Identity(writer=writer, batch=version, owner=task.query)
+        app, version = self._options.transaction
+        return Identity.of_transaction(app, version, task.query)
 
 
 class PartqBatchWriter(_Sink, DataSourceArrowWriter):

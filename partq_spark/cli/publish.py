@@ -50,6 +50,7 @@ class Prepared:
 
     plan: Plan
     queues: Mapping[str, Queue]
+    publish_id: str | None
     identity: Identity | None
     known: list[Outcome]
 
@@ -161,15 +162,16 @@ def _prepare(target: Target, store: ObjectStore, to: str, publish_id: str | None
         queues = {to: Queue(store, target.namespace, to, effects)}
         plan = fanout.plan_queue(queues[to])
     if publish_id is None:
-        return Prepared(plan=plan, queues=queues, identity=None, known=[])
+        return Prepared(plan=plan, queues=queues, publish_id=None, identity=None, known=[])
+    identity = Identity.of_publish_id(publish_id)
     known = []
     for destination in plan.destinations:
         queue = queues[destination.stage.queue]
-        earlier = queue.settled(lambda _: writers.last_batch(queue, publish_id))  # noqa: B023 (called at once)
+        earlier = queue.settled(lambda _: writers.last_batch(queue, identity.writer))  # noqa: B023 (called at once)
         if earlier is not None:
             done = Published(sequence=earlier.sequence, time_us=earlier.time_us, rows=0, duplicate=True, conflicts=0)
             known.append(fanout.Outcome(queue, done))
-    return Prepared(plan=plan, queues=queues, identity=Identity(writer=publish_id, batch=0), known=known)
+    return Prepared(plan=plan, queues=queues, publish_id=publish_id, identity=identity, known=known)
 
 
 def _stage(
@@ -202,8 +204,7 @@ def _commit(prepared: Prepared, segments: list[StagedFor]) -> list[Outcome]:
     from partq_spark.log.fanout import publish_all
     from partq_spark.log.names import new_id
 
-    seed = prepared.identity.writer if prepared.identity else new_id()
-    return publish_all(prepared.queues.__getitem__, [segments], prepared.identity, seed=f"{seed}/0")
+    return publish_all(prepared.queues.__getitem__, [segments], prepared.identity, seed=f"{prepared.publish_id or new_id()}/0")
 
 
 @contextmanager

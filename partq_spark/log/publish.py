@@ -24,11 +24,27 @@ class Identity:
     """Who publishes which batch: batches of a `writer` only grow, and each is published once (DIS-09).
 
     `owner` is the Spark query behind a writer name that a user chose; another query under the same name is refused.
+    What users name is a writer by its kind and name: a `--publish-id` repeats no batch of a `txnAppId` of that name.
     """
 
     writer: str
     batch: int
     owner: str | None = None
+
+    @classmethod
+    def of_query(cls, query: str, batch: int) -> Identity:
+        """A micro-batch of a Spark query, whose id is unique by itself."""
+        return cls(writer=query, batch=batch, owner=query)
+
+    @classmethod
+    def of_transaction(cls, app: str, version: int, owner: str | None) -> Identity:
+        """A batch write with `txnAppId` and `txnVersion`, inside of the query `owner` if there is one."""
+        return cls(writer=f"txnAppId:{app}", batch=version, owner=owner)
+
+    @classmethod
+    def of_publish_id(cls, publish_id: str) -> Identity:
+        """What is published once under this id."""
+        return cls(writer=f"publish-id:{publish_id}", batch=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,11 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StructType
 
+from partq_spark import options as options_module
 from partq_spark.cli import messages as messages_module
 from partq_spark.cli import publish as publish_module
 from partq_spark.log.partitioner import partition_of
+from partq_spark.writer import PartqBatchWriter
 from tests.cli.conftest import Partq, json_lines, nothing_is_published, written
 
 # --- one publish ------------------------------------------------------------------------------------------------------
@@ -166,3 +170,28 @@ def test_a_second_ctrl_c_during_the_swap_does_not_pretend_to_know(
     assert "it may be done or not; look with `partq browse` before repeating it" in failed
     failed = orders("publish", "orders", "--publish-id", "p", code=1, stdin='{"value":"a"}\n').stderr
     assert "repeat it with the same --publish-id" in failed
+
+
+# --- names of different kinds -----------------------------------------------------------------------------------------
+
+
+def batch_write(partq: Partq, app: str, version: int, value: bytes) -> None:
+    """What `df.write` with `txnAppId` and `txnVersion` does in task and driver, without a JVM."""
+    given = {"path": "orders", "store": partq.url, "txnappid": app, "txnversion": str(version)}
+    schema = StructType().add("value", BinaryType())
+    writer = PartqBatchWriter(options_module.batch_sink_options(given), schema)
+    rows = pa.RecordBatch.from_arrays([pa.array([value], pa.binary())], ["value"])
+    writer.commit([writer.write(iter([rows]))])
+
+
+@pytest.mark.conformance("DIS-09")
+def test_a_publish_id_is_no_repetition_of_a_transaction_with_its_name(orders: Partq) -> None:
+    batch_write(orders, "nightly", 7, b"by Spark")
+    done = orders.json("publish", "orders", "--publish-id", "nightly", stdin=json_lines([{"value": "by hand"}]))
+    assert (done["published"], done["already_published"]) == (True, False)
+    batch_write(orders, "nightly", 0, b"an older version, so a repetition")
+    batch_write(orders, "weekly", 0, b"the first")
+    orders("publish", "orders", "--publish-id", "weekly", stdin=json_lines([{"value": "the other first"}]))
+    assert [value for _, value in orders.messages("orders")] == ["by Spark", "by hand", "the first", "the other first"]
+    again = orders.json("publish", "orders", "--publish-id", "nightly", stdin=json_lines([{"value": "by hand"}]))
+    assert again["already_published"]
