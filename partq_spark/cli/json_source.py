@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from partq_spark.cli.lines import Lines
-from partq_spark.cli.messages import CHUNK_BYTES, CHUNK_ROWS, Chunk, Shape, shape_of
+from partq_spark.cli.messages import CHUNK_BYTES, CHUNK_ROWS, HEADER_BYTES, Chunk, Shape, shape_of
 from partq_spark.errors import Invalid
 from partq_spark.log.segment import HEADERS, segment_schema
 from partq_spark.schema import IGNORED
@@ -77,9 +77,9 @@ class JsonLines:
                 value, row_headers = self._message(row)
                 values.append(value)
                 headers.append(row_headers)
-                size += sum(len(header["value"] or b"") for header in row_headers or ())
+                size += _held_bytes(row_headers)
             places.append(self._lines.number)
-            size += len(values[-1])
+            size += len(values[-1]) + len(key or "")
             if size >= CHUNK_BYTES or len(values) >= CHUNK_ROWS:
                 yield self._chunk(keys, values, headers, places)
                 keys, values, headers, places, size = [], [], [], [], 0
@@ -190,6 +190,11 @@ class JsonLines:
 
     def _refuse(self, why: str) -> NoReturn:
         raise Invalid(f"{self.name} line {self._lines.number} {why}")
+
+
+def _held_bytes(headers: list[dict[str, Any]] | None) -> int:
+    """What headers take in memory, about; of texts that are not ASCII up to four times as much."""
+    return sum(HEADER_BYTES + len(header["key"] or "") + len(header["value"] or b"") for header in headers or ())
 
 
 def _kind(value: object) -> str:

@@ -17,6 +17,8 @@ from partq_spark.schema import IGNORED
 
 CHUNK_ROWS = 8192  # with CHUNK_BYTES: what a source holds in memory at a time
 CHUNK_BYTES = 4 * 1024 * 1024
+HEADER_BYTES = 256  # of Python objects for each header, whatever is in it
+FIELD_BYTES = 16  # for each field of a row of CSV
 
 
 class Chunk(NamedTuple):

@@ -204,7 +204,9 @@ def _commit(prepared: Prepared, segments: list[StagedFor]) -> list[Outcome]:
     from partq_spark.log.fanout import publish_all
     from partq_spark.log.names import new_id
 
-    return publish_all(prepared.queues.__getitem__, [segments], prepared.identity, seed=f"{prepared.publish_id or new_id()}/0")
+    return publish_all(
+        prepared.queues.__getitem__, [segments], prepared.identity, seed=f"{prepared.publish_id or new_id()}/0"
+    )
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
+from operator import add
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 
 from partq_spark.cli import json_text
 from partq_spark.cli.lines import Lines
-from partq_spark.cli.messages import CHUNK_BYTES, CHUNK_ROWS, Chunk, Shape, shape_of
+from partq_spark.cli.messages import CHUNK_BYTES, CHUNK_ROWS, FIELD_BYTES, Chunk, Shape, shape_of
 from partq_spark.errors import Invalid
 from partq_spark.log.segment import HEADERS, segment_schema
 
@@ -59,7 +60,7 @@ class Csv:
                     )
                 rows.append(row)
                 places.append(place)
-                size += sum(map(len, row))
+                size += sum(map(len, row)) + FIELD_BYTES * len(row)
                 if size >= CHUNK_BYTES or len(rows) >= CHUNK_ROWS:
                     yield self._chunk(rows, places)
                     rows, places, size = [], [], 0
@@ -90,8 +91,11 @@ class Parquet:
     def __init__(self, file: BinaryIO, name: str, *, key_column: str | None, whole_rows: bool) -> None:
         self.name = name
         try:
-            # Nothing is read ahead, so memory is that of one batch and the pages it comes from.
-            self._parquet = pq.ParquetFile(file, pre_buffer=False)
+            # Nothing is read ahead, so memory is that of one batch and the pages it comes from. Texts that the file
+            # writes once and refers to stay so until it is known how large they are in all: a page of some kilobytes
+            # may stand for gigabytes.
+            texts = [field.name for field in pq.read_schema(file) if _is_text(field.type)]
+            self._parquet = pq.ParquetFile(file, pre_buffer=False, read_dictionary=texts)
         except (pa.ArrowException, OSError) as error:
             raise Invalid(f"{name} is no Parquet file that can be read: {error}") from error
         schema = self._parquet.schema_arrow
@@ -111,10 +115,11 @@ class Parquet:
             ]
         try:
             for batch in self._parquet.iter_batches(self._batch_rows(), columns=wanted, use_threads=False):
-                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-                places = range(self._done + 1, self._done + batch.num_rows + 1)
-                yield _messages(columns, self._shape, places, self.name, headers=self.headers, untyped=False)
-                self._done += batch.num_rows
+                for piece in _decoded(batch):
+                    columns = dict(zip(piece.schema.names, piece.columns, strict=True))
+                    places = range(self._done + 1, self._done + piece.num_rows + 1)
+                    yield _messages(columns, self._shape, places, self.name, headers=self.headers, untyped=False)
+                    self._done += piece.num_rows
         except (pa.ArrowException, OSError) as error:
             raise Invalid(f"{self.name} cannot be read after row {self._done}: {error}") from error
 
@@ -123,6 +128,28 @@ class Parquet:
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
         row_bytes = max((group.total_byte_size / group.num_rows for group in groups if group.num_rows), default=1.0)
         return max(1, min(CHUNK_ROWS, int(CHUNK_BYTES / max(row_bytes, 1.0))))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary))
+
+
+def _decoded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """`batch` with its texts written out, in pieces in which they have `CHUNK_BYTES`, or one row."""
+    short = [isinstance(column, pa.DictionaryArray) for column in batch.columns]
+    sizes = [0] * batch.num_rows
+    for column in (column for column, is_short in zip(batch.columns, short, strict=True) if is_short):
+        lengths = pc.fill_null(pc.binary_length(column.dictionary).take(column.indices), 0).to_pylist()
+        sizes = list(map(add, sizes, lengths))
+    first = size = 0
+    for row, more in enumerate([*sizes, CHUNK_BYTES + 1]):  # the last is no row: it ends the last piece
+        if row > first and size + more > CHUNK_BYTES:
+            columns = [column.slice(first, row - first) for column in batch.columns]
+            plain = [c.dictionary_decode() if is_short else c for c, is_short in zip(columns, short, strict=True)]
+            yield pa.RecordBatch.from_arrays(plain, names=batch.schema.names)
+            first, size = row, 0
+        size += more
 
 
 def _messages(
@@ -160,10 +187,7 @@ def _value(column: pa.Array, name: str) -> pa.Array:
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _value(column.dictionary_decode(), name)
-    if any(
-        test(kind)
-        for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    ):
+    if _is_text(kind):
         return column.cast(pa.binary())
     raise Invalid(
         f"{name} has a column 'value' of type {kind}, a message's value is text or bytes: give --whole-rows to publish "

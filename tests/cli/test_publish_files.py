@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from partq_spark.cli import messages as messages_module
+from partq_spark.cli.sources import open_source
 from tests.cli.conftest import Partq, json_lines, nothing_is_published, parquet, written
 
 
@@ -195,3 +196,41 @@ def test_json_reports_are_complete(orders: Partq, tmp_path: Path) -> None:
     assert done["partitions"] == [{"partition": 0, "messages": 2}]
     assert done["sequence"] == 2
     assert done["timestamp"] == orders.browse("orders")[0]["timestamp"]
+
+
+@pytest.mark.parametrize("part", ["header keys", "headers without anything", "keys", "values", "header values"])
+def test_what_lines_hold_is_taken_in_chunks_of_bounded_bytes(tmp_path: Path, part: str) -> None:
+    """Some 10 MB of each, in lines that are otherwise small: no part of a message is left out of the count."""
+    long = "x" * 20_000
+    row: dict[str, Any] = {
+        "header keys": {"value": "v", "headers": [{"key": long, "value": None}]},
+        "headers without anything": {"value": "v", "headers": [{"key": None, "value": None}] * 200},
+        "keys": {"value": "v", "key": long},
+        "values": {"value": long},
+        "header values": {"value": "v", "headers": {"h": long}},
+    }[part]
+    file = written(tmp_path / "in.jsonl", json_lines([row] * 500))
+    with open_source(str(file), key_column=None, whole_rows=False, max_message_bytes=10_000_000) as source:
+        chunks = [chunk.batch.num_rows for chunk in source.chunks()]
+    assert sum(chunks) == 500
+    assert max(chunks) < 250
+
+
+def test_empty_fields_count_too(tmp_path: Path) -> None:
+    file = written(tmp_path / "in.csv", ",".join(f"c{i}" for i in range(1000)) + "\n" + ("," * 999 + "\n") * 1000)
+    with open_source(str(file), key_column=None, whole_rows=True, max_message_bytes=10_000_000) as source:
+        assert max(chunk.batch.num_rows for chunk in source.chunks()) < 300
+
+
+def test_texts_that_a_parquet_file_writes_once_are_counted_as_often_as_they_come(orders: Partq, tmp_path: Path) -> None:
+    """A thousand messages of 100 kB in a file of some kilobytes: as they come they would be 100 MB in one chunk."""
+    values: list[Any] = [b"x" * 100_000] * 1000 + [b"y", b"z"]
+    file = parquet(tmp_path / "a.parquet", value=values, key=["a"] * 1000 + [None, "b"])
+    assert file.stat().st_size < 100_000
+    with open_source(str(file), key_column=None, whole_rows=False, max_message_bytes=10_000_000) as source:
+        found = [(chunk.batch.nbytes, chunk.batch.num_rows, list(chunk.places)) for chunk in source.chunks()]
+    assert max(size for size, _, _ in found) < 5_000_000
+    assert [place for _, _, places in found for place in places] == list(range(1, 1003))
+    rows = parquet(tmp_path / "b.parquet", value=["a", "b", "a", "c"], key=[b"k", None, b"k", b"l"])
+    orders("publish", "orders", "--file", rows)
+    assert orders.messages("orders") == [("k", "a"), (None, "b"), ("k", "a"), ("l", "c")]
