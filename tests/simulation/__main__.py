@@ -1,4 +1,5 @@
-"""`scripts/simulate --seeds N`: seeded simulations of coordinators and flows over stores that fail.
+"""`scripts/simulate --seeds N`: seeded simulations of coordinators and flows over stores that fail; with `--queries` of
+the loop behind streaming queries.
 
 Prints what was simulated and which faults struck; a failure prints the one line that repeats it, and what led to it.
 """
@@ -10,11 +11,13 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-from tests.simulation.plan import KINDS, Plan
+from tests.simulation.plan import KINDS, Outcome, Plan
+from tests.simulation.queries import plan as query_plan
+from tests.simulation.queries import world as query_world
 from tests.simulation.world import World, quiet, run_seed
 from tests.support.faulty import SECOND_US
 
@@ -35,6 +38,8 @@ FAULTS = (
 )
 CHUNK = 50
 KEPT = 40  # facts that are shown of a failure
+QUERIES_KEPT = 400
+UNTOLD = ("Beaten", "Renewed", "Reported")  # too many to show where queries fail
 
 
 @dataclass(slots=True)
@@ -45,6 +50,7 @@ class Total:
     steps: int = 0
     simulated_us: int = 0
     facts: int = 0
+    queries: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str]] = field(default_factory=list)
 
@@ -62,29 +68,72 @@ class Total:
         counts = self.counts
         faults = ", ".join(f"{fault} {counts[fault]:,}" for fault in FAULTS)
         injected = sum(counts[fault] for fault in FAULTS if fault != "landed late")
-        rest = ["flow stops", "flow restarts", "coordinator stops", "coordinator restarts", "twins", "flow refused"]
-        rest += ["altered", "grown", "shrunk", "rewound", "rewinds cut off"]
-        return (
+        done = (
             f"{self.seeds:,} seeds, {self.simulated_us / SECOND_US / 3600:.1f} simulated hours, {self.steps:,} steps, "
             f"{self.facts:,} facts, {len(self.failures)} failures\n"
             f"faults injected {injected:,}: {faults}\n"
+        )
+        if self.queries:
+            others = sorted(counts.keys() - set(FAULTS))
+            return done + ", ".join(f"{what} {counts[what]:,}" for what in others)
+        rest = ["flow stops", "flow restarts", "coordinator stops", "coordinator restarts", "twins", "flow refused"]
+        rest += ["altered", "grown", "shrunk", "rewound", "rewinds cut off"]
+        return done + (
             f"handoffs drained {counts['handoffs drained']:,}, forced {counts['handoffs forced']:,}; "
             + ", ".join(f"{what} {counts[what]:,}" for what in rest)
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suite:
+    """What is simulated. `option` chooses it on the command line; `play` runs a seed and keeps the last facts."""
+
+    option: str
+    kinds: tuple[str, ...]
+    run_seed: Callable[[int], Outcome]
+    play: Callable[[int], Iterator[str]]
+
+    def repeat_line(self, seed: int) -> str:
+        """The command that repeats one seed."""
+        return f"scripts/simulate {self.option}--first {seed} --seeds 1"
+
+
+def _flows_story(seed: int) -> Iterator[str]:
+    world = World(Plan.draw(seed), keep=KEPT)
+    with quiet():
+        try:
+            world.play()
+        except Exception:  # noqa: BLE001 - it was told already
+            yield from map(str, world.history.facts)
+
+
+def _queries_story(seed: int) -> Iterator[str]:
+    world = query_world.World(query_plan.Plan.draw(seed), keep=QUERIES_KEPT)
+    yield f"{world.plan}"
+    with quiet():
+        try:
+            world.play()
+        except Exception:  # noqa: BLE001 - it was told already
+            yield from (text for text in map(str, world.history.facts) if not text.startswith(UNTOLD))
+
+
+FLOWS = Suite(option="", kinds=KINDS, run_seed=run_seed, play=_flows_story)
+QUERIES = Suite(option="--queries ", kinds=query_plan.KINDS, run_seed=query_world.run_seed, play=_queries_story)
+
+
 def repeat_line(seed: int) -> str:
-    """The command that repeats one seed."""
-    return f"scripts/simulate --first {seed} --seeds 1"
+    """The command that repeats one seed of the flows' simulation."""
+    return FLOWS.repeat_line(seed)
 
 
-def simulate(first: int, seeds: int, twice: bool = False) -> Total:
+def simulate(first: int, seeds: int, twice: bool = False, *, queries: bool = False) -> Total:
     """Run seeds one after the other; a failure does not end them."""
-    total = Total()
+    suite = QUERIES if queries else FLOWS
+    total = Total(queries=queries)
     for seed in range(first, first + seeds):
         try:
-            outcome = run_seed(seed)
-            if twice and run_seed(seed).history != outcome.history:
+            outcome = suite.run_seed(seed)
+            if twice and suite.run_seed(seed).history != outcome.history:
                 raise AssertionError("the second run has another history than the first")
         except Exception as error:  # noqa: BLE001 - whatever a seed ends with is what is to be told
             total.failures.append((seed, f"{type(error).__name__}: {error}"[:1000]))
@@ -97,29 +146,19 @@ def simulate(first: int, seeds: int, twice: bool = False) -> Total:
     return total
 
 
-def simulate_side_by_side(first: int, seeds: int, jobs: int, twice: bool = False) -> Total:
+def simulate_side_by_side(first: int, seeds: int, jobs: int, twice: bool = False, *, queries: bool = False) -> Total:
     """The same, in `jobs` processes."""
-    total = Total()
+    total = Total(queries=queries)
     if jobs == 1 or seeds <= CHUNK:
-        return simulate(first, seeds, twice)
+        return simulate(first, seeds, twice, queries=queries)
     with ProcessPoolExecutor(jobs) as pool:
         parts = [
-            pool.submit(simulate, at, min(CHUNK, first + seeds - at), twice)
+            pool.submit(simulate, at, min(CHUNK, first + seeds - at), twice, queries=queries)
             for at in range(first, first + seeds, CHUNK)
         ]
         for part in parts:
             total.add(part.result())
     return total
-
-
-def story(seed: int) -> Iterator[str]:
-    """What one failing seed did last."""
-    world = World(Plan.draw(seed), keep=KEPT)
-    with quiet():
-        try:
-            world.play()
-        except Exception:  # noqa: BLE001 - it was told already
-            yield from (f"  {fact}" for fact in world.history.facts)
 
 
 def main() -> int:
@@ -130,19 +169,23 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="how many processes (default 2)")
     parser.add_argument("--twice", action="store_true", help="run every seed twice and compare the histories")
+    parser.add_argument("--queries", action="store_true", help="the loop behind streaming queries")
     arguments = parser.parse_args()
     if arguments.seeds < 1 or arguments.first < 0 or arguments.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1, --first at least 0")
     begun_s = time.monotonic()
-    total = simulate_side_by_side(arguments.first, arguments.seeds, arguments.jobs, arguments.twice)
+    suite = QUERIES if arguments.queries else FLOWS
+    total = simulate_side_by_side(
+        arguments.first, arguments.seeds, arguments.jobs, arguments.twice, queries=arguments.queries
+    )
     again = ", each twice with the same history" if arguments.twice and not total.failures else ""
     sys.stdout.write(f"{total.text()}\n{time.monotonic() - begun_s:.1f} s in {arguments.jobs} processes{again}\n")
     for seed, error in total.failures[:10]:
-        kind = KINDS[seed % len(KINDS)]
-        sys.stdout.write(f"seed {seed} ({kind}) failed: {error[:300]}\n  repeat it by: {repeat_line(seed)}\n")
+        kind = suite.kinds[seed % len(suite.kinds)]
+        sys.stdout.write(f"seed {seed} ({kind}) failed: {error[:300]}\n  repeat it by: {suite.repeat_line(seed)}\n")
     if arguments.seeds == 1:
         for seed, _ in total.failures:
-            sys.stdout.write("\n".join(story(seed)) + "\n")
+            sys.stdout.write("".join(f"  {line}\n" for line in suite.play(seed)))
     return 1 if total.failures else 0
 
 

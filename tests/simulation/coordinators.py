@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from coordinator.facts import GroupFacts
 from coordinator.leadership import Timing
@@ -12,11 +13,10 @@ from coordinator.runtime import GroupRuntime
 from partq_spark.errors import PartqError
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.effects import Effects
+from partq_spark.flow.model import GroupKey
 from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
 from tests.simulation.links import Link
 from tests.simulation.objects import Objects
-from tests.simulation.plan import Plan
-from tests.simulation.queue import Head
 from tests.simulation.scheduler import Process
 from tests.simulation.stores import KEY
 
@@ -24,16 +24,39 @@ RETRY_S = 0.2
 MOST_RETRY_S = 2.0
 
 
+class Timers(Protocol):
+    """What of a world's plan concerns its coordinators."""
+
+    @property
+    def lease_timeout_s(self) -> float: ...
+
+    @property
+    def renewal_s(self) -> float: ...
+
+    @property
+    def session_timeout_s(self) -> float: ...
+
+
+class Heads(Protocol):
+    """What of a queue's head concerns a group."""
+
+    @property
+    def ends(self) -> tuple[int, ...]: ...
+
+    def facts(self) -> GroupFacts: ...
+
+
 def coordinate(
-    plan: Plan,
+    plan: Timers,
     process: Process,
     link: Link,
     store: OwnershipStore,
     objects: Objects,
-    head: Head,
+    head: Heads,
     effects: Effects,
     log: Log,
     stopping: Callable[[], bool],
+    key: GroupKey = KEY,
 ) -> None:
     """What a coordinator process does until it is killed, or stopped in good order."""
 
@@ -45,10 +68,10 @@ def coordinate(
 
     life = StoreLife(store)
     runtime = GroupRuntime(
-        KEY,
+        key,
         store=store,
         life=life,
-        checkpoints=lambda queue_id: CheckpointStore(objects, KEY, queue_id, effects=effects, time_us=lambda: 0),
+        checkpoints=lambda queue_id: CheckpointStore(objects, key, queue_id, effects=effects, time_us=lambda: 0),
         ends=ends,
         facts_now=facts_now,
         name=process.name,

@@ -1,0 +1,239 @@
+"""What a query's own code does in foreachBatch, and beside it: it looks once or several times, handles, fails, and
+acknowledges by hand, at once, late, repeatedly, or out of order.
+
+It keeps to the contract (docs/acknowledging.md): it asks what is in hand in each batch, forgets what it is told to be
+lost, and an acknowledgement means everything that it remembers below the offset. What it was told to count for nothing
+it forgets too: that comes again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from partq_spark.acknowledge import InHand
+from partq_spark.errors import Invalid, Unavailable
+from partq_spark.notify import Line
+from tests.simulation.history import History
+from tests.simulation.links import Weather
+from tests.simulation.queries.judge import Judge, Message, Planned, Row
+from tests.simulation.queries.plan import QueryPlan
+from tests.simulation.queries.reader import Reader
+from tests.simulation.queries.spark import Batch, Execution, QueryFailed
+from tests.support.faulty import SECOND_US
+
+WAY_US = 2000
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the application knows of one source's messages: handled, and not acknowledged yet."""
+
+    process: str = ""
+    messages: dict[Message, int] = field(default_factory=dict)  # when their batch was planned
+    hand: InHand | None = None
+    losses: Counter[int] = field(default_factory=Counter)  # how often each partition was forgotten
+
+    def forget(self, partition: int) -> None:
+        """It is told that it has lost the partition: what it was about to say of it, it does not say any more."""
+        self.losses[partition] += 1
+        self.messages = {each: at_us for each, at_us in self.messages.items() if each.partition != partition}
+
+
+class _Line:
+    """The way to the reader process that the query has now."""
+
+    def __init__(self, ours: OurCode, source: int) -> None:
+        self._ours = ours
+        self._source = source
+
+    def ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        scheduler = self._ours.execution.process.scheduler
+        scheduler.sleep_us(WAY_US)
+        answer = self._ours.reader(self._source).answer(message)
+        scheduler.sleep_us(WAY_US)
+        return answer
+
+
+@dataclass(slots=True)
+class OurCode:
+    """Of one run of a query."""
+
+    plan: QueryPlan
+    judge: Judge
+    history: History
+    weather: Weather
+    rng: random.Random
+    counts: Counter[str]
+    execution: Execution = field(init=False)
+    memories: dict[int, Memory] = field(default_factory=dict)
+
+    def reader(self, source: int) -> Reader:
+        """The reader process of a source, as it is now."""
+        return self.execution.readers[source]
+
+    # --- foreachBatch -------------------------------------------------------------------------------------------------
+
+    def handle(self, batch: Batch) -> None:
+        fails = not self.weather.calm and self.rng.random() < self.plan.fails
+        how = self.rng.choice(("before", "planned", "half-way", "after")) if fails else ""
+        if how == "before":
+            self._fail(how)
+        by_hand = [number for number in range(len(self.execution.readers)) if self._is_by_hand(number)]
+        for number in by_hand:
+            self._begin(number)
+        batch.look()
+        while not self.weather.calm and self.rng.random() < self.plan.plans_again:
+            self.counts["planned again"] += 1
+            self._work(0.3)
+            self._perhaps_replace()
+            batch.look()
+        if how == "planned":
+            self._fail(how)
+        self._work(0.2)
+        found = batch.read()
+        for number in by_hand:
+            self._begin(number)
+        for planned, rows in found:
+            self._handle(planned, rows[: len(rows) // 2] if how == "half-way" else rows)
+        if how == "half-way":
+            self._fail(how)
+        self._work(1.0)
+        for number in by_hand:
+            self._acknowledge(number)
+        if how == "after":
+            self._fail(how)
+
+    def look_after(self) -> None:
+        """A thread of the application's: in the end it acknowledges everything that it remembers."""
+        while True:
+            self.execution.process.scheduler.sleep_us(SECOND_US)
+            for number in range(len(self.execution.readers)) if self.weather.calm else ():
+                if self._is_by_hand(number) and self._memory(number).messages:
+                    try:
+                        self._begin(number)
+                    except QueryFailed:
+                        continue
+                    self._acknowledge(number)
+
+    def _handle(self, planned: Planned, rows: Sequence[Row]) -> None:
+        self.judge.handled(planned, rows)
+        if self._is_by_hand(planned.identity.source):
+            memory = self._memory(planned.identity.source)
+            lost = memory.hand.lost if memory.hand is not None else frozenset()
+            memory.messages |= {row.message: planned.asked_us for row in rows if row.partition not in lost}
+
+    def _fail(self, how: str) -> None:
+        self.counts["handling fails"] += 1
+        raise QueryFailed(f"foreachBatch fails: {how}")
+
+    def _work(self, part: float) -> None:
+        work_us = SECOND_US // 100 if self.weather.calm else self.plan.work_us
+        self.execution.sleep_us(int(work_us * part * (0.5 + self.rng.random())))
+
+    def _perhaps_replace(self) -> None:
+        for number in range(len(self.execution.readers)):
+            if self.rng.random() < self.plan.replaces:
+                self.counts["readers replaced"] += 1
+                self.history.note(f"{self.execution.now_us} {self.reader(number).name} is replaced")
+                self.execution.readers[number] = self.execution.new_reader(number)
+
+    # --- acknowledging by hand ----------------------------------------------------------------------------------------
+
+    def _is_by_hand(self, source: int) -> bool:
+        group = self.reader(source).options.group
+        return group is not None and group.by_hand
+
+    def _memory(self, source: int) -> Memory:
+        return self.memories.setdefault(source, Memory())
+
+    def _begin(self, source: int) -> None:
+        """Ask what is in hand, and forget what is lost."""
+        memory = self._memory(source)
+        try:
+            answer = _Line(self, source).ask({"do": "in_hand", "after": -1})
+        except Unavailable as error:
+            raise QueryFailed(f"in_hand: {error}") from error
+        hand = self._hand(source, answer)
+        if hand.process != memory.process:
+            for partition in {each.partition for each in memory.messages}:
+                memory.forget(partition)
+        for partition in {each.partition for each in memory.messages} - hand.partitions.keys():
+            memory.forget(partition)
+        if memory.hand is not None and memory.process == hand.process:
+            for partition, held in hand.partitions.items():
+                former = memory.hand.partitions.get(partition)
+                if former is not None and former.epoch != held.epoch:
+                    memory.forget(partition)
+        memory.process, memory.hand = hand.process, hand
+
+    def _hand(self, source: int, answer: dict[str, Any]) -> InHand:
+        from partq_spark.acknowledge import Held
+
+        partitions = {int(p): Held(*map(int, held)) for p, held in answer["p"].items()}
+        line = cast(Line, _Line(self, source))
+        return InHand(line, str(answer["process"]), partitions, frozenset(map(int, answer["lost"])))
+
+    def _acknowledge(self, source: int) -> None:
+        memory = self._memory(source)
+        hand = memory.hand
+        style = "batch" if self.weather.calm else self.plan.style
+        if hand is None or style == "never":
+            return
+        ends: dict[int, int] = {}
+        for message in memory.messages:
+            ends[message.partition] = max(ends.get(message.partition, 0), message.offset + 1)
+        if style == "batch":
+            self._say(source, hand, ends)
+            return
+        for partition in list(ends):  # now and then less, or nothing
+            ends[partition] -= self.rng.choice((0, 0, 1, 3))
+            if self.rng.random() < 0.3 or ends[partition] <= 0:
+                del ends[partition]
+        if self.rng.random() < 0.4:
+            self._say(source, hand, ends)
+            if self.rng.random() < 0.3:
+                self.counts["acknowledged again"] += 1
+                self._say(source, hand, ends)
+        else:
+            self.counts["acknowledged late"] += 1
+            delay_us = self.rng.randint(0, 8 * SECOND_US)
+            losses = Counter(memory.losses)
+
+            def late() -> None:
+                self._say(source, hand, {p: end for p, end in ends.items() if memory.losses[p] == losses[p]})
+
+            self.execution.process.spawn("acknowledges", late, delay_us)
+
+    def _say(self, source: int, hand: InHand, ends: dict[int, int]) -> None:
+        """Acknowledge: what is remembered below these offsets is done."""
+        memory = self._memory(source)
+        group = self.reader(source).source.group
+        ends = {p: end for p, end in ends.items() if p in hand.partitions or p in hand.lost}
+        if not ends:
+            return
+        said = {
+            each: at_us
+            for each, at_us in memory.messages.items()
+            if hand.process == memory.process and each.offset < ends.get(each.partition, 0)
+        }
+        new = self.judge.acknowledging(group, said)
+        self.history.note(
+            f"{self.execution.now_us} {self.execution.process.name} acknowledges {ends} by {hand.process}"
+        )
+        try:
+            still = hand.acknowledge(ends)
+        except (Unavailable, Invalid) as error:
+            self.history.note(f"{self.execution.now_us} {self.execution.process.name}: {error}")
+            self.counts["acknowledged in vain"] += 1
+            return
+        refused = set(ends) - still
+        if refused:
+            self.counts["acknowledgements refused"] += 1
+            self.history.note(f"{self.execution.now_us} {self.execution.process.name} is refused {sorted(refused)}")
+        self.judge.refused(group, {each for each in new if each.partition in refused})
+        for message in list(said):
+            memory.messages.pop(message, None)

@@ -1,0 +1,281 @@
+"""What must be true of queries behind Spark: what their batches delivered, handled and acknowledged, group by group.
+
+Knows messages, batches, checkpoints and acknowledgements, in true time; nothing of consumers, sessions or offsets'
+meaning. Raises `Violation` at the first thing that must never happen; its own tests feed it bad histories.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.simulation.checker import demand
+
+
+class Message(NamedTuple):
+    """One message of the queue."""
+
+    partition: int
+    offset: int
+
+
+class Row(NamedTuple):
+    """One message as a batch delivers it. `epoch`: of the ownership in whose name it does."""
+
+    partition: int
+    offset: int
+    redelivered: bool
+    epoch: int
+
+    @property
+    def message(self) -> Message:
+        """Which message it is."""
+        return Message(self.partition, self.offset)
+
+
+class Identity(NamedTuple):
+    """What makes a batch of one source the same batch: the query, the batch's number, the text of its end."""
+
+    query: str
+    source: int
+    batch: int
+    end: str
+
+    def __str__(self) -> str:
+        return f"batch {self.batch} of {self.query}/{self.source}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """A batch of one source was planned: `made_us` is when Spark asked for its end, `asked_us` when it asked for its
+    partitions, `planned_us` when it had them.
+    """
+
+    identity: Identity
+    group: str
+    flow: str
+    made_us: int
+    asked_us: int
+    planned_us: int
+    rows: tuple[Row, ...]
+
+
+class _Fence(NamedTuple):
+    at_us: int
+    epoch: int
+    flow: str | None
+
+
+@dataclass(slots=True)
+class _First:
+    """What a batch said of a message when it was planned first."""
+
+    asked_us: int
+    planned_us: int
+    redelivered: bool
+    read: bool = False
+
+
+@dataclass(slots=True)
+class Group:
+    """What is known of one consumer group. `by_hand`: nothing is dealt with but by the application's word."""
+
+    name: str
+    shared: bool
+    keeps: bool
+    start: dict[int, int] = field(default_factory=dict)
+    fences: dict[int, list[_Fence]] = field(default_factory=lambda: defaultdict(list))
+    offsets: dict[int, int] = field(default_factory=dict)  # of the checkpoints
+    batches: dict[Identity, dict[Message, _First]] = field(default_factory=dict)
+    deliveries: dict[Message, dict[Identity, _First]] = field(default_factory=lambda: defaultdict(dict))
+    reached: dict[int, int] = field(default_factory=dict)  # handled for the first time up to here
+    done: set[Message] = field(default_factory=set)  # in a completed batch, or by the application's word
+    again: list[tuple[int, int, int]] = field(default_factory=list)  # rewound: when, partition, to
+
+    def begins(self, partition: int) -> int:
+        """The group's first message of a partition."""
+        return self.start.get(partition, 0)
+
+
+class Judge:
+    """Of one world."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+        self.ends: list[int] = []
+        self._earlier: dict[Message, tuple[Message, ...]] = {}  # of its key, the last one in each other partition
+        self._last: dict[int, dict[int, Message]] = defaultdict(dict)
+        self.repeated = 0
+        self.marked = 0
+
+    # --- the queue ----------------------------------------------------------------------------------------------------
+
+    def publish(self, partitions: int, keys: Iterable[int]) -> None:
+        """One message for each key, into `key % partitions`."""
+        for key in keys:
+            partition, last = key % partitions, self._last[key]
+            self.ends += [0] * (partition + 1 - len(self.ends))
+            message = Message(partition, self.ends[partition])
+            self.ends[partition] += 1
+            others = tuple(each for each in last.values() if each.partition != partition)
+            if others:
+                self._earlier[message] = others
+            last[partition] = message
+
+    def made(self, name: str, start: Sequence[int]) -> None:
+        """The group is in the head, beginning there."""
+        self.groups[name].start = dict(enumerate(start))
+
+    def rewinding(self, at_us: int, name: str, partition: int, to: int) -> None:
+        """Somebody takes a partition back: what is dealt with from there on is to be dealt with again."""
+        group = self.groups[name]
+        group.again.append((at_us, partition, to))
+        group.offsets[partition] = min(to, group.offsets.get(partition, to))
+        group.done -= {each for each in group.done if each.partition == partition and each.offset >= to}
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def checkpoint(
+        self, at_us: int, name: str, partition: int, epoch: int, flow: str | None, offset: int | None
+    ) -> None:
+        """A checkpoint took effect."""
+        group = self.groups[name]
+        fences = group.fences[partition]
+        if not fences or (fences[-1].epoch, fences[-1].flow) != (epoch, flow):
+            fences.append(_Fence(at_us, epoch, flow))
+        if offset is None:
+            return
+        known = group.offsets.get(partition, group.begins(partition))
+        demand(offset >= known, f"the checkpoint of partition {partition} of {name} went back from {known} to {offset}")
+        missing = [each for each in range(known, offset) if Message(partition, each) not in group.done]
+        demand(
+            not missing,
+            f"the checkpoint of partition {partition} of {name} passes from {known} to {offset}, and nobody is done "
+            f"with {missing[:8]}",
+        )
+        group.offsets[partition] = offset
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def planned(self, plan: Planned) -> None:
+        """Spark has the partitions of a batch. Nothing was read yet."""
+        group = self.groups[plan.group]
+        messages = [row.message for row in plan.rows]
+        demand(len(set(messages)) == len(messages), f"{plan.identity} has a message twice:", messages)
+        known = group.batches.get(plan.identity)
+        for row in plan.rows:
+            end = self.ends[row.partition] if row.partition < len(self.ends) else 0
+            demand(group.begins(row.partition) <= row.offset < end, f"{plan.identity} has what is not there:", row)
+            self._owned(group, plan, row)
+            if known is not None:
+                first = known.get(row.message)
+                demand(first is not None, f"{plan.identity} has {row.message}, which it did not have at first")
+                demand(
+                    first is not None and first.redelivered == row.redelivered,
+                    f"{plan.identity} has {row.message} with another mark than at first: {row.redelivered}",
+                )
+        if known is None:
+            group.batches[plan.identity] = {
+                row.message: _First(plan.asked_us, plan.planned_us, row.redelivered) for row in plan.rows
+            }
+
+    def _owned(self, group: Group, plan: Planned, row: Row) -> None:
+        """HAN-05: the flow had the partition when the batch was planned; alone in its group, when it was made."""
+        fences = group.fences[row.partition]
+        since_us = plan.asked_us if group.shared else plan.made_us
+        for number, fence in enumerate(fences):
+            until_us = fences[number + 1].at_us if number + 1 < len(fences) else None
+            mine = fence.epoch == row.epoch and fence.flow == plan.flow
+            if mine and fence.at_us <= plan.planned_us and (until_us is None or until_us >= since_us):
+                return
+        demand(
+            False,
+            f"{plan.identity} has partition {row.partition} at epoch {row.epoch} for {plan.flow}, asked for at "
+            f"{since_us}, and had it not:",
+            fences[-3:],
+        )
+
+    def read(self, plan: Planned) -> None:
+        """The application has the rows of a planned batch in its hands."""
+        group = self.groups[plan.group]
+        batch = group.batches[plan.identity]
+        for row in plan.rows:
+            message = row.message
+            mine = batch[message]
+            others = group.deliveries[message]
+            if mine.read:
+                continue
+            mine.read = True
+            for identity, other in others.items():
+                self.repeated += 1
+                self.marked += mine.redelivered or other.redelivered
+                first, second, late = other, mine, plan.identity
+                if mine.planned_us < other.asked_us:
+                    first, second, late = mine, other, identity
+                ordered = first.planned_us < second.asked_us
+                demand(
+                    second.redelivered or (first.redelivered and not ordered),
+                    f"{message} of {group.name} came in {identity} and in {plan.identity}, and is not marked in {late}",
+                )
+            others[plan.identity] = mine
+
+    def handled(self, plan: Planned, rows: Sequence[Row]) -> None:
+        """The application has dealt with these rows, in this order, perhaps for nothing."""
+        group = self.groups[plan.group]
+        for row in rows:
+            reached = group.reached.get(row.partition, group.begins(row.partition))
+            demand(
+                row.offset <= reached,
+                f"{plan.identity} goes on at {row.message} of {group.name}, and nobody has handled {reached}",
+            )
+            if row.offset == reached:
+                for earlier in self._earlier.get(row.message, ()) if group.keeps else ():
+                    before = group.reached.get(earlier.partition, group.begins(earlier.partition))
+                    demand(earlier.offset < before, f"{row.message} of {group.name} comes before {earlier} of its key")
+                group.reached[row.partition] = row.offset + 1
+
+    def completed(self, plan: Planned) -> None:
+        """The batch is complete, and its rows were handled: by the word of Spark."""
+        self._done(self.groups[plan.group], {row.message: plan.asked_us for row in plan.rows})
+
+    def acknowledging(self, name: str, messages: Mapping[Message, int]) -> frozenset[Message]:
+        """The application says that it is done with these, each with when its batch was planned; those that are new."""
+        return self._done(self.groups[name], messages)
+
+    def refused(self, name: str, messages: Collection[Message]) -> None:
+        """It was told that this counts for nothing."""
+        self.groups[name].done.difference_update(messages)
+
+    def _done(self, group: Group, messages: Mapping[Message, int]) -> frozenset[Message]:
+        new = {
+            message
+            for message, at_us in messages.items()
+            if message not in group.done
+            and all(
+                at_us > rewound_us or message.partition != partition or message.offset < to
+                for rewound_us, partition, to in group.again
+            )
+        }
+        group.done |= new
+        return frozenset(new)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def backlog(self) -> str:
+        """What is left to do; empty: nothing."""
+        for group in self.groups.values():
+            for partition, end in enumerate(self.ends):
+                begin = group.begins(partition)
+                left = [each for each in range(begin, end) if Message(partition, each) not in group.done]
+                if left:
+                    return (
+                        f"nobody is done with {left[:8]} of partition {partition} of {group.name}, which ends at {end}"
+                    )
+                if group.keeps and group.offsets.get(partition, begin) != end:
+                    return (
+                        f"the checkpoint of partition {partition} of {group.name}, which ends at {end}, is at "
+                        f"{group.offsets.get(partition)}"
+                    )
+        return ""

@@ -1,0 +1,183 @@
+"""What a seed draws before anything runs: groups and how they are used, queries and what befalls them. Numbers only."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tests.simulation.links import Rates
+from tests.support.faulty import SECOND_US
+
+OWNERSHIP = "redis://sim:6379/0"
+QUEUE = "orders"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupPlan:
+    """How a group is used: `mode` in words."""
+
+    name: str
+    shared: bool
+    keeps: bool
+    by_hand: bool
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What every query of it is given."""
+        options = {"queue": QUEUE, "group": self.name, "ownership": OWNERSHIP if self.shared else "none"}
+        options["checkpoints"] = "store" if self.keeps else "none"
+        options["ackMode"] = "manual" if self.by_hand else "auto"
+        return options
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourcePlan:
+    """One load of a query."""
+
+    group: str
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueryPlan:
+    """One streaming query. `trigger`: processing, available or once. Probabilities are for each batch."""
+
+    name: str
+    sources: tuple[SourcePlan, ...]
+    trigger: str
+    interval_us: int  # of processing-time triggers; 0: at once
+    work_us: int
+    fails: float
+    plans_again: float
+    replaces: float  # its reader processes before it plans again
+    listener: bool
+    logs_every: int  # asyncProgressTracking: so many batches are written down at a time
+    style: str  # how its application acknowledges by hand
+    begins_us: int
+    pause_us: int  # about so long from its end to its next start
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """A whole world. Times are true time; faults and accidents stop at `calm_us`."""
+
+    seed: int
+    kind: str
+    partitions: int
+    groups: tuple[GroupPlan, ...]
+    queries: tuple[QueryPlan, ...]
+    accidents: tuple[tuple[int, str, int], ...]  # when, what, to which query
+    rebalance_delay_s: float
+    handoff_s: float
+    session_timeout_s: float
+    lease_timeout_s: float
+    renewal_s: float
+    coordinators: int
+    publish_us: int
+    calm_us: int
+    rates: Rates
+    skewed: bool
+
+    @classmethod
+    def draw(cls, seed: int) -> Plan:
+        """Most of everything at random; the seed's number decides how the group is used."""
+        rng = random.Random(f"queries {seed}")
+        kind = KINDS[seed % len(KINDS)]
+        calm_us = rng.randint(15, 30) * SECOND_US
+        groups = (MODES[kind],)
+        level = rng.choice((0.0, 0.3, 1.0))
+        plan = cls(
+            seed=seed,
+            kind=kind,
+            partitions=rng.choice((1, 2, 2, 3, 4)),
+            groups=groups,
+            queries=(),
+            accidents=(),
+            rebalance_delay_s=rng.choice((0.0, 0.5, 2.0)),
+            handoff_s=rng.choice((0.0, 0.5, 2.0)),
+            session_timeout_s=5.0,
+            lease_timeout_s=2.0,
+            renewal_s=0.7,
+            coordinators=1 if groups[0].shared else 0,
+            publish_us=rng.choice((SECOND_US // 2, 2 * SECOND_US)),
+            calm_us=calm_us,
+            rates=Rates(
+                request_lost=0.002 * level,
+                answer_lost=0.003 * level,
+                late=0.003 * level,
+                slow=0.003 * level,
+                crash=0.0003 * level,
+                freeze=0.0003 * level,
+                way_us=rng.choice((1000, 4000)),
+                timeout_us=rng.choice((SECOND_US // 2, 2 * SECOND_US)),
+                freeze_us=(SECOND_US, 12 * SECOND_US),
+            ),
+            skewed=rng.random() < 0.5,
+        )
+        queries = tuple(_query(rng, number, groups, calm_us) for number in range(_count(rng, groups[0])))
+        return replace(plan, queries=queries, accidents=_accidents(rng, queries, calm_us))
+
+
+def _count(rng: random.Random, group: GroupPlan) -> int:
+    return rng.choice((1, 2, 2, 3)) if group.shared else 1
+
+
+def _query(rng: random.Random, number: int, groups: tuple[GroupPlan, ...], calm_us: int) -> QueryPlan:
+    name = f"q{number}"
+    loads = 2 if groups[0].shared and rng.random() < 0.2 else 1
+    sources = tuple(_source(rng, f"{name}-{load}", groups[0]) for load in range(loads))
+    return QueryPlan(
+        name=name,
+        sources=sources,
+        trigger=rng.choice(("processing", "processing", "processing", "processing", "available", "once")),
+        interval_us=rng.choice((0, SECOND_US, 3 * SECOND_US)),
+        work_us=rng.choice((SECOND_US // 100, SECOND_US // 2, 2 * SECOND_US, 6 * SECOND_US)),
+        fails=rng.choice((0.0, 0.1, 0.4)),
+        plans_again=rng.choice((0.0, 0.3)),
+        replaces=rng.choice((0.0, 0.0, 0.2)),
+        listener=rng.random() < 0.4,
+        logs_every=rng.choice((1, 1, 1, 1, 1, 3)),
+        style=rng.choice(STYLES),
+        begins_us=rng.choice((0, rng.randint(0, calm_us // 2))) if number else 0,
+        pause_us=rng.choice((SECOND_US // 2, 3 * SECOND_US, 12 * SECOND_US)),
+    )
+
+
+def _source(rng: random.Random, flow: str, group: GroupPlan) -> SourcePlan:
+    options = group.options
+    options |= {"startingOffsets": "earliest", "retryTimeout": "20s", "pollInterval": rng.choice(("500ms", "2s"))}
+    if group.keeps:
+        options["checkpointInterval"] = rng.choice(("0s", "1s", "5s"))
+    if group.shared:
+        options["sessionTimeout"] = "5s"
+        if rng.random() < 0.15:
+            options["maxPollInterval"] = "3s"
+    if group.by_hand or rng.random() < 0.3:
+        options["flow"] = flow
+    if rng.random() < 0.4:
+        options["maxMessagesPerTrigger"] = rng.choice(("2", "5"))
+    if rng.random() < 0.3:
+        options["maxDeliveredUnackedMsgsPerFlow"] = rng.choice(("4", "20"))
+    return SourcePlan(group=group.name, options=options)
+
+
+def _accidents(rng: random.Random, queries: tuple[QueryPlan, ...], calm_us: int) -> tuple[tuple[int, str, int], ...]:
+    found = [
+        (rng.randint(SECOND_US, calm_us), rng.choice(ACCIDENTS), rng.randrange(len(queries)))
+        for _ in range(rng.choice((0, 1, 2, 4)))
+    ]
+    return tuple(sorted(found))
+
+
+MODES: Mapping[str, GroupPlan] = {
+    "auto alone": GroupPlan(name="billing", shared=False, keeps=True, by_hand=False),
+    "auto alone without offsets": GroupPlan(name="billing", shared=False, keeps=False, by_hand=False),
+    "auto shared": GroupPlan(name="billing", shared=True, keeps=True, by_hand=False),
+    "auto shared without offsets": GroupPlan(name="billing", shared=True, keeps=False, by_hand=False),
+    "by hand alone": GroupPlan(name="billing", shared=False, keeps=True, by_hand=True),
+    "by hand shared": GroupPlan(name="billing", shared=True, keeps=True, by_hand=True),
+}
+KINDS = tuple(MODES)
+ACCIDENTS = ("kill", "stop", "freeze", "restore")
+STYLES = ("batch", "late", "never")

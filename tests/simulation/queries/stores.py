@@ -1,0 +1,215 @@
+"""The stores of a world of queries, and each reader process' own faulty way to them, by which production code comes.
+
+What takes effect is told at the stores' own side. A reader is known by the address of its store: that is how what
+`consuming.joining` opens for it turns out to be the simulated one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol
+from unittest.mock import patch
+
+from coordinator.facts import GroupFacts, facts_of
+from partq_spark.consuming import joining
+from partq_spark.errors import Unavailable
+from partq_spark.flow.effects import Effects
+from partq_spark.flow.model import GroupKey
+from partq_spark.flow.stores.api import OwnershipStore
+from partq_spark.log import admin
+from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.queue import Effects as LogEffects
+from partq_spark.log.queue import Queue
+from partq_spark.objects.api import ObjectStore
+from partq_spark.objects.memory import MemoryStore
+from partq_spark.objects.retry import Retrying
+from partq_spark.options import Target
+from tests.simulation.history import History
+from tests.simulation.links import Link
+from tests.simulation.objects import Objects, TrueObjects
+from tests.simulation.queries.judge import Judge
+from tests.simulation.queries.plan import QUEUE
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.stores import QUEUE_ID, Ownership
+from tests.support.faulty import SECOND_US
+
+NAMESPACE = "default"
+LOOK_S = 0.5  # as on Azure
+
+
+def key_of(group: str) -> GroupKey:
+    """A group of the simulated queue."""
+    return GroupKey(NAMESPACE, QUEUE, group)
+
+
+class TrueStore(TrueObjects):
+    """The one object store: tells the judge of checkpoints, when they take effect."""
+
+    def __init__(self, scheduler: Scheduler, tokens: random.Random, history: History, judge: Judge) -> None:
+        super().__init__(scheduler, tokens, history, session_timeout_s=0.0)
+        self._judge = judge
+        self.on_head: Callable[[], None] = lambda: None
+        self._folders = f"{NAMESPACE}/{QUEUE}/"
+
+    @property
+    def look_interval_s(self) -> float:
+        return LOOK_S
+
+    def swap_for(
+        self, lease: str, sent_us: int, name: str, content: bytes | Mapping[str, str], *, expected: str | None
+    ) -> str:
+        etag = MemoryStore.swap(self, name, content, expected=expected)
+        if not isinstance(content, bytes):
+            group, kind, partition = name.removeprefix(self._folders).split("/")
+            if kind == "checkpoint":
+                self._told(group, int(partition), content)
+        elif name.endswith("/_head.json"):
+            self.on_head()
+        return etag
+
+    def _told(self, group: str, partition: int, content: Mapping[str, str]) -> None:
+        offset, flow = content.get("offset"), content.get("flow")
+        at_us = self._scheduler.now_us
+        self._history.note(f"{at_us} checkpoint {group}/{partition} {content['epoch']} {flow} {offset}")
+        self._judge.checkpoint(
+            at_us, group, partition, int(content["epoch"]), flow, None if offset is None else int(offset)
+        )
+
+    def remove(self, name: str, *, expected: str) -> None:
+        MemoryStore.remove(self, name, expected=expected)
+
+
+class TheQueue:
+    """The queue as somebody at the stores' own side has it: he publishes, alters and rewinds at one instant."""
+
+    def __init__(self, store: TrueStore, scheduler: Scheduler, config: QueueConfig, partitions: int) -> None:
+        self._effects = LogEffects(
+            time_us=lambda: scheduler.now_us, monotonic_s=lambda: scheduler.now_us / SECOND_US, sleep=_never
+        )
+        self.queue = admin.create_queue(store, NAMESPACE, QUEUE, partitions, config, self._effects)
+        self.queue.change(lambda head: replace(head, queue_id=QUEUE_ID))  # it was drawn, and not by the seed
+
+    @property
+    def head(self) -> Head:
+        """As it is now."""
+        return self.queue.refresh()
+
+    @property
+    def partitions(self) -> int:
+        """How many there are now."""
+        return self.head.partitions
+
+    def publish(self, keys: Sequence[int]) -> None:
+        """One message for each key, into `key % partitions`: the head says so, and nobody reads its segments."""
+
+        def published(head: Head) -> Head:
+            following = list(head.next)
+            for key in keys:
+                following[key % head.partitions] += 1
+            return replace(head, next=tuple(following), sequence=head.sequence + 1)
+
+        self.queue.change(published)
+
+
+class GroupHead:
+    """The head as a coordinator of one group takes it."""
+
+    def __init__(self, queue: TheQueue, group: str) -> None:
+        self._queue = queue
+        self._group = group
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        return self._queue.head.next
+
+    def facts(self) -> GroupFacts:
+        """Raises `Unavailable` as long as the group is not there."""
+        head = self._queue.head
+        found = head.groups.get(self._group)
+        if found is None:
+            raise Unavailable("the group is not there yet")
+        return facts_of(head, found)
+
+
+def _never(_: float) -> None:
+    raise RuntimeError("nobody waits at the stores' own side")
+
+
+class FlowOwnership(Ownership):
+    """One reader process' way to the ownership server, which it asks as seldom as Redis."""
+
+    @property
+    def look_interval_s(self) -> float:
+        return 0.1
+
+
+class Place(Protocol):
+    """A reader process, as those see it who open stores for it."""
+
+    @property
+    def link(self) -> Link: ...
+
+    @property
+    def objects(self) -> Objects: ...
+
+    @property
+    def effects(self) -> Effects: ...
+
+    def ownership(self, group: GroupKey) -> OwnershipStore: ...
+
+
+def url_of(number: int) -> str:
+    """The address by which one reader process is known."""
+    return f"file:///sim/{number}"
+
+
+@contextmanager
+def opened_by(find: Callable[[str], Place], rng: random.Random) -> Iterator[None]:
+    """Production code opens simulated stores. `find` gives the reader process of an address."""
+
+    def store(url: str, retry_timeout_s: float) -> ObjectStore:
+        place = find(url)
+        effects = place.effects
+        return Retrying(_At(place, url), retry_timeout_s, sleep=effects.sleep, clock=effects.now_s, rng=rng)
+
+    def queue(target: Target) -> Queue:
+        effects = find(target.store).effects
+        return Queue(
+            store(target.store, target.retry_timeout_s),
+            target.namespace,
+            target.queue,
+            LogEffects(
+                time_us=lambda: 0,
+                monotonic_s=effects.now_s,
+                sleep=effects.sleep,
+                uniform=effects.uniform,
+                retry_timeout_s=target.retry_timeout_s,
+            ),
+        )
+
+    def ownership(url: str, *, store: ObjectStore, group: GroupKey | None = None) -> OwnershipStore:
+        assert group is not None
+        return find(store.url).ownership(group)
+
+    with (
+        patch.object(joining, "shared_store", store),
+        patch.object(joining, "open_queue", queue),
+        patch.object(joining, "open_ownership", ownership),
+    ):
+        yield
+
+
+class _At(Objects):
+    """A reader process' way to the objects, under its own address."""
+
+    def __init__(self, place: Place, url: str) -> None:
+        inner = place.objects
+        super().__init__(inner._inner, place.link)
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        return self._url

@@ -1,0 +1,312 @@
+"""One simulated world of streaming queries: the queue, its coordinators, the queries, and what befalls them.
+
+What Spark does is in `spark`, what the queries' own code does in `application`, what must be true in `judge`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+
+from coordinator.logs import Value
+from partq_spark.errors import Corrupt, Invalid, ObjectMissing, PartqError
+from partq_spark.flow.effects import Effects
+from partq_spark.log.model import QueueConfig
+from tests.simulation import history as h
+from tests.simulation.checker import Violation, demand
+from tests.simulation.coordinators import coordinate
+from tests.simulation.links import Link, Weather
+from tests.simulation.objects import Objects
+from tests.simulation.plan import MOST_DRIFT, MOST_OFFSET_S, Outcome
+from tests.simulation.queries.application import OurCode
+from tests.simulation.queries.judge import Group, Judge
+from tests.simulation.queries.plan import Plan, QueryPlan
+from tests.simulation.queries.reader import Interrupted, Reader, ReaderDied, flow_ownership
+from tests.simulation.queries.spark import Execution, QueryFailed, SparkCheckpoint
+from tests.simulation.queries.stores import GroupHead, TheQueue, TrueStore, key_of, opened_by
+from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.stores import Ownership, ownership_server
+from tests.simulation.world import quiet
+from tests.support.faulty import SECOND_US
+
+MOST_STEPS = 60_000
+LOOK_US = SECOND_US // 2
+SETTLE_US = 90 * SECOND_US
+KEYS = 12
+CALM_FAILURES = 4
+
+
+@dataclass(slots=True)
+class Query:
+    """A streaming query over all of its runs. `spark` is what survives."""
+
+    plan: QueryPlan
+    spark: SparkCheckpoint = field(default_factory=SparkCheckpoint)
+    runs: int = 0
+    running: list[Execution] = field(default_factory=list)
+    failures: int = 0  # since all is calm
+    last_error: str = ""
+
+
+class World:
+    """Everything of one seed."""
+
+    def __init__(self, plan: Plan, *, keep: int = 0) -> None:
+        self.plan = plan
+        self.rng = random.Random(f"run queries {plan.seed}")
+        self._tokens = random.Random(f"tokens {plan.seed}")
+        self.scheduler = Scheduler(self.rng)
+        self.judge = Judge()
+        self.history = h.History(lambda _: None, keep)
+        self.counts: Counter[str] = Counter()
+        self.weather = Weather(rates=plan.rates, counts=self.counts, note=self.history.note)
+        for group in plan.groups:
+            self.judge.groups[group.name] = Group(group.name, group.shared, group.keeps)
+        self.store = TrueStore(self.scheduler, self._tokens, self.history, self.judge)
+        config = QueueConfig(rebalance_delay_s=plan.rebalance_delay_s, max_handoff_time_s=plan.handoff_s)
+        self.queue = TheQueue(self.store, self.scheduler, config, plan.partitions)
+        self.store.on_head = self._look_at_head
+        self.server, self.board = ownership_server(self.scheduler, self._tokens)
+        self.queries = [Query(query) for query in plan.queries]
+        self.readers: dict[str, Reader] = {}
+        self._made: set[str] = set()
+
+    def _look_at_head(self) -> None:
+        """It has changed."""
+        for name, group in self.queue.head.groups.items():
+            if name not in self._made:
+                self._made.add(name)
+                self.judge.made(name, group.start)
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def _clock(self) -> tuple[float, float]:
+        if not self.plan.skewed:
+            return 0.0, 1.0
+        origin_s = 10_000.0 + self.rng.uniform(-MOST_OFFSET_S, MOST_OFFSET_S)
+        return origin_s, 1 + self.rng.uniform(-MOST_DRIFT, MOST_DRIFT)
+
+    def token(self) -> str:
+        """Never the same again."""
+        return f"{self._tokens.getrandbits(64):016x}"
+
+    def start_coordinator(self, group: str) -> None:
+        """Begin a coordinator process of a group, which is started again whenever it dies."""
+        origin_s, rate = self._clock()
+        process = self.scheduler.process(f"c-{group}", origin_s=origin_s, rate=rate)
+        effects = Effects(now_s=process.now_s, sleep=process.sleep, uniform=self.rng.uniform, token=self.token)
+        link = Link(process, self.weather)
+
+        def killed() -> None:
+            self.counts["coordinator restarts"] += 1
+            self.scheduler.push(partial(self.start_coordinator, group), self.rng.randint(SECOND_US, 5 * SECOND_US))
+
+        def log(level: str, event: str, /, **facts: Value) -> None:
+            if self.history.keep:
+                self.history.remember(f"{self.scheduler.now_us} {process.name} {level} {event} {facts}")
+
+        def run() -> None:
+            coordinate(
+                self.plan,
+                process,
+                link,
+                Ownership(self.server.open(), self.board, link, self.history),
+                Objects(self.store, link),
+                GroupHead(self.queue, group),
+                effects,
+                log,
+                lambda: False,
+                key_of(group),
+            )
+
+        process.on_killed = killed
+        process.spawn("main", run)
+
+    def new_reader(self, query: Query, execution: Execution | None, process: Process, source: int) -> Reader:
+        """A reader process for one source of a run; one that it replaces is killed."""
+        number = len(self.readers)
+        if execution is not None:
+            self.scheduler.kill(execution.readers[source])
+        origin_s, rate = process.origin_s, process.rate
+
+        def siblings() -> list[Process]:
+            found = next((each for each in query.running if each.process is process), None)
+            return [process, *(found.readers if found is not None else ())]
+
+        self.readers[f"file:///sim/{number}"] = reader = Reader(
+            f"{process.name}/{source}.{number}",
+            number,
+            query.plan.sources[source],
+            scheduler=self.scheduler,
+            weather=self.weather,
+            store=self.store,
+            open_ownership=flow_ownership(self.server, self.board, self.history),
+            history=self.history,
+            token=self.token,
+            origin_s=origin_s,
+            rate=rate,
+            siblings=siblings,
+        )
+        self.scheduler.processes.append(reader)
+        return reader.begin()
+
+    # --- queries ------------------------------------------------------------------------------------------------------
+
+    def start(self, query: Query) -> None:
+        """Begin a run of a query, unless somebody else has."""
+        if any(not execution.stopping for execution in query.running):
+            return
+        query.runs += 1
+        origin_s, rate = self._clock()
+        process = self.scheduler.process(f"{query.plan.name}.{query.runs}", origin_s=origin_s, rate=rate)
+        application = OurCode(query.plan, self.judge, self.history, self.weather, self.rng, self.counts)
+        execution = Execution(
+            query.plan,
+            process,
+            query.spark,
+            [self.new_reader(query, None, process, source) for source in range(len(query.plan.sources))],
+            lambda source: self.new_reader(query, execution, process, source),
+            application,
+            self.judge,
+            self.history,
+            self.weather,
+            self.rng,
+            self.counts,
+        )
+        application.execution = execution
+        query.running.append(execution)
+        process.on_killed = lambda: self._killed(query, execution)
+        process.spawn("spark", lambda: self._run(query, execution))
+        if any(reader.options.group is not None and reader.options.group.by_hand for reader in execution.readers):
+            process.spawn("application", application.look_after)
+
+    def _run(self, query: Query, execution: Execution) -> None:
+        error: Exception | None = None
+        try:
+            execution.run()
+        except Interrupted:
+            self.counts["query stops"] += 1
+        except (PartqError, QueryFailed, ReaderDied) as failed:
+            error = failed
+        execution.stopping = True
+        for reader in execution.readers:
+            reader.interrupted = True
+            if reader.alive:
+                reader.stop()
+        self._ended(query, execution, error)
+        execution.process.on_killed = lambda: None
+        execution.process.alive = False
+
+    def _killed(self, query: Query, execution: Execution) -> None:
+        self.counts["query killed"] += 1
+        for reader in execution.readers:
+            if reader.alive:
+                self.scheduler.kill(reader)
+        self._ended(query, execution, None)
+
+    def _ended(self, query: Query, execution: Execution, error: Exception | None) -> None:
+        query.running.remove(execution)
+        self.history.note(f"{self.scheduler.now_us} {execution.process.name} ends: {error}")
+        if isinstance(error, Corrupt | ObjectMissing):
+            raise Violation(f"{execution.process.name} fails: {error!r}")
+        if error is not None:
+            self.counts["query fails"] += 1
+            self.counts["query refused"] += isinstance(error, Invalid)
+            if self.weather.calm:
+                query.failures += 1
+                query.last_error = f"{type(error).__name__}: {error}"
+                demand(query.failures <= CALM_FAILURES, f"{query.plan.name} fails for ever:", query.last_error)
+        pause_us = SECOND_US if self.weather.calm else int(query.plan.pause_us * (0.5 + self.rng.random()))
+        self.scheduler.push(partial(self.start, query), pause_us)
+
+    # --- accidents ----------------------------------------------------------------------------------------------------
+
+    def accident(self, what: str, query: Query) -> None:
+        """Something befalls the query's present run."""
+        execution = query.running[-1] if query.running else None
+        if execution is None or execution.stopping:
+            return
+        self.counts[what] += 1
+        self.history.note(f"{self.scheduler.now_us} {what} {execution.process.name}")
+        match what:
+            case "stop":
+                self._interrupt(execution)
+            case "freeze":
+                execution.readers[0].freeze(self.rng.randint(SECOND_US, 12 * SECOND_US))
+            case _:
+                self.scheduler.kill(execution.process)
+        if what == "restore":
+            query.spark.restore(self.rng.randint(1, 8))
+
+    def _interrupt(self, execution: Execution) -> None:
+        execution.stopping = True
+        for reader in execution.readers:
+            reader.interrupted = True
+
+    # --- from beginning to end ----------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Now and then a few messages."""
+        keys = self.rng.choices(range(KEYS), k=self.rng.randint(1, 5))
+        self.judge.publish(self.queue.partitions, keys)
+        self.queue.publish(keys)
+        self.history.note(f"{self.scheduler.now_us} published {keys}")
+        if not self.weather.calm:
+            self.scheduler.push(self.publish, int(self.plan.publish_us * (0.2 + 1.6 * self.rng.random())))
+
+    def calm(self) -> None:
+        """No faults from now on; who is frozen wakes up, who ended its work begins again."""
+        self.weather.calm = True
+        self.history.note(f"{self.scheduler.now_us} all is calm")
+        for process in self.scheduler.processes:
+            process.frozen_until_us = min(process.frozen_until_us, self.scheduler.now_us + SECOND_US)
+
+    def play(self) -> Outcome:
+        """Let everything happen, then wait until all is well. Raises `Violation`, or what should not have been
+        raised.
+        """
+        plan, scheduler = self.plan, self.scheduler
+        for group in plan.groups:
+            if group.shared:
+                scheduler.push(partial(self.start_coordinator, group.name), self.rng.randrange(SECOND_US))
+        for query in self.queries:
+            scheduler.push(partial(self.start, query), query.plan.begins_us)
+        for at_us, what, number in plan.accidents:
+            scheduler.push(partial(self.accident, what, self.queries[number]), at_us)
+        scheduler.push(self.calm, plan.calm_us)
+        self.publish()
+        with opened_by(self.readers.__getitem__, self.rng):
+            try:
+                scheduler.run(plan.calm_us, MOST_STEPS)
+                self._settle()
+            finally:
+                scheduler.end()
+        self.counts["messages repeated"] += self.judge.repeated
+        return Outcome(
+            seed=plan.seed,
+            steps=scheduler.steps,
+            simulated_us=scheduler.now_us,
+            history=self.history.digest,
+            facts=self.history.count,
+            counts=self.counts,
+        )
+
+    def _settle(self) -> None:
+        until_us = self.scheduler.now_us + SETTLE_US
+        while (left := self._left()) and self.scheduler.now_us < until_us:
+            self.scheduler.run(self.scheduler.now_us + LOOK_US, MOST_STEPS)
+        demand(not left, f"{SETTLE_US / SECOND_US:.0f} s after the last fault:", left)
+
+    def _left(self) -> str:
+        for query in self.queries:
+            if not query.running:
+                return f"{query.plan.name} does not run: {query.last_error}"
+        return self.judge.backlog()
+
+
+def run_seed(seed: int, *, keep: int = 0) -> Outcome:
+    """One world from beginning to end. Raises `Violation`, or whatever the code under test should not have raised."""
+    with quiet():
+        return World(Plan.draw(seed), keep=keep).play()
