@@ -163,3 +163,40 @@ def test_a_queues_head(folder: Path, objects: LocalStore) -> None:
         named="default/orders/_head.json",
     )
     assert read > 3000
+
+
+@pytest.mark.parametrize("where", ["state", "leader", "beats/billing-1", f"flows/billing-1/{OWNER.instance}", "12"])
+def test_what_is_named_can_be_removed_and_everything_begins_anew(folder: Path, objects: LocalStore, where: str) -> None:
+    """As the message advises, as often as it does."""
+    record = replace(a_record(p1=delivery(40, 33)), instance=OWNER.instance)
+    lease = Lease(token="t", name="pod-1", beat=1)
+    claim = OwnershipRecord(key=KEY, partition=12, owner=OWNER, epoch=7, version="", modified="")
+    state = GroupState(queue_id=QUEUE_ID, incarnation="life", settings=GroupSettings(), partitions={}, flows={})
+
+    def begin() -> None:
+        store = ObjectsOwnership(objects)
+        if store.read_state(KEY) is None:
+            store.swap_state(KEY, encode_state(state, 0.0), token="s", expected=None)
+        if store.read_lease(KEY) is None:
+            store.take_lease(KEY, lease, expected=None)
+        if "billing-1" not in store.read_flows(KEY):
+            store.bind(KEY, record, replaces=None)
+        if 12 not in store.list_ownership(KEY):
+            assert store.claim_ownership([claim])
+        found = store.read_state(KEY)
+        assert isinstance(found, StateDocument)
+        assert decode_state(found.body, 0.0, f"object {KEY}/ownership/state of here") == state
+
+    begin()
+    path = folder / f"{KEY}/ownership/{where}"
+    good = path.read_bytes()
+    path.write_bytes(good[:-20] + bytes([good[-20] ^ 1]) + good[-19:])
+    removed = []
+    while (said := attempt(begin)[1]) is not None:
+        assert len(removed) < 3, said
+        assert "remove" in said
+        name = re.findall(rf"{KEY}/ownership/[\w./-]+", said)[-1]
+        assert objects.delete(name), said
+        removed.append(name)
+    assert removed[0].endswith(where)
+    begin()
