@@ -101,6 +101,7 @@ def test_a_checkpoint(folder: Path, objects: LocalStore, owner: Owner | None) ->
     assert listed > 0.8 * size_bits
 
 
+@pytest.mark.slow
 def test_a_heartbeat_a_record_and_a_delivery(folder: Path, objects: LocalStore) -> None:
     record = replace(a_record(p1=delivery(40, 33), p17=delivery(3)), instance=OWNER.instance)
     ObjectsOwnership(objects).bind(KEY, record, replaces=None)
@@ -191,7 +192,7 @@ def test_what_is_named_can_be_removed_and_everything_begins_anew(folder: Path, o
     path = folder / f"{KEY}/ownership/{where}"
     good = path.read_bytes()
     path.write_bytes(good[:-20] + bytes([good[-20] ^ 1]) + good[-19:])
-    removed = []
+    removed: list[str] = []
     while (said := attempt(begin)[1]) is not None:
         assert len(removed) < 3, said
         assert "remove" in said

@@ -123,7 +123,8 @@ class RedisOwnership:
         if found == 1:
             return UNCHANGED
         token, body, written, now = found
-        return StateDocument(token=token.decode(), body=body, age_s=age_s(written, now))
+        with reading(key, "state"):
+            return StateDocument(token=token.decode(), body=body, age_s=age_s(written, now))
 
     def swap_state(self, key: GroupKey, body: bytes, *, token: str, expected: str | None) -> None:
         keys = [key_name(key, "state")]
@@ -135,7 +136,7 @@ class RedisOwnership:
     def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
         rows, beats, now = self._client.call(_READ_FLOWS, key_names(key, "beats", "flows"))
         with reading(key, "beats"):
-            bound = {flow: parse_beat(beat, int(now))[1] for flow, beat in pairs(beats)}
+            bound = {flow: parse_beat(flow, beat, int(now))[1] for flow, beat in pairs(beats)}
         known = self._read.get(key, {})
         read: dict[str, Row] = {}
         deliveries: dict[str, dict[int, Delivery]] = {}
@@ -173,16 +174,19 @@ class RedisOwnership:
         body, beat, now, note, *rest = found
         with reading(key, "flows"):
             rows = zip(rest[::2], rest[1::2], strict=True)
-            deliveries = {int(partition): parse_delivery(value.decode()) for partition, value in rows}
+            deliveries = {
+                int(partition): parse_delivery(f"{flow} {int(partition)}", value.decode()) for partition, value in rows
+            }
         with reading(key, "beats"):
-            seen, bound = parse_beat(beat.decode(), int(now)) if beat else (None, False)
-        record = parse_record(key, flow, body, bound=bound, deliveries=deliveries, note=note.decode())
+            seen, bound = parse_beat(flow, beat.decode(), int(now)) if beat else (None, False)
+        with reading(key, "flows"):
+            record = parse_record(key, flow, body, bound=bound, deliveries=deliveries, note=note.decode())
         return record, seen or Beat(instance=record.instance, count=0, age_s=0.0)
 
     def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
         rows, now = self._client.call(_READ_BEATS, key_names(key, "beats"))
         with reading(key, "beats"):
-            return {flow: parse_beat(beat, int(now))[0] for flow, beat in pairs(rows)}
+            return {flow: parse_beat(flow, beat, int(now))[0] for flow, beat in pairs(rows)}
 
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
         done = self._client.call(
@@ -195,7 +199,7 @@ class RedisOwnership:
             "" if replaces is None else replaces.instance,
             "" if replaces is None else replaces.count,
             encode_record(replace(record, deliveries={}, note="")),
-            *delivery_rows(record.deliveries),
+            *delivery_rows(record.flow, record.deliveries),
         )
         if not done:
             raise name_taken(key, record.flow)
@@ -204,14 +208,14 @@ class RedisOwnership:
         token = self._client.call(_BEAT, key_names(key, "beats", "flows", "state"), flow, instance)
         if token == 0:
             raise not_bound(key, flow, instance)
-        return None if token is None else str(token, "utf-8")
+        return None if token is None else _token_in(key, token)
 
     def deliver(
         self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery], *, state_token: str
     ) -> bool:
         keys = key_names(key, "beats", "flows", "version", "state")
         done = self._client.call(
-            _DELIVER, keys, flow, instance, _sequence(), self._token(), state_token, *delivery_rows(deliveries)
+            _DELIVER, keys, flow, instance, _sequence(), self._token(), state_token, *delivery_rows(flow, deliveries)
         )
         self._check_done(done, key, flow, instance)
         return bool(done == 2)
@@ -219,7 +223,14 @@ class RedisOwnership:
     def report(self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery]) -> None:
         keys = key_names(key, "beats", "flows", "version")
         done = self._client.call(
-            _REPORT, keys, flow, instance, _sequence(), self._token(), key_name(key, "news"), *delivery_rows(deliveries)
+            _REPORT,
+            keys,
+            flow,
+            instance,
+            _sequence(),
+            self._token(),
+            key_name(key, "news"),
+            *delivery_rows(flow, deliveries),
         )
         self._check_done(done, key, flow, instance)
 
@@ -253,8 +264,12 @@ class RedisOwnership:
         found = self._client.call(_READ_LEASE, [key_name(key, "leader")])
         if found is None:
             return None
-        body, renewed, now = found
-        return LeaseDocument(lease=decode_lease(body, shown(key, "leader")), age_s=age_s(renewed, now))
+        body, renewed, now, token, beat = found
+        lease = decode_lease(body, shown(key, "leader"))
+        with reading(key, "leader"):
+            if (lease.token.encode(), b"%d" % lease.beat) != (token, beat):
+                raise ValueError("the scripts compare others than the lease has, and nobody could take it")
+            return LeaseDocument(lease=lease, age_s=age_s(renewed, now))
 
     def take_lease(self, key: GroupKey, lease: Lease, *, expected: Lease | None) -> None:
         token, beat = ("", "") if expected is None else (expected.token, str(expected.beat))
@@ -268,12 +283,13 @@ class RedisOwnership:
         if found == 0:
             raise lease_changed(key, "renewing")
         token, version, text, now = found
-        lines = text.decode().split("\n") if text else []
         with reading(key, "beats"):
-            beats = {flow: parse_beat(beat, int(now))[0] for flow, beat in zip(lines[::2], lines[1::2], strict=True)}
+            lines = text.decode().split("\n") if text else []
+            rows = zip(lines[::2], lines[1::2], strict=True)
+            beats = {flow: parse_beat(flow, beat, int(now))[0] for flow, beat in rows}
         return Pulse(
-            state_token=None if token is None else token.decode(),
-            records_version="" if version is None else version.decode(),
+            state_token=None if token is None else _token_in(key, token),
+            records_version="" if version is None else version.decode(errors="replace"),  # only compared
             beats=beats,
         )
 
@@ -285,7 +301,7 @@ class RedisOwnership:
     def list_ownership(self, key: GroupKey) -> Mapping[int, OwnershipRecord]:
         rows = self._client.call(_LIST_OWNERSHIP, [key_name(key, "ownership")])
         with reading(key, "ownership"):
-            records = [parse_ownership(key, int(partition), value) for partition, value in pairs(rows)]
+            records = [parse_ownership(key, partition, line) for partition, line in pairs(rows)]
         return {record.partition: record for record in sorted(records, key=lambda record: record.partition)}
 
     def claim_ownership(self, records: Iterable[OwnershipRecord]) -> Mapping[int, OwnershipRecord]:
@@ -329,6 +345,11 @@ class RedisOwnership:
     def drop_group(self, key: GroupKey) -> None:
         self._read.pop(key, None)
         self._client.call(_DROP_GROUP, key_names(key, "state", "flows", "beats", "version", "leader", "ownership"))
+
+
+def _token_in(key: GroupKey, token: bytes) -> str:
+    with reading(key, "state"):
+        return token.decode()
 
 
 def _sequence() -> int:

@@ -60,7 +60,9 @@ _FULL: Final = "maxmemory reached, Redis takes no more writes: raise maxmemory o
 _LOST_MASTER: Final = "this Redis is a replica that has lost its master: give its master's address"
 _FORBIDDEN: Final = f"the user may not do this: let an administrator give it ACL SETUSER … {RIGHTS}"
 _ELSEWHERE: Final = "the group's keys are on another node of a cluster: give an address that serves all keys"
-_FOREIGN: Final = "a key of the group holds what partq did not write: remove the keys that begin with partq:"
+_FOREIGN: Final = (
+    "a key of the group holds what partq did not write, or is damaged: remove the keys that begin with partq:"
+)
 _MEANINGS: Final[tuple[tuple[type[Exception], str, type[PartqError], str], ...]] = (
     (exceptions.ReadOnlyError, "", Unavailable, _REPLICA),
     (exceptions.OutOfMemoryError, "", Unavailable, _FULL),

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from partq_spark.errors import Corrupt
 from partq_spark.flow.codec import decode_record
 from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, Owner, OwnershipRecord
+from partq_spark.flow.sealing import opened_text, sealed_text
 from partq_spark.flow.stores.api import Beat
 from partq_spark.flow.stores.refusals import checked_flow
 
@@ -58,12 +59,14 @@ def reading(key: GroupKey, name: str) -> Iterator[None]:
     try:
         yield
     except ValueError:
-        raise Corrupt(f"{shown(key, name)} holds what partq did not write: remove the key, flows bind anew") from None
+        raise Corrupt(
+            f"{shown(key, name)} holds what partq did not write, or is damaged: remove the key, flows bind anew"
+        ) from None
 
 
-def parse_beat(text: str, now_ms: int) -> tuple[Beat, bool]:
+def parse_beat(flow: str, line: str, now_ms: int) -> tuple[Beat, bool]:
     """The heartbeat, and whether the flow is bound."""
-    instance, count, time_ms, bound, _ = text.split(" ")
+    instance, count, time_ms, bound, _ = opened_text(flow, line).split(" ")
     return Beat(instance=instance, count=int(count), age_s=max(0, now_ms - int(time_ms)) / 1000), bound == "1"
 
 
@@ -71,8 +74,7 @@ def parse_record(
     key: GroupKey, flow: str, body: bytes, *, bound: bool, deliveries: Mapping[int, Delivery], note: str
 ) -> FlowRecord:
     """Whether the flow is bound is kept with its heartbeat; without one nobody is."""
-    record = decode_record(body, shown(key, f"flows[{flow}]"))
-    return replace(record, bound=bound, deliveries=deliveries, note=note)
+    return replace(_record(key, flow, body), bound=bound, deliveries=deliveries, note=note)
 
 
 def parse_row(key: GroupKey, name: str, text: str) -> Row:
@@ -81,20 +83,27 @@ def parse_row(key: GroupKey, name: str, text: str) -> Row:
     if partition == NOTE:
         return Row(text, flow, -1, text)
     if space:
-        return Row(text, flow, int(partition), parse_delivery(text))
-    return Row(text, flow, -1, decode_record(text.encode(), shown(key, f"flows[{flow}]")))
+        return Row(text, flow, int(partition), parse_delivery(name, text))
+    return Row(text, flow, -1, _record(key, flow, text.encode(errors="surrogatepass")))
 
 
-def delivery_rows(deliveries: Mapping[int, Delivery]) -> Iterator[str | int]:
+def _record(key: GroupKey, flow: str, body: bytes) -> FlowRecord:
+    record = decode_record(body, shown(key, f"flows[{flow}]"))
+    if record.flow != flow:
+        raise ValueError(f"the record of {record.flow!r} lies at {flow!r}")
+    return record
+
+
+def delivery_rows(flow: str, deliveries: Mapping[int, Delivery]) -> Iterator[str | int]:
     """Partitions and deliveries in turn, as the scripts take them."""
     for partition, one in deliveries.items():
         yield partition
-        yield f"{one.epoch} {one.delivered} {one.acknowledged}"
+        yield sealed_text(f"{flow} {partition}", f"{one.epoch} {one.delivered} {one.acknowledged}")
 
 
-def parse_delivery(text: str) -> Delivery:
-    """The inverse of `delivery_rows`."""
-    epoch, delivered, acknowledged = map(int, text.split(" "))
+def parse_delivery(name: str, line: str) -> Delivery:
+    """The inverse of `delivery_rows`; `name` is the field's."""
+    epoch, delivered, acknowledged = map(int, opened_text(name, line).split(" "))
     return Delivery(epoch=epoch, delivered=delivered, acknowledged=acknowledged)
 
 
@@ -104,12 +113,12 @@ def pairs(rows: bytes) -> Iterator[tuple[str, str]]:
     return zip(found, found, strict=True)
 
 
-def parse_ownership(key: GroupKey, partition: int, text: str) -> OwnershipRecord:
+def parse_ownership(key: GroupKey, partition: str, line: str) -> OwnershipRecord:
     """A field of the hash `ownership`."""
-    version, time_ms, epoch, flow, instance = text.split(" ")
+    version, time_ms, epoch, flow, instance = opened_text(partition, line).split(" ")
     return OwnershipRecord(
         key=key,
-        partition=partition,
+        partition=int(partition),
         owner=None if instance == "-" else Owner(flow, instance),
         epoch=int(epoch),
         version=version,

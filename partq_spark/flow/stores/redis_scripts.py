@@ -5,12 +5,15 @@ Keys of a group, all with the prefix `partq:{namespace/queue/group}:` (the brace
 
 - `state`, a hash: `t` token, `b` body, `m` when it was written, in milliseconds by Redis' clock;
 - `flows`, a hash: a flow's name → its record without deliveries; name, space, partition → "epoch delivered
-  acknowledged"; name, space → the flow's partitions, with spaces between, so that one flow is read without the others;
-  name, space, `note` → what the flow says to people;
-- `beats`, a hash: a flow's name → "instance count time bound sequence", bound being 1 or 0;
+  acknowledged" *; name, space → the flow's partitions, with spaces between *, so that one flow is read without the
+  others; name, space, `note` → what the flow says to people;
+- `beats`, a hash: a flow's name → "instance count time bound sequence" *, bound being 1 or 0;
 - `version`: a random token that changes with every change of a record;
 - `leader`, a hash: `t` token, `n` beat, `b` body, `m` time;
-- `ownership`, a hash: partition → "version time epoch flow instance", the last two "-" where nobody has it.
+- `ownership`, a hash: partition → "version time epoch flow instance" *, the last two "-" where nobody has it.
+
+Lines with a * end in a space and a checksum (`sealing`), which is made and looked at here too; state, record and lease
+begin with theirs. Tokens, times and notes have none: they decide nothing but whether something is read again.
 
 Channels: `news` for coordinators, `changed` for flows. A script's first write is refused before anything is written
 if Redis has no memory left or is a replica. Numbers are formatted with %.0f, or Lua would write 1.7e+12.
@@ -67,20 +70,36 @@ local function now()
 end
 """
 
+# A line that decides, with its checksum; a damaged one ends the script before it has written anything.
+_SEALED: Final = """
+local function sealed(name, text)
+  return text .. ' ' .. string.sub(redis.sha1hex(name .. ' ' .. text), 1, 16)
+end
+local function opened(key, name, line)
+  local text = string.match(line, '^(.*) %x+$')
+  if not text or sealed(name, text) ~= line then
+    error('the checksum of field ' .. name .. ' of key ' .. key .. ' does not match')
+  end
+  return text
+end
+"""
+
 # `moved` moves the heartbeat of KEYS[1]: 0 where the flow ARGV[1] is not bound to the instance ARGV[2], 1 when it is
 # done. A `sequence` below the last one belongs to a call that its caller has given up: it was held up on its way, and
 # would undo what was reported since (3, nothing is done).
 _MOVED: Final = (
     _NOW
+    + _SEALED
     + """
 local function moved(sequence)
   local beat = redis.call('HGET', KEYS[1], ARGV[1])
   if not beat then return 0 end
-  local instance, count, bound, last = string.match(beat, '^(%S+) (%d+) %d+ (%d) (%d+)$')
+  local instance, count, bound, last =
+    string.match(opened(KEYS[1], ARGV[1], beat), '^(%S+) (%d+) %d+ (%d) (%d+)$')
   if instance ~= ARGV[2] or bound ~= '1' or redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then return 0 end
   if sequence and tonumber(sequence) < tonumber(last) then return 3 end
-  redis.call('HSET', KEYS[1], ARGV[1], table.concat(
-    {instance, string.format('%.0f', count + 1), now(), '1', sequence or last}, ' '))
+  redis.call('HSET', KEYS[1], ARGV[1], sealed(ARGV[1], table.concat(
+    {instance, string.format('%.0f', count + 1), now(), '1', sequence or last}, ' ')))
   return 1
 end
 """
@@ -93,8 +112,9 @@ local function store(first)
     if redis.call('HSET', KEYS[2], prefix .. ARGV[at], ARGV[at + 1]) == 1 then new[#new + 1] = ARGV[at] end
   end
   if #new == 0 then return end
-  table.insert(new, 1, redis.call('HGET', KEYS[2], prefix) or '')
-  redis.call('HSET', KEYS[2], prefix, table.concat(new, ' '))
+  local before = redis.call('HGET', KEYS[2], prefix)
+  if before then table.insert(new, 1, opened(KEYS[2], prefix, before)) end
+  redis.call('HSET', KEYS[2], prefix, sealed(prefix, table.concat(new, ' ')))
 end
 """
 
@@ -144,15 +164,17 @@ return {cjson.encode(redis.call('HGETALL', KEYS[2])), cjson.encode(redis.call('H
 # ARGV flow. Nothing; record, beat (empty if there is none), now, note, then partitions and deliveries in turn.
 READ_FLOW: Final = (
     _NOW
+    + _SEALED
     + """
 local record = redis.call('HGET', KEYS[2], ARGV[1])
 if not record then return false end
 local prefix = ARGV[1] .. ' '
 local note = redis.call('HGET', KEYS[2], prefix .. 'note') or ''
 local found = {record, redis.call('HGET', KEYS[1], ARGV[1]) or '', now(), note}
-for partition in string.gmatch(redis.call('HGET', KEYS[2], prefix) or '', '%S+') do
+local partitions = redis.call('HGET', KEYS[2], prefix)
+for partition in string.gmatch(partitions and opened(KEYS[2], prefix, partitions) or '', '%S+') do
   found[#found + 1] = partition
-  found[#found + 1] = redis.call('HGET', KEYS[2], prefix .. partition)
+  found[#found + 1] = redis.call('HGET', KEYS[2], prefix .. partition) or ''
 end
 return found
 """
@@ -170,16 +192,17 @@ return {cjson.encode(redis.call('HGETALL', KEYS[1])), now()}
 # 1: done.
 BIND: Final = (
     _NOW
+    + _SEALED
     + _STORE
     + _FORGET
     + """
 local beat = redis.call('HGET', KEYS[1], ARGV[1])
 if beat and redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then
-  local instance, count, bound = string.match(beat, '^(%S+) (%d+) %d+ (%d) %d+$')
+  local instance, count, bound = string.match(opened(KEYS[1], ARGV[1], beat), '^(%S+) (%d+) %d+ (%d) %d+$')
   if bound == '1' and instance == ARGV[2] then return 1 end
   if instance ~= ARGV[5] or count ~= ARGV[6] then return 0 end
 end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' 0 ' .. now() .. ' 1 0')
+redis.call('HSET', KEYS[1], ARGV[1], sealed(ARGV[1], ARGV[2] .. ' 0 ' .. now() .. ' 1 0'))
 forget()
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[7])
 store(8)
@@ -244,25 +267,29 @@ return 1
 )
 
 # ARGV flow, instance, version, channel.
-UNBIND: Final = """
+UNBIND: Final = (
+    _SEALED
+    + """
 local beat = redis.call('HGET', KEYS[1], ARGV[1])
 if not beat then return 0 end
-local instance, rest, bound = string.match(beat, '^(%S+) (%d+ %d+) (%d) %d+$')
+local instance, rest, bound = string.match(opened(KEYS[1], ARGV[1], beat), '^(%S+) (%d+ %d+) (%d) %d+$')
 if instance ~= ARGV[2] or bound ~= '1' then return 0 end
-redis.call('HSET', KEYS[1], ARGV[1], instance .. ' ' .. rest .. ' 0 0')
+redis.call('HSET', KEYS[1], ARGV[1], sealed(ARGV[1], instance .. ' ' .. rest .. ' 0 0'))
 redis.call('SET', KEYS[3], ARGV[3])
 redis.call('PUBLISH', ARGV[4], '')
 return 1
 """
+)
 
 # KEYS beats, flows, version, state. ARGV flow, instance, version, token. A record whose beat is lost goes too: nobody
 # can be bound to it. 0: the state has changed.
 FORGET_FLOW: Final = (
-    _FORGET
+    _SEALED
+    + _FORGET
     + """
 local beat = redis.call('HGET', KEYS[1], ARGV[1])
 if redis.call('HGET', KEYS[4], 't') ~= ARGV[4] then return 0 end
-if beat and string.match(beat, '^(%S+) ') ~= ARGV[2] then return 1 end
+if beat and string.match(opened(KEYS[1], ARGV[1], beat), '^(%S+) ') ~= ARGV[2] then return 1 end
 forget()
 redis.call('HDEL', KEYS[1], ARGV[1])
 redis.call('SET', KEYS[3], ARGV[3])
@@ -272,13 +299,14 @@ return 1
 
 # --- the lease: KEYS leader, state, version, beats --------------------------------------------------------------------
 
-# Nothing; body, time, now.
+# Nothing; body, time, now, token, beat.
 READ_LEASE: Final = (
     _NOW
     + """
 local body = redis.call('HGET', KEYS[1], 'b')
 if not body then return false end
-return {body, redis.call('HGET', KEYS[1], 'm'), now()}
+local token, beat = redis.call('HGET', KEYS[1], 't'), redis.call('HGET', KEYS[1], 'n')
+return {body, redis.call('HGET', KEYS[1], 'm'), now(), token, beat}
 """
 )
 
@@ -326,13 +354,14 @@ return cjson.encode(redis.call('HGETALL', KEYS[1]))
 # ARGV partition, expected version, new version, rest, and so on. The time, then the partitions that were claimed.
 CLAIM_OWNERSHIP: Final = (
     _NOW
+    + _SEALED
     + """
 local time = now()
 local claimed = {time}
 for at = 1, #ARGV, 4 do
   local found = redis.call('HGET', KEYS[1], ARGV[at])
   if (found and string.match(found, '^(%S+) ') or '') == ARGV[at + 1] then
-    redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 2] .. ' ' .. time .. ' ' .. ARGV[at + 3])
+    redis.call('HSET', KEYS[1], ARGV[at], sealed(ARGV[at], ARGV[at + 2] .. ' ' .. time .. ' ' .. ARGV[at + 3]))
     claimed[#claimed + 1] = ARGV[at]
   end
 end
