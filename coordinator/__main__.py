@@ -22,6 +22,7 @@ from partq_spark import __version__
 from partq_spark.errors import Invalid, PartqError
 from partq_spark.flow.stores import open_ownership
 from partq_spark.objects import open_store
+from partq_spark.terminal import printable
 
 _STORE_RETRY_S = 2.0
 """Of one read: whatever fails longer is the group's back-off's affair."""
@@ -46,10 +47,10 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         LibraryLines(log).install(settings.log_level)
         return _serve(settings, log, environ)
     except Invalid as error:
-        print(f"coordinator: {' '.join(str(error).split())}", file=sys.stderr, flush=True)  # noqa: T201 - the one line
+        print(f"coordinator: {printable(' '.join(str(error).split()))}", file=sys.stderr, flush=True)  # noqa: T201 - the one line
         return 2
     except PartqError as error:
-        print(f"coordinator: {' '.join(str(error).split())}", file=sys.stderr, flush=True)  # noqa: T201 - the one line
+        print(f"coordinator: {printable(' '.join(str(error).split()))}", file=sys.stderr, flush=True)  # noqa: T201 - the one line
         return 1
 
 

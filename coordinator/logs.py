@@ -98,7 +98,7 @@ def _quoted(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
     text = str(value)
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=True)
+    return text if _PLAIN.fullmatch(text) and text.isprintable() else json.dumps(text, ensure_ascii=True)
 
 
 def _json(facts: Mapping[str, Value]) -> str:

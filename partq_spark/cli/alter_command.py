@@ -75,7 +75,7 @@ def _print_dry_run(queue: Queue, partitions: int | None, changes: Changes, *, as
         resize_view.print_setting(setting, old, new)
     if plan is not None:
         resize_view.print_plan(plan)
-    click.echo("Nothing was changed.")
+    output.say("Nothing was changed.")
 
 
 def _print_done(
@@ -91,7 +91,7 @@ def _print_done(
             groups = resize_plan.group_plans(queue, head)
         except Unavailable as error:  # the queue has been altered, which is what counts
             groups = None
-            click.echo(f"The queue was altered; what its groups have left cannot be read now: {error}", err=True)
+            output.say(f"The queue was altered; what its groups have left cannot be read now: {error}", err=True)
     if as_json:
         document = queue_view.description(head, None)
         waiting = None if groups is None else resize_view.groups_document(groups)

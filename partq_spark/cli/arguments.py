@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 import click
 
 from partq_spark.errors import Invalid
+from partq_spark.terminal import printable_lines
 
 if TYPE_CHECKING:
     from partq_spark.flow.stores.api import OwnershipStore
@@ -216,11 +217,20 @@ def _default_ownership() -> str:
     return checked(lambda: default_ownership(os.environ))
 
 
+class _Printable(logging.Formatter):
+    """What the log says of objects in a store, without what could steer a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
 def _show_warnings() -> None:
     """Show the log's warnings ("trying again for up to 120 s") to people, not to scripts, which expect one line."""
     package = logging.getLogger("partq")
     if not package.handlers:
         for name in ("partq", "partq_spark"):
             logger = logging.getLogger(name)
-            logger.addHandler(logging.StreamHandler() if sys.stderr.isatty() else logging.NullHandler())
+            handler = logging.StreamHandler() if sys.stderr.isatty() else logging.NullHandler()
+            handler.setFormatter(_Printable())
+            logger.addHandler(handler)
             logger.propagate = False

@@ -127,7 +127,7 @@ def _print_table(messages: list[Message], queue: Queue, partition: int | None) -
         where = "" if partition is None else f" in partition {partition}"
         head = queue.head
         held = head.messages if partition is None else head.next[partition] - head.earliest[partition]
-        click.echo(
+        output.say(
             f"No messages{where} of {queue} from there on; {held:,} before."
             if held
             else f"No messages{where} of {queue}."
@@ -142,7 +142,7 @@ def _print_table(messages: list[Message], queue: Queue, partition: int | None) -
         cells = [Text(str(message.partition)), Text(str(message.offset)), Text(output.when(message.time_us))]
         cells += [_text(None if message.key is None else message.key.encode()), _text(message.value)]
         if with_headers:
-            shown = [f"{output.printable(h['key'] or '')}={_text(h['value'])}" for h in message.headers or () if h]
+            shown = [f"{h['key'] or ''}={_text(h['value'])}" for h in message.headers or () if h]
             cells.append(Text(", ".join(shown)))
         rows.append(cells)
     output.print_table([*columns, ("headers", "*")] if with_headers else columns, rows)

@@ -235,7 +235,7 @@ def _print_plan(
     if not dry_run:
         raise Refused(f"this would deliver {messages} of {queue} to group {group!r} again. Add --yes to do so.")
     if not as_json:
-        click.echo(f"Would deliver {messages} of {queue} to group {group!r} again. Nothing was changed.")
+        output.say(f"Would deliver {messages} of {queue} to group {group!r} again. Nothing was changed.")
 
 
 def _announce(queue: Queue, ownership: OwnershipStore) -> None:

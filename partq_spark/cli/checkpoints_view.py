@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from partq_spark.cli import output
 from partq_spark.cli.output import Json
 from partq_spark.errors import Corrupt, Invalid
@@ -151,9 +149,10 @@ def print_rows(shown: Sequence[Row], *, now_us: int) -> None:
         lines.append([Text(str(each.partition)), *(Text(cell, style=style) for cell in cells)])
     output.print_table(columns, lines)
     if len(shown) > MOST_SHOWN:
-        click.echo(f"… and {output.plural(len(shown) - MOST_SHOWN, 'more partition')}: --json shows all")
+        output.say(f"… and {output.plural(len(shown) - MOST_SHOWN, 'more partition')}: --json shows all")
     lag = output.plural(sum(each.lag for each in shown if not each.error), "message")
-    click.echo(f"\nTotal: {output.plural(len(shown), 'partition')}, {lag} to be acknowledged.")
+    output.say()
+    output.say(f"Total: {output.plural(len(shown), 'partition')}, {lag} to be acknowledged.")
 
 
 def print_plan(steps: Sequence[Step], notes: Sequence[str]) -> None:
@@ -171,9 +170,9 @@ def print_rewound(queue: Queue, group: str, steps: Sequence[Step], outcome: Outc
     messages = output.plural(sum(step.messages_from(before) for step, before in done), "message")
     if done:
         partitions = output.plural(len(done), "partition")
-        click.echo(f"Rewound {partitions} of {queue} for group {group!r}: {messages} will be delivered again, marked.")
+        output.say(f"Rewound {partitions} of {queue} for group {group!r}: {messages} will be delivered again, marked.")
     elif outcome.error is None:
-        click.echo(f"Nothing to rewind: group {group!r} of {queue} is not past that place.")
+        output.say(f"Nothing to rewind: group {group!r} of {queue} is not past that place.")
     _print_notes(notes)
 
 
@@ -196,12 +195,12 @@ def _print_steps(steps: Sequence[tuple[Step, int]]) -> None:
     ]
     output.print_table(columns, lines)
     if len(steps) > MOST_SHOWN:
-        click.echo(f"… and {output.plural(len(steps) - MOST_SHOWN, 'more partition')}: --json shows all")
+        output.say(f"… and {output.plural(len(steps) - MOST_SHOWN, 'more partition')}: --json shows all")
 
 
 def _print_notes(notes: Sequence[str]) -> None:
     for note in notes:
-        click.echo(f"! {note}")
+        output.say(f"! {note}")
 
 
 def age(updated: str, now_us: int) -> str:
@@ -211,7 +210,7 @@ def age(updated: str, now_us: int) -> str:
     try:
         seconds = (now_us - parse_rfc3339(updated)) // 1_000_000
     except Invalid:
-        return output.printable(updated)
+        return updated
     for most, unit_s, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
         if seconds < most:
             return f"{max(seconds, 0) // unit_s} {unit} ago"

@@ -17,6 +17,7 @@ from rich.text import Text
 from partq_spark.cli.status_view import ranges
 from partq_spark.demo.ledger import Change, Joined, Kind, Ledger, Missed, Move, Moved
 from partq_spark.flow.model import PartitionStatus
+from partq_spark.terminal import printable
 
 if TYPE_CHECKING:
     from partq_spark.flow.status import GroupView
@@ -63,7 +64,7 @@ class Screen:
     def tell(self, ledger: Ledger, words: str) -> None:
         """One line: when, who has what, what happened."""
         line = Text().append(f"{time.monotonic() - self._begun_s:5.1f} s  ", style="dim")
-        line.append_text(_mapping(ledger)).append(f"  {words}")
+        line.append_text(_mapping(ledger)).append(f"  {printable(words)}")
         self._console.print(line, soft_wrap=True)
 
     def changed(self, ledger: Ledger, changes: Iterable[Change], killed_ms: Mapping[str, int]) -> None:
@@ -97,7 +98,9 @@ class Screen:
         table = Table(box=None, padding=(0, 1), show_header=False)
         rows = view.partitions[: max((self._console.width - 16) // 9, 1)]
         table.add_row("partition", *(Text(str(each.partition), style="bold") for each in rows))
-        table.add_row("flow", *(Text(each.flow or _NOBODY, style=COLOURS.get(each.flow or "", "")) for each in rows))
+        table.add_row(
+            "flow", *(Text(printable(each.flow or _NOBODY), style=COLOURS.get(each.flow or "", "")) for each in rows)
+        )
         table.add_row("status", *(_status(each.status) for each in rows))
         table.add_row("epoch", *(str(each.epoch) for each in rows))
         table.add_row("done", *(f"{each.acknowledged:,}" for each in rows))

@@ -54,7 +54,7 @@ def list_all(target: Target, name: str, as_json: bool) -> None:
     elif found:
         _print(found, known=any(each.flows is not None for each in found))
     else:
-        click.echo(f"No groups in {where}. A group is made by the first query that names it (option group).")
+        output.say(f"No groups in {where}. A group is made by the first query that names it (option group).")
 
 
 def _document(found: GroupSummary) -> dict[str, output.Json]:
@@ -121,9 +121,9 @@ def remove(target: Target, name: str, group: str, yes: bool, force: bool, as_jso
     if as_json:
         output.print_json({"queue": name, "group": group, "removed": left.group is not None, "checkpoints": buried})
     elif left.group is None:
-        click.echo(f"Removed what was left of group {group!r} of {where}: {output.plural(buried, 'checkpoint')}.")
+        output.say(f"Removed what was left of group {group!r} of {where}: {output.plural(buried, 'checkpoint')}.")
     else:
-        click.echo(f"Removed group {group!r} of {where}, with {output.plural(buried, 'checkpoint')}.")
+        output.say(f"Removed group {group!r} of {where}, with {output.plural(buried, 'checkpoint')}.")
 
 
 def _contents(left: Remains) -> str:

@@ -84,11 +84,11 @@ def trim(
             }
         )
         return
-    click.echo(f"Trimmed {output.plural(done.trimmed, 'message')} of {found}; {after.messages:,} can still be read.")
+    output.say(f"Trimmed {output.plural(done.trimmed, 'message')} of {found}; {after.messages:,} can still be read.")
     if done.held_back:
-        click.echo(f"Held back: {queue_view.held_back_words(done.held_back)}.")
+        output.say(f"Held back: {queue_view.held_back_words(done.held_back)}.")
     if done.trimmed:
-        click.echo(f"The space is given back by: partq queue collect {name}")
+        output.say(f"The space is given back by: partq queue collect {name}")
 
 
 def _complete(given: dict[int, int], partitions: int, queue: str) -> tuple[int, ...]:
@@ -145,15 +145,15 @@ def compact(target: Target, name: str, min_age_s: float | None, as_json: bool) -
         )
         return
     if not steps:
-        click.echo(f"Nothing of {found} is worth compacting: what is old enough lies in large pieces already.")
+        output.say(f"Nothing of {found} is worth compacting: what is old enough lies in large pieces already.")
         return
-    click.echo(
+    output.say(
         f"Compacted {output.plural(messages, 'message')} of {found}: {output.plural(before, 'slice')} "
         f"({output.size(bytes_before)}) became {after:,} ({output.size(bytes_after)})."
     )
     if len(steps) == MOST_STEPS:
-        click.echo("There may be more: run it again.")
-    click.echo(f"The space of what was joined is given back by: partq queue collect {name}")
+        output.say("There may be more: run it again.")
+    output.say(f"The space of what was joined is given back by: partq queue collect {name}")
 
 
 @click.command("collect")
@@ -194,11 +194,11 @@ def collect(target: Target, name: str, grace_s: float | None, as_json: bool) -> 
             }
         )
         return
-    click.echo(f"Deleted {output.plural(done.deleted, 'object')} ({output.size(done.deleted_bytes)}) of {found}.")
+    output.say(f"Deleted {output.plural(done.deleted, 'object')} ({output.size(done.deleted_bytes)}) of {found}.")
     if temporary:
-        click.echo(f"Removed {output.plural(temporary, 'temporary file')} of writers that died, in the whole store.")
+        output.say(f"Removed {output.plural(temporary, 'temporary file')} of writers that died, in the whole store.")
     if not done.deleted and not done.marked:
-        click.echo("Nothing was due: with regular rounds an object goes two graces after it was needed last.")
+        output.say("Nothing was due: with regular rounds an object goes two graces after it was needed last.")
     if done.marked:
         wait = f"{grace_s / 3600:g} h" if grace_s >= 3600 else output.seconds(grace_s)
-        click.echo(f"Marked {output.plural(done.marked, 'object')}: a round at least {wait} from now deletes them.")
+        output.say(f"Marked {output.plural(done.marked, 'object')}: a round at least {wait} from now deletes them.")

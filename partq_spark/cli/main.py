@@ -18,6 +18,7 @@ import click
 from partq_spark import __version__
 from partq_spark.cli.lazy import Lazy, LazyGroup
 from partq_spark.errors import PartqError
+from partq_spark.terminal import printable, printable_lines
 
 COMMANDS = {
     "queue": Lazy("partq_spark.cli.queue_commands:queue", "Create, show, change and clean up queues."),
@@ -42,6 +43,12 @@ Examples:
 class Root(LazyGroup):
     """The topmost group: turns errors into one line each, whichever command they come from."""
 
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **more)
+        except click.ClickException as error:
+            raise _shown(error) from error
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -50,7 +57,9 @@ class Root(LazyGroup):
         except KeyboardInterrupt as error:
             # Before click sees it, which would print an empty line too.
             raise _failure("interrupted", error) from error
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except click.ClickException as error:
+            raise _shown(error) from error
+        except (click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:  # whatever it is, a person gets one line and the way to more
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
@@ -83,8 +92,23 @@ def _failure(message: str, error: BaseException) -> click.ClickException:
     if os.environ.get("PARTQ_DEBUG", "") not in ("", "0"):
         import traceback
 
-        traceback.print_exception(error, file=sys.stderr)
-    return click.ClickException(" ".join(message.splitlines()))
+        print(printable_lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)  # noqa: T201 -- whole
+    return click.ClickException(printable(" ".join(message.splitlines())))
+
+
+def _shown(error: click.ClickException) -> click.ClickException:
+    """The error itself, if nothing in it (what was typed, for example) could steer a terminal; else one that says the
+    same with escapes.
+    """
+    text = error.format_message()
+    shown = printable_lines(text)
+    if shown == text:
+        return error
+    if isinstance(error, click.UsageError):
+        return click.UsageError(shown, error.ctx)
+    from partq_spark.cli.arguments import Refused
+
+    return Refused(shown) if error.exit_code == Refused.exit_code else click.ClickException(shown)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """How commands print: JSON for machines, tables for people, and the words for sizes, times and bytes.
 
-Sentences go through `click.echo`, so that nothing wraps them; rich draws tables only, imported when one is drawn.
+Sentences go through `say`, which wraps nothing; rich draws tables only, imported when one is drawn. Whatever is printed
+here is printable (`partq_spark.terminal`), and commands print nowhere else: ruff refuses `click.echo` in them.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import click
 
+from partq_spark.terminal import printable, printable_json
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
 
-# Valid in a JSON string, but Python's splitlines and others end a line there.
-_LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 _GAP = 3  # what rich puts between two columns of the box used here
 _LEAST_WIDTH = 12  # characters of a column that gives way
 _SHOWN_BYTES = 400  # of one value in a table: more than a line can hold
@@ -27,8 +28,13 @@ _SHOWN_BYTES = 400  # of one value in a table: more than a line can hold
 
 def print_json(*documents: Json) -> None:
     """Print each document on a line of its own, in UTF-8 whatever the terminal's encoding (RFC 8259)."""
-    lines = [json.dumps(each, ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS) for each in documents]
+    lines = [printable_json(json.dumps(each, ensure_ascii=False, allow_nan=False)) for each in documents]
     click.echo("\n".join(lines).encode())
+
+
+def say(text: str = "", *, err: bool = False) -> None:
+    """Print one line."""
+    click.echo(printable(text), err=err)
 
 
 def console() -> Console:
@@ -45,6 +51,7 @@ def print_table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Text
     from rich import box
     from rich.table import Table
 
+    rows = [[_shown(cell) for cell in row] for row in rows]
     to = console()
     cells = [[heading.cell_len, *(row[i].cell_len for row in rows)] for i, heading in enumerate(_headings(columns))]
     widths = [max(lengths) for lengths in cells]
@@ -61,6 +68,12 @@ def print_table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Text
     for row in rows:
         made.add_row(*row)
     to.print(made)
+
+
+def _shown(cell: Text) -> Text:
+    from rich.text import Text
+
+    return cell if cell.plain.isprintable() else Text(printable(cell.plain), style=cell.style)
 
 
 def _headings(columns: Sequence[tuple[str, str]]) -> list[Text]:
@@ -82,7 +95,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> None:
     pairs = list(pairs)
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
-        click.echo(f"{click.style(name.ljust(width), dim=True)}  {value}")
+        click.echo(f"{click.style(name.ljust(width), dim=True)}  {printable(value)}")
 
 
 def bar(count: int, most: int, width: int) -> str:
@@ -130,10 +143,3 @@ def readable(data: bytes) -> str:
         else:
             return f"0x{start.hex()}" + ("…" if len(data) > _SHOWN_BYTES else "")
     return printable(text) + ("…" if len(data) > _SHOWN_BYTES else "")
-
-
-def printable(text: str) -> str:
-    """`text` with line ends, control characters and the like as escapes: nothing that is browsed steers a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from partq_spark.terminal import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -17,7 +19,7 @@ class Bar:
     """Use as a context manager. Shows the share done where it is known, the number of messages, and the rate."""
 
     def __init__(self, doing: str) -> None:
-        self._doing = doing
+        self._doing = printable(doing)
         self._watched = sys.stderr.isatty()
         self._begun_s = time.monotonic()
         self._shown: tuple[Progress, TaskID] | None = None
@@ -46,7 +48,7 @@ class Bar:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[messages]:,} messages"),
             TextColumn("{task.fields[rate]:,.0f}/s", style="dim"),

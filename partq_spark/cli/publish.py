@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from partq_spark.cli import output
 from partq_spark.cli.arguments import (
     NAME,
     Checked,
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 
 def _publish_id(text: str) -> str:
-    if not 1 <= len(text.encode()) <= 255 or not text.isprintable():
+    # Half a surrogate, what Python makes of an argument that is not UTF-8, is not printable and has no bytes.
+    if not text.isprintable() or not 1 <= len(text.encode()) <= 255:
         raise Invalid(f"{text[:60]!r} is not allowed: give 1 to 255 bytes of printable text")
     return text
 
@@ -108,7 +110,7 @@ def publish(
     if path != STANDARD_INPUT:
         checked(lambda: kind_of(path))
     elif sys.stdin.isatty():
-        click.echo('Reading JSON lines, {"key": "a", "value": "text"}; Ctrl-D ends.', err=True)
+        output.say('Reading JSON lines, {"key": "a", "value": "text"}; Ctrl-D ends.', err=True)
     begun_s = time.monotonic()
     staged: Staged | None = None
     segments: list[StagedFor] = []
@@ -217,7 +219,7 @@ def _uninterrupted(publish_id: str | None) -> Iterator[None]:
 
     def note(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.default_int_handler)
-        click.echo("Publishing is about to end; interrupt again to give up waiting.", err=True)
+        output.say("Publishing is about to end; interrupt again to give up waiting.", err=True)
 
     former = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

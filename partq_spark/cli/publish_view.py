@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from partq_spark.cli import output
 
 if TYPE_CHECKING:
@@ -53,16 +51,16 @@ def print_report(report: Report, as_json: bool) -> None:
         return
     staged = report.staged
     if staged is not None and not staged.messages:
-        click.echo(f"No messages in {staged.source}: nothing was published.")
+        output.say(f"No messages in {staged.source}: nothing was published.")
         return
     if staged is not None and report.unattracted:
-        topic = output.printable(report.topic or "")
-        click.echo(
+        topic = report.topic or ""
+        output.say(
             f"No queue of namespace {report.namespace!r} attracts {topic}: {output.plural(staged.messages, 'message')} "
             f"went nowhere. Let one: partq queue subscribe NAME {topic}"
         )
     if staged is not None and report.added:
-        click.echo(
+        output.say(
             f"Published {output.plural(staged.messages, 'message')} from {staged.source} {_where_to(report)} in "
             f"{report.took_s:.1f} s{f': {staged.meaning}' if staged.meaning else ''}."
         )
@@ -70,23 +68,23 @@ def print_report(report: Report, as_json: bool) -> None:
             width = max(len(each.queue.name) for each in report.added)
             for each in report.added:
                 rows = each.published.rows if each.published is not None else 0
-                click.echo(f"  {each.queue.name.ljust(width)}  {output.plural(rows, 'message')}")
+                output.say(f"  {each.queue.name.ljust(width)}  {output.plural(rows, 'message')}")
     for queue, published in report.outcomes:
         if published is None:
-            click.echo(f"{queue} was deleted meanwhile: nothing went there.")
+            output.say(f"{queue} was deleted meanwhile: nothing went there.")
         elif published.duplicate:
-            click.echo(
+            output.say(
                 f"Already published: {report.publish_id!r} came to {queue} at {output.when(published.time_us)} UTC. "
                 "Nothing was added."
             )
     if staged is not None and report.added and staged.without_key:
-        click.echo(f"{output.plural(staged.without_key, 'message')} without a key went to random partitions.")
+        output.say(f"{output.plural(staged.without_key, 'message')} without a key went to random partitions.")
 
 
 def _where_to(report: Report) -> str:
     if report.topic is None:
         return f"to {report.added[0].queue}"
-    return f"with topic {output.printable(report.topic)} to {output.plural(len(report.added), 'queue')}"
+    return f"with topic {report.topic} to {output.plural(len(report.added), 'queue')}"
 
 
 def _json(report: Report) -> dict[str, output.Json]:

@@ -178,7 +178,7 @@ def create(
         if as_json:
             _print_description(made.head)
         else:
-            click.echo(f"Created {made} with {output.plural(partitions, 'partition')}.")
+            output.say(f"Created {made} with {output.plural(partitions, 'partition')}.")
 
 
 @click.command("list")
@@ -200,7 +200,7 @@ def list_all(target: Target, as_json: bool) -> None:
     elif found.readable or found.problems:
         queue_view.print_list(found)
     else:
-        click.echo(f"No queues in {where}. Create one: partq queue create NAME --partitions N")
+        output.say(f"No queues in {where}. Create one: partq queue create NAME --partitions N")
     for problem in found.problems.values():
         raise problem
 
@@ -255,9 +255,9 @@ def delete(target: Target, name: str, yes: bool, as_json: bool) -> None:
     if as_json:
         output.print_json({"queue": name, "deleted": head is not None, "objects": objects})
     elif head is None:
-        click.echo(f"Removed what was left of {found}: {output.plural(objects, 'object')}.")
+        output.say(f"Removed what was left of {found}: {output.plural(objects, 'object')}.")
     else:
-        click.echo(f"Deleted {found}: {queue_view.contents(head)}, {output.plural(objects, 'object')}.")
+        output.say(f"Deleted {found}: {queue_view.contents(head)}, {output.plural(objects, 'object')}.")
 
 
 def _print_description(head: Head) -> None:

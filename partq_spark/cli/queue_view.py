@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from partq_spark.cli import output
 from partq_spark.cli.checkpoints_view import age
 from partq_spark.cli.output import Json
@@ -297,8 +295,8 @@ def _print_partitions(head: Head, stored: Sequence[int] | None) -> None:
             cells.append(output.size(stored[partition]))
         bar = output.bar(following - earliest, most, _BAR)
         rows.append([*(Text(cell) for cell in cells), Text(bar, style="cyan")])
-    click.echo()
+    output.say()
     output.print_table(columns, rows)
     left = len(head.next) - MOST_PARTITIONS_SHOWN
     if left > 0:
-        click.echo(f"… and {output.plural(left, 'more partition')}: --json shows all")
+        output.say(f"… and {output.plural(left, 'more partition')}: --json shows all")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from partq_spark.cli import output
 from partq_spark.cli.output import Json
 from partq_spark.cli.status_view import ranges
@@ -84,7 +82,7 @@ def print_setting(name: str, old: object, new: object) -> None:
     old, new = ("none" if value is None else value for value in (old, new))
     old, new = ("none" if value is None else value for value in (old, new))
     label = name.removesuffix("_s").replace("_", "-")
-    click.echo(f"{label}: {old} → {new}" if old != new else f"{label}: {new}, as it was")
+    output.say(f"{label}: {old} → {new}" if old != new else f"{label}: {new}, as it was")
 
 
 def print_plan(plan: ResizePlan) -> None:
@@ -93,18 +91,18 @@ def print_plan(plan: ResizePlan) -> None:
     if plan.before == plan.after:
         return
     if plan.come:
-        click.echo(f"New: {_named(plan.come)}.")
+        output.say(f"New: {_named(plan.come)}.")
     if plan.go:
-        click.echo(f"Removed: {_named(plan.go)}. What lies there is delivered to its end first.")
+        output.say(f"Removed: {_named(plan.go)}. What lies there is delivered to its end first.")
     found = plan.sample
     if found.keys:
         share = round(100 * found.moving / found.keys)
-        click.echo(
+        output.say(
             f"Of {output.plural(found.keys, 'key')} in a sample (the newest of every partition, "
             f"{output.plural(found.messages, 'message')}) {found.moving:,} would change partition, {share} %."
         )
     else:
-        click.echo("There are no keys to look at.")
+        output.say("There are no keys to look at.")
     print_groups(plan.groups, done=False)
 
 
@@ -112,17 +110,17 @@ def print_groups(groups: Sequence[GroupPlan], *, done: bool) -> None:
     """What each group has to acknowledge first. `done`: the count has changed."""
     for each in groups:
         if not each.drains:
-            click.echo(f"Group {each.group!r} has nothing left from before: nothing {_waits(done)}.")
+            output.say(f"Group {each.group!r} has nothing left from before: nothing {_waits(done)}.")
             continue
         _print_group(each, done=done)
     if not groups:
-        click.echo("The queue has no group that could wait for anything.")
+        output.say("The queue has no group that could wait for anything.")
 
 
 def _print_group(plan: GroupPlan, *, done: bool) -> None:
     from rich.text import Text
 
-    click.echo(
+    output.say(
         f"Group {plan.group!r} has {output.plural(plan.messages, 'message')} from before the change to acknowledge in "
         f"{output.plural(len(plan.drains), 'partition')}:"
     )
@@ -140,17 +138,17 @@ def _print_group(plan: GroupPlan, *, done: bool) -> None:
     for others, partitions in list(together.items())[:MOST_SHOWN]:
         one = len(partitions) == 1
         verb = ("waits" if one else "wait") if done else "would wait"
-        click.echo(f"What comes to {_named(partitions)} {verb} for {_named(others)}.")
+        output.say(f"What comes to {_named(partitions)} {verb} for {_named(others)}.")
     if len(together) > MOST_SHOWN:
-        click.echo(f"… and {output.plural(len(together) - MOST_SHOWN, 'more line')}: --json shows all")
+        output.say(f"… and {output.plural(len(together) - MOST_SHOWN, 'more line')}: --json shows all")
     if plan.unread:
-        click.echo(f"! The checkpoint of {_named(plan.unread)} cannot be read: counted from where the group begins.")
+        output.say(f"! The checkpoint of {_named(plan.unread)} cannot be read: counted from where the group begins.")
 
 
 def _print_table(columns: Sequence[tuple[str, str]], lines: Sequence[Sequence[Text]], of: int) -> None:
     output.print_table(columns, lines)
     if of > len(lines):
-        click.echo(f"… and {output.plural(of - len(lines), 'more partition')}: --json shows all")
+        output.say(f"… and {output.plural(of - len(lines), 'more partition')}: --json shows all")
 
 
 def _waits(done: bool) -> str:

@@ -45,12 +45,12 @@ def status(target: Target, name: str, group: str, watch: bool, as_json: bool) ->
             except Unavailable as error:
                 if not watch:
                     raise
-                click.echo(f"partq: {error}", err=True)
+                output.say(f"partq: {error}", err=True)
             if not watch:
                 return
             time.sleep(WATCH_S)
             if not as_json and not sys.stdout.isatty():
-                click.echo()
+                output.say()
 
 
 def _show(view: GroupView, *, as_json: bool, clear: bool) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from partq_spark.cli import output
 from partq_spark.cli.output import Json
 from partq_spark.flow.model import PartitionStatus
@@ -103,11 +101,11 @@ def print_group(view: GroupView) -> None:
         ]
     )
     for note in view.notes:
-        click.echo(f"! {note}")
+        output.say(f"! {note}")
     if view.flows:
-        click.echo()
+        output.say()
         _print_flows(view.flows)
-    click.echo()
+    output.say()
     _print_partitions(view.partitions)
 
 
@@ -128,12 +126,12 @@ def _print_flows(flows: Sequence[FlowView]) -> None:
         )
     output.print_table((("flow", "<"), ("state", "<"), ("partitions", "*"), ("last seen", ">")), rows)
     if len(flows) > MOST_SHOWN:
-        click.echo(f"… and {output.plural(len(flows) - MOST_SHOWN, 'more flow')}: --json shows all")
-    notes = [f"flow {each.flow}: {output.printable(each.note)}" for each in flows if each.note]
+        output.say(f"… and {output.plural(len(flows) - MOST_SHOWN, 'more flow')}: --json shows all")
+    notes = [f"flow {each.flow}: {each.note}" for each in flows if each.note]
     if notes:
-        click.echo()
+        output.say()
     for note in notes[:MOST_SHOWN]:
-        click.echo(note)
+        output.say(note)
 
 
 def _print_partitions(partitions: Sequence[PartitionView]) -> None:
@@ -160,7 +158,7 @@ def _print_partitions(partitions: Sequence[PartitionView]) -> None:
         )
     output.print_table(columns, rows)
     if len(partitions) > MOST_SHOWN:
-        click.echo(f"… and {output.plural(len(partitions) - MOST_SHOWN, 'more partition')}: --json shows all")
+        output.say(f"… and {output.plural(len(partitions) - MOST_SHOWN, 'more partition')}: --json shows all")
     _print_reasons(partitions)
 
 
@@ -171,9 +169,9 @@ def _print_reasons(partitions: Sequence[PartitionView]) -> None:
         if each.reason:
             reasons.setdefault(each.reason, []).append(each.partition)
     if reasons:
-        click.echo()
+        output.say()
     for reason, numbers in list(reasons.items())[:MOST_SHOWN]:
-        click.echo(f"partition{'' if len(numbers) == 1 else 's'} {ranges(numbers)}: {reason}")
+        output.say(f"partition{'' if len(numbers) == 1 else 's'} {ranges(numbers)}: {reason}")
 
 
 def ranges(partitions: Sequence[int]) -> str:

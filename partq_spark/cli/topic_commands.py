@@ -71,9 +71,8 @@ def unsubscribe(target: Target, name: str, wanted: tuple[str, ...], as_json: boo
 
 def _say(queue: object, wanted: tuple[str, ...], changed: tuple[str, ...], done: str, nothing: str) -> None:
     for each in dict.fromkeys(wanted):
-        shown = output.printable(each)
-        click.echo(
-            f"Q{str(queue)[1:]} {done.format(shown) if each in changed else f'{nothing.format(shown)}: nothing to do'}."
+        output.say(
+            f"Q{str(queue)[1:]} {done.format(each) if each in changed else f'{nothing.format(each)}: nothing to do'}."
         )
 
 
@@ -96,13 +95,13 @@ def subscriptions(target: Target, name: str | None, topic: str | None, as_json: 
         return
     width = max(map(len, found), default=0)
     for each in found:
-        for subscription in map(output.printable, found[each]):
-            click.echo(f"{each.ljust(width)}  {subscription}" if name is None else subscription)
+        for subscription in found[each]:
+            output.say(f"{each.ljust(width)}  {subscription}" if name is None else subscription)
     if not any(found.values()):
         who = f"queue {name!r}" if name is not None else f"no queue of namespace {target.namespace!r}"
-        what = "anything by its topic" if topic is None else output.printable(topic)
+        what = "anything by its topic" if topic is None else topic
         says = f"{who} does not attract {what}" if name is not None else f"{who} attracts {what}"
-        click.echo(f"{says[0].upper()}{says[1:]}. Let one: partq queue subscribe NAME SUBSCRIPTION")
+        output.say(f"{says[0].upper()}{says[1:]}. Let one: partq queue subscribe NAME SUBSCRIPTION")
 
 
 def _subscriptions(target: Target, name: str | None) -> dict[str, tuple[str, ...]]:

@@ -6,12 +6,12 @@ password, query, fragment) is refused and never repeated in the message, because
 
 from __future__ import annotations
 
-import os.path
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_to_bytes
 
 from partq_spark.errors import Invalid
 from partq_spark.objects.names import check_prefix
@@ -30,7 +30,8 @@ class LocalUrl:
     folder: str
 
     def __str__(self) -> str:
-        return "file://" + quote(self.folder, safe="/~!$'()*,:@=+&")
+        # A name that is not UTF-8 is written byte by byte, so that messages can show it; `parse_url` refuses it.
+        return "file://" + quote(os.fsencode(self.folder), safe="/~!$'()*,:@=+&")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +47,10 @@ class AzureUrl:
 
 def parse_url(url: str) -> LocalUrl | AzureUrl:
     """The parts of a store URL. Raises `Invalid`, which shows what is allowed, for anything else."""
+    try:
+        url.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"store is not UTF-8 (not shown here, it may hold a secret): use {ALLOWED}") from None
     match = _SCHEME.fullmatch(url.strip())
     if match is None:
         _refuse_path(url)
@@ -76,7 +81,12 @@ def _local(rest: str) -> LocalUrl:
                 f" file:///{authority}{slash}{path}"
             )
         rest = slash + path
-    folder = unquote(rest)
+    try:
+        folder = unquote_to_bytes(rest).decode()
+    except UnicodeDecodeError:  # two such names would be one to whatever shows them, and Spark could hold neither
+        raise Invalid(
+            f"store file://{rest} names a directory that is not UTF-8: rename it, or link to it by another name"
+        ) from None
     if "\0" in folder:
         raise Invalid(f"store file: with the path {folder!r} is not a directory's name: remove the zero character")
     if not folder.startswith("/"):

@@ -57,3 +57,11 @@ def test_lines_of_libraries_come_in_the_same_form() -> None:
     logger.warning("the store %s is tried again", "file:///x")
     found = json.loads(stream.getvalue())
     assert (found["event"], found["message"]) == ("library", "the store file:///x is tried again")
+
+
+def test_no_line_steers_a_terminal() -> None:
+    for value in ("\x1b[31mred", "\x9b31m", "a\u202eb", "two words\x1b]0;title\x07"):
+        for form in ("text", "json"):
+            stream = io.StringIO()
+            Lines(stream, form=form)("info", "event", flow=value)
+            assert stream.getvalue().rstrip("\n").isprintable()

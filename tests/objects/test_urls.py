@@ -25,6 +25,7 @@ from partq_spark.objects.local import LocalStore
         ("file:///my%20data/100%25", "file:///my%20data/100%25"),
         ("file:///what%3F", "file:///what%3F"),
         ("file:////double", "file:///double"),
+        ("file:///%EF%BF%BD", "file:///%EF%BF%BD"),
         ("azure://queues", "azure://queues"),
         ("azure://queues/", "azure://queues"),
         ("azure://my-queues-1/team/a_b=c/", "azure://my-queues-1/team/a_b=c"),
@@ -51,6 +52,11 @@ def test_a_store_has_one_url(url: str, canonical: str) -> None:
         ("file://data/partq", "file:///data/partq"),
         ("file:///", "file:///absolute/dir"),
         ("file:///a%00b", "zero"),
+        ("file:///x/%FF", "file:///x/%FF names a directory that is not UTF-8"),
+        ("file:///x/%FE", "file:///x/%FE names a directory that is not UTF-8"),
+        ("file:///x/%ED%B3%BF", "not UTF-8"),
+        ("file:///x/\udcff", "not UTF-8"),
+        ("/x/\udcff", "not UTF-8"),
         ("azure:queues", "azure://container/prefix"),
         ("azure://", "azure://container/prefix"),
         ("azure://ab", "3 to 63"),
@@ -131,6 +137,14 @@ def test_azure_without_its_packages_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, "partq_spark.objects.azure", raising=False)
     with pytest.raises(Invalid, match=r"azure://queues.*pip install partq\[azure\]"):
         open_store("azure://queues")
+
+
+def test_a_directory_that_is_not_utf_8_is_shown_byte_by_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "\udcff"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(Invalid, match=r"write file:///.*/%FF/relative"):
+        open_store("relative")
 
 
 def test_opening_a_local_store_imports_no_sdk(tmp_path: Path) -> None:

@@ -1,0 +1,142 @@
+"""No text of a store, a file or an argument steers the terminal, wherever a command shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from partq_spark.log import subscriptions
+from partq_spark.log.queue import Queue
+from partq_spark.objects import open_store
+from tests.cli.conftest import Partq, json_lines, written
+
+EVIL = "\x1b]0;title\x07\x9b31m\u202e"
+"""A title, a colour by the one character that begins as two do, and what turns the direction of writing."""
+
+
+def _harmless(text: str) -> bool:
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+def test_subscriptions_of_others(orders: Partq) -> None:
+    subscriptions.subscribe(Queue(open_store(orders.url), "default", "orders"), f"a/{EVIL}")
+    for arguments_ in (("describe", "orders"), ("subscriptions",), ("subscriptions", "orders")):
+        shown = orders("queue", *arguments_).stdout
+        assert "\\x1b]0;title" in shown
+        assert _harmless(shown)
+        as_json = orders("queue", *arguments_, "--json").stdout
+        assert _harmless(as_json)
+        assert f"a/{EVIL}" in json.loads(as_json).get("subscriptions", ()) if arguments_[1:] else True
+
+
+def test_messages(orders: Partq) -> None:
+    row = {"key": EVIL, "value": f"v{EVIL}", "headers": {f"h{EVIL}": f"w{EVIL}"}}
+    orders("publish", "orders", stdin=json_lines([row]))
+    assert _harmless(orders("browse", "orders").stdout)
+    assert _harmless(orders("browse", "orders", "--json").stdout)
+    (message,) = orders.browse("orders")
+    assert (message["key"], message["value"]) == (EVIL, f"v{EVIL}")
+    again = orders("browse", "orders", "--json").stdout
+    orders("publish", "orders", stdin=again)
+    assert [key for key, _ in orders.messages("orders")] == [EVIL, EVIL]
+
+
+def test_columns_of_a_file(orders: Partq, tmp_path: Path) -> None:
+    table = written(tmp_path / "table.csv", f"a{EVIL},b\n1,2\n")
+    failed = orders("publish", "orders", "--file", table, "--key-column", "c", code=1)
+    assert "has no column 'c'" in failed.stderr
+    assert _harmless(failed.stderr)
+    twice = written(tmp_path / "twice.csv", f"a{EVIL},a{EVIL}\n1,2\n")
+    assert _harmless(orders("publish", "orders", "--file", twice, code=1).stderr)
+    done = orders("publish", "orders", "--file", table, "--key-column", f"a{EVIL}").stdout
+    assert "Published 1 message" in done
+    assert _harmless(done)
+
+
+def test_names_of_files(orders: Partq, tmp_path: Path) -> None:
+    named = written(tmp_path / f"{EVIL}.jsonl", '{"value": "x"}\n')
+    assert _harmless(orders("publish", "orders", "--file", named).stdout)
+    assert _harmless(orders("publish", "orders", "--file", tmp_path / f"{EVIL}.none", code=2).stderr)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (f"{EVIL}",),
+        ("queue", f"{EVIL}"),
+        ("queue", "list", f"--{EVIL}"),
+        ("queue", "list", f"{EVIL}"),
+        ("queue", "describe", f"{EVIL}"),
+        ("queue", "create", "a", "--partitions", f"{EVIL}"),
+        ("queue", "create", "a", "--partitions", "1", "--access-type", f"{EVIL}"),
+        ("queue", "list", "--store", f"file:///x/{EVIL}?"),
+        ("queue", "list", "--store", f"{EVIL}"),
+        ("browse", "orders", "--from", f"{EVIL}"),
+        ("publish", "orders", "--publish-id", f"{EVIL}"),
+        ("publish", "--topic", f"{EVIL}*"),
+        ("status", "orders", "--group", "g", "--ownership", f"redis://{EVIL}"),
+    ],
+)
+def test_wrong_use_is_told_without_what_was_typed(orders: Partq, words: tuple[str, ...]) -> None:
+    failed = orders(*words, code=2)
+    assert failed.stdout == ""
+    assert "Error: " in failed.stderr
+    assert _harmless(failed.stderr)
+
+
+def test_a_trace(orders: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError(EVIL)
+
+    monkeypatch.setattr("partq_spark.log.admin.list_queues", broken)
+    failed = orders("queue", "list", code=1, PARTQ_DEBUG="1")
+    assert "Traceback" in failed.stderr
+    assert _harmless(failed.stderr)
+
+
+def test_lines_of_the_log_on_a_terminal(tmp_path: Path) -> None:
+    """What a store says of its objects while a command runs, on a real terminal."""
+    store = tmp_path / f"store{EVIL[:-1]}"
+    program = (
+        "import sys, logging\n"
+        "from partq_spark.cli import arguments\n"
+        "from partq_spark.objects.urls import LocalUrl\n"
+        "target = arguments.Target(url=str(LocalUrl(folder=sys.argv[1])), namespace='default', ownership='none',"
+        " retry_timeout_s=0.0)\n"
+        "with target.store():\n"
+        "    logging.getLogger('partq.objects').warning('%s was not swept', sys.argv[1])\n"
+    )
+    ours, theirs = pty.openpty()
+    try:
+        subprocess.run([sys.executable, "-c", program, str(store)], stderr=theirs, check=True, timeout=60)
+        said = os.read(ours, 4096).decode().replace("\r\n", "\n")
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert "was not swept" in said
+    assert _harmless(said)
+
+
+def test_an_argument_that_is_not_utf_8(orders: Partq) -> None:
+    command = [
+        os.fsencode(sys.executable),
+        b"-m",
+        b"partq_spark",
+        b"publish",
+        b"orders",
+        b"--store",
+        orders.url.encode(),
+    ]
+    for option, words in ((b"--publish-id", b"is not allowed"), (b"--topic", b"valid UTF-8")):
+        given = [option, b"night\xff"]
+        done = subprocess.run([*command, *given], input=b"", capture_output=True, check=False, timeout=60)
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert b"night\\udcff" in done.stderr
+        assert b"Traceback" not in done.stderr
