@@ -212,20 +212,17 @@ class AzureStore:
             results_per_page=self._page_size,
             raw_response_hook=note_time,
         )
-        # In accounts with a hierarchical namespace the service also lists folders, as empty blobs with this mark.
-        objects = (
-            blob
-            for blob in self._each(iter(blobs), prefix)
-            if "hdi_isfolder" not in (blob.metadata or {}) and is_name(blob.name[len(self._base) :])
-        )
+        base_chars = len(self._base)
         return (
             ObjectInfo(
-                name=blob.name[len(self._base) :],
+                name=blob.name[base_chars:],
                 size_bytes=blob.size,
                 age_s=max(0.0, (now[0] - blob.last_modified).total_seconds()),
                 metadata=dict(blob.metadata or {}) if blob.size == 0 else {},
             )
-            for blob in objects
+            for blob in self._each(iter(blobs), prefix)
+            # In accounts with a hierarchical namespace the service also lists folders, as empty blobs with this mark.
+            if "hdi_isfolder" not in (blob.metadata or {}) and is_name(blob.name[base_chars:])
         )
 
     def list_folders(self, prefix: str) -> Iterator[str]:

@@ -202,13 +202,14 @@ def test_json_reports_are_complete(orders: Partq, tmp_path: Path) -> None:
 def test_what_lines_hold_is_taken_in_chunks_of_bounded_bytes(tmp_path: Path, part: str) -> None:
     """Some 10 MB of each, in lines that are otherwise small: no part of a message is left out of the count."""
     long = "x" * 20_000
-    row: dict[str, Any] = {
+    rows: dict[str, dict[str, Any]] = {
         "header keys": {"value": "v", "headers": [{"key": long, "value": None}]},
         "headers without anything": {"value": "v", "headers": [{"key": None, "value": None}] * 200},
         "keys": {"value": "v", "key": long},
         "values": {"value": long},
         "header values": {"value": "v", "headers": {"h": long}},
-    }[part]
+    }
+    row = rows[part]
     file = written(tmp_path / "in.jsonl", json_lines([row] * 500))
     with open_source(str(file), key_column=None, whole_rows=False, max_message_bytes=10_000_000) as source:
         chunks = [chunk.batch.num_rows for chunk in source.chunks()]
