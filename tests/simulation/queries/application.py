@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
-from partq_spark.acknowledge import InHand
+from partq_spark.acknowledge import Acknowledger, Held, InHand, KeySequences
 from partq_spark.errors import Invalid, Unavailable
 from partq_spark.notify import Line
 from tests.simulation.history import History
@@ -35,6 +36,7 @@ class Memory:
     process: str = ""
     messages: dict[Message, int] = field(default_factory=dict)  # when their batch was planned
     hand: InHand | None = None
+    sequences: KeySequences | None = None
     losses: Counter[int] = field(default_factory=Counter)  # how often each partition was forgotten
 
     def forget(self, partition: int) -> None:
@@ -44,18 +46,65 @@ class Memory:
 
 
 class _Line:
-    """The way to the reader process that the query has now."""
+    """The way to the reader process that the query has now. What is acknowledged on it is told to the judge."""
 
     def __init__(self, ours: OurCode, source: int) -> None:
         self._ours = ours
         self._source = source
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        if message["do"] == "acknowledge":
+            return self._acknowledge(message)
+        return self._asked(message)
+
+    def _asked(self, message: dict[str, Any]) -> dict[str, Any]:
         scheduler = self._ours.execution.process.scheduler
         scheduler.sleep_us(WAY_US)
         answer = self._ours.reader(self._source).answer(message)
         scheduler.sleep_us(WAY_US)
         return answer
+
+    def _acknowledge(self, message: dict[str, Any]) -> dict[str, Any]:
+        """What is remembered below these offsets is done; what is refused is forgotten: it comes again."""
+        ours, memory = self._ours, self._ours.memory(self._source)
+        group = ours.reader(self._source).source.group
+        ends = {int(p): int(offset) for p, (_, offset) in message["p"].items()}
+        said = {
+            each: at_us
+            for each, at_us in memory.messages.items()
+            if message["process"] == memory.process and each.offset < ends.get(each.partition, 0)
+        }
+        new = ours.judge.acknowledging(group, said)
+        ours.note(f"acknowledges {ends} by {message['process']}")
+        try:
+            answer = self._asked(message)
+        except (Unavailable, Invalid) as error:
+            ours.note(f"acknowledges in vain: {error}")
+            ours.counts["acknowledged in vain"] += 1
+            raise
+        refused = ends.keys() - set(answer["still"])
+        if refused:
+            ours.counts["acknowledgements refused"] += 1
+            ours.note(f"is refused {sorted(refused)}")
+        ours.judge.refused(group, {each for each in new if each.partition in refused})
+        for each in said:
+            memory.messages.pop(each, None)
+        return answer
+
+
+class _Asker:
+    """For `KeySequences`: an `Acknowledger` of one source."""
+
+    def __init__(self, ours: OurCode, source: int) -> None:
+        self._ours = ours
+        self._source = source
+
+    def in_hand(self) -> InHand:
+        """What the flow has, now."""
+        line = _Line(self._ours, self._source)
+        answer = line.ask({"do": "in_hand", "after": -1})
+        partitions = {int(p): Held(*map(int, held)) for p, held in answer["p"].items()}
+        return InHand(cast(Line, line), str(answer["process"]), partitions, frozenset(map(int, answer["lost"])))
 
 
 @dataclass(slots=True)
@@ -69,7 +118,7 @@ class OurCode:
     rng: random.Random
     counts: Counter[str]
     execution: Execution = field(init=False)
-    memories: dict[int, Memory] = field(default_factory=dict)
+    _memories: dict[int, Memory] = field(default_factory=dict)
 
     def reader(self, source: int) -> Reader:
         """The reader process of a source, as it is now."""
@@ -112,19 +161,34 @@ class OurCode:
         while True:
             self.execution.process.scheduler.sleep_us(SECOND_US)
             for number in range(len(self.execution.readers)) if self.weather.calm else ():
-                if self._is_by_hand(number) and self._memory(number).messages:
+                if self._is_by_hand(number) and self.memory(number).messages:
                     try:
                         self._begin(number)
                     except QueryFailed:
                         continue
+                    self._complete_all(self.memory(number))
                     self._acknowledge(number)
 
     def _handle(self, planned: Planned, rows: Sequence[Row]) -> None:
         self.judge.handled(planned, rows)
-        if self._is_by_hand(planned.identity.source):
-            memory = self._memory(planned.identity.source)
-            lost = memory.hand.lost if memory.hand is not None else frozenset()
-            memory.messages |= {row.message: planned.asked_us for row in rows if row.partition not in lost}
+        if not self._is_by_hand(planned.identity.source):
+            return
+        memory = self.memory(planned.identity.source)
+        lost = memory.hand.lost if memory.hand is not None else frozenset()
+        memory.messages |= {row.message: planned.asked_us for row in rows if row.partition not in lost}
+        if memory.sequences is not None:
+            for row in rows:
+                key = self.rng.randrange(3)
+                memory.sequences.seen(row.partition, row.offset, key)
+                if self.rng.random() < 0.7:
+                    memory.sequences.complete(row.partition, key)
+
+    def _complete_all(self, memory: Memory) -> None:
+        """In the end every sequence is complete."""
+        if memory.sequences is not None:
+            for partition in {each.partition for each in memory.messages}:
+                for key in memory.sequences.open_keys(partition):
+                    memory.sequences.complete(partition, key)
 
     def _fail(self, how: str) -> None:
         self.counts["handling fails"] += 1
@@ -143,97 +207,78 @@ class OurCode:
 
     # --- acknowledging by hand ----------------------------------------------------------------------------------------
 
+    def note(self, text: str) -> None:
+        """For the history."""
+        self.history.note(f"{self.execution.now_us} {self.execution.process.name} {text}")
+
     def _is_by_hand(self, source: int) -> bool:
         group = self.reader(source).options.group
         return group is not None and group.by_hand
 
-    def _memory(self, source: int) -> Memory:
-        return self.memories.setdefault(source, Memory())
+    def memory(self, source: int) -> Memory:
+        """Of one source."""
+        found = self._memories.get(source)
+        if found is None:
+            found = self._memories[source] = Memory()
+            if self.plan.style == "sequences":
+                found.sequences = KeySequences(cast(Acknowledger, _Asker(self, source)))
+        return found
 
     def _begin(self, source: int) -> None:
         """Ask what is in hand, and forget what is lost."""
-        memory = self._memory(source)
+        memory = self.memory(source)
         try:
-            answer = _Line(self, source).ask({"do": "in_hand", "after": -1})
+            if memory.sequences is not None:
+                for partition in sorted(memory.sequences.begin()):
+                    memory.forget(partition)
+            hand = _Asker(self, source).in_hand()
         except Unavailable as error:
             raise QueryFailed(f"in_hand: {error}") from error
-        hand = self._hand(source, answer)
-        if hand.process != memory.process:
-            for partition in {each.partition for each in memory.messages}:
+        former = memory.hand if memory.hand is not None and memory.process == hand.process else None
+        for partition in sorted({each.partition for each in memory.messages}):
+            held = hand.partitions.get(partition)
+            before = former.partitions.get(partition) if former is not None else None
+            if held is None or former is None or (before is not None and before.epoch != held.epoch):
                 memory.forget(partition)
-        for partition in {each.partition for each in memory.messages} - hand.partitions.keys():
-            memory.forget(partition)
-        if memory.hand is not None and memory.process == hand.process:
-            for partition, held in hand.partitions.items():
-                former = memory.hand.partitions.get(partition)
-                if former is not None and former.epoch != held.epoch:
-                    memory.forget(partition)
         memory.process, memory.hand = hand.process, hand
 
-    def _hand(self, source: int, answer: dict[str, Any]) -> InHand:
-        from partq_spark.acknowledge import Held
-
-        partitions = {int(p): Held(*map(int, held)) for p, held in answer["p"].items()}
-        line = cast(Line, _Line(self, source))
-        return InHand(line, str(answer["process"]), partitions, frozenset(map(int, answer["lost"])))
-
     def _acknowledge(self, source: int) -> None:
-        memory = self._memory(source)
+        memory = self.memory(source)
         hand = memory.hand
+        if memory.sequences is not None:
+            self._try(memory.sequences.acknowledge)
+            return
         style = "batch" if self.weather.calm else self.plan.style
         if hand is None or style == "never":
             return
         ends: dict[int, int] = {}
         for message in memory.messages:
-            ends[message.partition] = max(ends.get(message.partition, 0), message.offset + 1)
+            if message.partition in hand.partitions or message.partition in hand.lost:
+                ends[message.partition] = max(ends.get(message.partition, 0), message.offset + 1)
         if style == "batch":
-            self._say(source, hand, ends)
+            self._try(partial(hand.acknowledge, ends))
             return
         for partition in list(ends):  # now and then less, or nothing
             ends[partition] -= self.rng.choice((0, 0, 1, 3))
             if self.rng.random() < 0.3 or ends[partition] <= 0:
                 del ends[partition]
         if self.rng.random() < 0.4:
-            self._say(source, hand, ends)
+            self._try(partial(hand.acknowledge, ends))
             if self.rng.random() < 0.3:
                 self.counts["acknowledged again"] += 1
-                self._say(source, hand, ends)
-        else:
-            self.counts["acknowledged late"] += 1
-            delay_us = self.rng.randint(0, 8 * SECOND_US)
-            losses = Counter(memory.losses)
-
-            def late() -> None:
-                self._say(source, hand, {p: end for p, end in ends.items() if memory.losses[p] == losses[p]})
-
-            self.execution.process.spawn("acknowledges", late, delay_us)
-
-    def _say(self, source: int, hand: InHand, ends: dict[int, int]) -> None:
-        """Acknowledge: what is remembered below these offsets is done."""
-        memory = self._memory(source)
-        group = self.reader(source).source.group
-        ends = {p: end for p, end in ends.items() if p in hand.partitions or p in hand.lost}
-        if not ends:
+                self._try(partial(hand.acknowledge, ends))
             return
-        said = {
-            each: at_us
-            for each, at_us in memory.messages.items()
-            if hand.process == memory.process and each.offset < ends.get(each.partition, 0)
-        }
-        new = self.judge.acknowledging(group, said)
-        self.history.note(
-            f"{self.execution.now_us} {self.execution.process.name} acknowledges {ends} by {hand.process}"
-        )
+        self.counts["acknowledged late"] += 1
+        losses = Counter(memory.losses)
+
+        def late() -> None:
+            left = {p: end for p, end in ends.items() if memory.losses[p] == losses[p]}
+            self._try(partial(hand.acknowledge, left))
+
+        self.execution.process.spawn("acknowledges", late, self.rng.randint(0, 8 * SECOND_US))
+
+    def _try(self, acknowledge: Callable[[], object]) -> None:
         try:
-            still = hand.acknowledge(ends)
+            acknowledge()
         except (Unavailable, Invalid) as error:
-            self.history.note(f"{self.execution.now_us} {self.execution.process.name}: {error}")
-            self.counts["acknowledged in vain"] += 1
-            return
-        refused = set(ends) - still
-        if refused:
-            self.counts["acknowledgements refused"] += 1
-            self.history.note(f"{self.execution.now_us} {self.execution.process.name} is refused {sorted(refused)}")
-        self.judge.refused(group, {each for each in new if each.partition in refused})
-        for message in list(said):
-            memory.messages.pop(message, None)
+            self.note(f"could not acknowledge: {error}")

@@ -50,7 +50,7 @@ class Identity(NamedTuple):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
     """A batch of one source was planned: `made_us` is when Spark asked for its end, `asked_us` when it asked for its
-    partitions, `planned_us` when it had them.
+    partitions, `planned_us` when it had them. `alone`: by a flow that takes the group to be its own.
     """
 
     identity: Identity
@@ -60,6 +60,7 @@ class Planned:
     asked_us: int
     planned_us: int
     rows: tuple[Row, ...]
+    alone: bool = False
 
 
 class _Fence(NamedTuple):
@@ -83,7 +84,6 @@ class Group:
     """What is known of one consumer group. `by_hand`: nothing is dealt with but by the application's word."""
 
     name: str
-    shared: bool
     keeps: bool
     start: dict[int, int] = field(default_factory=dict)
     fences: dict[int, list[_Fence]] = field(default_factory=lambda: defaultdict(list))
@@ -104,6 +104,7 @@ class Judge:
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
+        self.former: list[Group] = []  # that were removed, and whose queries are still to go on
         self.ends: list[int] = []
         self._earlier: dict[Message, tuple[Message, ...]] = {}  # of its key, the last one in each other partition
         self._last: dict[int, dict[int, Message]] = defaultdict(dict)
@@ -127,6 +128,18 @@ class Judge:
     def made(self, name: str, start: Sequence[int]) -> None:
         """The group is in the head, beginning there."""
         self.groups[name].start = dict(enumerate(start))
+
+    def removed(self, name: str) -> None:
+        """Somebody has removed the group. What its queries had not done they still have to do: it may not be skipped
+        in silence, unless `begun_anew`.
+        """
+        group = self.groups[name]
+        self.former.append(group)
+        self.groups[name] = Group(name, group.keeps)
+
+    def begun_anew(self, name: str) -> None:
+        """Whoever runs the queries was told, and lets them begin anew."""
+        self.former = [group for group in self.former if group.name != name]
 
     def rewinding(self, at_us: int, name: str, partition: int, to: int) -> None:
         """Somebody takes a partition back: what is dealt with from there on is to be dealt with again."""
@@ -184,7 +197,7 @@ class Judge:
     def _owned(self, group: Group, plan: Planned, row: Row) -> None:
         """HAN-05: the flow had the partition when the batch was planned; alone in its group, when it was made."""
         fences = group.fences[row.partition]
-        since_us = plan.asked_us if group.shared else plan.made_us
+        since_us = plan.made_us if plan.alone else plan.asked_us
         for number, fence in enumerate(fences):
             until_us = fences[number + 1].at_us if number + 1 < len(fences) else None
             mine = fence.epoch == row.epoch and fence.flow == plan.flow
@@ -263,17 +276,30 @@ class Judge:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
+    def amount(self) -> int:
+        """How much is left to do, for whoever looks whether it becomes less."""
+        return sum(
+            sum(end - group.begins(p) for p, end in enumerate(self.ends)) - len(group.done)
+            + sum(end - group.offsets.get(p, group.begins(p)) for p, end in enumerate(self.ends) if group.keeps)
+            for group in self.groups.values()
+        )  # fmt: skip
+
     def backlog(self) -> str:
         """What is left to do; empty: nothing."""
         for group in self.groups.values():
+            done = group.done
             for partition, end in enumerate(self.ends):
                 begin = group.begins(partition)
-                left = [each for each in range(begin, end) if Message(partition, each) not in group.done]
+                for former in self.former:
+                    if former.name == group.name:
+                        done = done | former.done
+                        begin = min(begin, former.begins(partition))
+                left = [each for each in range(begin, end) if Message(partition, each) not in done]
                 if left:
                     return (
                         f"nobody is done with {left[:8]} of partition {partition} of {group.name}, which ends at {end}"
                     )
-                if group.keeps and group.offsets.get(partition, begin) != end:
+                if group.keeps and group.offsets.get(partition, group.begins(partition)) != end:
                     return (
                         f"the checkpoint of partition {partition} of {group.name}, which ends at {end}, is at "
                         f"{group.offsets.get(partition)}"

@@ -67,7 +67,7 @@ class Plan:
     partitions: int
     groups: tuple[GroupPlan, ...]
     queries: tuple[QueryPlan, ...]
-    accidents: tuple[tuple[int, str, int], ...]  # when, what, to which query
+    accidents: tuple[tuple[int, str, int], ...]  # when, what, to which query or group
     rebalance_delay_s: float
     handoff_s: float
     session_timeout_s: float
@@ -85,7 +85,9 @@ class Plan:
         rng = random.Random(f"queries {seed}")
         kind = KINDS[seed % len(KINDS)]
         calm_us = rng.randint(15, 30) * SECOND_US
-        groups = (MODES[kind],)
+        groups: tuple[GroupPlan, ...] = (MODES[kind],)
+        if rng.random() < 0.15:
+            groups += (replace(MODES[rng.choice(KINDS)], name="audit"),)
         level = rng.choice((0.0, 0.3, 1.0))
         plan = cls(
             seed=seed,
@@ -99,7 +101,7 @@ class Plan:
             session_timeout_s=5.0,
             lease_timeout_s=2.0,
             renewal_s=0.7,
-            coordinators=1 if groups[0].shared else 0,
+            coordinators=rng.choice((1, 1, 1, 2)),
             publish_us=rng.choice((SECOND_US // 2, 2 * SECOND_US)),
             calm_us=calm_us,
             rates=Rates(
@@ -116,7 +118,7 @@ class Plan:
             skewed=rng.random() < 0.5,
         )
         queries = tuple(_query(rng, number, groups, calm_us) for number in range(_count(rng, groups[0])))
-        return replace(plan, queries=queries, accidents=_accidents(rng, queries, calm_us))
+        return replace(plan, queries=queries, accidents=_accidents(rng, groups, queries, calm_us))
 
 
 def _count(rng: random.Random, group: GroupPlan) -> int:
@@ -125,19 +127,22 @@ def _count(rng: random.Random, group: GroupPlan) -> int:
 
 def _query(rng: random.Random, number: int, groups: tuple[GroupPlan, ...], calm_us: int) -> QueryPlan:
     name = f"q{number}"
-    loads = 2 if groups[0].shared and rng.random() < 0.2 else 1
-    sources = tuple(_source(rng, f"{name}-{load}", groups[0]) for load in range(loads))
+    loads = list(groups) if not number else [groups[0]]
+    if groups[0].shared and len(loads) == 1 and rng.random() < 0.2:
+        loads.append(groups[0])
+    sources = tuple(_source(rng, f"{name}-{load}", group) for load, group in enumerate(loads))
+    trigger = rng.choice(("processing", "processing", "processing", "processing", "available", "once"))
     return QueryPlan(
         name=name,
         sources=sources,
-        trigger=rng.choice(("processing", "processing", "processing", "processing", "available", "once")),
+        trigger=trigger,
         interval_us=rng.choice((0, SECOND_US, 3 * SECOND_US)),
         work_us=rng.choice((SECOND_US // 100, SECOND_US // 2, 2 * SECOND_US, 6 * SECOND_US)),
         fails=rng.choice((0.0, 0.1, 0.4)),
         plans_again=rng.choice((0.0, 0.3)),
         replaces=rng.choice((0.0, 0.0, 0.2)),
         listener=rng.random() < 0.4,
-        logs_every=rng.choice((1, 1, 1, 1, 1, 3)),
+        logs_every=rng.choice((1, 1, 1, 1, 1, 3)) if trigger == "processing" else 1,
         style=rng.choice(STYLES),
         begins_us=rng.choice((0, rng.randint(0, calm_us // 2))) if number else 0,
         pause_us=rng.choice((SECOND_US // 2, 3 * SECOND_US, 12 * SECOND_US)),
@@ -146,14 +151,15 @@ def _query(rng: random.Random, number: int, groups: tuple[GroupPlan, ...], calm_
 
 def _source(rng: random.Random, flow: str, group: GroupPlan) -> SourcePlan:
     options = group.options
-    options |= {"startingOffsets": "earliest", "retryTimeout": "20s", "pollInterval": rng.choice(("500ms", "2s"))}
+    options |= {"startingOffsets": rng.choice(("earliest", "earliest", "earliest", "latest")), "retryTimeout": "20s"}
+    options["pollInterval"] = rng.choice(("500ms", "2s"))
     if group.keeps:
         options["checkpointInterval"] = rng.choice(("0s", "1s", "5s"))
     if group.shared:
         options["sessionTimeout"] = "5s"
-        if rng.random() < 0.15:
+        if rng.random() < 0.2:
             options["maxPollInterval"] = "3s"
-    if group.by_hand or rng.random() < 0.3:
+    if group.by_hand or rng.random() < 0.4:
         options["flow"] = flow
     if rng.random() < 0.4:
         options["maxMessagesPerTrigger"] = rng.choice(("2", "5"))
@@ -162,11 +168,16 @@ def _source(rng: random.Random, flow: str, group: GroupPlan) -> SourcePlan:
     return SourcePlan(group=group.name, options=options)
 
 
-def _accidents(rng: random.Random, queries: tuple[QueryPlan, ...], calm_us: int) -> tuple[tuple[int, str, int], ...]:
-    found = [
-        (rng.randint(SECOND_US, calm_us), rng.choice(ACCIDENTS), rng.randrange(len(queries)))
-        for _ in range(rng.choice((0, 1, 2, 4)))
-    ]
+def _accidents(
+    rng: random.Random, groups: tuple[GroupPlan, ...], queries: tuple[QueryPlan, ...], calm_us: int
+) -> tuple[tuple[int, str, int], ...]:
+    found: list[tuple[int, str, int]] = []
+    for _ in range(rng.choice((0, 1, 2, 4))):
+        at_us = rng.randint(SECOND_US, calm_us)
+        if rng.random() < 0.7:
+            found.append((at_us, rng.choice(TO_QUERIES), rng.randrange(len(queries))))
+        else:
+            found.append((at_us, rng.choice(TO_GROUPS), rng.randrange(len(groups))))
     return tuple(sorted(found))
 
 
@@ -179,5 +190,16 @@ MODES: Mapping[str, GroupPlan] = {
     "by hand shared": GroupPlan(name="billing", shared=True, keeps=True, by_hand=True),
 }
 KINDS = tuple(MODES)
-ACCIDENTS = ("kill", "stop", "freeze", "restore")
-STYLES = ("batch", "late", "never")
+TO_QUERIES = (
+    "kill",
+    "kill",
+    "stop",
+    "freeze",
+    "restore",  # it is killed, and starts again on an older copy of its Spark checkpoint
+    "twin",  # it freezes, and is started elsewhere on the same Spark checkpoint
+    "successor",  # another query takes its place, with a Spark checkpoint of its own
+    "ack mode",  # it starts again with the other ackMode
+    "ownership",  # it starts again and has forgotten its ownership
+)
+TO_GROUPS = ("rewind", "resize", "resize", "remove", "lose")
+STYLES = ("batch", "late", "sequences", "never")

@@ -94,6 +94,7 @@ class Execution:
     rng: random.Random
     counts: Counter[str]
     stopping: bool = False
+    abandoned: bool = False  # it froze, and was started elsewhere
     batch: int = 0
     committed: tuple[str, ...] = ()
     available: tuple[str, ...] = ()
@@ -236,6 +237,7 @@ class Batch:
             asked_us=asked_us,
             planned_us=execution.now_us,
             rows=tuple(rows),
+            alone=reader.source.options["ownership"] == "none",
         )
         execution.history.note(f"{execution.now_us} {reader.name} plans batch {execution.batch}: {_outline(rows)}")
         execution.judge.planned(planned)

@@ -7,6 +7,7 @@ What takes effect is told at the stores' own side. A reader is known by the addr
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +21,7 @@ from partq_spark.flow.effects import Effects
 from partq_spark.flow.model import GroupKey
 from partq_spark.flow.stores.api import OwnershipStore
 from partq_spark.log import admin
-from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.model import Entry, Head, QueueConfig, Slice
 from partq_spark.log.queue import Effects as LogEffects
 from partq_spark.log.queue import Queue
 from partq_spark.objects.api import ObjectStore
@@ -38,6 +39,7 @@ from tests.support.faulty import SECOND_US
 
 NAMESPACE = "default"
 LOOK_S = 0.5  # as on Azure
+KEPT_ENTRIES = 8
 
 
 def key_of(group: str) -> GroupKey:
@@ -106,12 +108,52 @@ class TheQueue:
         """One message for each key, into `key % partitions`: the head says so, and nobody reads its segments."""
 
         def published(head: Head) -> Head:
-            following = list(head.next)
-            for key in keys:
-                following[key % head.partitions] += 1
-            return replace(head, next=tuple(following), sequence=head.sequence + 1)
+            counts = Counter(key % head.partitions for key in keys)
+            pieces = tuple(
+                Slice(partition, 0, 0, 100 * count, head.next[partition], count, "0" * 16)
+                for partition, count in sorted(counts.items())
+            )
+            sequence, time_us = head.sequence + 1, head.time_us + 1
+            entries = (*_merged(head.entries), _entry(sequence, time_us, head.layout.generation, pieces))
+            following = tuple(end + counts[partition] for partition, end in enumerate(head.next))
+            return replace(head, next=following, entries=entries, sequence=sequence, time_us=time_us)
 
         self.queue.change(published)
+
+    def resize(self, partitions: int) -> None:
+        """Another partition count."""
+        admin.alter_queue(self.queue, partitions=partitions)
+
+
+def _entry(sequence: int, time_us: int, generation: int, slices: tuple[Slice, ...]) -> Entry:
+    return Entry(
+        sequence=sequence,
+        token=f"t{sequence}",
+        writer=None,
+        batch=0,
+        time_us=time_us,
+        generation=generation,
+        headers=False,
+        segments=("segment",),
+        slices=slices,
+    )
+
+
+def _merged(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """Few entries, so that a head stays small: the oldest become one."""
+    if len(entries) < 2 * KEPT_ENTRIES:
+        return entries
+    old, kept = entries[:-KEPT_ENTRIES], entries[-KEPT_ENTRIES:]
+    begins: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for entry in old:
+        for piece in entry.slices:
+            begins.setdefault(piece.partition, piece.offset)
+            ends[piece.partition] = piece.end
+    slices = tuple(
+        Slice(p, 0, 0, 100 * (ends[p] - begin), begin, ends[p] - begin, "0" * 16) for p, begin in sorted(begins.items())
+    )
+    return (_entry(old[-1].sequence, old[-1].time_us, old[-1].generation, slices), *kept)
 
 
 class GroupHead:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from coordinator.logs import Value
-from partq_spark.errors import Corrupt, Invalid, ObjectMissing, PartqError
+from partq_spark.errors import Corrupt, Fenced, Invalid, ObjectMissing, PartqError
 from partq_spark.flow.effects import Effects
 from partq_spark.log.model import QueueConfig
 from tests.simulation import history as h
@@ -20,9 +21,10 @@ from tests.simulation.coordinators import coordinate
 from tests.simulation.links import Link, Weather
 from tests.simulation.objects import Objects
 from tests.simulation.plan import MOST_DRIFT, MOST_OFFSET_S, Outcome
+from tests.simulation.queries.accidents import Accidents
 from tests.simulation.queries.application import OurCode
 from tests.simulation.queries.judge import Group, Judge
-from tests.simulation.queries.plan import Plan, QueryPlan
+from tests.simulation.queries.plan import Plan, QueryPlan, SourcePlan
 from tests.simulation.queries.reader import Interrupted, Reader, ReaderDied, flow_ownership
 from tests.simulation.queries.spark import Execution, QueryFailed, SparkCheckpoint
 from tests.simulation.queries.stores import GroupHead, TheQueue, TrueStore, key_of, opened_by
@@ -33,7 +35,7 @@ from tests.support.faulty import SECOND_US
 
 MOST_STEPS = 60_000
 LOOK_US = SECOND_US // 2
-SETTLE_US = 90 * SECOND_US
+SETTLE_US = 60 * SECOND_US
 KEYS = 12
 CALM_FAILURES = 4
 
@@ -46,8 +48,23 @@ class Query:
     spark: SparkCheckpoint = field(default_factory=SparkCheckpoint)
     runs: int = 0
     running: list[Execution] = field(default_factory=list)
+    retired: bool = False  # another query has taken its place
+    otherwise: Mapping[str, str | None] = field(default_factory=dict)  # options of its next run; None: left out
+    orphaned: bool = False  # its group was removed
+    held_until_us: int = 0  # somebody keeps it from running
     failures: int = 0  # since all is calm
     last_error: str = ""
+
+    @property
+    def present(self) -> Execution | None:
+        """The run that somebody would look at."""
+        return next((each for each in reversed(self.running) if not each.stopping and not each.abandoned), None)
+
+    def source(self, number: int, *, calm: bool) -> SourcePlan:
+        """A load, with the options of the present run."""
+        source = self.plan.sources[number]
+        options = dict(source.options) if calm else {**source.options, **self.otherwise}
+        return SourcePlan(group=source.group, options={name: each for name, each in options.items() if each})
 
 
 class World:
@@ -63,7 +80,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.weather = Weather(rates=plan.rates, counts=self.counts, note=self.history.note)
         for group in plan.groups:
-            self.judge.groups[group.name] = Group(group.name, group.shared, group.keeps)
+            self.judge.groups[group.name] = Group(group.name, group.keeps)
         self.store = TrueStore(self.scheduler, self._tokens, self.history, self.judge)
         config = QueueConfig(rebalance_delay_s=plan.rebalance_delay_s, max_handoff_time_s=plan.handoff_s)
         self.queue = TheQueue(self.store, self.scheduler, config, plan.partitions)
@@ -75,7 +92,11 @@ class World:
 
     def _look_at_head(self) -> None:
         """It has changed."""
-        for name, group in self.queue.head.groups.items():
+        groups = self.queue.head.groups
+        for name in sorted(self._made - groups.keys()):
+            self._made.remove(name)
+            self.judge.removed(name)
+        for name, group in groups.items():
             if name not in self._made:
                 self._made.add(name)
                 self.judge.made(name, group.start)
@@ -92,16 +113,18 @@ class World:
         """Never the same again."""
         return f"{self._tokens.getrandbits(64):016x}"
 
-    def start_coordinator(self, group: str) -> None:
+    def start_coordinator(self, group: str, number: int) -> None:
         """Begin a coordinator process of a group, which is started again whenever it dies."""
         origin_s, rate = self._clock()
-        process = self.scheduler.process(f"c-{group}", origin_s=origin_s, rate=rate)
+        process = self.scheduler.process(f"c{number}-{group}", origin_s=origin_s, rate=rate)
         effects = Effects(now_s=process.now_s, sleep=process.sleep, uniform=self.rng.uniform, token=self.token)
         link = Link(process, self.weather)
 
         def killed() -> None:
             self.counts["coordinator restarts"] += 1
-            self.scheduler.push(partial(self.start_coordinator, group), self.rng.randint(SECOND_US, 5 * SECOND_US))
+            self.scheduler.push(
+                partial(self.start_coordinator, group, number), self.rng.randint(SECOND_US, 5 * SECOND_US)
+            )
 
         def log(level: str, event: str, /, **facts: Value) -> None:
             if self.history.keep:
@@ -138,7 +161,7 @@ class World:
         self.readers[f"file:///sim/{number}"] = reader = Reader(
             f"{process.name}/{source}.{number}",
             number,
-            query.plan.sources[source],
+            query.source(source, calm=self.weather.calm),
             scheduler=self.scheduler,
             weather=self.weather,
             store=self.store,
@@ -154,9 +177,18 @@ class World:
 
     # --- queries ------------------------------------------------------------------------------------------------------
 
+    def add(self, plan: QueryPlan, delay_us: int) -> None:
+        """A query more."""
+        query = Query(plan)
+        self.queries.append(query)
+        self.scheduler.push(partial(self.start, query), delay_us)
+
     def start(self, query: Query) -> None:
         """Begin a run of a query, unless somebody else has."""
-        if any(not execution.stopping for execution in query.running):
+        if query.present is not None or query.retired:
+            return
+        if (wait_us := query.held_until_us - self.scheduler.now_us) > 0:
+            self.scheduler.push(partial(self.start, query), wait_us)
             return
         query.runs += 1
         origin_s, rate = self._clock()
@@ -190,9 +222,8 @@ class World:
             self.counts["query stops"] += 1
         except (PartqError, QueryFailed, ReaderDied) as failed:
             error = failed
-        execution.stopping = True
+        self.interrupt(execution)
         for reader in execution.readers:
-            reader.interrupted = True
             if reader.alive:
                 reader.stop()
         self._ended(query, execution, error)
@@ -218,29 +249,17 @@ class World:
                 query.failures += 1
                 query.last_error = f"{type(error).__name__}: {error}"
                 demand(query.failures <= CALM_FAILURES, f"{query.plan.name} fails for ever:", query.last_error)
+            if query.orphaned and isinstance(error, Invalid | Fenced):
+                self.counts["begun anew"] += 1
+                query.spark, query.orphaned = SparkCheckpoint(), False
+                for source in query.plan.sources:
+                    self.judge.begun_anew(source.group)
+        query.otherwise = {}
         pause_us = SECOND_US if self.weather.calm else int(query.plan.pause_us * (0.5 + self.rng.random()))
         self.scheduler.push(partial(self.start, query), pause_us)
 
-    # --- accidents ----------------------------------------------------------------------------------------------------
-
-    def accident(self, what: str, query: Query) -> None:
-        """Something befalls the query's present run."""
-        execution = query.running[-1] if query.running else None
-        if execution is None or execution.stopping:
-            return
-        self.counts[what] += 1
-        self.history.note(f"{self.scheduler.now_us} {what} {execution.process.name}")
-        match what:
-            case "stop":
-                self._interrupt(execution)
-            case "freeze":
-                execution.readers[0].freeze(self.rng.randint(SECOND_US, 12 * SECOND_US))
-            case _:
-                self.scheduler.kill(execution.process)
-        if what == "restore":
-            query.spark.restore(self.rng.randint(1, 8))
-
-    def _interrupt(self, execution: Execution) -> None:
+    def interrupt(self, execution: Execution) -> None:
+        """Spark's SIGTERM: it ends in good order, as soon as it notices."""
         execution.stopping = True
         for reader in execution.readers:
             reader.interrupted = True
@@ -269,12 +288,15 @@ class World:
         """
         plan, scheduler = self.plan, self.scheduler
         for group in plan.groups:
-            if group.shared:
-                scheduler.push(partial(self.start_coordinator, group.name), self.rng.randrange(SECOND_US))
+            for number in range(plan.coordinators) if group.shared else ():
+                scheduler.push(partial(self.start_coordinator, group.name, number), self.rng.randrange(SECOND_US))
         for query in self.queries:
             scheduler.push(partial(self.start, query), query.plan.begins_us)
+        accidents = Accidents(self)
+        if any(what == "lose" for _, what, _ in plan.accidents):
+            accidents.remember()
         for at_us, what, number in plan.accidents:
-            scheduler.push(partial(self.accident, what, self.queries[number]), at_us)
+            scheduler.push(partial(accidents.happen, what, number), at_us)
         scheduler.push(self.calm, plan.calm_us)
         self.publish()
         with opened_by(self.readers.__getitem__, self.rng):
@@ -294,14 +316,22 @@ class World:
         )
 
     def _settle(self) -> None:
-        until_us = self.scheduler.now_us + SETTLE_US
-        while (left := self._left()) and self.scheduler.now_us < until_us:
+        """It need not be quick, but it has to go on."""
+        least, since_us = None, self.scheduler.now_us
+        while left := self._left():
+            amount = self.judge.amount()
+            if least is None or amount < least:
+                least, since_us = amount, self.scheduler.now_us
+            demand(
+                self.scheduler.now_us < since_us + SETTLE_US,
+                f"nothing has become better for {SETTLE_US / SECOND_US:.0f} s after the last fault:",
+                left,
+            )
             self.scheduler.run(self.scheduler.now_us + LOOK_US, MOST_STEPS)
-        demand(not left, f"{SETTLE_US / SECOND_US:.0f} s after the last fault:", left)
 
     def _left(self) -> str:
         for query in self.queries:
-            if not query.running:
+            if query.present is None and not query.retired:
                 return f"{query.plan.name} does not run: {query.last_error}"
         return self.judge.backlog()
 

@@ -1,0 +1,209 @@
+"""What befalls the queries and groups of a world, by name: kills, freezes, restored Spark checkpoints, twins,
+successors, options that are forgotten, and what operators do to groups and queue meanwhile, by the real operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from partq_spark.errors import PartqError
+from partq_spark.flow.stores.memory import Snapshot
+from partq_spark.operations import groups, rewinding
+from tests.simulation.queries.plan import GroupPlan, SourcePlan
+from tests.simulation.queries.spark import Execution
+from tests.simulation.queries.stores import key_of
+from tests.support.faulty import SECOND_US
+
+if TYPE_CHECKING:
+    from tests.simulation.queries.world import Query, World
+
+LONGEST_US = 14 * SECOND_US
+
+
+class Accidents:
+    """Of one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng = world.rng
+        self._snapshots: list[Snapshot] = [world.server.snapshot()]
+
+    def happen(self, what: str, number: int) -> None:
+        """Something befalls the query or the group of this number."""
+        world = self._world
+        if world.weather.calm:
+            return
+        happens = {
+            "rewind": self._rewind,
+            "resize": self._resize,
+            "remove": self._remove,
+            "lose": self._lose,
+        }
+        if what in happens:
+            happens[what](world.plan.groups[number])
+            return
+        query = world.queries[number]
+        execution = query.present
+        if execution is None:
+            return
+        world.counts[what] += 1
+        world.history.note(f"{world.scheduler.now_us} {what} {execution.process.name}")
+        match what:
+            case "stop":
+                world.interrupt(execution)
+            case "freeze":
+                self._freeze(execution)
+            case "restore":
+                world.scheduler.kill(execution.process)
+                query.spark.restore(self._rng.randint(1, 8))
+            case "twin":
+                if query.plan.logs_every == 1:  # nothing else tells Spark of the other run
+                    self._freeze(execution)
+                    execution.abandoned = True
+                    world.scheduler.push(partial(world.start, query), self._rng.randint(SECOND_US, 6 * SECOND_US))
+            case "successor":
+                self._succeed(query, execution)
+            case "ack mode":
+                self._change_ack_mode(query, execution)
+            case "ownership":
+                self._forget_ownership(query, execution)
+            case _:
+                world.scheduler.kill(execution.process)
+
+    # --- queries ------------------------------------------------------------------------------------------------------
+
+    def _freeze(self, execution: Execution) -> None:
+        execution.readers[0].freeze(self._rng.randint(SECOND_US, LONGEST_US))
+
+    def _end(self, execution: Execution) -> None:
+        """In one way or the other."""
+        if self._rng.random() < 0.5:
+            self._world.interrupt(execution)
+        else:
+            self._world.scheduler.kill(execution.process)
+
+    def _succeed(self, query: Query, execution: Execution) -> None:
+        """Another query with another name and a Spark checkpoint of its own, whatever becomes of this one."""
+        world = self._world
+        query.retired = True
+        name = f"s{len(world.queries)}"
+        sources = tuple(
+            SourcePlan(
+                group=source.group,
+                options={**source.options, **({"flow": f"{name}-{load}"} if "flow" in source.options else {})},
+            )
+            for load, source in enumerate(query.plan.sources)
+        )
+        how = self._rng.choice(("end", "freeze", "go on"))
+        if how == "end":
+            self._end(execution)
+        elif how == "freeze":
+            self._freeze(execution)
+        world.add(replace(query.plan, name=name, sources=sources), self._rng.randint(SECOND_US // 2, 4 * SECOND_US))
+
+    def _change_ack_mode(self, query: Query, execution: Execution) -> None:
+        """Its next run has the other one, for a while; not all options go with it."""
+        options = query.plan.sources[0].options
+        if len(query.plan.sources) > 1 or "flow" not in options or options["checkpoints"] == "none":
+            return
+        query.otherwise = {"ackMode": "auto" if options["ackMode"] == "manual" else "manual"}
+        self._run_otherwise(query, execution)
+
+    def _forget_ownership(self, query: Query, execution: Execution) -> None:
+        options = query.plan.sources[0].options
+        if len(query.plan.sources) > 1 or options["ownership"] == "none":
+            return
+        query.otherwise = {"ownership": "none", "sessionTimeout": None, "maxPollInterval": None}
+        self._run_otherwise(query, execution)
+
+    def _run_otherwise(self, query: Query, execution: Execution) -> None:
+        """Until somebody notices."""
+        otherwise = query.otherwise
+        self._end(execution)
+        query.otherwise = otherwise
+
+        def noticed() -> None:
+            now = query.present
+            query.otherwise = {}
+            if now is not None and now is not execution:
+                self._world.interrupt(now)
+
+        self._world.scheduler.push(noticed, query.plan.pause_us * 2 + self._rng.randint(SECOND_US, 8 * SECOND_US))
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    def _rewind(self, plan: GroupPlan) -> None:
+        """`partq checkpoints rewind`, at one instant: what a lost answer does to it is looked at elsewhere."""
+        world, queue = self._world, self._world.queue.queue
+        head = queue.refresh()
+        if plan.name not in head.groups or not plan.keeps:
+            return
+        checkpoints = groups.checkpoints_of(queue, plan.name)
+        goal = rewinding.Goal(by=self._rng.randint(1, 3)) if self._rng.random() < 0.5 else rewinding.Goal(earliest=True)
+        try:
+            steps = rewinding.plan(str(queue), head, checkpoints.list_readable(), (), goal, lambda _: ())
+        except PartqError:
+            return
+        world.counts["rewind"] += 1
+        for step in steps:
+            if step.is_needed:
+                world.judge.rewinding(world.scheduler.now_us, plan.name, step.partition, step.to)
+        outcome = rewinding.carry_out(queue, checkpoints, plan.name, steps)
+        if outcome.error is not None:
+            raise outcome.error
+        world.history.note(f"{world.scheduler.now_us} rewound {plan.name}: {[(s.partition, s.to) for s in steps]}")
+
+    def _resize(self, _: GroupPlan) -> None:
+        world = self._world
+        partitions = self._rng.choice((1, 2, 3, 4))
+        world.counts["resize"] += 1
+        world.history.note(f"{world.scheduler.now_us} resized to {partitions}")
+        world.queue.resize(partitions)
+
+    def _remove(self, plan: GroupPlan) -> None:
+        """`partq group remove`, while its queries are down."""
+        world, queue = self._world, self._world.queue.queue
+        if plan.name not in queue.refresh().groups:
+            return
+        world.counts["remove"] += 1
+        mine = [each for each in world.queries if any(source.group == plan.name for source in each.plan.sources)]
+        at_us = self._rng.randint(3 * SECOND_US, 6 * SECOND_US)
+        for query in mine:
+            query.held_until_us = world.scheduler.now_us + at_us + SECOND_US
+            for execution in list(query.running):
+                world.scheduler.kill(execution.process)
+        world.scheduler.push(partial(self._removed, plan, mine), at_us)
+
+    def _removed(self, plan: GroupPlan, queries: list[Query]) -> None:
+        world, queue = self._world, self._world.queue.queue
+        ownership = world.server.open() if plan.shared else None
+        left = groups.remains(queue, plan.name, ownership)
+        groups.remove(queue, left, ownership)
+        world.history.note(f"{world.scheduler.now_us} removed {key_of(plan.name)}")
+        for query in queries:
+            query.orphaned = bool(query.spark.offsets)
+
+    def _lose(self, plan: GroupPlan) -> None:
+        """The ownership store forgets, or goes back in time."""
+        world = self._world
+        if not plan.shared:
+            return
+        kind = self._rng.choice(("flush", "empty", "rollback"))
+        world.counts[kind] += 1
+        world.history.note(f"{world.scheduler.now_us} {kind}")
+        if kind == "flush":
+            world.server.flush()
+            return
+        world.weather.lives += 1
+        if kind == "empty":
+            world.server.restart_empty()
+        else:
+            world.server.restore(self._rng.choice(self._snapshots))
+
+    def remember(self) -> None:
+        """A copy of the ownership store that it may be set back to."""
+        self._snapshots.append(self._world.server.snapshot())
+        if not self._world.weather.calm:
+            self._world.scheduler.push(self.remember, self._rng.randint(SECOND_US // 2, 5 * SECOND_US))
