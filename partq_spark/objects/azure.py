@@ -1,4 +1,5 @@
-"""The object store in an Azure Blob container, `azure://container/prefix`. The only module that imports the SDK.
+"""The object store in an Azure Blob container, `azure://container/prefix`. No module but this and `azure_identity`
+imports the SDK.
 
 An immutable object is a block blob put with If-None-Match; a document is a blob replaced with If-Match: JSON bodies
 have the content type application/json, metadata documents are empty blobs with metadata. The SDK's own retries are
@@ -25,6 +26,7 @@ from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqE
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
 from partq_spark.objects.azure_access import CONNECTION_STRING, Access, explain, find_access, tell
 from partq_spark.objects.azure_blocks import BLOCK_BYTES, AzureWriter
+from partq_spark.objects.azure_identity import Identity
 from partq_spark.objects.names import (
     check_content,
     check_folder_prefix,
@@ -260,19 +262,11 @@ class AzureStore:
             "read_timeout": _READ_TIMEOUT_S,
             "max_single_get_size": _ONE_REQUEST_BYTES,
         }
-        access = self._access
-        if not access.connection_string:
-            try:
-                from azure.identity import DefaultAzureCredential  # 0.2 s, and only needed here
-            except ModuleNotFoundError as error:
-                raise Invalid(
-                    f"store {self._url} signs in by identity, which needs the package {error.name}: install it with"
-                    f" `pip install partq[azure]`, or set {CONNECTION_STRING}"
-                ) from error
-            service = BlobServiceClient(access.account_url, credential=DefaultAzureCredential(), **options)
+        if not self._access.connection_string:
+            service = BlobServiceClient(self._access.account_url, credential=Identity(self._url), **options)
         else:
             try:
-                service = BlobServiceClient.from_connection_string(access.connection_string, **options)
+                service = BlobServiceClient.from_connection_string(self._access.connection_string, **options)
             except (ValueError, KeyError):
                 raise Invalid(
                     f"{CONNECTION_STRING} (not shown) is malformed: copy it again from the account's access keys"
