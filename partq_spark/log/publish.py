@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from partq_spark.errors import Conflict, Invalid, ObjectMissing, Unavailable
-from partq_spark.log import names, tree, writers
+from partq_spark.log import clocks, names, tree, writers
 from partq_spark.log.model import Entry, Head, Slice, WriterRecord
 from partq_spark.log.queue import Backoff, Queue
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
@@ -98,7 +98,7 @@ def publish(
                 return done if done.duplicate else replace(done, per_partition=_per_partition(segments))
             check_stage(stage, head)
             check_quota(queue, head, rows)
-            entry = place(head, stage, segments, identity, token, queue.effects.time_us())
+            entry = place(head, stage, segments, identity, token, queue.now_us())
             grown = extended(queue, head, entry, identity)
             tried = entry
             queue.swap(grown)
@@ -248,7 +248,9 @@ def place(
     token: str,
     now_us: int,
 ) -> Entry:
-    """The entry behind `head`: dense offsets for every partition, a time later than the last entry's."""
+    """The entry behind `head`: dense offsets for every partition, a time later than the last entry's unless that is
+    false (`clocks`).
+    """
     following: dict[int, int] = {}
     slices: list[Slice] = []
     for index, segment in enumerate(segments):
@@ -261,7 +263,7 @@ def place(
         token=token,
         writer=identity.writer if identity else None,
         batch=identity.batch if identity else 0,
-        time_us=max(head.time_us + 1, now_us),
+        time_us=clocks.following_us(head.time_us, now_us),
         generation=stage.generation,
         headers=any(segment.headers for segment in segments),
         segments=tuple(segment.name for segment in segments),
