@@ -67,12 +67,8 @@ def compact(
     )
     try:
         return _compact(queue, _with_old_entries_moved(queue, head, limits), limits)
-    except ObjectMissing:
-        etag = queue.etag
-        queue.require(head.queue_id)
-        if queue.etag == etag:
-            raise  # the present head names what is gone
-        return None  # trimmed and collected while this step was at it
+    except ObjectMissing:  # trimmed and collected while this step was at it, or lost: a newer head tells
+        return _compact(queue, queue.require(head.queue_id), limits)
 
 
 def _with_old_entries_moved(queue: Queue, head: Head, limits: Limits) -> Head:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from partq_spark.errors import Conflict, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import clocks, names, tree, writers
 from partq_spark.log.model import Entry, Head, Slice, WriterRecord
-from partq_spark.log.queue import Backoff, Queue
+from partq_spark.log.queue import MOST_LOOKS, Backoff, Queue
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
 
 
@@ -86,6 +86,7 @@ def publish(
     conflicts = 0
     tried: Entry | None = None  # at the last swap; what those before it did is settled
     gone_at: str | None = None
+    gone = 0
     while True:
         try:
             head = queue.require(stage.queue_id) if looked else _first_look(queue, stage)
@@ -110,7 +111,8 @@ def publish(
         except Unavailable as error:
             backoff.pause(error)
         except ObjectMissing:
-            if gone_at == queue.etag:
+            gone += 1
+            if gone_at == queue.etag or gone > MOST_LOOKS:
                 raise  # a head that was just read names what is gone
             gone_at = queue.etag  # else the head grew old here while collection went on: no pause, read it again
         else:

@@ -20,6 +20,11 @@ from partq_spark.objects.api import Clocked, ObjectStore, Unchanged
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
+MOST_LOOKS = 8
+"""At a newer head, for an object that was gone. Each is read after that was found, and what it names lives for a grace:
+whoever finds something gone again and again has a log that lacks it, whatever else changes in a busy queue.
+"""
+
 
 def wall_time_us() -> int:
     """Unix time in microseconds."""
@@ -203,7 +208,7 @@ class Queue:
         try takes a changed head, whose objects live for a grace at least. Raises what `look` raises, and as `require`
         does.
         """
-        while True:
+        for _ in range(MOST_LOOKS):
             head, before = self.head, self._etag
             try:
                 return look(head)
@@ -211,6 +216,7 @@ class Queue:
                 self.require(head.queue_id)
                 if self._etag == before:
                     raise
+        return look(self.head)
 
     def offsets_at(self, time_us: int) -> tuple[int, ...]:
         """Per partition, the first offset published at or after `time_us` (Unix, microseconds); the end if there is
