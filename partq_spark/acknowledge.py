@@ -32,12 +32,14 @@ TIMEOUT_S: Final = 30.0
 
 class Held(NamedTuple):
     """One partition in the flow's hand. Offsets are exclusive ends: before `acknowledged` the checkpoint says that
-    everything is dealt with, before `delivered` everything was given out.
+    everything is dealt with, before `delivered` everything was given out. `round`: how often the reader process has
+    given the partition out anew, from its first message that is not acknowledged.
     """
 
     epoch: int
     acknowledged: int
     delivered: int
+    round: int = 0
 
 
 class Acknowledger:
@@ -131,7 +133,7 @@ class InHand:
 class _Open:
     """One partition's open sequences: key → offset of its first message, in the order of these offsets."""
 
-    epoch: int | None  # None: it moved on while its batch was under way
+    life: tuple[int, int] | None  # epoch and round; None: it moved on while its batch was under way
     firsts: dict[object, int] = field(default_factory=dict)
     end: int = 0  # of what was seen
 
@@ -139,6 +141,11 @@ class _Open:
     def position(self) -> int:
         """Everything before it belongs to sequences that are complete."""
         return next(iter(self.firsts.values()), self.end)
+
+
+def _life(held: Held) -> tuple[int, int]:
+    """What one partition's messages must have in common to be counted together."""
+    return held.epoch, held.round
 
 
 class KeySequences:
@@ -155,6 +162,7 @@ class KeySequences:
         self._hand: InHand | None = None
         self._process: str | None = None
         self._partitions: dict[int, _Open] = {}
+        self._refused: frozenset[int] = frozenset()  # told by `acknowledge`: they come again
 
     def begin(self) -> frozenset[int]:
         """A micro-batch begins. Returns the partitions whose open sequences are void: another flow has them now, or
@@ -163,7 +171,9 @@ class KeySequences:
         hand = self._hand = self._acknowledger.in_hand()
         held = hand.partitions if hand.process == self._process else {}
         self._process = hand.process
-        void = {p for p, mine in self._partitions.items() if p not in held or held[p].epoch != mine.epoch}
+        void = {p for p, mine in self._partitions.items() if p not in held or _life(held[p]) != mine.life}
+        void |= self._refused & self._partitions.keys()
+        self._refused = frozenset()
         for partition in void:
             del self._partitions[partition]
         return frozenset(void)
@@ -183,7 +193,7 @@ class KeySequences:
             )
         found = self._partitions.get(partition)
         if found is None:
-            found = self._partitions[partition] = _Open(held.epoch if held is not None else None)
+            found = self._partitions[partition] = _Open(_life(held) if held is not None else None)
         found.end = max(found.end, offset + 1)
         if key is not None:
             found.firsts.setdefault(key, offset)
@@ -201,7 +211,9 @@ class KeySequences:
 
     def acknowledge(self) -> frozenset[int]:
         """Acknowledge all that is complete. Returns and raises as `InHand.acknowledge`."""
-        return self._in_hand().acknowledge({p: mine.position for p, mine in self._partitions.items()})
+        still = self._in_hand().acknowledge({p: mine.position for p, mine in self._partitions.items()})
+        self._refused |= self._partitions.keys() - still
+        return still
 
     def _in_hand(self) -> InHand:
         if self._hand is None:

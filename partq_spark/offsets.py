@@ -4,13 +4,16 @@
 says by itself what the batch reads, so a replay needs no other knowledge. `since`, only with a group, is the sequence
 number of the head that the group was made with: one that was removed and made again under its name has another. Spark
 compares offsets as raw JSON text (spark-traps 6): the order of keys below is part of the format.
+
+With `ackMode=manual` there is also `"n"`, a count of the batches that had messages. What is not acknowledged comes
+again, and the same messages read from the same offset would make the same text: Spark would see nothing new.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import xxhash
@@ -38,7 +41,7 @@ class Span(NamedTuple):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchEnd:
     """The end offset of a batch. `group`, `since` and `flow` are None for a query that stands alone; its epochs are
-    0.
+    0. `deliveries` counts the batches with messages where the application acknowledges by hand, and is None elsewhere.
     """
 
     queue_id: str
@@ -46,16 +49,24 @@ class BatchEnd:
     group: str | None = None
     since: int | None = None
     flow: str | None = None
+    deliveries: int | None = None
+
+    def followed_by(self, spans: Mapping[int, Span]) -> BatchEnd:
+        """The end of the next batch, which reads `spans`. Never equal to this one where messages are read."""
+        count = self.deliveries + 1 if self.deliveries is not None else None
+        return replace(self, spans=spans, deliveries=count)
 
 
 def encode(end: BatchEnd) -> dict[str, Any]:
     """The offset as Spark writes it down; equal ends have equal JSON text."""
+    count = {} if end.deliveries is None else {"n": end.deliveries}
     return {
         "v": VERSION,
         "queue": end.queue_id,
         "group": end.group,
         **({"since": end.since} if end.group is not None else {}),
         "flow": end.flow,
+        **count,
         "p": {str(partition): list(end.spans[partition]) for partition in sorted(end.spans)},
     }
 
@@ -89,6 +100,7 @@ def decode(raw: object) -> BatchEnd | None:
             group=raw["group"],
             since=int(raw["since"]) if raw["group"] is not None else None,
             flow=raw["flow"],
+            deliveries=int(raw["n"]) if "n" in raw else None,
             spans={int(partition): Span(*map(int, span)) for partition, span in raw["p"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -122,3 +134,20 @@ def require_same_group(end: BatchEnd, group: str, flow: str | None) -> None:
             f"the Spark checkpoint belongs to flow {end.flow!r}, this query has flow={flow!r}: leave the option out, "
             "or use a new checkpoint location"
         )
+
+
+def in_ack_mode(end: BatchEnd, flow: str, *, by_hand: bool) -> BatchEnd:
+    """`end` for a query that acknowledges `by_hand`, or by itself.
+
+    A query that acknowledged by itself may go on by hand. Raises `Invalid` for the other way: Spark's progress says
+    nothing of what the application has acknowledged, and would acknowledge all that it has in hand.
+    """
+    if by_hand:
+        return end if end.deliveries is not None else replace(end, deliveries=0)
+    if end.deliveries is not None:
+        raise Invalid(
+            f"the Spark checkpoint was written with ackMode=manual, flow {flow!r} has ackMode=auto now, which would "
+            "acknowledge what the application has not: give ackMode=manual, or use a new checkpoint location, which "
+            "goes on behind what the application has acknowledged"
+        )
+    return end

@@ -7,13 +7,13 @@ but the application's word, and only for what this very process gave out (`by_ha
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from partq_spark.consuming.batch_times import BatchTimes
 from partq_spark.consuming.by_hand import GivenOut
 from partq_spark.consuming.enrolment import Enrolment
-from partq_spark.consuming.flow_planning import Spans, left_out
+from partq_spark.consuming.flow_planning import left_out
 from partq_spark.errors import Invalid
 from partq_spark.flow.claims import Position, View
 from partq_spark.flow.effects import Effects
@@ -38,9 +38,8 @@ class Acknowledged:
         self._times = BatchTimes(queue.name)
         self.given_out = GivenOut(effects.token())
 
-    def give(self, spans: Spans) -> None:
-        """A batch with these spans is given out."""
-        self.given_out.add(spans)
+    def begin(self) -> None:
+        """A batch begins."""
         self._times.given(self._effects.now_s())
 
     def complete(self, member: Membership, end: BatchEnd) -> None:
@@ -55,11 +54,11 @@ class Acknowledged:
         if say is not None:
             _log.warning("flow %s of %s: %s", self._who.flow, self._queue, say)
 
-    def leave_out(self, member: Membership, before: BatchEnd, view: View) -> None:
-        """What was complete before this ownership, and does not come again (`checkpoints=none`). Raises as the stores
-        do.
+    def leave_out(self, member: Membership, before: BatchEnd, view: View, missed: Collection[int]) -> None:
+        """What was complete before this ownership, and does not come again (`checkpoints=none`). `missed`: what was
+        left out of it. Raises as the stores do.
         """
-        known = {} if self._keeps_offsets else left_out(before, view.claims)
+        known = {} if self._keeps_offsets else left_out(before, view.claims, missed)
         if known:
             member.acknowledge(known)
 
@@ -78,4 +77,6 @@ class Acknowledged:
                 f"flow {self._who.flow!r} of {self._queue} has ackMode=auto: give it the option ackMode=manual"
             )
         due = self.given_out.due(process, positions)
-        return member.acknowledge(due) if member is not None else frozenset()
+        still = member.acknowledge(due) if member is not None else frozenset()
+        self.given_out.refuse(process, positions, still)
+        return still

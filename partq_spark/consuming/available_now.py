@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
+from partq_spark.errors import Unavailable
 from partq_spark.flow.claims import Standing, View
 from partq_spark.log.model import Head, at
 
@@ -46,6 +47,18 @@ class Target:
         if now_s < self._until_s:
             return Outlook.WAIT
         return Outlook.UNANSWERED if view.standing is Standing.UNANSWERED else Outlook.LATE
+
+    def last_word(self, outlook: Outlook, flow: str, view: View, reached: Mapping[int, int], head: Head) -> str | None:
+        """What is to be logged of a `flow` that waits no longer. Raises `Unavailable` if it was never answered."""
+        if outlook is Outlook.UNANSWERED:
+            raise Unavailable(
+                f"no coordinator has answered {flow}: start one with `partq coordinator run`, or read the group alone "
+                "with ownership=none"
+            )
+        if outlook is not Outlook.LATE:
+            return None
+        left = self.left(view, reached, head)
+        return f"{flow} ends without waiting longer for its partitions; {left} messages are left"
 
     def left(self, view: View, reached: Mapping[int, int], head: Head) -> int:
         """Messages up to the target that the flow has not read of its partitions."""

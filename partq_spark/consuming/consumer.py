@@ -23,8 +23,9 @@ from partq_spark.consuming.available_now import Outlook, Target
 from partq_spark.consuming.enrolment import Enrolment, Join
 from partq_spark.consuming.flow_planning import Plan, Spans, Unacknowledged
 from partq_spark.consuming.looks import Announced, Quiet
+from partq_spark.consuming.missed import Missed
 from partq_spark.consuming.patience import Patience
-from partq_spark.consuming.replaying import repetition
+from partq_spark.consuming.replaying import is_claimed, repetition
 from partq_spark.errors import Invalid, Unavailable
 from partq_spark.flow.claims import Claim, View
 from partq_spark.flow.effects import Effects
@@ -88,6 +89,7 @@ class Consumer:
         )
         self._target: Target | None = None  # of Trigger.AvailableNow
         self._last: Announced | None = None
+        self._missed = Missed(queue.store, lambda: f"{self._who.folder}missed/{self._who.flow}", self._effects)
         self._reached: dict[int, int] = {}
         self._order = Order(self._group.name, look_s=queue.store.look_interval_s, now_s=self._effects.now_s)
         self.acknowledged = Acknowledged(queue, self._group, self._who, self._effects)
@@ -172,10 +174,11 @@ class Consumer:
     def batch(self, start: dict[str, Any], end: dict[str, Any], plan: Callable[[Head, Spans], T], nothing: T) -> T:
         """What `plan` makes of the spans that the batch up to `end` delivers; `nothing` if it delivers none.
 
-        A batch that this process has just planned is delivered as it stands. One that is replayed delivers what is
-        still held at the epoch in `end`; what has moved on (its checkpoint has a higher epoch) is left out, because
-        its new owner began at or before that point (HAN-10). Waits while that is in doubt. The lease is the last
-        thing looked at. Raises as `next_end` does, and `Unavailable` if the doubt stays.
+        A batch that this process has just announced is delivered as it stands, unless a partition of it has moved on
+        since (HAN-05). Such a batch, and one that is replayed, delivers what is still held at the epoch in `end`; what
+        has moved on (its checkpoint has a higher epoch) is left out, because its new owner began at or before that
+        point (HAN-10). Waits while that is in doubt. The lease is the last thing looked at. Raises as `next_end` does,
+        and `Unavailable` if the doubt stays.
         """
         self._asked_s = self._effects.now_s()
         after = self._who.checked(end)
@@ -183,14 +186,16 @@ class Consumer:
         if after is None or not wanted:
             return nothing
         for _ in range(MAX_LOOKS):
-            last = self._last
-            if last is not None and last.raw == end and self._who.is_alive(last.instance):
-                head = self.queue.head
-            else:
-                last = self._last = self._replayed(self._who.checked(start), end, after, wanted)
+            last, head = self._last, self.queue.head
+            if last is None or last.raw != end or not self._is_still_mine(last):
+                last = self._last = self._repeated(self._who.checked(start), end, after, wanted)
                 head = self._who.fresh_head(after, complete=False)
-            planned = plan(head, last.spans) if last.spans else nothing
+            if not last.spans:
+                return nothing
+            planned = plan(head, last.spans)
             if self._who.is_alive(last.instance):
+                self._last = replace(last, planned=True)
+                self.acknowledged.given_out.add(last.spans)
                 return planned
         raise Unavailable(f"{self._name} loses its lease while it plans a batch: try again")
 
@@ -223,12 +228,7 @@ class Consumer:
         limit_s = self._group.max_poll_interval_s
         silent_s = self._effects.now_s() - self._asked_s
         if limit_s is not None and silent_s > limit_s:
-            _log.warning(
-                "flow %s leaves %s: Spark has not asked for %.0f s (maxPollInterval)",
-                self._who.flow,
-                self.queue,
-                silent_s,
-            )
+            _log.warning("%s leaves: Spark has not asked for %.0f s (maxPollInterval)", self._name, silent_s)
             member.unbind()
             return
         self._who.seen(member.observe())
@@ -252,22 +252,35 @@ class Consumer:
         view = member.observe()
         if before is not None:
             self.acknowledged.complete(member, before)
-            self.acknowledged.leave_out(member, before, view)
+            self.acknowledged.leave_out(member, before, view, self._missed_by(before))
         return self._who.seen(view)
+
+    def _missed_by(self, before: BatchEnd) -> frozenset[int]:
+        """The partitions that the batch up to `before` left out, where the checkpoints do not say it."""
+        if self._group.keep_offsets or not before.spans:
+            return frozenset()
+        return self._patience.try_for(lambda: self._missed.of(offsets.digest(offsets.encode(before))))
 
     def _planned(self, member: Membership, before: BatchEnd, view: View, limited: bool) -> Plan:
         head = self._who.fresh_head(before)
-        announced = self._last if self._last is not None and self._last.end != before else None
-        if announced is not None and self._group.by_hand:
-            self.acknowledged.given_out.take_back(announced.spans)
+        last, given_out, missed = self._last, self.acknowledged.given_out, self._missed_by(before)
+        unread = last.spans if last is not None and last.end != before and not last.planned else {}
         bound = self._options.max_delivered_unacked
         unacknowledged = Unacknowledged(bound=bound, in_hand=member.in_hand()) if bound is not None else None
 
         def begin(claim: Claim) -> Span:
+            p, reached = claim.partition, given_out.reached(claim.partition, claim.epoch)
             if self._group.by_hand:
-                return flow_planning.begin_by_hand(before, self.acknowledged.given_out.last(claim.partition), claim)
-            unread = announced.end if announced is not None else None
-            return flow_planning.begin(before, unread, claim, keeps_offsets=self._group.keep_offsets)
+                mine = None if given_out.is_void(p) else unread.get(p)
+                return flow_planning.begin_by_hand(before, given_out.last(p), claim, unread=mine, reached=reached)
+            return flow_planning.begin(
+                before,
+                claim,
+                unread=unread.get(p),
+                reached=reached,
+                keeps_offsets=self._group.keep_offsets,
+                missed=missed,
+            )
 
         return flow_planning.plan(
             head,
@@ -282,13 +295,14 @@ class Consumer:
             entries=lambda spans: tree.walk(tree.view(head, spans), self.queue.load_chunk),
             fail_on_data_loss=self._options.fail_on_data_loss,
             warn=_log.warning,
+            missed=missed,
         )
 
     def _given(self, member: Membership, before: BatchEnd, plan: Plan) -> dict[str, Any]:
-        end = replace(before, spans=plan.all_spans)
+        end = before.followed_by(plan.all_spans)
         raw = offsets.encode(end)
         self._last = Announced(raw=raw, end=end, spans=plan.filled, instance=member.instance)
-        self.acknowledged.give(plan.filled)
+        self.acknowledged.begin()
         self._pace.news(self._effects.now_s())
         self._note_reached(plan)
         if self._target is not None:
@@ -324,56 +338,54 @@ class Consumer:
 
     def _waits_for_share(self, member: Membership, view: View, target: Target) -> bool:
         """AvailableNow has nothing to read: whether that may still change, and a wait if so."""
-        head = self.queue.head
-        outlook = target.outlook(
-            view, self._reached, head, session_timeout_s=self._session_timeout_s, now_s=self._effects.now_s()
-        )
-        if outlook is Outlook.UNANSWERED:
-            raise Unavailable(
-                f"no coordinator has answered flow {self._who.flow!r} of {self.queue}: start one with `partq "
-                "coordinator run`, or read the group alone with ownership=none"
-            )
-        if outlook is Outlook.LATE:
-            left = target.left(view, self._reached, head)
-            _log.warning(
-                "flow %s of %s ends without waiting longer for its partitions; %d messages are left",
-                self._who.flow,
-                self.queue,
-                left,
-            )
-        if outlook is not Outlook.WAIT:
+        head, now_s = self.queue.head, self._effects.now_s()
+        outlook = target.outlook(view, self._reached, head, session_timeout_s=self._session_timeout_s, now_s=now_s)
+        if outlook is Outlook.WAIT:
+            self._wait(member, LOOK_S)
+            return True
+        said = target.last_word(outlook, self._name, view, self._reached, head)
+        if said is not None:
+            _log.warning(said)
+        return False
+
+    # --- what of a batch is still the flow's --------------------------------------------------------------------------
+
+    def _is_still_mine(self, last: Announced) -> bool:
+        """A guard: everything that was announced, in the same instance's name, by a look at the group made now."""
+        member = self._who.member
+        if member is None or not self._who.is_alive(last.instance):
             return False
-        self._wait(member, LOOK_S)
-        return True
+        view = self._who.seen(self._patience.try_for(member.confirm))
+        held = all(is_claimed(view, p, span.epoch) for p, span in last.spans.items())
+        return held and self._who.is_alive(last.instance)
 
-    # --- a batch that comes again -------------------------------------------------------------------------------------
-
-    def _replayed(self, before: BatchEnd | None, end: dict[str, Any], after: BatchEnd, wanted: Spans) -> Announced:
-        """Of `wanted` what is still this flow's, announced; nothing of it with `ackMode=manual` (`begin_by_hand`)."""
+    def _repeated(self, before: BatchEnd | None, end: dict[str, Any], after: BatchEnd, wanted: Spans) -> Announced:
+        """Of `wanted` what is still this flow's, announced. With `ackMode=manual` nothing of what another process or
+        instance has announced: it comes again in the next batches, in order with all that is not acknowledged.
+        """
         member = self._who.joined(after, complete=False)
-        if self._group.by_hand:
-            _log.info(
-                "flow %s of %s: what is not acknowledged comes again in the next batches", self._who.flow, self.queue
-            )
-            if self._last is not None:
-                self.acknowledged.given_out.take_back(self._last.spans)
-            return Announced(raw=end, end=after, spans={}, instance=member.instance)
+        last = self._last if self._last is not None and self._last.raw == end else None
         config = self.queue.head.config
         wait_s = config.rebalance_delay_s + config.max_handoff_time_s + 2 * self._session_timeout_s + LOOK_S
         until_s = self._effects.now_s() + wait_s
         while True:
             view = self._patience.try_for(lambda: self._settled(member, before))
-            found = self._patience.try_for(partial(repetition, wanted, view, self._who.checkpoint))
+            announced = last.spans if last is not None and self._who.is_alive(last.instance) else {}
+            if self._group.by_hand and not announced:
+                _log.info("flow %s of %s: what is not acknowledged comes again", self._who.flow, self.queue)
+                self.acknowledged.given_out.void(wanted.keys())
+                return Announced(raw=end, end=after, spans={}, instance=member.instance)
+            found = self._patience.try_for(partial(repetition, wanted, view, self._who.checkpoint, announced))
             if not found.doubtful:
-                ends = {p: max(to, view.claims[p].position) for p, to in found.ends.items()}
+                ends = {
+                    p: max(span.to, view.claims[p].position) for p, span in found.held.items() if p not in announced
+                }
                 if self._patience.try_for(partial(member.deliver, ends)):
                     if found.moved:
-                        _log.warning(
-                            "flow %s of %s repeats a batch without partitions %s, which have moved on",
-                            self._who.flow,
-                            self.queue,
-                            sorted(found.moved),
-                        )
+                        if not self._group.keep_offsets:
+                            self._patience.try_for(partial(self._missed.note, offsets.digest(end), found.moved))
+                        without = f"without partitions {sorted(found.moved)}, which have moved on"
+                        _log.warning("%s repeats a batch %s", self._name, without)
                     return Announced(raw=end, end=after, spans=found.held, instance=member.instance)
             if self._effects.now_s() >= until_s:
                 raise Unavailable(

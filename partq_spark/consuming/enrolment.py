@@ -57,6 +57,7 @@ class Enrolment:
         self._effects = effects
         self._patience = patience
         self._checkpoints: CheckpointStore | None = None
+        self.folder = f"{queue.namespace}/{queue.name}/{group.name}/"  # of the group, in the store
         self.flow = group.flow  # None until it is known
         self.member: Membership | None = None  # once the name is known
         self.view: View | None = None  # the last look
@@ -67,24 +68,23 @@ class Enrolment:
         if self.flow is None:
             self.flow = f"flow-{self._effects.token()}"
         head = self._queue.head
-        return offsets.encode(
-            BatchEnd(
-                queue_id=head.queue_id,
-                group=self._group.name,
-                since=head.groups[self._group.name].since_sequence,
-                flow=self.flow,
-                spans={},
-            )
+        nothing = BatchEnd(
+            queue_id=head.queue_id,
+            group=self._group.name,
+            since=head.groups[self._group.name].since_sequence,
+            flow=self.flow,
+            spans={},
         )
+        return offsets.encode(offsets.in_ack_mode(nothing, self.flow, by_hand=self._group.by_hand))
 
     def checked(self, raw: dict[str, Any]) -> BatchEnd | None:
-        """An offset of this group and flow; adopts the flow's name. Raises `Invalid`."""
+        """An offset of this group, flow and `ackMode`; adopts the flow's name. Raises `Invalid`."""
         end = offsets.decode(raw)
         if end is None:
             return None
         offsets.require_same_group(end, self._group.name, self._group.flow)
         self.flow = end.flow
-        return end
+        return offsets.in_ack_mode(end, self.flow or "", by_hand=self._group.by_hand)
 
     def fresh_head(self, known: BatchEnd, *, complete: bool = True) -> Head:
         """The head now. Raises `Invalid` if it is another queue's than that of `known`, or if the group of `known` was

@@ -5,7 +5,7 @@ What a flow has is a `View` of its session, what it did is in the offset that Sp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from partq_spark import planning
@@ -108,53 +108,77 @@ def _with_nothing_in_hand(in_hand: Mapping[int, int], backlog: Mapping[int, int]
     return frozenset(p for p, size in backlog.items() if size > 0 and not in_hand.get(p))
 
 
-def begin(before: BatchEnd, announced: BatchEnd | None, claim: Claim, *, keeps_offsets: bool = True) -> Span:
+def begin(
+    before: BatchEnd,
+    claim: Claim,
+    *,
+    unread: Span | None = None,
+    reached: int = 0,
+    keeps_offsets: bool = True,
+    missed: Collection[int] = (),
+) -> Span:
     """Where the flow is with a partition that it has: an empty span at the offset that is next.
 
-    What `before` says at the same epoch is exact, because this flow alone delivered since: also of what may come again,
-    where the checkpoint knows only that something was announced. `announced` is an end that this process gave away and
-    that never became a batch: it was not read. Without `keeps_offsets` (`checkpoints=none`) the checkpoint never moves,
-    and what this query has completed is not read again, even if the partition was somebody else's meanwhile.
+    What `before` says at the same epoch is where it goes on, because this flow alone delivered since. What was
+    delivered beyond it, by the checkpoint or (`reached`) by this process, is marked: an older Spark checkpoint came
+    back, or a process was killed between announcing a batch and writing down its end, which nobody can tell apart.
+    `unread` is what this process announced and no batch was made of.
+
+    Without `keeps_offsets` (`checkpoints=none`) the checkpoint never moves, and what this query has completed is not
+    read again, even if the partition was somebody else's meanwhile. Partitions in `missed` were left out of the last
+    batch (`missed.Missed`): their span comes again, marked.
     """
     known = before.spans.get(claim.partition)
     if known is not None and known.epoch == claim.epoch:
-        # What is acknowledged beyond it was delivered: an older Spark checkpoint came back.
-        below = max(known.redelivered_below, claim.acknowledged if claim.acknowledged > known.to else 0)
-        return Span(claim.epoch, known.to, known.to, below)
-    unread = announced.spans.get(claim.partition) if announced is not None else None
+        below = max(claim.redelivered_below, claim.acknowledged, reached)
+        return Span(claim.epoch, known.to, known.to, max(known.redelivered_below, below if below > known.to else 0))
     if unread is not None and unread.epoch == claim.epoch:
         return Span(claim.epoch, unread.start, unread.start, unread.redelivered_below)
-    at = claim.position if keeps_offsets or known is None else max(claim.position, known.to)
-    return Span(claim.epoch, at, at, claim.redelivered_below)
+    if known is None or keeps_offsets:
+        return Span(claim.epoch, claim.position, claim.position, claim.redelivered_below)
+    rest = _at_rest(known, claim.partition in missed)
+    at = max(claim.position, rest.to)
+    return Span(claim.epoch, at, at, max(claim.redelivered_below, rest.redelivered_below))
 
 
-def left_out(before: BatchEnd, claims: Mapping[int, Claim]) -> dict[int, Position]:
+def _at_rest(span: Span, is_missed: bool) -> Span:
+    """An empty span where one is with `span`: at its end, or, if it was left out of its batch, at its start, marked."""
+    if not is_missed or span.start == span.to:
+        return span._replace(start=span.to)
+    return Span(span.epoch, span.start, span.start, max(span.redelivered_below, span.to))
+
+
+def left_out(before: BatchEnd, claims: Mapping[int, Claim], missed: Collection[int]) -> dict[int, Position]:
     """What `begin` leaves out without `keeps_offsets` because this query has completed it at an epoch before: it is
     acknowledged at the present one, or whoever waits for it (RES-03) would wait for what nobody reads again.
     """
-    return {
-        p: Position(claim.epoch, known.to)
+    done = {
+        p: _at_rest(known, p in missed).to
         for p, claim in claims.items()
-        if (known := before.spans.get(p)) is not None and known.epoch != claim.epoch and known.to > claim.acknowledged
+        if (known := before.spans.get(p)) is not None and known.epoch != claim.epoch
     }
+    return {p: Position(claims[p].epoch, to) for p, to in done.items() if to > claims[p].acknowledged}
 
 
-def begin_by_hand(before: BatchEnd, given: Span | None, claim: Claim) -> Span:
+def begin_by_hand(
+    before: BatchEnd, given: Span | None, claim: Claim, *, unread: Span | None = None, reached: int = 0
+) -> Span:
     """The same with `ackMode=manual`: what the application has not acknowledged comes again, whatever Spark completed.
 
-    `given` is the span that this very process gave out last, and whose batch was read. A new process has none, since
-    whatever the application had in memory went with the former one: it begins at the checkpoint, and what Spark's
-    offset or the checkpoint knows to be delivered is marked (SEQ-01).
+    `given` is the span that this very process gave out last, and that counts. A new process has none, since whatever
+    the application had in memory went with the former one: it begins at the checkpoint, and what Spark's offset, the
+    checkpoint or this process knows to be delivered is marked (SEQ-01).
     """
     if given is not None and given.epoch == claim.epoch:
         return Span(claim.epoch, given.to, given.to, given.redelivered_below)
+    if unread is not None and unread.epoch == claim.epoch:
+        return Span(claim.epoch, unread.start, unread.start, unread.redelivered_below)
     known = before.spans.get(claim.partition)
     # An empty span says what was delivered before by its mark alone.
     delivered = max(known.to, known.redelivered_below) if known is not None and known.epoch == claim.epoch else 0
     at = claim.acknowledged
-    return Span(
-        claim.epoch, at, at, max(claim.redelivered_below, claim.position if claim.position > at else 0, delivered)
-    )
+    below = max(claim.redelivered_below, claim.position if claim.position > at else 0, delivered, reached)
+    return Span(claim.epoch, at, at, below)
 
 
 def plan(
@@ -171,9 +195,11 @@ def plan(
     entries: Callable[[planning.Spans], Iterable[Entry]],
     fail_on_data_loss: bool,
     warn: Callable[[str], None],
+    missed: Collection[int] = (),
 ) -> Plan:
     """The batch that follows `before`. `begin`: where the flow is with a claim. `target`: where AvailableNow ends.
     `mapping`: what the flow would get back. `waits`: what of the partitions with these next offsets waits (`Order`).
+    `missed` as `begin` has it.
 
     Raises `ObjectMissing` for messages that are gone (failOnDataLoss).
     """
@@ -195,7 +221,7 @@ def plan(
     held_back = {p: span for p, span in begins.items() if p not in spans}
     for p, span in before.spans.items():  # this instance of the flow has not claimed it yet
         if p not in begins and mapping.get(p) == span.epoch:
-            held_back[p] = Span(span.epoch, span.to, span.to, span.redelivered_below)
+            held_back[p] = _at_rest(span, p in missed)
     return Plan(
         spans=spans,
         held_back=held_back,

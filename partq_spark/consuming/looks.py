@@ -11,12 +11,15 @@ from partq_spark.offsets import BatchEnd
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Announced:
-    """An end that was given to Spark, what its batch delivers, and the instance in whose name that was announced."""
+    """An end that was given to Spark, what its batch delivers, and the instance in whose name that was announced.
+    `planned`: Spark has asked for its partitions, so that it may have been delivered.
+    """
 
     raw: dict[str, Any]
     end: BatchEnd
     spans: Spans
     instance: str | None
+    planned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

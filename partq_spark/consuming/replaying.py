@@ -1,4 +1,5 @@
-"""A batch that Spark repeats after a restart: what of it is still the flow's. Pure: no I/O, no clock, no pyspark.
+"""What of a batch is still the flow's, when Spark asks for its partitions: in a repetition after a restart, and in the
+ordinary. Pure: no I/O, no clock, no pyspark.
 
 Delivered is what is held at the epoch in the batch's end. What has moved on is left out, because its new owner began at
 or before that point (HAN-10). As long as something is in doubt, nothing is delivered.
@@ -22,15 +23,18 @@ class Repetition:
     moved: frozenset[int]
     doubtful: frozenset[int]
 
-    @property
-    def ends(self) -> dict[int, int]:
-        """What is about to be delivered, to be announced like any other batch."""
-        return {partition: span.to for partition, span in self.held.items()}
 
-
-def repetition(wanted: Spans, view: View, read: Callable[[int], Checkpoint | None]) -> Repetition:
-    """What of `wanted` may be delivered by `view`; `read` reads a checkpoint, and is asked for the others alone."""
-    held = {p: span for p, span in wanted.items() if is_held(view, p, span.epoch)}
+def repetition(
+    wanted: Spans, view: View, read: Callable[[int], Checkpoint | None], announced: Spans | None = None
+) -> Repetition:
+    """What of `wanted` may be delivered by `view`; `read` reads a checkpoint, and is asked for the others alone.
+    `announced`: what the present instance has announced already, so that a pause waits for it and not it for a pause.
+    """
+    held = {
+        p: span
+        for p, span in wanted.items()
+        if is_held(view, p, span.epoch) or (p in (announced or {}) and is_claimed(view, p, span.epoch))
+    }
     moved = {p for p in wanted if p not in held and has_moved_on(read(p), wanted[p].epoch)}
     return Repetition(held=held, moved=frozenset(moved), doubtful=frozenset(wanted.keys() - held.keys() - moved))
 
@@ -38,6 +42,12 @@ def repetition(wanted: Spans, view: View, read: Callable[[int], Checkpoint | Non
 def is_held(view: View, partition: int, epoch: int) -> bool:
     """A guard: the partition is claimed, at exactly this epoch, and nothing holds it back."""
     claim = view.deliverable.get(partition)
+    return claim is not None and claim.epoch == epoch
+
+
+def is_claimed(view: View, partition: int, epoch: int) -> bool:
+    """A guard: the partition is claimed, at exactly this epoch; it may be paused."""
+    claim = view.claims.get(partition)
     return claim is not None and claim.epoch == epoch
 
 

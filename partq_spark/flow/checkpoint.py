@@ -28,6 +28,8 @@ class Checkpoint:
     (`checkpoints=none`). Messages below `redelivered_below` may have been delivered before. `updated` is the writer's
     own clock (RFC 3339), for people. `etag` is None in a listing: such a one cannot be written to. `rewound`: it was
     taken from its owner by a rewind, and nobody was given it since; that owner may have delivered more than is marked.
+    `delivering`: the owner has the group to itself, and may have delivered any message that there is: it says how far
+    it came when it leaves, and one that was killed has not.
 
     The checkpoint of a former queue of the same name, which `queue_id` tells, counts as absent, but its epoch
     continues (RES-05): it has no owner, no offset and no mark.
@@ -42,6 +44,7 @@ class Checkpoint:
     queue_id: str
     etag: str | None
     rewound: bool = False
+    delivering: bool = False
 
     @property
     def is_tombstone(self) -> bool:
@@ -89,6 +92,7 @@ def decode(name: str, partition: int, metadata: Mapping[str, str], etag: str | N
         queue_id=written_for,
         etag=etag,
         rewound=not former and "rewound" in metadata,
+        delivering=not former and "delivering" in metadata,
     )
 
 
@@ -106,6 +110,8 @@ def encode(checkpoint: Checkpoint) -> Mapping[str, str]:
         metadata["flow"], metadata["instance"] = checkpoint.owner
     if checkpoint.rewound:
         metadata["rewound"] = "1"
+    if checkpoint.delivering:
+        metadata["delivering"] = "1"
     return sealed(metadata)
 
 

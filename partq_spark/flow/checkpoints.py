@@ -199,16 +199,37 @@ class CheckpointStore:
             )
 
         def moved(found: Checkpoint | None) -> Checkpoint:
-            if found is None or not self._is_held(found, held):
-                raise Fenced(
-                    f"checkpoint {self.name_of(held.partition)} is {_owned(found)}, not {_owned(held)}: "
-                    "stop delivering this partition"
-                )
-            if found.offset is not None and offset <= found.offset:
-                return found
-            return replace(found, offset=offset, updated=self._now())
+            mine = self._still_held(found, held)
+            if mine.offset is not None and offset <= mine.offset:
+                return mine
+            return replace(mine, offset=offset, updated=self._now())
 
         return self._change(held.partition, moved, known=held)
+
+    def deliver(self, held: Checkpoint) -> Checkpoint:
+        """Say that the owner delivers from now on, where no record says how far. Returns and raises as
+        `update_checkpoint`; nothing is written if it is said already.
+        """
+
+        def said(found: Checkpoint | None) -> Checkpoint:
+            mine = self._still_held(found, held)
+            return mine if mine.delivering else replace(mine, delivering=True, updated=self._now())
+
+        return self._change(held.partition, said, known=held)
+
+    def leave(self, held: Checkpoint, *, offset: int | None, delivered: int) -> Checkpoint:
+        """The last word of an owner who leaves: acknowledged before `offset` (None: offsets are not kept), delivered up
+        to `delivered`. Returns and raises as `update_checkpoint`.
+        """
+
+        def left(found: Checkpoint | None) -> Checkpoint:
+            mine = self._still_held(found, held)
+            done = max(offset, mine.offset or 0) if offset is not None else mine.offset
+            below = max(mine.redelivered_below, delivered if delivered > (done or 0) else 0)
+            wanted = replace(mine, offset=done, redelivered_below=below, delivering=False)
+            return mine if wanted == mine else replace(wanted, updated=self._now())
+
+        return self._change(held.partition, left, known=held)
 
     def rewind(self, partition: int, offset: int, *, fence: bool = False, delivered: int | None = None) -> Rewound:
         """Go back to `offset`, at a new epoch without an owner: everything from there on is delivered again, marked.
@@ -246,6 +267,7 @@ class CheckpointStore:
                 ),
                 updated=self._now(),
                 rewound=found.rewound or found.owner is not None,
+                delivering=False,
             )
 
         after = self._change(partition, rewound)
@@ -303,6 +325,15 @@ class CheckpointStore:
     def _is_held(self, found: Checkpoint, held: Checkpoint) -> bool:
         """The same queue, flow, instance and epoch: whoever wrote meanwhile was this very owner."""
         return found.is_of(held.queue_id, held.owner, held.epoch)
+
+    def _still_held(self, found: Checkpoint | None, held: Checkpoint) -> Checkpoint:
+        """`found`, as its owner has it. Raises `Fenced` if `held` is somebody else's now."""
+        if found is None or not self._is_held(found, held):
+            raise Fenced(
+                f"checkpoint {self.name_of(held.partition)} is {_owned(found)}, not {_owned(held)}: "
+                "stop delivering this partition"
+            )
+        return found
 
     def _is_rewound(self, found: Checkpoint, before: Checkpoint, offset: int) -> bool:
         """The rewind that went out before its answer was lost has arrived."""

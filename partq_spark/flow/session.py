@@ -222,6 +222,10 @@ class Session:
         """
         return self._view(self._observed_life())
 
+    def confirm(self) -> View:
+        """A look just before what was announced is read: whether it is still this flow's. Raises as `observe` does."""
+        return self.observe()
+
     def deliver(self, ends: Mapping[int, int]) -> bool:
         """Announce that the messages up to `ends` (partition to exclusive end) are about to be delivered.
 

@@ -101,11 +101,11 @@ class SoloSession:
         return Binding(view=self._view(me), answered=True)
 
     def unbind(self) -> None:
-        """Write down what is acknowledged. The partitions stay this flow's until somebody takes them."""
+        """Write down what is acknowledged and delivered. The partitions stay this flow's until somebody takes them."""
         if self._me is None:
             return
         try:
-            self.flush()
+            self._write(everything=True, leaving=True)
         finally:
             self._me = None
             self._hand.clear()
@@ -117,25 +117,27 @@ class SoloSession:
         """What the group has to deliver and this flow does not have yet; returns the head by which that was."""
         head = self._head()
         taken: dict[int, Checkpoint] = {}
-        foreign: set[int] = set()
+        silent: set[int] = set()
         for partition in layouts.partitions_for(head, self.acknowledged(layouts.leaving(head))):
             if self._hand.has_claimed((partition,)):
                 continue
-            taken[partition], others = self._fence(me, partition, mapping.get(partition), head.next[partition])
-            if others:
-                foreign.add(partition)
+            taken[partition], is_silent = self._fence(me, partition, mapping.get(partition), head.next[partition])
+            if is_silent:
+                silent.add(partition)
         if not taken:
             return head
         # Whom this fence overtook may have delivered what was published up to the fence, but nothing after it, because
-        # he looks at the checkpoints after he has looked at the log (`deliver`).
-        after = self._head().next if foreign else head.next
+        # he looks at the checkpoints after he has looked at the log (`confirm`).
+        after = self._head().next if silent else head.next
         for partition, checkpoint in taken.items():
-            below = max(checkpoint.redelivered_below, after[partition] if partition in foreign else 0)
+            below = max(checkpoint.redelivered_below, after[partition] if partition in silent else 0)
             self._hold(replace(checkpoint, redelivered_below=below))
         return head
 
     def _fence(self, me: Owner, partition: int, known: int | None, end: int) -> tuple[Checkpoint, bool]:
-        """The partition's checkpoint as this flow's, and whether it was somebody else's before."""
+        """The partition's checkpoint as this flow's, and whether its owner before left no word of how far he came: it
+        was another flow, or this one, killed.
+        """
         refused: FenceRefused | None = None
         for _ in range(MAX_TRIES):
             found = self._checkpoints.read(partition)
@@ -145,6 +147,7 @@ class SoloSession:
             epoch = found.epoch if found is not None else known or 0
             same = owner is not None and owner.flow == me.flow and epoch == known
             foreign = deleted or (owner is not None and not same)
+            silent = foreign or (found is not None and found.delivering)
             try:
                 fenced = self._checkpoints.fence(
                     partition,
@@ -152,7 +155,7 @@ class SoloSession:
                     epoch=epoch if same else epoch + 1,
                     replaces=owner if same else None,
                     start=self._checkpointing.start(partition),
-                    delivered=end if foreign else None,  # he left no word of how far he came
+                    delivered=end if silent else None,
                 )
             except FenceRefused as error:
                 refused = error
@@ -161,7 +164,7 @@ class SoloSession:
                 _log.warning(
                     "flow %s took partition %d of group %s from flow %s", me.flow, partition, self._key, owner.flow
                 )
-            return fenced, foreign
+            return fenced, silent
         raise Fenced(
             f"partition {partition} of group {self._key} was taken by others {MAX_TRIES} times in a row while flow "
             f"{me.flow!r} took it: run one query of a group with ownership=none, or share it by an ownership"
@@ -199,13 +202,23 @@ class SoloSession:
             self._hand.lose(partition)
             _log.info("flow %s is done with partition %d of group %s", self._flow, partition, self._key)
 
-    def deliver(self, ends: Mapping[int, int]) -> bool:
+    def confirm(self) -> View:
         """Look whether the partitions are still this flow's, after the log was looked at. Raises `Fenced`."""
-        if not self._verify(self._required()):
-            return False
+        me = self._required()
+        self._verify(me)
+        return self._view(me)
+
+    def deliver(self, ends: Mapping[int, int]) -> bool:
+        """Note it; the checkpoint says only that messages are delivered, and that once. Raises `Fenced`."""
+        me = self._required()
         for partition, end in ends.items():
             holding = self._hand.holdings.get(partition)
-            if holding is None:
+            if holding is None or holding.checkpoint is None:
+                return False
+            try:
+                holding.checkpoint = self._checkpoints.deliver(holding.checkpoint)
+            except Fenced:
+                self._verify(me)  # raises, unless it was rewound
                 return False
             holding.delivered = max(holding.delivered, end)
         return True
@@ -315,13 +328,16 @@ class SoloSession:
             "share the group by the option ownership"
         )
 
-    def _write(self, *, everything: bool) -> None:
+    def _write(self, *, everything: bool, leaving: bool = False) -> None:
         me = self._me
         if me is None:
             return
         for partition, holding in self._hand.holdings.items():
             try:
-                self._checkpointing.advance(holding, everything=everything)
+                if leaving and holding.checkpoint is not None and holding.checkpoint.delivering:
+                    self._checkpointing.leave(holding)
+                else:
+                    self._checkpointing.advance(holding, everything=everything)
             except Fenced as error:
                 found = self._checkpoints.read(partition)
                 if found is None or not self._is_rewound(found, me, holding.epoch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,12 +15,13 @@ from partq_spark.consuming.flow_planning import (
     Unacknowledged,
     begin,
     begin_by_hand,
+    left_out,
     plan,
     window_ends,
     windows,
 )
 from partq_spark.errors import ObjectMissing
-from partq_spark.flow.claims import Claim, Standing, View
+from partq_spark.flow.claims import Claim, Position, Standing, View
 from partq_spark.log.model import Entry, Head, Layout, QueueConfig, Slice
 from partq_spark.offsets import BatchEnd, Span
 
@@ -58,51 +59,72 @@ def end(**spans: Span) -> BatchEnd:
     return BatchEnd(queue_id="q", group="billing", flow="left", spans={int(p[1:]): span for p, span in spans.items()})
 
 
-def planned(before: BatchEnd, *claims: Claim, mapping: dict[int, int] | None = None) -> Plan:
+def planned(
+    before: BatchEnd, *claims: Claim, mapping: dict[int, int] | None = None, missed: Collection[int] = ()
+) -> Plan:
     view = View(instance="i", standing=Standing.ACTIVE, claims={each.partition: each for each in claims})
     return plan(
         HEAD,
         view,
         before,
-        begin=lambda claim: begin(before, None, claim),
+        begin=lambda claim: begin(before, claim),
         mapping=mapping or {},
         target=None,
         limits=planning.Limits(),
         entries=lambda _: (),
         fail_on_data_loss=True,
         warn=lambda _: None,
+        missed=missed,
     )
 
 
 def test_a_new_partition_begins_where_its_checkpoint_says() -> None:
-    assert begin(end(), None, claim()) == Span(3, 4, 4, 6)
+    assert begin(end(), claim()) == Span(3, 4, 4, 6)
 
 
 def test_the_offset_knows_better_at_the_same_epoch_and_nothing_at_another() -> None:
-    assert begin(end(p0=Span(3, 2, 5, 1)), None, claim()) == Span(3, 5, 5, 1)
-    assert begin(end(p0=Span(2, 2, 5, 1)), None, claim()) == Span(3, 4, 4, 6)
+    assert begin(end(p0=Span(3, 2, 5, 1)), claim()) == Span(3, 5, 5, 6)
+    assert begin(end(p0=Span(3, 2, 6, 1)), claim()) == Span(3, 6, 6, 1), "a mark below it says nothing"
+    assert begin(end(p0=Span(2, 2, 5, 1)), claim()) == Span(3, 4, 4, 6)
 
 
 def test_without_checkpoints_what_this_query_completed_is_not_read_again() -> None:
     before = end(p0=Span(2, 2, 5, 1))
-    assert begin(before, None, claim(position=0), keeps_offsets=False) == Span(3, 5, 5, 6)
-    assert begin(before, None, claim(position=7), keeps_offsets=False) == Span(3, 7, 7, 6)
-    assert begin(before, None, claim(position=0)) == Span(3, 0, 0, 6)
-    assert begin(end(), None, claim(position=0), keeps_offsets=False) == Span(3, 0, 0, 6)
+    assert begin(before, claim(position=0), keeps_offsets=False) == Span(3, 5, 5, 6)
+    assert begin(before, claim(position=7), keeps_offsets=False) == Span(3, 7, 7, 6)
+    assert begin(before, claim(position=0)) == Span(3, 0, 0, 6)
+    assert begin(end(), claim(position=0), keeps_offsets=False) == Span(3, 0, 0, 6)
 
 
 def test_what_was_acknowledged_beyond_an_older_spark_checkpoint_is_marked() -> None:
-    assert begin(end(p0=Span(3, 2, 5, 1)), None, claim(position=8, acknowledged=8)) == Span(3, 5, 5, 8)
+    assert begin(end(p0=Span(3, 2, 5, 1)), claim(position=8, acknowledged=8)) == Span(3, 5, 5, 8)
+
+
+def test_what_this_process_gave_out_beyond_the_offset_is_marked() -> None:
+    assert begin(end(p0=Span(3, 2, 5, 1)), claim(), reached=9) == Span(3, 5, 5, 9)
+    assert begin(end(p0=Span(3, 2, 9, 1)), claim(), reached=9) == Span(3, 9, 9, 1)
+    assert begin_by_hand(end(), None, claim(acknowledged=4, position=4), reached=9) == Span(3, 4, 4, 9)
+
+
+def test_without_checkpoints_what_a_repeated_batch_left_out_comes_again_marked() -> None:
+    before = end(p0=Span(2, 2, 8, 1))
+    assert begin(before, claim(position=0), keeps_offsets=False, missed={0}) == Span(3, 2, 2, 8)
+    assert begin(before, claim(position=4), keeps_offsets=False, missed={0}) == Span(3, 4, 4, 8)
+    assert left_out(before, {0: claim(acknowledged=0)}, {0}) == {0: Position(3, 2)}
+    assert left_out(before, {0: claim(acknowledged=0)}, ()) == {0: Position(3, 8)}
+    still = planned(end(p1=Span(7, 2, 5, 1)), claim(0), mapping={1: 7}, missed={1})
+    assert still.all_spans[1] == Span(7, 2, 2, 5), "not claimed yet, and not read either"
 
 
 def test_what_was_announced_and_never_read_is_not_marked() -> None:
-    assert begin(end(), end(p0=Span(3, 2, 5, 1)), claim(position=5)) == Span(3, 2, 2, 1)
-    assert begin(end(), end(p0=Span(2, 2, 5, 1)), claim(position=5)) == Span(3, 5, 5, 6)
+    assert begin(end(), claim(position=5), unread=Span(3, 2, 5, 1)) == Span(3, 2, 2, 1)
+    assert begin(end(), claim(position=5), unread=Span(2, 2, 5, 1)) == Span(3, 5, 5, 6)
+    assert begin_by_hand(end(), None, claim(position=9), unread=Span(3, 4, 9, 1)) == Span(3, 4, 4, 1)
 
 
 def test_a_paused_partition_is_in_the_end_without_messages() -> None:
     found = planned(end(p0=Span(3, 2, 5, 1)), claim(0, paused=True), claim(1))
-    assert found.all_spans == {0: Span(3, 5, 5, 1), 1: Span(3, 4, 10, 6)}
+    assert found.all_spans == {0: Span(3, 5, 5, 6), 1: Span(3, 4, 10, 6)}
     assert found.filled == {1: Span(3, 4, 10, 6)}
     assert found.news == {1: 10}
 
@@ -135,6 +157,8 @@ def test_by_hand_a_new_process_begins_at_the_checkpoint_and_marks_what_its_prede
     assert begin_by_hand(before, None, claim(acknowledged=4, position=8)) == Span(3, 4, 4, 9)
     assert begin_by_hand(end(), None, claim(acknowledged=4, position=8)) == Span(3, 4, 4, 8)
     assert begin_by_hand(end(), None, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 6)
+    kept_back = end(p0=Span(3, 4, 4, 9))
+    assert begin_by_hand(kept_back, None, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 9), "by its mark alone"
 
 
 def test_by_hand_what_was_given_out_at_another_epoch_counts_for_nothing() -> None:

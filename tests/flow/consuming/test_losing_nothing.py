@@ -1,0 +1,291 @@
+"""What once lost messages, or gave them out twice without a mark: restarts, repeated batches, partitions that move."""
+
+from __future__ import annotations
+
+import pytest
+
+from partq_spark.errors import Invalid
+from partq_spark.flow.claims import Position
+from tests.flow.consuming.test_by_hand import acknowledge, again, by_hand
+from tests.flow.consuming.world import Query, Row, World, begun, delivered, expected
+
+OWNERSHIPS = pytest.mark.parametrize("ownership", ["store", "none"])
+
+
+def one_partition(**times: float) -> World:
+    world = World(partitions=1, **times)
+    world.coordinated()
+    return world
+
+
+def failed(query: Query) -> None:
+    """A run of the query that ends in the middle of a batch, which was read."""
+    query.start()
+    while True:
+        while len(query.ends) > query.committed:
+            query.deliver()
+            query.committed += 1
+        query.plan()
+        if query.ends[-1] == query.at:
+            query.ends.pop()
+            break
+        if query.deliver():
+            break
+        query.committed += 1
+    query.kill()
+
+
+# --- ackMode=manual ---------------------------------------------------------------------------------------------------
+
+
+@OWNERSHIPS
+@pytest.mark.conformance("SEQ-01")
+def test_by_hand_batches_that_fail_in_run_after_run_come_again_in_each(ownership: str) -> None:
+    world = one_partition()
+    query = by_hand(world, ownership=ownership, checkpointInterval="0s")
+    world.publish(10)
+    for _ in range(3):
+        failed(query)
+    seen = len(query.rows)
+    query.start().drain()
+    assert query.rows[seen:] == again(0, 10), "an end that is equal to its start is no batch for Spark"
+    world.publish(3)
+    query.drain()
+    assert query.rows[seen + 10 :] == [Row(0, offset, False) for offset in range(10, 13)]
+    acknowledge(query, (0, 13))
+    query.stop()
+    assert world.offset(0) == 13
+
+
+@OWNERSHIPS
+def test_by_hand_what_is_not_acknowledged_comes_again_after_each_of_many_clean_restarts(ownership: str) -> None:
+    world = one_partition(delay_s=5.0)
+    query = by_hand(world, ownership=ownership)
+    world.publish(4)
+    for _ in range(5):
+        seen = len(query.rows)
+        query.start().drain()
+        assert [row.offset for row in query.rows[seen:]] == [0, 1, 2, 3]
+        query.stop()
+
+
+@OWNERSHIPS
+def test_by_hand_a_reader_that_is_replaced_within_a_batch_gives_it_out_again(ownership: str) -> None:
+    """`if not df.isEmpty(): df.collect()` plans a batch twice, and here each by a process of its own."""
+    world = one_partition(delay_s=30.0)
+    (query,) = begun(world, by_hand(world, ownership=ownership))
+    world.publish(4)
+    query.plan()
+    assert len(query.deliver()) == 4
+    query.kill().start()
+    assert query.deliver() == []
+    query.committed += 1
+    query.drain()
+    assert query.rows[4:] == again(0, 4)
+    query.kill().start()
+    query.drain()
+    assert query.rows[8:] == again(0, 4)
+
+
+def test_by_hand_what_the_application_was_refused_comes_again() -> None:
+    """`maxPollInterval` ends the flow while the application works; it comes back at the same epoch."""
+    world = one_partition(delay_s=30.0)
+    (query,) = begun(world, by_hand(world, maxPollInterval="5s"))
+    world.publish(4)
+    query.drain()
+    told = query.consumer.acknowledged.in_hand(after=-1, most=9)
+    world.sleep(6.0)
+    query.consumer.look_beside()
+    assert query.consumer.acknowledged.by_application(told["process"], {0: Position(1, 4)}) == frozenset()
+    query.drain()
+    assert query.epochs == {0: 1}, "nobody else had it"
+    assert query.rows[4:] == again(0, 4)
+    assert acknowledge(query, (0, 4)) == {0}
+
+
+def test_by_hand_a_lease_that_ended_before_the_batch_is_read_is_no_failure() -> None:
+    world = one_partition(delay_s=30.0)
+    (query,) = begun(world, by_hand(world))
+    world.publish(4)
+    query.plan()
+    query.freeze()
+    world.sleep(11.0)
+    query.thaw()
+    assert query.deliver() == []
+    query.committed += 1
+    query.drain()
+    assert [row.offset for row in query.rows] == [0, 1, 2, 3]
+
+
+def test_by_hand_a_batch_that_is_taken_back_after_it_was_read_comes_again_marked() -> None:
+    world = one_partition(delay_s=30.0)
+    (query,) = begun(world, by_hand(world))
+    world.publish(4)
+    query.plan()
+    assert len(query.deliver()) == 4
+    query.freeze()
+    world.sleep(11.0)
+    query.thaw()
+    assert query.deliver() == [], "another instance than that which announced it"
+    query.committed += 1
+    query.drain()
+    assert query.rows[4:] == again(0, 4)
+    assert query.consumer.acknowledged.in_hand(after=-1, most=9)["p"] == {"0": [1, 0, 4, 1]}, "the second round"
+
+
+def test_what_was_acknowledged_by_hand_is_not_taken_over_by_spark(world: World) -> None:
+    (query,) = begun(world, by_hand(world))
+    world.publish(4, 4)
+    query.drain()
+    query.stop()
+    other = world.query("left")
+    other.ends, other.committed = query.ends, query.committed
+    other.start()
+    with pytest.raises(Invalid, match=r"written with ackMode=manual.*give ackMode=manual, or use a new checkpoint"):
+        other.trigger()
+    assert [world.offset(p) for p in (0, 1)] == [0, 0]
+
+
+def test_who_acknowledged_by_itself_may_go_on_by_hand(world: World) -> None:
+    (query,) = begun(world, world.query("left"))
+    world.publish(4, 4)
+    query.drain()
+    query.stop()
+    other = by_hand(world)
+    other.ends, other.committed = query.ends, query.committed
+    world.publish(1, 1)
+    other.start().drain()
+    assert sorted(other.rows) == [Row(0, 4, False), Row(1, 4, False)]
+    assert acknowledge(other, (0, 5), (1, 5)) == {0, 1}
+
+
+# --- checkpoints=none -------------------------------------------------------------------------------------------------
+
+
+@OWNERSHIPS
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_without_checkpoints_an_unfinished_batch_is_not_skipped(ownership: str, restarts: int) -> None:
+    """Its partitions have moved on when it is repeated; and perhaps the repetition is killed as soon as it is done."""
+    world = World()
+    world.coordinated()
+    query = world.query("left", checkpoints="none", ownership=ownership)
+    begun(world, query)
+    world.publish(3, 3)
+    query.drain()
+    world.publish(4, 4)
+    query.plan()
+    query.deliver()
+    query.kill()
+    if ownership == "none":
+        begun(world, world.query("right", checkpoints="none", ownership=ownership))[0].plan()
+    else:
+        world.until(lambda: world.owner(0)[0] is None and world.owner(1)[0] is None)
+    seen = len(query.rows)
+    query.start()
+    assert query.deliver() == []
+    query.committed += 1
+    for _ in range(restarts - 1):
+        query.kill().start()
+    world.publish(1, 1)
+    world.until(lambda: query.trigger() or len(query.rows) == seen + 10)
+    assert sorted(row[:2] for row in query.rows[seen:]) == [(p, offset) for p in (0, 1) for offset in range(3, 8)]
+    assert {row.redelivered for row in query.rows[seen:] if row.offset < 7} == {True}
+
+
+# --- what moved on between planning and reading -----------------------------------------------------------------------
+
+
+@pytest.mark.conformance("HAN-05")
+def test_what_moved_on_between_the_end_and_its_batch_is_not_read() -> None:
+    """As in a union of two loads of one group, where the second one's question takes a while."""
+    world = World(handoff_s=1.0)
+    world.coordinated()
+    first, second = world.query("left"), world.query("right")
+    begun(world, first)
+    world.publish(4, 4)
+    first.plan()
+    begun(world, second)
+    second.run()
+    world.until(lambda: len(second.rows) == 4)
+    (moved,) = second.partitions
+    assert {row.partition for row in first.deliver()} == {1 - moved}
+    first.committed += 1
+    first.drain()
+    assert delivered(first, second) == expected(world)
+
+
+@pytest.mark.conformance("HAN-05")
+def test_alone_what_another_took_between_the_end_and_its_batch_is_not_read(world: World) -> None:
+    (first,) = begun(world, world.query("left", ownership="none"))
+    world.publish(4, 4)
+    first.plan()
+    (second,) = begun(world, world.query("right", ownership="none"))
+    second.drain()
+    with pytest.raises(Exception, match="'right'"):
+        first.deliver()
+    assert first.rows == []
+
+
+@pytest.mark.conformance("HAN-02", "HAN-05")
+def test_a_pause_between_the_end_and_its_batch_waits_for_the_batch() -> None:
+    world = World(handoff_s=60.0)
+    world.coordinated()
+    first, second = world.query("left"), world.query("right")
+    begun(world, first)
+    world.publish(4, 4)
+    first.plan()
+    begun(world, second)
+    second.run()
+    world.sleep(3.0)
+    assert len(first.deliver()) == 8
+    first.committed += 1
+    world.publish(1, 1)
+    first.run()
+    world.until(lambda: delivered(first, second) == expected(world))
+    assert {row.redelivered for row in [*first.rows, *second.rows]} == {False}
+
+
+# --- marks ------------------------------------------------------------------------------------------------------------
+
+
+@OWNERSHIPS
+@pytest.mark.conformance("HAN-03")
+@pytest.mark.parametrize("ending", ["killed", "stopped"])
+@pytest.mark.parametrize("checkpoints", ["none", "store"])
+def test_after_an_older_spark_checkpoint_what_comes_again_is_marked(
+    ownership: str, checkpoints: str, ending: str
+) -> None:
+    """Also what Spark forgot by itself (`asyncProgressTrackingEnabled`)."""
+    world = one_partition(delay_s=30.0)
+    kept = {"checkpointInterval": "1h"} if checkpoints == "store" else {}
+    (query,) = begun(world, world.query("left", ownership=ownership, checkpoints=checkpoints, **kept))
+    for _ in range(3):
+        world.publish(5)
+        query.trigger()
+    if ending == "killed":
+        query.kill()
+    else:
+        query.stop()
+    del query.ends[2:]  # the copy that comes back knows of the first five
+    query.committed = 2
+    world.publish(5)
+    query.start().drain()
+    assert query.rows[15:25] == again(5, 15)
+    assert [row.offset for row in query.rows[25:]] == [15, 16, 17, 18, 19]
+
+
+def test_alone_a_clean_end_leaves_exact_marks(world: World) -> None:
+    """And one that was killed leaves no word of how far it came: what is there when it comes back may be repeated."""
+    (query,) = begun(world, world.query("left", ownership="none"))
+    world.publish(5, 0)
+    query.drain()
+    query.stop()
+    world.publish(5, 0)
+    query.start().drain()
+    assert {row.redelivered for row in query.rows} == {False}
+    query.kill()
+    world.publish(5, 0)
+    query.start().drain()
+    world.publish(5, 0)
+    query.drain()
+    assert [row.offset for row in query.rows if row.redelivered] == [10, 11, 12, 13, 14]
