@@ -11,10 +11,10 @@ from coordinator.core.actions import Action
 from coordinator.core.events import Event, QueueAltered, ReportsLost
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide
-from coordinator.core.reconcile import Mark, differences, initial_state
+from coordinator.core.reconcile import differences, initial_state
 from coordinator.facts import GroupFacts
+from coordinator.listing import Listed
 from partq_spark.errors import Corrupt
-from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.flow.codec import decode_state
 from partq_spark.flow.model import GroupKey, GroupState, Phase
 from partq_spark.flow.stores.api import OwnershipStore, Pulse, StateDocument
@@ -72,13 +72,6 @@ def with_timers(state: GroupState, timers: Timers) -> GroupState:
     return replace(state, partitions=partitions, holddown_until_s=until_s)
 
 
-def marks_of(checkpoints: Mapping[int, Checkpoint]) -> dict[int, Mark]:
-    """What the checkpoints say of ownership."""
-    return {
-        number: Mark(epoch=each.epoch, owner=each.owner, rewound=each.rewound) for number, each in checkpoints.items()
-    }
-
-
 def altered(state: GroupState, facts: GroupFacts) -> bool:
     """Whether the queue is not what the state takes it for."""
     present = [number for number, partition in state.partitions.items() if not partition.removed]
@@ -102,7 +95,7 @@ def is_nobodys(state: GroupState) -> bool:
 def adopt(
     store: OwnershipStore,
     key: GroupKey,
-    checkpoints: CheckpointStore,
+    checkpoints: Callable[[], Listed],
     *,
     facts: GroupFacts,
     incarnation: str,
@@ -122,14 +115,15 @@ def adopt(
     if state is None:
         known = [record.session_timeout_s for record in store.read_flows(key).values()]
         session_timeout_s = max([session_timeout_s, *known])
-    marks = marks_of(checkpoints.list_checkpoints())
+    listed = checkpoints()
     if state is None:
         state = initial_state(
             queue_id=facts.queue_id,
             incarnation=incarnation,
             settings=facts.settings,
             partitions=facts.partitions,
-            checkpoints=marks,
+            checkpoints=listed.marks,
+            damaged=listed.damaged,
             session_timeout_s=session_timeout_s,
             now_s=now_s(),
         )
@@ -137,8 +131,8 @@ def adopt(
         state = with_timers(state, timers)
     actions: list[Action] = []
     if is_nobodys(state):
-        marks = {}
-    events = tuple(_what_differs(state, facts, incarnation, marks))
+        listed = Listed(marks={})
+    events = tuple(_what_differs(state, facts, incarnation, listed))
     for event in events:
         state, more = decide(state, event, now_s())
         actions.extend(more)
@@ -165,13 +159,13 @@ def _read(
     return state, "info", "the lease was taken over"
 
 
-def _what_differs(state: GroupState, facts: GroupFacts, incarnation: str, marks: Mapping[int, Mark]) -> Iterator[Event]:
+def _what_differs(state: GroupState, facts: GroupFacts, incarnation: str, listed: Listed) -> Iterator[Event]:
     if state.incarnation != incarnation:
         yield ReportsLost(incarnation=incarnation)
-    yield from differences(state, marks)
+    yield from differences(state, listed.marks, listed.damaged)
     if altered(state, facts):
         yield QueueAltered(
             settings=facts.settings,
             partitions=facts.partitions,
-            epochs={number: mark.epoch for number, mark in marks.items()},
+            epochs={number: mark.epoch for number, mark in listed.marks.items()},
         )

@@ -5,14 +5,14 @@ Only the effect lives here. Whoever calls has written the state that asks for th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
 
 from coordinator.core.actions import Fence
 from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
 from coordinator.effects_pool import Run
 from coordinator.logs import Log
 from coordinator.observe import Setting, entry_of, is_whole
-from partq_spark.errors import Conflict, Corrupt, PartqError, Unavailable
+from partq_spark.errors import PartqError
 from partq_spark.flow.checkpoints import CheckpointStore, FenceRefused
 from partq_spark.flow.model import FlowRecord, GroupKey
 
@@ -29,9 +29,12 @@ def carry_out(
     ends: Callable[[], Sequence[int]],
     run: Run,
     log: Log,
+    told: Container[int] = (),
+    failed: MutableMapping[int, PartqError] | None = None,
 ) -> list[Event]:
     """Fence, side by side if `run` does so; what became of each, as events. An unknown outcome is no event: the state
-    still asks for the fence, and a fence recognises its own repetition.
+    still asks for the fence, and a fence recognises its own repetition. It goes into `failed`, by partition: whatever
+    is wrong with one checkpoint is no matter of the others. `told`: of these it was said before.
 
     `finished`: removed partitions that the group is done with, and where they end. Whoever looks at one later finds
     that in its checkpoint, also where offsets are not kept.
@@ -40,14 +43,17 @@ def carry_out(
     reads the log's end of every partition, and is asked only where nobody knows what was delivered.
     """
 
-    def failed(fence: Fence, error: PartqError) -> None:
-        log("warning", "fence_failed", group=str(key), partition=fence.partition, reason=str(error))
+    def fail(fence: Fence, error: PartqError) -> None:
+        if failed is not None:
+            failed[fence.partition] = error
+        level = "debug" if fence.partition in told else "warning"
+        log(level, "fence_failed", group=str(key), partition=fence.partition, reason=str(error))
 
     def is_unknown(fence: Fence) -> bool | None:  # None: it has failed already
         try:
             return _is_unknown(fence, records, setting, checkpoints)
-        except (Unavailable, Corrupt) as error:
-            failed(fence, error)
+        except PartqError as error:
+            fail(fence, error)
             return None
 
     answers = dict(zip((fence.partition for fence in fences), run(is_unknown, fences), strict=True))
@@ -75,8 +81,8 @@ def carry_out(
             )
         except FenceRefused as error:
             return CheckpointAhead(partition=fence.partition, epoch=error.epoch)
-        except (Conflict, Unavailable, Corrupt) as error:
-            failed(fence, error)
+        except PartqError as error:
+            fail(fence, error)
             return None
         return PartitionFenced(partition=fence.partition, epoch=fence.epoch, owner=fence.to)
 

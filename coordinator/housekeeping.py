@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from partq_spark.log.clocks import published_by
 from partq_spark.log.model import Head
 
 RETAIN_LEAST_S: Final = 5.0
@@ -71,13 +72,15 @@ class Done:
 
 def facts_of(head: Head) -> QueueFacts:
     """The facts of one queue."""
-    oldest = [ref.first_time_us for ref in head.tree[:1]] or [entry.time_us for entry in head.entries[:1]]
+    # By all that the head shows, not by the first: a clock that was wrong once may have dated some years ahead.
+    times = [*(ref.first_time_us for ref in head.tree), *(entry.time_us for entry in head.entries), head.time_us]
+    chunks = published_by([ref.last_time_us for ref in head.tree], min(times[len(head.tree) :]))
     return QueueFacts(
         queue_id=head.queue_id,
         sequence=head.sequence,
         retention_s=head.config.retention_s,
-        oldest_us=oldest[0] if oldest and head.messages else None,
-        chunks_us=(head.tree[0].last_time_us, head.tree[-1].last_time_us) if head.tree else None,
+        oldest_us=min(times) if head.messages else None,
+        chunks_us=(chunks[0], chunks[-1]) if chunks else None,
     )
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from coordinator.core.draft import is_in_handoff
-from coordinator.core.machine import next_deadline
+from coordinator.core.machine import next_deadline, pending
 from coordinator.facts import GroupFacts
 from coordinator.records import Records
 from partq_spark.flow.model import GroupState
@@ -27,7 +27,7 @@ class Quiet:
     @classmethod
     def after(cls, state: GroupState, records: Records | None, facts: GroupFacts) -> Quiet | None:
         """After such a look; None while something is on its way."""
-        if records is None or is_in_handoff(state):
+        if records is None or is_in_handoff(state) or pending(state):
             return None
         due_s = next_deadline(state)
         return cls(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from coordinator.adopt import adopt, altered, is_left_alone, is_nobodys, marks_of, timers_of
+from coordinator.adopt import adopt, altered, is_left_alone, is_nobodys, timers_of
 from coordinator.core.actions import Action, Fence
 from coordinator.core.draft import is_in_handoff
 from coordinator.core.events import Event, QueueAltered, Tick
@@ -27,17 +27,19 @@ from coordinator.fences import carry_out
 from coordinator.leadership import Leadership, Timing
 from coordinator.leaving import Leaving
 from coordinator.life import StoreLife
+from coordinator.listing import Listing
 from coordinator.logs import Log, silent
 from coordinator.observe import Setting, binds, drained, expired, leftovers
 from coordinator.quiet import Quiet
 from coordinator.records import Records
 from coordinator.tell import tell
 from coordinator.tidy import Tidying
-from partq_spark.errors import Conflict
+from coordinator.tries import Tries, words
+from partq_spark.errors import Conflict, PartqError
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.codec import encode_state
 from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import GroupKey, GroupState, Owner
+from partq_spark.flow.model import GroupKey, GroupState, Owner, Phase
 from partq_spark.flow.stores.api import OwnershipStore, Pulse, Reincarnated
 
 _ROUNDS = 8
@@ -108,7 +110,8 @@ class GroupRuntime:
         self._leaving = Leaving(checkpoints, self._now_s)
         self._tidying = Tidying(store, key, log)
         self._quiet: Quiet | None = None
-        self._failed_fences = 0
+        self._listing = Listing(key, self._now_s, log)
+        self._tries = Tries(self._timing.handoff_look_s, self._timing.retry_most_s)
         self._again = 0  # steps in a row that ended with adopting again
         self._incarnation = ""
 
@@ -121,6 +124,11 @@ class GroupRuntime:
     def leading(self) -> bool:
         """Whether this process held the lease when it last looked."""
         return self._leadership.held
+
+    @property
+    def stuck(self) -> str:
+        """What is wrong with a partition that is stuck, for people; empty if none is."""
+        return words(self.key, self.state)
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
@@ -171,6 +179,7 @@ class GroupRuntime:
         if self._term != self._leadership.terms:
             self._term = self._leadership.terms
             self._tidying.forget(term=True)
+            self._tries.forget()
             self._forget("a new term")
         if pulse is None or (self._written is None and is_left_alone(pulse)):
             return Step(leading=pulse is not None, next_s=self._timing.renewal_s)
@@ -186,10 +195,10 @@ class GroupRuntime:
         for _ in range(_ROUNDS):
             before = written
             written = self._decide(written, self._observe(written, facts, pulse))
-            fences = pending(written.state)
+            fences = self._tries.due(pending(written.state), self._now_s())
             if fences:
                 written = self._decide(written, self._fence(written, fences[:_FENCES_AT_ONCE], facts))
-            if len(fences) > _FENCES_AT_ONCE and not self._failed_fences:
+            if len(fences) > _FENCES_AT_ONCE:
                 break  # the lease wants to be renewed
             if written is before:
                 self._again = 0
@@ -206,6 +215,7 @@ class GroupRuntime:
             and quiet.records is self._records
             and quiet.facts == facts
             and quiet.deadline_s > now_s
+            and not self._listing.is_due
             and self._leadership.flows.longest_still_s() < quiet.session_timeout_s
             and not self._is_stale(written, quiet.records, pulse, in_handoff=False)
         )
@@ -216,9 +226,11 @@ class GroupRuntime:
         due_s = next_deadline(state)
         if due_s is not None:
             wait_s = min(wait_s, due_s - self._effects.now_s())
-        if is_in_handoff(state):
-            retry_s = self._timing.handoff_look_s * 2 ** min(self._failed_fences, 10)
-            wait_s = min(wait_s, max(self._timing.handoff_look_s, min(retry_s, self._timing.retry_most_s)))
+        if any(partition.phase is Phase.PAUSED for partition in state.partitions.values()):
+            wait_s = min(wait_s, self._timing.handoff_look_s)
+        retry_s = self._tries.next_s(pending(state), self._now_s())
+        if retry_s is not None:
+            wait_s = min(wait_s, max(self._timing.handoff_look_s, retry_s))
         return max(0.0, wait_s)
 
     def _forget(self, reason: str) -> None:
@@ -258,6 +270,8 @@ class GroupRuntime:
         records = self._read_records(written, version="")
         # Now: of a group that was removed and made again meanwhile, the head that is known may have the former one.
         starts = self._confirmed(facts).starts
+        stuck = [number for number, partition in written.state.partitions.items() if partition.stuck]
+        failed: dict[int, PartqError] = {}
         events = carry_out(
             fences,
             key=self.key,
@@ -269,9 +283,10 @@ class GroupRuntime:
             ends=lambda: self._ends(facts.queue_id),
             run=self._run,
             log=self._log,
+            told=stuck,
+            failed=failed,
         )
-        self._failed_fences = 0 if len(events) == len(fences) else self._failed_fences + 1
-        return events
+        return [*events, *self._tries.tried(fences, failed, stuck, self._now_s())]
 
     # --- adopt, observe, decide ---------------------------------------------------------------------------------------
 
@@ -283,7 +298,7 @@ class GroupRuntime:
         found = adopt(
             self._store,
             self.key,
-            self._make_checkpoints(facts.queue_id),
+            lambda: self._listing.read(self._make_checkpoints(facts.queue_id)),
             facts=facts,
             incarnation=incarnation,
             timers=self._leadership.timers,
@@ -317,22 +332,23 @@ class GroupRuntime:
 
     def _look_at_checkpoints(self, state: GroupState, facts: GroupFacts) -> list[Event]:
         """What the queue's head has that the state does not know of: other settings, other partitions, rewinds. Only
-        then, and when a group is adopted, are its checkpoints listed (CHK-03).
+        then, and when a group is adopted, are its checkpoints listed (CHK-03), and while one of them is damaged.
         """
 
         def is_news(seen: GroupFacts) -> bool:
             return altered(state, seen) or seen.rewinds != self._rewinds
 
-        if not is_news(facts) or not is_news(facts := self._confirmed(facts)):
+        news = is_news(facts) and is_news(facts := self._confirmed(facts))
+        if not news and not self._listing.is_due:
             return []
-        marks = marks_of(self._make_checkpoints(facts.queue_id).list_checkpoints())
+        listed = self._listing.read(self._make_checkpoints(facts.queue_id))
         events: list[Event] = []
-        if facts.rewinds != self._rewinds:
-            events.extend(() if is_nobodys(state) else differences(state, marks))
+        if facts.rewinds != self._rewinds or listed.repaired:
+            events.extend(() if is_nobodys(state) else differences(state, listed.marks, listed.damaged))
             # Whatever keeps this leader from acting on it makes it adopt the group anew, which lists them again.
             self._rewinds = facts.rewinds
         if altered(state, facts):
-            epochs = {number: mark.epoch for number, mark in marks.items()}
+            epochs = {number: mark.epoch for number, mark in listed.marks.items()}
             events.append(QueueAltered(settings=facts.settings, partitions=facts.partitions, epochs=epochs))
         return events
 

@@ -103,6 +103,7 @@ class Service:
         failing = [group for group in groups if group.failures]
         looked_s = time.monotonic() - self._inbox.turned_s
         problem = self._ownership_problem or self._heads_problem or next((group.problem for group in failing), "")
+        problem = problem or next((stuck for group in groups if (stuck := group.runtime.stuck)), "")
         out_of_order = bool(self._ownership_problem or self._heads_problem) or (
             bool(failing) and len(failing) == len(groups)
         )

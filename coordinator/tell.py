@@ -8,6 +8,7 @@ from coordinator.core.actions import Action, Assign, ChangeStatus, Fence, Notify
 from coordinator.core.events import (
     CheckpointAhead,
     Event,
+    FenceStuck,
     FlowBound,
     FlowExpired,
     FlowUnbound,
@@ -28,7 +29,8 @@ def tell(log: Log, key: GroupKey, events: Sequence[Event], actions: Sequence[Act
     for event in events:
         if not isinstance(event, Tick | PartitionFenced):
             name, reason = _EVENTS[type(event)]
-            log("info", name, group=str(key), **_event_facts(event), reason=reason)
+            level, reason = ("error", event.reason) if isinstance(event, FenceStuck) else ("info", reason)
+            log(level, name, group=str(key), **_event_facts(event), reason=reason)
     for action in actions:
         name, facts = _action_facts(action)
         log("info", name, group=str(key), **facts, reason=action.reason)
@@ -40,6 +42,7 @@ _EVENTS: dict[type, tuple[str, str]] = {
     FlowExpired: ("flow_expired", "its heartbeat stood still for its session timeout, or its record is gone"),
     PartitionDrained: ("partition_drained", "all that was delivered is acknowledged"),
     CheckpointAhead: ("checkpoint_ahead", "the checkpoint says what the group's state does not explain"),
+    FenceStuck: ("partition_stuck", "its checkpoint cannot be rewritten"),
     ReportsLost: ("reports_lost", "the ownership store was restarted"),
     QueueAltered: ("queue_altered", "the queue's head says so"),
 }
@@ -51,7 +54,7 @@ def _event_facts(event: Event) -> dict[str, Value]:
             return {"flow": event.flow, "instance": event.instance, "mapping": len(event.mapping)}
         case FlowUnbound() | FlowExpired():
             return {"flow": event.flow, "instance": event.instance}
-        case PartitionDrained() | CheckpointAhead() | PartitionFenced():
+        case PartitionDrained() | CheckpointAhead() | PartitionFenced() | FenceStuck():
             return {"partition": event.partition, "epoch": event.epoch}
         case ReportsLost():
             return {"incarnation": event.incarnation}

@@ -14,8 +14,8 @@ def normalised(batch: pa.RecordBatch, columns: Sequence[str], headers: bool, fir
     """`batch`, whose columns are named `columns` in this order, as a segment's columns; nothing is copied where types
     agree.
 
-    Raises `Invalid` for a key that is not UTF-8, and for a value that is null. `first_row` is the number of the batch's
-    first row in its task.
+    Raises `Invalid` for a binary key that is not UTF-8, and for a value that is null; whether texts are UTF-8 is seen
+    where they are staged. `first_row` is the number of the batch's first row in its task.
     """
     position = {name: index for index, name in enumerate(columns)}
     value = batch.column(position["value"]).cast(pa.binary())

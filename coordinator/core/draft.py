@@ -100,7 +100,7 @@ class Draft:
     ) -> None:
         """Take one step of the handoff table, with the action that follows from it."""
         before = self.partitions[number]
-        after = handoff.advance(before, step, to=to, deadline_s=deadline_s, found=found)
+        after = handoff.advance(before, step, to=to, deadline_s=deadline_s, found=found, why=reason)
         if self.partitions is self._original.partitions:
             self.partitions = dict(self.partitions)
         if after is None:
@@ -263,6 +263,8 @@ def survey(state: GroupState | Draft) -> Holdings:
 
 
 def is_in_handoff(state: GroupState | Draft) -> bool:
-    """Whether a partition changes hands, or is about to."""
+    """Whether a partition changes hands, or is about to. One that is stuck is not waited for: it may take for ever, and
+    the others have to go on (REB-15, HAN-04).
+    """
     paused, fencing = Phase.PAUSED, Phase.FENCING
-    return any(p.phase is fencing or p.phase is paused for p in state.partitions.values())
+    return any(p.phase is paused or (p.phase is fencing and not p.stuck) for p in state.partitions.values())

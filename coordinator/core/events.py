@@ -51,6 +51,17 @@ class PartitionFenced:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FenceStuck:
+    """The checkpoint could not be rewritten for `epoch`, and nobody knows when it can be. `reason` is for people. It is
+    tried again all the same.
+    """
+
+    partition: int
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointAhead:
     """The checkpoint of a partition has an epoch, an owner or an instance that the state does not explain: the
     ownership store has lost changes (OWN-04). `epoch` is the one found.
@@ -89,6 +100,7 @@ Event = (
     | FlowExpired
     | PartitionDrained
     | PartitionFenced
+    | FenceStuck
     | CheckpointAhead
     | ReportsLost
     | QueueAltered

@@ -7,7 +7,7 @@ not decided here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from coordinator.core.actions import Action, Assign, Fence, Pause, Resume
@@ -30,6 +30,7 @@ class Step(StrEnum):
     FENCED = "fenced"
     FREED = "freed"
     DROPPED = "dropped"
+    STUCK = "stuck"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +73,7 @@ TABLE: tuple[Row, ...] = (
     _row(_FENCING, Step.FENCED, _OWNED, Assign, "the fence for a flow is in place, that flow being bound or lost"),
     _row(_FENCING, Step.FREED, _FREE, Assign, "the fence for nobody is in place"),
     _row(_FENCING, Step.DROPPED, None, Assign, "the fence for nobody is in place and the partition was removed"),
+    _row(_FENCING, Step.STUCK, _FENCING, None, "its checkpoint cannot be rewritten: nobody else waits for it any more"),
     _row(_FENCING, Step.GIVE, _FENCING, Fence, "another flow gets it: one epoch higher"),
     _row(_FENCING, Step.RESTORE, _FENCING, Fence, "the receiving flow came back as a new instance: one epoch higher"),
     _row(
@@ -85,17 +87,25 @@ EDGES: Mapping[tuple[Phase, Step], Row] = {(row.phase, row.step): row for row in
 
 
 def advance(
-    partition: Partition, step: Step, *, to: Owner | None = None, deadline_s: float | None = None, found: int = 0
+    partition: Partition,
+    step: Step,
+    *,
+    to: Owner | None = None,
+    deadline_s: float | None = None,
+    found: int = 0,
+    why: str = "",
 ) -> Partition | None:
     """The partition after `step`, None if it is gone. Raises ValueError where the table has no such row.
 
     `to`: who gets it (GIVE, MOVE, RESTORE). `deadline_s`: when the pause ends at the latest (MOVE). `found`: the
-    epoch in the checkpoint (AHEAD).
+    epoch in the checkpoint (AHEAD). `why`: what keeps the fence from its place (STUCK).
     """
     if (partition.phase, step) not in EDGES:
         raise ValueError(
             f"partition {partition.partition} is {partition.phase.value}: it cannot take the step {step.value!r}"
         )
+    if step is Step.STUCK:
+        return replace(partition, stuck=why)
     return _STEPS[step](partition, to, deadline_s, found)
 
 
@@ -146,6 +156,7 @@ def _fencing(partition: Partition, to: Owner | None, to_epoch: int, *, reports_l
         to_epoch=to_epoch,
         reports_lost=reports_lost,
         removed=removed,
+        stuck=partition.stuck,  # another fence does not mend the checkpoint: what waited once does not wait again
     )
 
 

@@ -26,6 +26,8 @@ def broken_by_change(before: GroupState, after: GroupState) -> tuple[str, ...]:
 
 def _partition_fields(state: GroupState) -> Iterator[str]:
     for number, partition in state.partitions.items():
+        if partition.stuck and partition.phase is not Phase.FENCING:
+            yield f"partition {number} is {partition.phase.value} and stuck"
         if number != partition.partition or number < 0:
             yield f"{partition.partition} stands at {number}"
         wrong = _FIELDS[partition.phase](partition)

@@ -11,6 +11,7 @@ from coordinator.core.draft import Draft
 from coordinator.core.events import (
     CheckpointAhead,
     Event,
+    FenceStuck,
     FlowBound,
     FlowExpired,
     FlowUnbound,
@@ -41,6 +42,8 @@ def decide(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, t
             _drained(draft, event)
         case PartitionFenced():
             _fenced(draft, event)
+        case FenceStuck():
+            _stuck(draft, event)
         case CheckpointAhead():
             _ahead(draft, event)
         case ReportsLost():
@@ -85,6 +88,15 @@ def _fenced(draft: Draft, event: PartitionFenced) -> None:
     step = Step.FENCED if partition.to is not None else Step.DROPPED if partition.removed else Step.FREED
     draft.step(event.partition, step, "the fence is in place")
     rebalance.end_if_done(draft)
+
+
+def _stuck(draft: Draft, event: FenceStuck) -> None:
+    partition = draft.partitions.get(event.partition)
+    if partition is None or partition.phase is not Phase.FENCING or partition.to_epoch != event.epoch:
+        return
+    if not partition.stuck:  # the first reason stays, so that nothing is written again and again
+        draft.step(event.partition, Step.STUCK, event.reason)
+        rebalance.end_if_done(draft)
 
 
 def _ahead(draft: Draft, event: CheckpointAhead) -> None:

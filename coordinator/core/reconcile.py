@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
@@ -30,6 +30,7 @@ def initial_state(
     settings: GroupSettings,
     partitions: Iterable[int],
     checkpoints: Mapping[int, Mark],
+    damaged: Container[int] = (),
     session_timeout_s: float,
     now_s: float,
 ) -> GroupState:
@@ -37,6 +38,7 @@ def initial_state(
     `session_timeout_s` plus the rebalance delay, so that flows that still live can come back with their mapping.
 
     `checkpoints` may lack partitions (never fenced) and may have more than `partitions` (numbers that were removed).
+    What is `damaged` counts as nobody's, at an epoch that the fence will find to be too low once it can be read.
     """
     numbers = sorted(set(partitions))
     group: dict[int, Partition] = {}
@@ -44,7 +46,8 @@ def initial_state(
     for number in numbers:
         mark = checkpoints.get(number, _NO_MARK)
         if mark.owner is None:
-            group[number] = Partition(partition=number, epoch=mark.epoch, reports_lost=mark.rewound)
+            lost = mark.rewound or number in damaged
+            group[number] = Partition(partition=number, epoch=mark.epoch, reports_lost=lost)
             continue
         group[number] = Partition(
             partition=number, phase=Phase.OWNED, epoch=mark.epoch, owner=mark.owner, reports_lost=True
@@ -63,15 +66,18 @@ def initial_state(
     )
 
 
-def differences(state: GroupState, checkpoints: Mapping[int, Mark]) -> tuple[Event, ...]:
+def differences(state: GroupState, checkpoints: Mapping[int, Mark], damaged: Container[int] = ()) -> tuple[Event, ...]:
     """Events that bring the state in line with the checkpoints, to be fed to `decide` in order when a leader adopts.
 
     `PartitionFenced` for a fence for a flow that is in place already, `CheckpointAhead` for what the state does not
     explain. A checkpoint that is behind (lower epoch than the state's, or missing where the state names an owner)
-    counts as unexplained too. Partitions that the state does not have are left to `QueueAltered.epochs`.
+    counts as unexplained too. Partitions that the state does not have are left to `QueueAltered.epochs`. What is
+    `damaged` says nothing: the state stands.
     """
     events = (
-        _difference(partition, checkpoints.get(number, _NO_MARK)) for number, partition in state.partitions.items()
+        _difference(partition, checkpoints.get(number, _NO_MARK))
+        for number, partition in state.partitions.items()
+        if number not in damaged
     )
     return tuple(event for event in events if event is not None)
 

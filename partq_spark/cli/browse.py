@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 
 class Message(NamedTuple):
-    """One message as it is browsed. `headers` is None where it was published without."""
+    """One message as it is browsed. `headers` is None where it was published without. Keys are bytes, theirs too: in a
+    queue from before they were checked they need not be UTF-8.
+    """
 
     partition: int
     offset: int
     time_us: int
-    key: str | None
+    key: bytes | None
     value: bytes
     headers: list[dict[str, Any]] | None
 
@@ -51,7 +53,7 @@ def browse(
 
     A value that is not UTF-8 is shown in hexadecimal; long keys and values are cut. --json prints one message per line,
     whole, in the form that `partq publish` reads; a value that is not UTF-8 is in base64 there, and value_encoding says
-    so.
+    so (key_encoding, of a key that was published before keys were checked).
     """
     with target.queue(name) as queue:
         messages = _messages(queue, partition, from_offset or 0, limit)
@@ -63,8 +65,11 @@ def browse(
 
 def _messages(queue: Queue, partition: int | None, from_offset: int, limit: int) -> Iterator[Message]:
     """At most `limit` messages, in publish order; one slice of the log is in memory at a time."""
+    import pyarrow as pa
+
     from partq_spark.log import tree
     from partq_spark.log.reading import RangeReader
+    from partq_spark.log.segment import HEADERS_AS_BYTES
 
     head = queue.refresh()
     if partition is not None and partition >= len(head.next):
@@ -75,9 +80,12 @@ def _messages(queue: Queue, partition: int | None, from_offset: int, limit: int)
     for piece in RangeReader(queue, head.queue_id, tree.view(head, wanted)).pieces():
         batch = piece.batch.slice(0, left)
         left -= batch.num_rows
-        headers = batch.column("headers").to_pylist() if "headers" in batch.schema.names else [None] * batch.num_rows
+        headers = [None] * batch.num_rows
+        if "headers" in batch.schema.names:
+            headers = batch.column("headers").cast(HEADERS_AS_BYTES).to_pylist()
         times_us = piece._replace(batch=batch).times_us()
-        rows = zip(times_us, batch.column("key").to_pylist(), batch.column("value").to_pylist(), headers, strict=True)
+        keys = batch.column("key").cast(pa.binary()).to_pylist()
+        rows = zip(times_us, keys, batch.column("value").to_pylist(), headers, strict=True)
         for index, (time_us, key, value, row_headers) in enumerate(rows):
             yield Message(piece.partition, piece.offset + index, time_us, key, value, row_headers)
         if left == 0:
@@ -97,8 +105,8 @@ def _print_json(messages: Iterator[Message]) -> None:
                 "partition": message.partition,
                 "offset": message.offset,
                 "timestamp": format_rfc3339(message.time_us),
-                "key": message.key,
-                **_encoded(message.value),
+                **_encoded("key", message.key),
+                **_encoded("value", message.value),
                 "headers": None if message.headers is None else [_header(each) for each in message.headers],
             }
         )
@@ -110,16 +118,16 @@ def _print_json(messages: Iterator[Message]) -> None:
 
 
 def _header(header: dict[str, Any] | None) -> output.Json:
-    return None if header is None else {"key": header["key"], **_encoded(header["value"])}
+    return None if header is None else {**_encoded("key", header["key"]), **_encoded("value", header["value"])}
 
 
-def _encoded(value: bytes | None) -> dict[str, output.Json]:
-    if value is None:
-        return {"value": None}
+def _encoded(name: str, data: bytes | None) -> dict[str, output.Json]:
+    if data is None:
+        return {name: None}
     try:
-        return {"value": value.decode()}
+        return {name: data.decode()}
     except UnicodeDecodeError:
-        return {"value": base64.b64encode(value).decode(), "value_encoding": "base64"}
+        return {name: base64.b64encode(data).decode(), f"{name}_encoding": "base64"}
 
 
 def _print_table(messages: list[Message], queue: Queue, partition: int | None) -> None:
@@ -140,9 +148,9 @@ def _print_table(messages: list[Message], queue: Queue, partition: int | None) -
     rows: list[list[Text]] = []
     for message in messages:
         cells = [Text(str(message.partition)), Text(str(message.offset)), Text(output.when(message.time_us))]
-        cells += [_text(None if message.key is None else message.key.encode()), _text(message.value)]
+        cells += [_text(message.key), _text(message.value)]
         if with_headers:
-            shown = [f"{h['key'] or ''}={_text(h['value'])}" for h in message.headers or () if h]
+            shown = [f"{output.readable(h['key'] or b'')}={_text(h['value'])}" for h in message.headers or () if h]
             cells.append(Text(", ".join(shown)))
         rows.append(cells)
     output.print_table([*columns, ("headers", "*")] if with_headers else columns, rows)

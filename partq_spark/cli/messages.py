@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from partq_spark.errors import Invalid
 from partq_spark.log.model import MAX_KEY_BYTES
+from partq_spark.log.utf8 import first_not_utf8
 from partq_spark.schema import IGNORED
 
 CHUNK_ROWS = 8192  # with CHUNK_BYTES: what a source holds in memory at a time
@@ -102,6 +103,13 @@ def check(chunk: Chunk, source: Source, max_message_bytes: int) -> None:
             f"{_place(chunk, source, pc.is_null(value))} has no value: every message needs one (null is not allowed, "
             "an empty text is; CSV cannot tell them apart, use JSON lines or Parquet)"
         )
+    for name, what in (("key", "key"), ("headers", "header's key")):
+        bad = first_not_utf8(batch.column(name)) if name in batch.schema.names else None
+        if bad is not None:
+            raise Invalid(
+                f"{source.name} {source.unit} {chunk.places[bad]} has a {what} that is not UTF-8: encode it, for "
+                "example in hex"
+            )
     key_bytes = pc.fill_null(pc.binary_length(batch.column("key")), 0)
     longest = pc.max(key_bytes).as_py() or 0
     if longest > MAX_KEY_BYTES:

@@ -48,7 +48,7 @@ def find_out(queue: Queue, *, count_bytes: bool) -> Findings:
         lambda head: oldest_us(queue, head, dict(enumerate(zip(head.earliest, head.next, strict=True))))
     )
     return Findings(
-        now_us=queue.effects.time_us(),
+        now_us=queue.now_us(),
         oldest_us=oldest,
         held_back=retention.holding_back(queue, head),
         stored=queue.settled(lambda head: stored_bytes(queue, head)) if count_bytes else None,

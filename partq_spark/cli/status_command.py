@@ -72,8 +72,9 @@ def look(queue: Queue, ownership: OwnershipStore | None, group: str) -> GroupVie
     head = queue.refresh()
     group_of(queue, head, group)
     key = GroupKey(queue.namespace, queue.name, group)
-    checkpoints = CheckpointStore(queue.store, key, head.queue_id).list_checkpoints()
-    return view(_seen(key, head, ownership, checkpoints))
+    checkpoints, damaged = CheckpointStore(queue.store, key, head.queue_id).list_readable()
+    seen = _seen(key, head, ownership, checkpoints)
+    return view(replace(seen, damaged={number: str(problem) for number, problem in damaged.items()}))
 
 
 def _seen(key: GroupKey, head: Head, ownership: OwnershipStore | None, checkpoints: Mapping[int, Checkpoint]) -> Seen:

@@ -16,6 +16,7 @@ from partq_spark.cli.lines import Lines
 from partq_spark.cli.messages import CHUNK_BYTES, CHUNK_ROWS, FIELD_BYTES, Chunk, Shape, shape_of
 from partq_spark.errors import Invalid
 from partq_spark.log.segment import HEADERS, segment_schema
+from partq_spark.log.utf8 import first_not_utf8
 
 
 class Csv:
@@ -163,8 +164,15 @@ def _messages(
 ) -> Chunk:
     """Columns of a table as a chunk of messages. Raises `Invalid` naming the column whose type cannot be one."""
     rows = len(places)
-    key = pa.nulls(rows, pa.string()) if shape.key is None else _key(columns[shape.key], shape.key, name)
+    key = pa.nulls(rows, pa.string()) if shape.key is None else _key(columns[shape.key], shape.key)
     if shape.whole:
+        for column in () if untyped else columns:  # what has no types was decoded when it was read
+            bad = first_not_utf8(columns[column])
+            if bad is not None:
+                raise Invalid(
+                    f"{name} row {places[bad]} has text in {column!r} that is not UTF-8, which JSON cannot hold: make"
+                    " that column binary (it becomes base64), or encode it"
+                )
         value = json_text.objects(columns, untyped=untyped).cast(pa.binary())
     else:
         value = _value(columns["value"], name)
@@ -174,12 +182,12 @@ def _messages(
     return Chunk(pa.RecordBatch.from_arrays(arrays, schema=segment_schema(headers)), places)
 
 
-def _key(column: pa.Array, key: str, name: str) -> pa.Array:
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        try:
-            return column.cast(pa.string())
-        except pa.ArrowInvalid:
-            raise Invalid(f"{name} has keys in {key!r} that are not UTF-8: encode them, for example in hex") from None
+def _key(column: pa.Array, key: str) -> pa.Array:
+    """As text; whether it is UTF-8, `messages.check` says."""
+    if pa.types.is_binary(column.type):
+        return column.view(pa.string())
+    if pa.types.is_large_binary(column.type):
+        return column.cast(pa.binary()).view(pa.string())
     return json_text.texts(column, key)
 
 

@@ -114,12 +114,13 @@ def _state_in(raw: dict[str, Any], now_s: float) -> GroupState:
 
 
 def _partition_out(one: Partition, number_of: Mapping[Owner | None, int], now_s: float) -> tuple[object, ...]:
-    """Four values where nothing is going on, nine where something is."""
+    """Four values where nothing is going on, nine where something is, ten where that is stuck."""
     short = (one.partition, one.phase, one.epoch, number_of[one.owner])
     if one.to is None and one.deadline_s is None and not (one.to_epoch or one.reports_lost or one.removed):
         return short
     left_s = _left(one.deadline_s, now_s)
-    return (*short, number_of[one.to], one.to_epoch, left_s, one.reports_lost, one.removed)
+    long = (*short, number_of[one.to], one.to_epoch, left_s, one.reports_lost, one.removed)
+    return (*long, one.stuck) if one.stuck else long
 
 
 _PHASES: Final = {str(phase): phase for phase in Phase}  # Phase(text) takes three times as long
@@ -131,7 +132,8 @@ def _partition_in(row: list[Any], owners: list[Owner], now_s: float) -> Partitio
         return Partition(
             partition=_whole(partition), phase=_PHASES[phase], epoch=_whole(epoch), owner=_owner(owner, owners)
         )
-    partition, phase, epoch, owner, to, to_epoch, left_s, reports_lost, removed = row
+    partition, phase, epoch, owner, to, to_epoch, left_s, reports_lost, removed, *stuck = row
+    (why,) = stuck or ("",)
     return Partition(
         partition=_whole(partition),
         phase=_PHASES[phase],
@@ -142,6 +144,7 @@ def _partition_in(row: list[Any], owners: list[Owner], now_s: float) -> Partitio
         deadline_s=_until(left_s, now_s),
         reports_lost=_flag(reports_lost),
         removed=_flag(removed),
+        stuck=_text(why),
     )
 
 

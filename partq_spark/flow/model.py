@@ -83,6 +83,7 @@ class Partition:
     deadline_s: float | None = None  # PAUSED: when it moves, acknowledged or not
     reports_lost: bool = False  # what `owner` delivered may be more than what its record says (Redis was restarted)
     removed: bool = False  # no longer part of the group: goes as soon as it is FREE
+    stuck: str = ""  # FENCING: why its checkpoint could not be rewritten so far; nobody else waits for it any more
 
     @property
     def holder(self) -> Owner | None:

@@ -103,6 +103,7 @@ class Seen:
     starts: Sequence[int]  # of the group
     layout_partitions: int
     checkpoints: Mapping[int, Checkpoint]
+    damaged: Mapping[int, str] = field(default_factory=dict)  # of checkpoints that cannot be read: why, and what to do
     head: Head | None = None  # None: the partition count never changed
     kept: bool = True  # False: ownership=none, there is nothing but checkpoints
     state: GroupState | None = None
@@ -164,7 +165,7 @@ def _without_coordinator(seen: Seen) -> GroupView:
                 delivered=None,
                 end=_at(seen.ends, number),
                 handoff=None,
-                reason=_last_owner(seen, owner),
+                reason=seen.damaged.get(number) or _last_owner(seen, owner),
             )
         )
     return GroupView(
@@ -268,6 +269,9 @@ def _partition(seen: Seen, state: GroupState, partition: Partition, holddown_s: 
     entry = _entry(seen, partition)
     delivered = entry.delivered if entry is not None else None
     acknowledged = _acknowledged(seen, partition.partition)
+    damage = seen.damaged.get(partition.partition, "")
+    if damage and entry is not None:
+        acknowledged = max(acknowledged, entry.acknowledged)
     handoff = None
     if partition.phase is Phase.PAUSED or (partition.phase is Phase.FENCING and partition.owner != partition.to):
         handoff = HandoffView(
@@ -286,7 +290,18 @@ def _partition(seen: Seen, state: GroupState, partition: Partition, holddown_s: 
         handoff=handoff,
         reason="",
     )
-    return replace(made, reason=_reason(state, partition, made, holddown_s))
+    return replace(made, reason=_trouble(partition, damage) or _reason(state, partition, made, holddown_s))
+
+
+def _trouble(partition: Partition, damage: str) -> str:
+    """What is wrong with its checkpoint, and what to do."""
+    if not partition.stuck:
+        return damage
+    receiver = f"flow {partition.to.flow}" if partition.to is not None else "nobody"
+    return (
+        f"stuck: its checkpoint cannot be rewritten for {receiver} at epoch {partition.to_epoch}, the other partitions"
+        f" go on; repair this, it is tried again every few seconds: {damage or partition.stuck}"
+    )
 
 
 def _reason(state: GroupState, partition: Partition, seen: PartitionView, holddown_s: float | None) -> str:

@@ -68,7 +68,7 @@ def create_queue(
     """Create a queue. Raises `Invalid` for a bad name, count or setting, and when the queue exists already."""
     queue = Queue(store, namespace, name, effects)
     zeros = (0,) * checked_partitions(partitions)
-    now_us = queue.effects.time_us()
+    now_us = queue.now_us()
     head = Head(
         namespace=queue.namespace,
         queue=queue.name,

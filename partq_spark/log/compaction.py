@@ -15,13 +15,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, takewhile
+from itertools import chain
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from partq_spark.errors import ObjectMissing
-from partq_spark.log import codec, names, tree
+from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
 from partq_spark.log.queue import Queue
 from partq_spark.log.runs import GAIN, MOST_BYTES, MOST_SLICES, SLICE_BYTES, SLICE_MESSAGES, Limits, Run, choose, fits
@@ -60,26 +60,23 @@ def compact(
     head = queue.refresh()
     retention_s = head.config.retention_s
     limits = Limits(
-        until_us=queue.effects.time_us() - int(min_age_s * 1_000_000),
+        until_us=queue.now_us() - int(min_age_s * 1_000_000),
         slices=most_slices,
         bytes=most_bytes,
         longest_us=None if retention_s is None else int(max(retention_s / 4, 3600.0) * 1_000_000),
     )
     try:
         return _compact(queue, _with_old_entries_moved(queue, head, limits), limits)
-    except ObjectMissing:
-        etag = queue.etag
-        queue.require(head.queue_id)
-        if queue.etag == etag:
-            raise  # the present head names what is gone
-        return None  # trimmed and collected while this step was at it
+    except ObjectMissing:  # trimmed and collected while this step was at it, or lost: a newer head tells
+        return _compact(queue, queue.require(head.queue_id), limits)
 
 
 def _with_old_entries_moved(queue: Queue, head: Head, limits: Limits) -> Head:
     """The head with its own old entries in a chunk, if they are so many that compacting them is worth it: of a queue
     that fell idle the newest publishes would stay as they came.
     """
-    old = tuple(takewhile(lambda entry: entry.time_us <= limits.until_us, head.entries))
+    times = clocks.published_by([entry.time_us for entry in head.entries], head.time_us)
+    old = head.entries[: sum(time_us <= limits.until_us for time_us in times)]
     slices = sum(len(entry.slices) for entry in old)
     if not slices or slices < GAIN * len({piece.partition for entry in old for piece in entry.slices}):
         return head
@@ -188,7 +185,7 @@ class _Source(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """One entry to be written: of consecutive entries with one generation."""
+    """One entry to be written: of consecutive entries with one generation, whose times rise."""
 
     entries: tuple[Entry, ...]
     slices: tuple[tuple[_Source, ...], ...]  # those that become one slice; partitions rising
@@ -196,8 +193,7 @@ class _Plan:
 
 def _planned(entries: Sequence[Entry]) -> list[_Plan]:
     plans = []
-    for _, alike in groupby(entries, lambda entry: entry.generation):
-        together = tuple(alike)
+    for together in _alike(entries):
         of_partition: dict[int, list[_Source]] = defaultdict(list)
         for entry in together:
             for piece in entry.slices:
@@ -205,6 +201,21 @@ def _planned(entries: Sequence[Entry]) -> list[_Plan]:
         slices = [cut for partition in sorted(of_partition) for cut in _cut(of_partition[partition])]
         plans.append(_Plan(entries=together, slices=tuple(slices)))
     return plans
+
+
+def _alike(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
+    """Consecutive entries that may become one: where time began anew (`clocks`) another one begins, so that the times
+    in a slice rise and can be searched.
+    """
+    first = 0
+    for index in range(1, len(entries) + 1):
+        if index < len(entries):
+            last, entry = entries[index - 1], entries[index]
+            if entry.generation == last.generation and entry.first_time_us >= last.time_us:
+                continue
+        if index > first:
+            yield tuple(entries[first:index])
+        first = index
 
 
 def _cut(sources: Sequence[_Source]) -> Iterator[tuple[_Source, ...]]:

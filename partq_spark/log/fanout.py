@@ -26,6 +26,7 @@ from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import RUN_BYTES, Stager, check_keys
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
 from partq_spark.log.topics import Attraction, checked_topic
+from partq_spark.log.utf8 import first_not_utf8
 from partq_spark.objects.api import ObjectStore
 
 LEAST_RUN_BYTES = 1024 * 1024  # of each of a task's queues; together they have what a single one would have
@@ -181,6 +182,9 @@ class Fan:
     def _spread(self, batch: pa.RecordBatch, topics: pa.Array, first_row: int) -> None:
         # Nulls become an entry of the dictionary too, so each distinct topic is looked at once, and so is their lack.
         encoded = topics.cast(pa.string()).dictionary_encode(null_encoding="encode")
+        if first_not_utf8(encoded.dictionary) is not None:
+            row = first_row + (first_not_utf8(topics) or 0)
+            raise Invalid(f"row {row} cannot be published: its topic is not valid UTF-8; topics are text")
         distinct: list[str | None] = encoded.dictionary.to_pylist()
         theirs: dict[int, list[int]] = {}  # destination → entries of the dictionary
         missed: list[int] = []

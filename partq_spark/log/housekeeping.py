@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from partq_spark.errors import Conflict, Invalid
-from partq_spark.log import codec, layouts, names, tree
+from partq_spark.log import clocks, codec, layouts, names, tree
 from partq_spark.log.model import Group, Head, Marked, Marks, StageFloor, at, group_start
 from partq_spark.log.queue import Queue
 from partq_spark.objects.api import Unchanged
@@ -126,13 +126,13 @@ def trim(queue: Queue, before: Sequence[int], acknowledged: Acknowledged | None 
 def collect(queue: Queue, *, grace_s: float = GRACE_S) -> Collected:
     """One round: raise the floor, delete what earlier rounds marked, mark what is new. Any number may run at once.
 
-    Deletes nothing before the second round, and nothing that was marked less than `grace_s` ago by this machine's
-    clock. Marks at most `MOST_PER_ROUND` objects, deletes at most as many; the next round goes on.
+    Deletes nothing before the second round, and nothing that was marked less than `grace_s` ago by `Queue.now_us`.
+    Marks at most `MOST_PER_ROUND` objects, deletes at most as many; the next round goes on.
     """
     grace_us = int(grace_s * 1_000_000)
     raise_floor(queue, grace_us)
     # Of this head or a later one, no publish can name a blob staged below this head's floor unless this head names it.
-    head, now_us, named = queue.settled(lambda head: (head, queue.effects.time_us(), reachable(queue, head)))
+    head, now_us, named = queue.settled(lambda head: (head, queue.now_us(), reachable(queue, head)))
     unnamed = {
         item.name: item.size_bytes
         for folder in (queue.segment_folder, queue.log_folder)
@@ -160,7 +160,12 @@ def marked_anew(marks: Marks, unnamed: Set[str], now_us: int, grace_us: int) -> 
     A new round begins a sixteenth of a grace after the last, however often one collects. So there are at most 17 that
     are not ripe, and what is ripe keeps its time until it is deleted.
     """
-    kept = (replace(marked, names=tuple(n for n in marked.names if n in unnamed)) for marked in marks.rounds)
+    kept = (
+        Marked(
+            time_us=clocks.set_right_us(marked.time_us, now_us), names=tuple(n for n in marked.names if n in unnamed)
+        )
+        for marked in marks.rounds
+    )
     rounds = tuple(marked for marked in kept if marked.names)
     if rounds and not ripe(rounds[-1].time_us, now_us, grace_us // ROUNDS_PER_GRACE):
         return Marks(rounds=rounds)
@@ -170,15 +175,23 @@ def marked_anew(marks: Marks, unnamed: Set[str], now_us: int, grace_us: int) -> 
 
 
 def raise_floor(queue: Queue, grace_us: int) -> Head:
-    """Guard: the floor becomes a sequence number that was already in force one grace ago, never a younger one."""
+    """Guard: the floor becomes a sequence number that was already in force one grace ago, never a younger one.
+
+    On the way a false time of the head's is set right, for a queue that nobody publishes to any more.
+    """
 
     def decide(head: Head) -> Head:
         # The time is taken after the head was read: its sequence number was in force by then, however long either took.
-        floor, now_us = head.floor, queue.effects.time_us()
-        if not ripe(floor.next_time_us, now_us, grace_us):
+        floor, now_us = head.floor, queue.now_us()
+        time_us = clocks.set_right_us(head.time_us, now_us)
+        if clocks.set_right_us(floor.next_time_us, now_us) != floor.next_time_us:
+            # Noted by a clock that was wrong: how long ago nobody knows, so the grace begins now.
+            floor = StageFloor(sequence=floor.sequence, next_sequence=head.sequence, next_time_us=now_us)
+        elif ripe(floor.next_time_us, now_us, grace_us):
+            floor = StageFloor(sequence=floor.next_sequence, next_sequence=head.sequence, next_time_us=now_us)
+        if floor == head.floor and time_us == head.time_us:
             return head
-        raised = StageFloor(sequence=floor.next_sequence, next_sequence=head.sequence, next_time_us=now_us)
-        return replace(head, sequence=head.sequence + 1, floor=raised)
+        return replace(head, sequence=head.sequence + 1, time_us=time_us, floor=floor)
 
     return queue.change(decide)
 

@@ -42,7 +42,7 @@ class Entry:
     token: str  # tells this publish from every other, also from its own repetition by another process
     writer: str | None  # None: published without an identity
     batch: int
-    time_us: int  # Unix time of publishing, strictly growing from entry to entry
+    time_us: int  # Unix time of publishing, strictly growing from entry to entry, unless one is false (`clocks`)
     generation: int  # of the layout that placed its messages
     headers: bool  # whether its segments have the headers column
     segments: tuple[str, ...]
@@ -268,3 +268,8 @@ def group_start(group: Group | None, partition: int) -> int:
 def at(vector: tuple[int, ...], partition: int) -> int:
     """A vector's value for one partition; 0 beyond its end."""
     return vector[partition] if partition < len(vector) else 0
+
+
+def below(after: tuple[int, ...], begin: tuple[int, ...], earliest: tuple[int, ...]) -> bool:
+    """Whether all messages between `begin` and `after` have been trimmed."""
+    return all(end <= earliest[p] or end == at(begin, p) for p, end in enumerate(after))

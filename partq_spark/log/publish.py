@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from partq_spark.errors import Conflict, Invalid, ObjectMissing, Unavailable
-from partq_spark.log import names, tree, writers
+from partq_spark.log import clocks, names, tree, writers
 from partq_spark.log.model import Entry, Head, Slice, WriterRecord
-from partq_spark.log.queue import Backoff, Queue
+from partq_spark.log.queue import MOST_LOOKS, Backoff, Queue
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
 
 
@@ -86,6 +86,7 @@ def publish(
     conflicts = 0
     tried: Entry | None = None  # at the last swap; what those before it did is settled
     gone_at: str | None = None
+    gone = 0
     while True:
         try:
             head = queue.require(stage.queue_id) if looked else _first_look(queue, stage)
@@ -98,7 +99,7 @@ def publish(
                 return done if done.duplicate else replace(done, per_partition=_per_partition(segments))
             check_stage(stage, head)
             check_quota(queue, head, rows)
-            entry = place(head, stage, segments, identity, token, queue.effects.time_us())
+            entry = place(head, stage, segments, identity, token, queue.now_us())
             grown = extended(queue, head, entry, identity)
             tried = entry
             queue.swap(grown)
@@ -110,7 +111,8 @@ def publish(
         except Unavailable as error:
             backoff.pause(error)
         except ObjectMissing:
-            if gone_at == queue.etag:
+            gone += 1
+            if gone_at == queue.etag or gone > MOST_LOOKS:
                 raise  # a head that was just read names what is gone
             gone_at = queue.etag  # else the head grew old here while collection went on: no pause, read it again
         else:
@@ -248,7 +250,9 @@ def place(
     token: str,
     now_us: int,
 ) -> Entry:
-    """The entry behind `head`: dense offsets for every partition, a time later than the last entry's."""
+    """The entry behind `head`: dense offsets for every partition, a time later than the last entry's unless that is
+    false (`clocks`).
+    """
     following: dict[int, int] = {}
     slices: list[Slice] = []
     for index, segment in enumerate(segments):
@@ -261,7 +265,7 @@ def place(
         token=token,
         writer=identity.writer if identity else None,
         batch=identity.batch if identity else 0,
-        time_us=max(head.time_us + 1, now_us),
+        time_us=clocks.following_us(head.time_us, now_us),
         generation=stage.generation,
         headers=any(segment.headers for segment in segments),
         segments=tuple(segment.name for segment in segments),

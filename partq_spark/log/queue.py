@@ -5,6 +5,7 @@ The handle holds no policy: what a change is comes as a function from head to he
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -12,11 +13,17 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from partq_spark.errors import Conflict, Invalid, ObjectMissing, Unavailable
-from partq_spark.log import codec, names, tree
+from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, WriterPage
-from partq_spark.objects.api import ObjectStore, Unchanged
+from partq_spark.objects.api import Clocked, ObjectStore, Unchanged
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+MOST_LOOKS = 8
+"""At a newer head, for an object that was gone. Each is read after that was found, and what it names lives for a grace:
+whoever finds something gone again and again has a log that lacks it, whatever else changes in a busy queue.
+"""
 
 
 def wall_time_us() -> int:
@@ -33,6 +40,9 @@ class Effects:
     sleep: Callable[[float], None] = time.sleep
     uniform: Callable[[float, float], float] = field(default_factory=lambda: random.Random().uniform)
     retry_timeout_s: float = 120.0
+
+
+_told_wrong: set[str] = set()  # the stores, of which there are few, that this process's clock was found wrong by
 
 
 class Backoff:
@@ -66,6 +76,22 @@ class Queue:
 
     def __str__(self) -> str:
         return f"queue {self.name!r} (namespace {self.namespace!r}, store {self.store.url})"
+
+    def now_us(self) -> int:
+        """The Unix time that the log goes by, in microseconds: this machine's, or the store's if that says that this
+        machine's is wrong. Everything that is written into a head, and every age, is of this time.
+        """
+        own_us = self.effects.time_us()
+        store_us = self.store.time_us() if isinstance(self.store, Clocked) else None
+        now_us = clocks.agreed_us(own_us, store_us)
+        if now_us != own_us and self.store.url not in _told_wrong:
+            _told_wrong.add(self.store.url)
+            logger.warning(
+                "this machine's clock is %+d s off that of store %s: set it right; until then the store's time is used",
+                (own_us - now_us) // 1_000_000,
+                self.store.url,
+            )
+        return now_us
 
     # --- the head -----------------------------------------------------------------------------------------------------
 
@@ -182,7 +208,7 @@ class Queue:
         try takes a changed head, whose objects live for a grace at least. Raises what `look` raises, and as `require`
         does.
         """
-        while True:
+        for _ in range(MOST_LOOKS):
             head, before = self.head, self._etag
             try:
                 return look(head)
@@ -190,12 +216,16 @@ class Queue:
                 self.require(head.queue_id)
                 if self._etag == before:
                     raise
+        return look(self.head)
 
     def offsets_at(self, time_us: int) -> tuple[int, ...]:
         """Per partition, the first offset published at or after `time_us` (Unix, microseconds); the end if there is
         none.
         """
-        return self.settled(lambda head: tree.offsets_at_time(head, time_us, self.load_chunk, self.times_us))
+        latest_us = clocks.latest_us(self.now_us())
+        return self.settled(
+            lambda head: tree.offsets_at_time(head, time_us, self.load_chunk, self.times_us, latest_us=latest_us)
+        )
 
     def times_us(self, entry: Entry, piece: Slice) -> list[int]:
         """When the messages of a slice of a compacted entry were published. Raises `ObjectMissing`, `Corrupt`."""

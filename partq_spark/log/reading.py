@@ -20,6 +20,16 @@ from partq_spark.log.segment import read_slice, times_us
 
 logger = logging.getLogger(__name__)
 
+MOST_LOOKS = 100  # at the head, without a message in between: each time another object would have to go
+
+
+class _LookAgain(Exception):
+    """An object is gone that a newer head may do without."""
+
+    def __init__(self, error: ObjectMissing) -> None:
+        super().__init__(str(error))
+        self.error = error
+
 
 class Piece(NamedTuple):
     """Consecutive messages of one partition; `batch` has the columns of a segment, `offset` is that of its first row.
@@ -58,6 +68,8 @@ class RangeReader:
         self._segment_folder = names.segment_folder(queue.namespace, queue.name, queue_id)
         self._log_folder = names.log_folder(queue.namespace, queue.name, queue_id)
         self._planned_at: str | None = None  # ETag of the head that the rest was planned from, after a first loss
+        self._missing = ""  # what was gone when the rest was planned again
+        self._looks = 0
 
     def pieces(self) -> Iterator[Piece]:
         """All messages wanted, in publish order; several partitions interleave, each in its own order.
@@ -67,11 +79,9 @@ class RangeReader:
         while True:
             try:
                 yield from self._walk()
-            except ObjectMissing as error:
-                if self._is_present():
-                    raise  # the present head still names what is gone
+            except _LookAgain as again:
                 self._planned_at = self._queue.etag
-                self._resume(self._queue.head, error)
+                self._resume(self._queue.head, again.error)
                 continue
             break
         for partition, to in self._ends.items():
@@ -100,18 +110,30 @@ class RangeReader:
         try:
             batch = read_slice(self._queue.store, name, piece, entry.headers, entry.times)
         except Corrupt as error:
-            if self._fail or (isinstance(error, ObjectMissing) and not self._is_present()):
+            if isinstance(error, ObjectMissing):
+                self._look_again_for(name, error)
+            if self._fail:
                 raise
             self._lost(piece.partition, expected, to, str(error))
             return None
+        self._looks = 0
         self._next[piece.partition] = to
         skipped = expected - piece.offset
         return Piece(piece.partition, expected, entry.time_us, batch.slice(skipped, to - expected))
 
-    def _is_present(self) -> bool:
-        """Whether what is being read was planned from the present head, so that asking it again can change nothing."""
+    def _look_again_for(self, name: str, error: ObjectMissing) -> None:
+        """Raise `_LookAgain` unless it is certain that the object is lost: the head by which it was asked for was read
+        after it had been found gone, and no object that a head names ever comes back. What else the head went on to say
+        meanwhile does not matter, or in a busy queue it would be looked for without end.
+        """
+        if name == self._missing or self._looks >= MOST_LOOKS:
+            return
         self._queue.require(self._queue_id)
-        return self._planned_at == self._queue.etag
+        if self._planned_at == self._queue.etag:
+            return
+        self._missing = name
+        self._looks += 1
+        raise _LookAgain(error) from error
 
     def _resume(self, head: Head, error: ObjectMissing) -> None:
         """Plan the rest again from `head`; what it has trimmed meanwhile is a loss."""
@@ -133,10 +155,16 @@ class RangeReader:
 
     def _lost(self, partition: int, start: int, to: int, why: str) -> None:
         logger.warning("skipped offsets %d to %d of partition %d (failOnDataLoss=false): %s", start, to, partition, why)
+        self._looks = 0
         self._next[partition] = to
 
     def _load_chunk(self, ref: ChunkRef) -> memoryview:
-        return self._queue.store.read(self._log_folder + ref.name)
+        name = self._log_folder + ref.name
+        try:
+            return self._queue.store.read(name)
+        except ObjectMissing as error:
+            self._look_again_for(name, error)
+            raise
 
 
 MOST_LOOKED_INTO = 16  # slices: beyond so many partitions the time of the oldest message may be said too early

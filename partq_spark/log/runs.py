@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from partq_spark.log.clocks import published_by
 from partq_spark.log.model import ChunkRef, add, at
 
 MOST_SLICES: Final = 65_536
@@ -52,7 +53,8 @@ class Limits:
         """Whether `refs` can be compacted in one step."""
         if sum(ref.slices for ref in refs) > self.slices or sum(ref.bytes for ref in refs) > self.bytes:
             return False
-        return self.longest_us is None or refs[-1].last_time_us - refs[0].first_time_us <= self.longest_us
+        span_us = refs[-1].last_time_us - min(ref.first_time_us for ref in refs)
+        return self.longest_us is None or span_us <= self.longest_us
 
 
 # --- deciding ---------------------------------------------------------------------------------------------------------
@@ -74,13 +76,14 @@ def choose(
     begins = [begin]
     for ref in refs:
         begins.append(add(begins[-1], ref.rows))
+    times = published_by([ref.last_time_us for ref in refs])
     may_go = [
         # One that was written before slices were counted has 0; what cannot be read may have been collected.
         ref.slices > 0
-        and ref.last_time_us <= limits.until_us
+        and time_us <= limits.until_us
         and ref.name not in skip
         and any(at(after, p) > max(at(before, p), offset) for p, offset in enumerate(earliest))
-        for ref, before, after in zip(refs, begins, begins[1:], strict=False)
+        for ref, before, after, time_us in zip(refs, begins, begins[1:], times, strict=False)
     ]
     best, best_saved = None, 0
     for first in range(len(refs)):

@@ -21,11 +21,15 @@ from partq_spark.log import names
 from partq_spark.log.model import MAX_KEY_BYTES, Slice
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
+from partq_spark.log.utf8 import first_not_utf8
 from partq_spark.objects.api import ObjectStore, ObjectWriter
 
 RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory
 
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+HEADERS_AS_BYTES = pa.list_(pa.field("element", pa.struct([("key", pa.binary()), ("value", pa.binary())])))
+"""For looking: keys in a queue from before they were checked need not be UTF-8."""
+
 PLAIN = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.binary(), nullable=False)])
 WITH_HEADERS = PLAIN.append(pa.field("headers", HEADERS))
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -49,9 +53,15 @@ def check_values(values: pa.Array, first_row: int) -> None:
 
 
 def check_keys(keys: pa.Array, row_of: Callable[[int], int]) -> None:
-    """Raises `Invalid` if one of `keys` (text) is longer than 255 UTF-8 bytes (DIS-04). `row_of` says which row of its
-    task an index is.
+    """Raises `Invalid` if one of `keys` (text) is not UTF-8, or longer than 255 bytes (DIS-04). `row_of` says which row
+    of its task an index is.
     """
+    bad = first_not_utf8(keys)
+    if bad is not None:
+        raise Invalid(
+            f"the key of row {row_of(bad)} is not valid UTF-8 ({keys[bad].as_buffer().to_pybytes()[:40]!r}): encode it,"
+            " for example with hex()"
+        )
     key_bytes = pc.binary_length(keys)
     longest = pc.max(key_bytes).as_py() or 0
     if longest > MAX_KEY_BYTES:
@@ -59,6 +69,16 @@ def check_keys(keys: pa.Array, row_of: Callable[[int], int]) -> None:
         raise Invalid(
             f"the key of row {row_of(index)} has {longest} bytes in UTF-8, at most {MAX_KEY_BYTES} are allowed: "
             f"{keys[index].as_py()[:40]!r}…; shorten it or hash it before publishing"
+        )
+
+
+def check_headers(headers: pa.Array, row_of: Callable[[int], int]) -> None:
+    """Raises `Invalid` if the key of a header is not UTF-8; `row_of` as in `check_keys`."""
+    bad = first_not_utf8(headers)
+    if bad is not None:
+        raise Invalid(
+            f"a header of row {row_of(bad)} has a key that is not valid UTF-8: encode it, for example with hex(), or"
+            " put the bytes into the header's value"
         )
 
 
@@ -149,6 +169,8 @@ class Stager:
     def _check(self, batch: pa.RecordBatch, row_of: Callable[[int], int]) -> None:
         check_values(batch.column("value"), self._rows)
         check_keys(batch.column("key"), row_of)
+        if self._schema is WITH_HEADERS:
+            check_headers(batch.column("headers"), row_of)
         limit = self._stage.max_message_bytes
         if batch.nbytes > limit:  # else no single message can be larger
             self._check_sizes(batch, limit, row_of)

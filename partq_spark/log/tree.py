@@ -8,20 +8,18 @@ Walking prunes by offset, seeking by time; both read only the chunks on their wa
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from partq_spark.log import codec, names
 from partq_spark.log.codec import Wanted
-from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
+from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at, below
+from partq_spark.log.seeking import Load, Seek, Times
 
 INLINE_BYTES = 24 * 1024  # with INLINE_ENTRIES: a head of ~50 kB still swaps 700 times a second on a local disk
 INLINE_ENTRIES = 64
 FAN_OUT = 16
 
-Load = Callable[[ChunkRef], bytes | memoryview]
-Times = Callable[[Entry, Slice], Sequence[int]]  # the times of a slice of a compacted entry, in microseconds, rising
 Create = Callable[[str, bytes], None]
 
 
@@ -81,8 +79,8 @@ def leaf(entries: Sequence[Entry], stage_sequence: int, create: Create) -> Chunk
         level=0,
         first_sequence=entries[0].first_sequence,
         last_sequence=entries[-1].sequence,
-        first_time_us=entries[0].first_time_us,
-        last_time_us=entries[-1].time_us,
+        first_time_us=min(entry.first_time_us for entry in entries),
+        last_time_us=max(entry.time_us for entry in entries),
         rows=rows_of(entries),
         bytes=sum(piece.length for entry in entries for piece in entry.slices),
         slices=slices,
@@ -105,8 +103,8 @@ def node(refs: Sequence[ChunkRef], stage_sequence: int, create: Create, level: i
         level=level,
         first_sequence=refs[0].first_sequence,
         last_sequence=refs[-1].last_sequence,
-        first_time_us=refs[0].first_time_us,
-        last_time_us=refs[-1].last_time_us,
+        first_time_us=min(ref.first_time_us for ref in refs),
+        last_time_us=max(ref.last_time_us for ref in refs),
         rows=rows,
         bytes=sum(ref.bytes for ref in refs),
         slices=sum(ref.slices for ref in refs),
@@ -205,65 +203,21 @@ def _overlaps(piece: Slice, wanted: Wanted) -> bool:
 # --- seeking ----------------------------------------------------------------------------------------------------------
 
 
-def offsets_at_time(head: Head, time_us: int, load: Load, times: Times | None = None) -> tuple[int, ...]:
+def offsets_at_time(
+    head: Head, time_us: int, load: Load, times: Times | None = None, *, latest_us: int | None = None
+) -> tuple[int, ...]:
     """Per partition, the offset of the first message published at or after `time_us`; the end where there is none.
 
     `times` reads the times of a slice of a compacted entry. Without it such an entry, where the time lies within its
-    span, counts as published at or after: the offsets are then at most too low.
+    span, counts as published at or after: the offsets are then at most too low. Times after `latest_us` are false
+    (`clocks`): what has one counts as published when the first message after it was that has not, or the head changed
+    last, so it is at most taken for younger than it is.
     """
-    offsets = head.tree_begin
-    refs, entries = head.tree, head.entries
-    while True:
-        offsets, found = _skip_refs(refs, offsets, time_us, head.earliest)
-        if found is None:
-            break
-        data = load(found)
-        if found.level == 0:
-            entries = codec.decode_entries(data, found)
-            break
-        refs = codec.decode_refs(data, found)
-    # By the slices' own offsets and not by counting: a compacted leaf does without what had been trimmed.
-    reached = {partition: offset for partition, offset in enumerate(offsets) if offset}
-    for entry in entries:
-        if entry.time_us < time_us:
-            reached |= {piece.partition: piece.end for piece in entry.slices}
-        elif entry.first_time_us < time_us and times is not None:
-            for partition in {piece.partition for piece in entry.slices}:
-                mine = [piece for piece in entry.slices if piece.partition == partition]
-                within = _offset_within(entry, mine, time_us, head.earliest[partition], times)
-                reached[partition] = max(within, reached.get(partition, 0))
-    return tuple(max(reached.get(partition, 0), earliest) for partition, earliest in enumerate(head.earliest))
-
-
-def _offset_within(entry: Entry, mine: Sequence[Slice], time_us: int, earliest: int, times: Times) -> int:
-    """The first offset at or after `time_us` among one partition's slices of a compacted entry; their end if there is
-    none. Reads as few of them as halving takes, and none that is below `earliest`.
-    """
-    low = next((i for i, piece in enumerate(mine) if piece.end > earliest), len(mine))
-    high = len(mine)
-    while low < high:
-        middle = (low + high) // 2
-        found = times(entry, mine[middle])
-        before = bisect_left(found, time_us)
-        if before == len(found):
-            low = middle + 1
-        elif before:
-            return mine[middle].offset + before
-        else:
-            high = middle
-    return mine[low].offset if low < len(mine) else mine[-1].end
-
-
-def _skip_refs(
-    refs: Sequence[ChunkRef], offsets: tuple[int, ...], time_us: int, earliest: tuple[int, ...]
-) -> tuple[tuple[int, ...], ChunkRef | None]:
-    for ref in refs:
-        after = add(offsets, ref.rows)
-        # A chunk below the earliest offsets answers nothing, and may have been collected.
-        if ref.last_time_us >= time_us and not _below(after, offsets, earliest):
-            return offsets, ref
-        offsets = after
-    return offsets, None
+    seek = Seek(time_us=time_us, latest_us=latest_us, earliest=head.earliest, load=load, times=times)
+    found = seek.in_chunks(head.tree, head.tree_begin) or seek.in_entries(head.entries)
+    if not found and not seek.is_false(head.time_us) and head.time_us < time_us:
+        return head.next  # nothing was published after the head's time
+    return tuple(max(seek.before.get(partition, 0), earliest) for partition, earliest in enumerate(head.earliest))
 
 
 def find_token(
@@ -312,7 +266,7 @@ def _newer(
     found: list[tuple[ChunkRef, tuple[int, ...]]] = []
     for ref in refs:
         after = add(begin, ref.rows)
-        if ref.last_sequence > after_sequence and not _below(after, begin, earliest):
+        if ref.last_sequence > after_sequence and not below(after, begin, earliest):
             found.append((ref, begin))
         begin = after
     return found
@@ -324,7 +278,7 @@ def _newer(
 def pruned(head: Head) -> Head:
     """`head` without the oldest chunks and entries that lie wholly before its earliest offsets."""
     begin, tree = head.tree_begin, list(head.tree)
-    while tree and _below(after := add(begin, tree[0].rows), begin, head.earliest):
+    while tree and below(after := add(begin, tree[0].rows), begin, head.earliest):
         begin = after
         del tree[0]
     entries = list(head.entries)
@@ -347,14 +301,9 @@ def tokens_gone_until(head: Head, earliest: tuple[int, ...]) -> int:
         spans = (
             (max(at(begin, p), at(head.earliest, p)), min(end, at(earliest, p))) for p, end in enumerate(after)
         )  # what this trim takes of it
-        if any(start < end for start, end in spans) and (ref.level > 0 or _below(after, begin, earliest)):
+        if any(start < end for start, end in spans) and (ref.level > 0 or below(after, begin, earliest)):
             gone = max(gone, ref.last_sequence)
         begin = after
     # Also one that stays in the head for now: it may move into a chunk that is below the earliest offsets at once.
     trimmed = (entry for entry in head.entries if all(s.end <= earliest[s.partition] for s in entry.slices))
     return max(gone, *(entry.sequence for entry in trimmed), 0)
-
-
-def _below(after: tuple[int, ...], begin: tuple[int, ...], earliest: tuple[int, ...]) -> bool:
-    """Whether all messages between `begin` and `after` have been trimmed."""
-    return all(end <= earliest[p] or end == at(begin, p) for p, end in enumerate(after))

@@ -41,7 +41,7 @@ def rolled(head: Head, stage_sequence: int, create: Callable[[str, bytes], None]
     if len(head.writers) <= HEAD_WRITERS:
         return head
     oldest_us = head.time_us - WRITER_AGE_S * 1_000_000
-    order = sorted(head.writers, key=lambda name: head.writers[name].time_us)
+    order = sorted(head.writers, key=lambda name: head.writers[name].sequence)  # a time may be false (`clocks`)
     kept = dict.fromkeys(order[len(order) // 2 :])
     moved = {name: record for name, record in head.writers.items() if name not in kept and record.time_us >= oldest_us}
     pages = [page for page in head.writer_pages if page.last_time_us >= oldest_us]

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, runtime_checkable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,3 +138,11 @@ class ObjectStore(Protocol):
 
     def close(self) -> None:
         """Give back connections and file handles; the store is not used afterwards."""
+
+
+@runtime_checkable
+class Clocked(Protocol):
+    """A store whose own clock can be asked: the one that stamps its objects, the same for all who use the store."""
+
+    def time_us(self) -> int | None:
+        """Unix time in microseconds, good to a few seconds, without a request; None: not known, or not yet."""

@@ -1,4 +1,5 @@
-"""The object store in an Azure Blob container, `azure://container/prefix`. The only module that imports the SDK.
+"""The object store in an Azure Blob container, `azure://container/prefix`. No module but this and `azure_identity`
+imports the SDK.
 
 An immutable object is a block blob put with If-None-Match; a document is a blob replaced with If-Match: JSON bodies
 have the content type application/json, metadata documents are empty blobs with metadata. The SDK's own retries are
@@ -12,8 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from azure.core import MatchConditions
@@ -25,6 +25,8 @@ from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqE
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
 from partq_spark.objects.azure_access import CONNECTION_STRING, Access, explain, find_access, tell
 from partq_spark.objects.azure_blocks import BLOCK_BYTES, AzureWriter
+from partq_spark.objects.azure_clock import ServiceClock
+from partq_spark.objects.azure_identity import Identity
 from partq_spark.objects.names import (
     check_content,
     check_folder_prefix,
@@ -65,6 +67,7 @@ class AzureStore:
         self._access = access
         self._retry_timeout_s = retry_timeout_s
         self._page_size = page_size
+        self._clock = ServiceClock()
         self._client = self._connect()
         self._client_pid = os.getpid()
 
@@ -83,6 +86,9 @@ class AzureStore:
     @property
     def look_interval_s(self) -> float:
         return 0.5
+
+    def time_us(self) -> int | None:
+        return self._clock.time_us()
 
     def close(self) -> None:
         self._client.close()
@@ -144,7 +150,7 @@ class AzureStore:
             with self._answers("loading", name):
                 try:
                     blob = self._blob(name).download_blob(
-                        raw_request_hook=_ask_for_all, raw_response_hook=_measure, **condition
+                        raw_request_hook=_ask_for_all, raw_response_hook=partial(_measure, self._clock), **condition
                     )
                     body = blob.readall()
                 except HttpResponseError as error:
@@ -201,23 +207,17 @@ class AzureStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
-        now: list[datetime] = []
-
-        def note_time(response: PipelineResponse[Any, Any]) -> None:
-            now[:] = [_service_time(response)]
-
         blobs = self._client_here().list_blobs(
             name_starts_with=self._base + prefix,
             include=["metadata"],
             results_per_page=self._page_size,
-            raw_response_hook=note_time,
         )
         base_chars = len(self._base)
         return (
             ObjectInfo(
                 name=blob.name[base_chars:],
                 size_bytes=blob.size,
-                age_s=max(0.0, (now[0] - blob.last_modified).total_seconds()),
+                age_s=max(0.0, (self._clock.now() - blob.last_modified).total_seconds()),
                 metadata=dict(blob.metadata or {}) if blob.size == 0 else {},
             )
             for blob in self._each(iter(blobs), prefix)
@@ -259,20 +259,13 @@ class AzureStore:
             "connection_timeout": _CONNECT_TIMEOUT_S,
             "read_timeout": _READ_TIMEOUT_S,
             "max_single_get_size": _ONE_REQUEST_BYTES,
+            "raw_response_hook": self._clock.hear,
         }
-        access = self._access
-        if not access.connection_string:
-            try:
-                from azure.identity import DefaultAzureCredential  # 0.2 s, and only needed here
-            except ModuleNotFoundError as error:
-                raise Invalid(
-                    f"store {self._url} signs in by identity, which needs the package {error.name}: install it with"
-                    f" `pip install partq[azure]`, or set {CONNECTION_STRING}"
-                ) from error
-            service = BlobServiceClient(access.account_url, credential=DefaultAzureCredential(), **options)
+        if not self._access.connection_string:
+            service = BlobServiceClient(self._access.account_url, credential=Identity(self._url), **options)
         else:
             try:
-                service = BlobServiceClient.from_connection_string(access.connection_string, **options)
+                service = BlobServiceClient.from_connection_string(self._access.connection_string, **options)
             except (ValueError, KeyError):
                 raise Invalid(
                     f"{CONNECTION_STRING} (not shown) is malformed: copy it again from the account's access keys"
@@ -375,14 +368,6 @@ def _code(error: HttpResponseError) -> str:
     return str(getattr(code, "value", code) or "")
 
 
-def _service_time(response: PipelineResponse[Any, Any]) -> datetime:
-    """The service's clock, which also stamped the blobs; this process's own where a proxy took the header away."""
-    try:
-        return parsedate_to_datetime(response.http_response.headers["Date"])
-    except (KeyError, TypeError, ValueError):
-        return datetime.now(UTC)
-
-
 # The SDK always asks for a range, and for an empty blob, such as a metadata document, it is answered 416 and asks
 # twice. These two of its public hooks make it one plain request: one drops the range, the other says what the SDK
 # looks up instead.
@@ -392,7 +377,8 @@ def _ask_for_all(request: PipelineRequest[Any]) -> None:
     request.http_request.headers.pop("x-ms-range", None)
 
 
-def _measure(response: PipelineResponse[Any, Any]) -> None:
+def _measure(clock: ServiceClock, response: PipelineResponse[Any, Any]) -> None:
+    clock.hear(response)
     headers = response.http_response.headers
     if response.http_response.status_code == 200 and "Content-Length" in headers:
         size_bytes = int(headers["Content-Length"])

@@ -1,8 +1,8 @@
 """Who may enter an Azure storage account, and what its refusals mean: environment, status codes, texts without
 secrets.
 
-No SDK is imported here; `azure.py` is the only module that does. A text of the SDK may quote a URL with a shared
-access signature in it, so every such text goes through `tell` before it gets into a message.
+No SDK is imported here; `azure.py` and `azure_identity.py` alone do that. A text of the SDK may quote a URL with a
+shared access signature in it, so every such text goes through `tell` before it gets into a message.
 """
 
 from __future__ import annotations
@@ -79,9 +79,14 @@ def explain(*, what: str, account: str, status: int | None, code: str, text: str
         return Conflict(f"{what}: it is there already, or was changed ({answer}): load it before changing it")
     if status == 404:
         return ObjectMissing(f"{what}: it is not there ({answer}): restore it from a copy")
-    if status is None or status in (408, 429) or not 400 <= status < 500 or code in _PASSING:
+    if status is None or status < 400 or is_passing(status) or code in _PASSING:
         return Unavailable(f"{what}: account {account!r} gave no usable answer ({answer}): {tell(text)}")
     return Invalid(f"{what}: account {account!r} does not allow it ({answer}): {tell(text)}")
+
+
+def is_passing(status: int) -> bool:
+    """Whether a request that was refused so may succeed when it is sent again."""
+    return status in (408, 429) or status >= 500
 
 
 def tell(text: str) -> str:

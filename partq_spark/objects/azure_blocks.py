@@ -1,6 +1,6 @@
 """An object in an Azure container, written block by block: what goes where, and how much is under way at a time.
 
-No SDK is imported here; `azure.py` is the only module that does, and hands in what a writer needs as `Blocks`.
+No SDK is imported here; `azure.py` hands in what a writer needs as `Blocks`.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ def sweep(root: str, older_than_s: float, is_ours: Callable[[str], bool]) -> int
 
 def _sweep_one(entry: os.DirEntry[str], older_than_s: float) -> int:
     try:
-        if time.time() - entry.stat(follow_symlinks=False).st_mtime < older_than_s:
+        if time.clock_gettime(time.CLOCK_REALTIME) - entry.stat(follow_symlinks=False).st_mtime < older_than_s:
             return 0
         os.unlink(entry.path)
     except FileNotFoundError:

@@ -19,6 +19,8 @@ from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
 from partq_spark.objects.names import check_content, check_folder_prefix, check_name, check_prefix, check_range
 
+_FIRST_DATE_S = 1e9  # of 2001
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Stored:
@@ -55,6 +57,11 @@ class MemoryStore:
     @property
     def look_interval_s(self) -> float:
         return 0.01
+
+    def time_us(self) -> int | None:
+        """The clock's time, if it tells a date and does not count from somewhere in 1970."""
+        seconds = self._clock()
+        return int(seconds * 1e6) if seconds >= _FIRST_DATE_S else None
 
     def close(self) -> None:
         """Keeps everything: whoever holds the store may go on with it, as another process would with a real one."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from partq_spark.errors import Conflict, Unavailable
-from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
+from partq_spark.objects.api import Clocked, Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
 
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 5.0
@@ -124,6 +124,9 @@ class Retrying:
     @property
     def look_interval_s(self) -> float:
         return self._store.look_interval_s
+
+    def time_us(self) -> int | None:
+        return self._store.time_us() if isinstance(self._store, Clocked) else None
 
     def close(self) -> None:
         self._store.close()

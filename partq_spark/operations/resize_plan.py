@@ -152,6 +152,8 @@ def _sampled(queue: Queue, partitions: int) -> Sample:
 
 def _newest_keys(queue: Queue) -> Iterable[bytes | None]:
     """The keys of the newest messages of every partition, in proportion to what it holds."""
+    import pyarrow as pa
+
     from partq_spark.log.reading import RangeReader
 
     head = queue.head
@@ -161,8 +163,8 @@ def _newest_keys(queue: Queue) -> Iterable[bytes | None]:
     wanted = {partition: (head.next[partition] - share, head.next[partition]) for partition, share in shares.items()}
     size_bytes = 0
     for piece in RangeReader(queue, head.queue_id, tree.view(head, wanted), fail_on_data_loss=False).pieces():
-        for key in piece.batch.column("key").to_pylist():
-            yield None if key is None else key.encode()
+        # As bytes: in a queue from before keys were checked they need not be UTF-8.
+        yield from piece.batch.column("key").cast(pa.binary()).to_pylist()
         size_bytes += piece.batch.nbytes
         if size_bytes >= SAMPLE_BYTES:
             return

@@ -13,7 +13,7 @@ from typing import Final
 
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.model import GroupKey
-from partq_spark.log import housekeeping, tree
+from partq_spark.log import clocks, housekeeping, tree
 from partq_spark.log.housekeeping import Acknowledged, GroupPositions, held_back_by
 from partq_spark.log.model import Group, Head, at
 from partq_spark.log.queue import Queue
@@ -102,9 +102,10 @@ def _older_than_retention(queue: Queue) -> tuple[int, ...]:
     retention_s = queue.head.config.retention_s
     if retention_s is None:
         return queue.head.earliest
-    time_us = queue.effects.time_us() - int(retention_s * 1_000_000)
+    now_us = queue.now_us()
+    time_us, latest_us = now_us - int(retention_s * 1_000_000), clocks.latest_us(now_us)
     # Without looking into compacted slices: that would read them on every look, and free nothing.
-    return queue.settled(lambda head: tree.offsets_at_time(head, time_us, queue.load_chunk))
+    return queue.settled(lambda head: tree.offsets_at_time(head, time_us, queue.load_chunk, latest_us=latest_us))
 
 
 def holding_back(queue: Queue, head: Head) -> tuple[HeldBack, ...]:

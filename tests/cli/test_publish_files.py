@@ -137,7 +137,7 @@ def test_a_bad_file_is_named_and_nothing_is_published(
     [
         ({"value": [1, 2]}, "has a column 'value' of type int64"),
         ({"value": ["a", None]}, "row 2 has no value"),
-        ({"key": [b"\xff"], "value": ["a"]}, "has keys in 'key' that are not UTF-8"),
+        ({"key": [b"\xff"], "value": ["a"]}, "row 1 has a key that is not UTF-8"),
         ({"key": [["a"]], "value": ["a"]}, "column 'key' has type list<"),
         ({"value": ["a"], "headers": ["x"]}, "has a column 'headers' of type string"),
         ({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}, "column 'm' has type map<"),

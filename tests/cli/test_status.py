@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -22,10 +23,12 @@ from partq_spark.flow.model import (
     RebalanceStatus,
 )
 from partq_spark.flow.stores import open_ownership
+from partq_spark.flow.stores.api import StateDocument
 from partq_spark.flow.stores.objects import ObjectsOwnership
 from partq_spark.log.admin import create_group
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
+from partq_spark.objects.api import Document
 from tests.cli.conftest import Partq
 
 KEY = GroupKey("default", "orders", "billing")
@@ -185,3 +188,50 @@ def test_a_bad_place_is_wrong_use_and_shows_no_secret(handoff: Partq, given: str
     assert "redis://host:port/db" in by_option
     assert "environment variable PARTQ_OWNERSHIP" in by_variable
     assert "3cret" not in by_option + by_variable
+
+
+@pytest.fixture
+def damaged(handoff: Partq) -> Partq:
+    """The checkpoint of partition 1 cannot be read, and the coordinator found that out when it fenced it."""
+    store = open_store(handoff.url)
+    name = "default/orders/billing/checkpoint/1"
+    found = store.load(name)
+    assert isinstance(found, Document)
+    store.swap(name, {**found.metadata, "epoch": "many"}, expected=found.etag)
+    ownership = open_ownership("store", store=store)
+    state = ownership.read_state(KEY)
+    assert isinstance(state, StateDocument)
+    known = codec.decode_state(state.body, 0.0, "state")
+    stuck = Partition(
+        partition=1, phase=Phase.FENCING, epoch=1, owner=OWNER, to=NEXT, to_epoch=2, stuck="checkpoint 1: what it was"
+    )
+    after = replace(known, partitions={**known.partitions, 1: stuck}, status=RebalanceStatus.READY)
+    ownership.swap_state(KEY, codec.encode_state(after, 0.0), token="t2", expected="t1")
+    ownership.close()
+    store.close()
+    return handoff
+
+
+@pytest.mark.conformance("REB-15")
+def test_a_damaged_checkpoint_is_told_with_what_to_do_and_the_others_are_shown(damaged: Partq) -> None:
+    found = damaged.json("status", "orders", "--group", "billing", "--ownership", "store")
+    healthy, stuck = found["partitions"]
+    assert (healthy["status"], healthy["acknowledged"], healthy["reason"]) == ("Ready", 3, "")
+    assert (stuck["status"], stuck["flow"], stuck["acknowledged"]) == ("Paused", "billing-2", 3)
+    assert stuck["reason"].startswith(
+        "stuck: its checkpoint cannot be rewritten for flow billing-2 at epoch 2, the other partitions go on; repair "
+    )
+    assert "checkpoint default/orders/billing/checkpoint/1" in stuck["reason"]
+    assert "restore the blob" in stuck["reason"]
+    shown = damaged("status", "orders", "--group", "billing", COLUMNS="80", PARTQ_OWNERSHIP="store").stdout
+    assert "\npartition 1: stuck: " in shown
+    without = damaged.json("status", "orders", "--group", "billing", "--ownership", "none")
+    assert "restore the blob" in without["partitions"][1]["reason"]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_in_the_coordinators_words(damaged: Partq) -> None:
+    store = open_store(damaged.url)
+    store.delete("default/orders/billing/checkpoint/1")
+    store.close()
+    found = damaged.json("status", "orders", "--group", "billing", "--ownership", "store")
+    assert found["partitions"][1]["reason"].endswith("every few seconds: checkpoint 1: what it was")

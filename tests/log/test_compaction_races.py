@@ -155,6 +155,23 @@ def test_a_slice_that_is_gone_is_named_while_the_head_leads_to_it(world: World) 
         compact(queue, min_age_s=STILL_S)
 
 
+def test_a_slice_that_is_gone_is_named_although_the_head_goes_on_changing(world: World) -> None:
+    queue = filled(world)
+    first = next(iter(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk)))
+    gone = queue.segment_folder + first.segments[0]
+    world.store.delete(gone)
+    hooked = Hooked(world.store)
+
+    def busy(_: str, name: str) -> None:
+        if name == gone:
+            send(world.handle(), values(1))
+
+    hooked.before = busy
+    with pytest.raises(Corrupt, match=first.segments[0]):
+        compact(world.handle(store=hooked), min_age_s=STILL_S)
+    assert len([name for _, name in hooked.calls if name == gone]) == 2
+
+
 def test_a_queue_that_is_deleted_and_made_again_meanwhile_is_not_touched(world: World) -> None:
     filled(world)
 

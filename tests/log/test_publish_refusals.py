@@ -164,6 +164,25 @@ def test_a_page_that_only_an_old_head_names_sends_the_publish_to_the_present_hea
     assert read_flat(world.handle()) == [b"1"]
 
 
+def test_a_lost_page_is_not_looked_for_as_long_as_the_head_goes_on_changing(world: World) -> None:
+    queue = world.create(1)
+    gone = WriterPage(name="page-000000000001-0123456789abcdef.json", xxh3="0" * 16, level=0, writers=1, last_time_us=1)
+    changed(world, lambda head: replace(head, writer_pages=(gone,), sequence=head.sequence + 1))
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1))
+    hooked = queue.store = Hooked(world.store)
+
+    def busy(kind: str, name: str) -> None:
+        if kind == "read":
+            assert len(hooked.calls) < 1000, "it is looked for without end"
+            send(world.handle(), values(2))
+
+    hooked.before = busy
+    with pytest.raises(ObjectMissing, match=gone.name):
+        publish(queue, stage, segments, Identity(writer="query", batch=1))
+    assert len([kind for kind, _ in hooked.calls if kind == "load"]) < 20
+
+
 def test_a_page_that_the_present_head_names_must_be_there(world: World) -> None:
     queue = world.create(1)
     gone = WriterPage(name="page-000000000001-0123456789abcdef.json", xxh3="0" * 16, level=0, writers=1, last_time_us=1)

@@ -384,3 +384,37 @@ def test_a_head_that_changes_while_a_segment_stays_gone_ends_all_the_same(world:
     else:
         assert list(numbers(found.pieces())) == [0, 1, 2, 3, 6, 7, 8, 9]
     assert len(hooked.calls) < 20
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("lost", ["segment", "chunk", "many segments"])
+def test_what_is_lost_is_not_looked_for_as_long_as_the_head_goes_on_changing(
+    world: World, fail: bool, lost: str
+) -> None:
+    queue = filled(world, 40)
+    found = reader_of(queue, fail=fail)
+    entries = list(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk))
+    gone = {
+        "segment": [queue.segment_folder + entries[3].segments[0]],
+        "chunk": [queue.log_folder + queue.head.tree[-1].name],
+        "many segments": [queue.segment_folder + entry.segments[0] for entry in entries[3:33]],
+    }[lost]
+    for name in gone:
+        world.store.delete(name)
+    hooked = queue.store = Hooked(world.store)
+
+    def busy(kind: str, name: str) -> None:
+        if kind == "read" and name in gone:
+            assert len(hooked.calls) < 1000, "it is looked for without end"
+            send(world.handle(), values(10))
+
+    hooked.before = busy
+    if fail or lost == "chunk":
+        with pytest.raises(ObjectMissing, match=gone[0]):
+            list(found.pieces())
+        assert len([name for _, name in hooked.calls if name == gone[0]]) <= 3
+    else:
+        skipped = range(6, 6 + 2 * len(gone))
+        assert list(numbers(found.pieces())) == [number for number in range(80) if number not in skipped]
+        assert all(len([name for _, name in hooked.calls if name == each]) <= 2 for each in gone)

@@ -217,6 +217,26 @@ def test_a_chunk_that_the_present_head_names_and_that_is_gone_is_an_error(world:
         housekeeping.collect(world.handle())
 
 
+def test_a_lost_chunk_is_not_looked_for_as_long_as_the_head_goes_on_changing(world: World) -> None:
+    queue = world.create(partitions=1)
+    for number in range(12):
+        send(queue, values(number))
+    world.store.delete(queue.log_folder + queue.refresh().tree[0].name)
+    hooked = Hooked(world.store)
+
+    def busy(kind: str, name: str) -> None:
+        if kind == "read":
+            assert len(hooked.calls) < 1000, "it is looked for without end"
+            send(world.handle(), values(1))
+
+    hooked.before = busy
+    for use in (lambda queue: queue.offsets_at(0), housekeeping.collect):
+        hooked.calls.clear()
+        with pytest.raises(ObjectMissing, match="is gone"):
+            use(world.handle(store=hooked))
+        assert len([kind for kind, _ in hooked.calls if kind == "load"]) < 20
+
+
 def test_a_head_older_than_the_stage_does_not_refuse_it(world: World) -> None:
     """A handle that knows an old head must not judge a stage by it: not as outdated, and not as published."""
     queue = world.create(partitions=1)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
 
 from partq_spark.errors import Conflict, Invalid, ObjectMissing, PartqError
 from partq_spark.objects import ObjectStore
-from tests.objects.conftest import SMALL
+from partq_spark.objects.api import Clocked
+from tests.objects.conftest import SMALL, write
 
 
 def test_a_store_that_nobody_wrote_to_is_empty(store: ObjectStore) -> None:
@@ -102,3 +104,19 @@ def test_messages_name_what_they_are_about(store: ObjectStore) -> None:
     assert "q/gone" in message(lambda: store.read("q/gone"))
     assert "q/gone" in message(lambda: store.remove("q/gone", expected="x"))
     assert "q/taken" in message(lambda: store.swap("q/taken", b"{}", expected=None))
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stores_clock_is_near_this_machines_once_it_was_heard(store: ObjectStore) -> None:
+    assert isinstance(store, Clocked)
+    for _ in store.list(""):
+        pass
+    store.load("nothing")
+    told_us = store.time_us()
+    assert told_us is not None
+    assert abs(told_us - time.time_ns() // 1000) < 5_000_000
+    write(store, "a", b"x")
+    (found,) = store.list("a")
+    assert 0 <= found.age_s < 60

@@ -155,6 +155,22 @@ def test_a_batch_write_refuses_options_at_save(orders: Lab, case: str) -> None:
     assert says in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ("cast(x'FF41' as string) key, 'v' value", "the key of row 0 is not valid UTF-8 (b'\\xffA')"),
+        ("array(struct(cast(x'FF41' as string) key, x'01' value)) headers, 'v' value", "a header of row 0 has a key"),
+        ("cast(x'FF41' as string) topic, 'v' value", "row 0 cannot be published: its topic is not valid UTF-8"),
+    ],
+)
+def test_a_string_that_is_no_text_is_refused(orders: Lab, columns: str, says: str) -> None:
+    """Spark casts any bytes to STRING without a look at them."""
+    with pytest.raises(PySparkException) as caught:
+        orders.append(orders.spark.range(1).selectExpr(*split(columns)), "orders")
+    assert says in str(caught.value)
+    assert orders.head("orders").messages == 1, "only what was there before"
+
+
 @pytest.mark.parametrize("case", [*SINK_COLUMNS, *SINK_ROWS])
 def test_a_batch_write_refuses_columns_and_rows_at_save(orders: Lab, case: str) -> None:
     columns, says = {**SINK_COLUMNS, **SINK_ROWS}[case]

@@ -14,6 +14,7 @@ from coordinator.core.actions import Action, Assign, ChangeStatus, Fence, Notify
 from coordinator.core.events import (
     CheckpointAhead,
     Event,
+    FenceStuck,
     FlowBound,
     FlowExpired,
     FlowUnbound,
@@ -151,6 +152,10 @@ class Group:
             if not numbers or fence.partition in numbers:
                 lines += self._feed(PartitionFenced(partition=fence.partition, epoch=fence.epoch, owner=fence.to))
         return lines + self.fence() if lines and self.land_fences else lines
+
+    def stuck(self, number: int, reason: str = "it is damaged") -> list[str]:
+        """The fence that this partition waits for comes to nothing, for nobody knows how long."""
+        return self.event(FenceStuck(partition=number, epoch=self.partition(number).to_epoch, reason=reason))
 
     def alter(
         self,

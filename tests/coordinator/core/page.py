@@ -36,6 +36,8 @@ RULES = """
 - **Every pause has a deadline**, and ends at once when its owner or its receiver is lost: nothing is stuck in PAUSED.
 - **While a partition is fenced, the reports that count are the former owner's**: nobody can have delivered anything
   since. What it delivered and did not acknowledge is marked as redelivered.
+- **Nobody waits for a checkpoint that cannot be rewritten** (`stuck`): the rebalance of the others ends without it, it
+  counts as its receiver's, and its fence is tried again until it is in place.
 - **A new leader needs nothing but the state**: the fences to finish are the partitions in FENCING.
 """
 

@@ -66,6 +66,10 @@ EXPECTED: dict[tuple[Phase, Step], tuple[Partition | None, str]] = {
     (FENCING, Step.FENCED): (Partition(partition=0, phase=OWNED, epoch=5, owner=B), "assign 0 to b1@5"),
     (FENCING, Step.FREED): (Partition(partition=0, phase=FREE, epoch=5), "assign 0 to nobody@5"),
     (FENCING, Step.DROPPED): (None, "assign 0 to nobody@5"),
+    (FENCING, Step.STUCK): (
+        Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=B, to_epoch=5, stuck="it is damaged"),
+        "",
+    ),
     (FENCING, Step.GIVE): (
         Partition(partition=0, phase=FENCING, epoch=4, owner=A, to=C, to_epoch=6),
         "fence 0 a1@4 for c1@6",
@@ -102,7 +106,7 @@ def start_of(row: Row) -> Partition:
 def test_row(row: Row) -> None:
     before = start_of(row)
     to = A2 if (row.phase, row.step) == (OWNED, Step.RESTORE) else C
-    after = advance(before, row.step, to=to, deadline_s=6.0, found=7)
+    after = advance(before, row.step, to=to, deadline_s=6.0, found=7, why="it is damaged")
     expected, said = EXPECTED[row.phase, row.step]
     assert after == expected
     assert (after.phase if after else None) is row.then

@@ -84,6 +84,11 @@ class History(RuleBasedStateMachine):
     def fence(self, data: st.DataObject) -> None:
         self.group.fence(data.draw(st.sampled_from(pending(self.group.state))).partition)
 
+    @precondition(lambda self: bool(pending(self.group.state)))
+    @rule(data=st.data())
+    def stuck(self, data: st.DataObject) -> None:
+        self.group.stuck(data.draw(st.sampled_from(pending(self.group.state))).partition)
+
     @rule()
     def fence_all(self) -> None:
         self.group.fence()

@@ -2,7 +2,8 @@
 
 Two things are shown. Safety: nothing of `world.wrongs`, of the core's invariants and of `steps` is ever broken.
 Progress: from every state that was found, timers and fences alone (no flow does anything any more) lead to Ready with
-nothing on its way; for that each state has one successor `onwards`, and following it must end.
+nothing on its way but what is stuck, whose fences never land; for that each state has one successor `onwards`, and
+following it must end.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from coordinator.core import machine
 from coordinator.core.actions import Fence
 from coordinator.core.events import (
     Event,
+    FenceStuck,
     FlowBound,
     FlowExpired,
     PartitionDrained,
@@ -33,6 +35,7 @@ from tests.coordinator.modelcheck.steps import check_pending, check_step
 from tests.coordinator.modelcheck.world import Around, Wrong
 
 _NONE = 0xFFFFFFFF
+STUCK = "damaged"
 
 
 class Move(NamedTuple):
@@ -188,7 +191,7 @@ class Explorer:
         """What happens without any flow: a fence lands or is reported, or time passes. None: Ready, all is quiet."""
         state, around = world
         for number, partition in state.partitions.items():
-            if partition.phase is Phase.FENCING:
+            if partition.phase is Phase.FENCING and not partition.stuck:
                 at = around[number]
                 if (at.epoch, at.owner) == (partition.to_epoch, partition.to):
                     return self._event(world, self._fenced(number, at))
@@ -248,6 +251,8 @@ class Explorer:
                     yield self._event(world, fenced)
                 else:
                     self._changes_nothing(state, fenced)
+            if partition.phase is Phase.FENCING and not partition.stuck:
+                yield self._event(world, FenceStuck(partition=number, epoch=partition.to_epoch, reason=STUCK))
         due_s = machine.next_deadline(state)
         if due_s is not None:
             yield self._event(world, Tick(), now_s=due_s)

@@ -4,6 +4,7 @@ successors, options that are forgotten, and what operators do to groups and queu
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,48 +30,37 @@ class Accidents:
         self._world = world
         self._rng = world.rng
         self._snapshots: list[Snapshot] = [world.server.snapshot()]
+        self._to_groups: Mapping[str, Callable[[GroupPlan], None]] = {
+            "rewind": self._rewind,
+            "resize": self._resize,
+            "remove": self._remove,
+            "lose": self._lose,
+        }
+        self._to_queries: Mapping[str, Callable[[Query, Execution], None]] = {
+            "kill": lambda _, execution: world.scheduler.kill(execution.process),
+            "stop": lambda _, execution: world.interrupt(execution),
+            "freeze": lambda _, execution: self._freeze(execution),
+            "restore": self._restore,
+            "twin": self._twin,
+            "successor": self._succeed,
+            "ack mode": self._change_ack_mode,
+            "ownership": self._forget_ownership,
+        }
 
     def happen(self, what: str, number: int) -> None:
         """Something befalls the query or the group of this number."""
         world = self._world
         if world.weather.calm:
             return
-        happens = {
-            "rewind": self._rewind,
-            "resize": self._resize,
-            "remove": self._remove,
-            "lose": self._lose,
-        }
-        if what in happens:
-            happens[what](world.plan.groups[number])
+        if what in self._to_groups:
+            self._to_groups[what](world.plan.groups[number])
             return
         query = world.queries[number]
         execution = query.present
-        if execution is None:
-            return
-        world.counts[what] += 1
-        world.history.note(f"{world.scheduler.now_us} {what} {execution.process.name}")
-        match what:
-            case "stop":
-                world.interrupt(execution)
-            case "freeze":
-                self._freeze(execution)
-            case "restore":
-                world.scheduler.kill(execution.process)
-                query.spark.restore(self._rng.randint(1, 8))
-            case "twin":
-                if query.plan.logs_every == 1:  # nothing else tells Spark of the other run
-                    self._freeze(execution)
-                    execution.abandoned = True
-                    world.scheduler.push(partial(world.start, query), self._rng.randint(SECOND_US, 6 * SECOND_US))
-            case "successor":
-                self._succeed(query, execution)
-            case "ack mode":
-                self._change_ack_mode(query, execution)
-            case "ownership":
-                self._forget_ownership(query, execution)
-            case _:
-                world.scheduler.kill(execution.process)
+        if execution is not None:
+            world.counts[what] += 1
+            world.history.note(f"{world.scheduler.now_us} {what} {execution.process.name}")
+            self._to_queries[what](query, execution)
 
     # --- queries ------------------------------------------------------------------------------------------------------
 
@@ -84,9 +74,22 @@ class Accidents:
         else:
             self._world.scheduler.kill(execution.process)
 
+    def _restore(self, query: Query, execution: Execution) -> None:
+        self._world.scheduler.kill(execution.process)
+        query.spark.restore(self._rng.randint(1, 8))
+
+    def _twin(self, query: Query, execution: Execution) -> None:
+        if query.plan.logs_every > 1:
+            return  # nothing would tell Spark of the other run
+        self._freeze(execution)
+        execution.abandoned = True
+        self._world.scheduler.push(partial(self._world.start, query), self._rng.randint(SECOND_US, 6 * SECOND_US))
+
     def _succeed(self, query: Query, execution: Execution) -> None:
         """Another query with another name and a Spark checkpoint of its own, whatever becomes of this one."""
         world = self._world
+        if query.retired:
+            return
         query.retired = True
         name = f"s{len(world.queries)}"
         sources = tuple(
@@ -178,6 +181,8 @@ class Accidents:
 
     def _removed(self, plan: GroupPlan, queries: list[Query]) -> None:
         world, queue = self._world, self._world.queue.queue
+        if plan.name not in queue.refresh().groups:
+            return
         ownership = world.server.open() if plan.shared else None
         left = groups.remains(queue, plan.name, ownership)
         groups.remove(queue, left, ownership)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, cast
 
 from partq_spark.acknowledge import Acknowledger, Held, InHand, KeySequences
-from partq_spark.errors import Invalid, Unavailable
+from partq_spark.errors import PartqError
 from partq_spark.notify import Line
 from tests.simulation.history import History
 from tests.simulation.links import Weather
@@ -78,7 +78,7 @@ class _Line:
         ours.note(f"acknowledges {ends} by {message['process']}")
         try:
             answer = self._asked(message)
-        except (Unavailable, Invalid) as error:
+        except PartqError as error:
             ours.note(f"acknowledges in vain: {error}")
             ours.counts["acknowledged in vain"] += 1
             raise
@@ -232,7 +232,7 @@ class OurCode:
                 for partition in sorted(memory.sequences.begin()):
                     memory.forget(partition)
             hand = _Asker(self, source).in_hand()
-        except Unavailable as error:
+        except PartqError as error:
             raise QueryFailed(f"in_hand: {error}") from error
         former = memory.hand if memory.hand is not None and memory.process == hand.process else None
         for partition in sorted({each.partition for each in memory.messages}):
@@ -280,5 +280,5 @@ class OurCode:
     def _try(self, acknowledge: Callable[[], object]) -> None:
         try:
             acknowledge()
-        except (Unavailable, Invalid) as error:
+        except PartqError as error:
             self.note(f"could not acknowledge: {error}")

@@ -145,6 +145,7 @@ class Judge:
         """Somebody takes a partition back: what is dealt with from there on is to be dealt with again."""
         group = self.groups[name]
         group.again.append((at_us, partition, to))
+        group.start[partition] = min(to, group.begins(partition))
         group.offsets[partition] = min(to, group.offsets.get(partition, to))
         group.done -= {each for each in group.done if each.partition == partition and each.offset >= to}
 

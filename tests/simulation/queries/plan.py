@@ -84,7 +84,7 @@ class Plan:
         """Most of everything at random; the seed's number decides how the group is used."""
         rng = random.Random(f"queries {seed}")
         kind = KINDS[seed % len(KINDS)]
-        calm_us = rng.randint(15, 30) * SECOND_US
+        calm_us = rng.randint(12, 25) * SECOND_US
         groups: tuple[GroupPlan, ...] = (MODES[kind],)
         if rng.random() < 0.15:
             groups += (replace(MODES[rng.choice(KINDS)], name="audit"),)
@@ -102,7 +102,7 @@ class Plan:
             lease_timeout_s=2.0,
             renewal_s=0.7,
             coordinators=rng.choice((1, 1, 1, 2)),
-            publish_us=rng.choice((SECOND_US // 2, 2 * SECOND_US)),
+            publish_us=rng.choice((SECOND_US, 3 * SECOND_US)),
             calm_us=calm_us,
             rates=Rates(
                 request_lost=0.002 * level,

@@ -39,7 +39,7 @@ from tests.support.faulty import SECOND_US
 
 NAMESPACE = "default"
 LOOK_S = 0.5  # as on Azure
-KEPT_ENTRIES = 8
+KEPT_ENTRIES = 3
 
 
 def key_of(group: str) -> GroupKey:

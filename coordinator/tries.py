@@ -1,0 +1,89 @@
+"""Fences that failed: when each is tried again, and from when on nobody else waits for it. No I/O.
+
+One checkpoint that is damaged, or that may not be written, is no reason for the others to wait (REB-15, HAN-04).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from coordinator.core.actions import Fence
+from coordinator.core.events import FenceStuck
+from partq_spark.errors import Conflict, PartqError, Unavailable
+from partq_spark.flow.model import GroupKey, GroupState
+
+STUCK_AFTER_S: Final = 3.0
+"""What a store may mend by itself is waited for so long: as long as a handoff takes by default."""
+
+MOST_WORDS: Final = 400
+"""Of what is wrong: it is kept in the group's state."""
+
+
+def words(key: GroupKey, state: GroupState | None) -> str:
+    """What is wrong with the first partition that is stuck; empty if none is."""
+    partitions = state.partitions.values() if state is not None else ()
+    return next((f"group {key}, partition {each.partition}: {each.stuck}" for each in partitions if each.stuck), "")
+
+
+@dataclass(slots=True)
+class _Failing:
+    since_s: float
+    due_s: float
+    failures: int = 1
+
+
+class Tries:
+    """Of one group, by one leader."""
+
+    def __init__(self, first_s: float, most_s: float) -> None:
+        """Between two tries of one fence: `first_s`, doubled each time, at most `most_s`."""
+        self._first_s = first_s
+        self._most_s = most_s
+        self._failing: dict[int, _Failing] = {}
+
+    def forget(self) -> None:
+        """Everything is tried at once."""
+        self._failing.clear()
+
+    def due(self, fences: Iterable[Fence], now_s: float) -> list[Fence]:
+        """Those that have not failed, and those whose time has come."""
+        return [
+            fence
+            for fence in fences
+            if (failing := self._failing.get(fence.partition)) is None or failing.due_s <= now_s
+        ]
+
+    def next_s(self, fences: Iterable[Fence], now_s: float) -> float | None:
+        """Seconds until the first of them is due; None if there are none."""
+        due = (self._failing.get(fence.partition) for fence in fences)
+        return min((max(0.0, each.due_s - now_s) if each is not None else 0.0 for each in due), default=None)
+
+    def tried(
+        self, fences: Collection[Fence], failed: Mapping[int, PartqError], stuck: Collection[int], now_s: float
+    ) -> list[FenceStuck]:
+        """What follows from a try of `fences`, of which those of the partitions `failed` came to nothing. `stuck`: what
+        is so already. What cannot mend by itself is stuck at once.
+        """
+        events: list[FenceStuck] = []
+        for fence in fences:
+            error = failed.get(fence.partition)
+            if error is None:
+                self._failing.pop(fence.partition, None)
+                continue
+            failing = self._again(fence.partition, now_s)
+            passing = isinstance(error, Conflict | Unavailable) and now_s - failing.since_s < STUCK_AFTER_S
+            if fence.partition not in stuck and not passing:
+                reason = " ".join(str(error).split())[:MOST_WORDS]
+                events.append(FenceStuck(partition=fence.partition, epoch=fence.epoch, reason=reason))
+        return events
+
+    def _again(self, partition: int, now_s: float) -> _Failing:
+        failing = self._failing.get(partition)
+        if failing is None:
+            failing = self._failing[partition] = _Failing(now_s, now_s + self._first_s)
+        else:
+            failing.failures += 1
+            failing.due_s = now_s + min(self._first_s * 2 ** min(failing.failures - 1, 20), self._most_s)
+        return failing

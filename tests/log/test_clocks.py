@@ -1,0 +1,301 @@
+"""A machine whose clock is wrong: what a queue goes by then, and how it heals where it went by the wrong one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partq_spark.log import admin, housekeeping, tree, writers
+from partq_spark.log import queue as queue_module
+from partq_spark.log.compaction import compact
+from partq_spark.log.model import QueueConfig
+from partq_spark.log.partitioner import partition_of
+from partq_spark.log.publish import Identity, publish, stage_for
+from partq_spark.log.queue import Queue
+from partq_spark.objects import open_store
+from partq_spark.operations.retention import retain
+from tests.log.histories import messages
+from tests.log.queues import (
+    GRACE_US,
+    HOUR_US,
+    Hooked,
+    World,
+    everything,
+    head_of,
+    objects,
+    read_flat,
+    rounds,
+    send,
+    staged,
+    values,
+)
+
+YEAR_US = 365 * 24 * HOUR_US
+DAY_US = 24 * HOUR_US
+RETENTION = QueueConfig(retention_s=2 * 24 * 3600)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
+    monkeypatch.setattr(tree, "FAN_OUT", 3)
+    monkeypatch.setattr(writers, "HEAD_WRITERS", 4)
+    monkeypatch.setattr(queue_module, "_told_wrong", set(), raising=False)
+
+
+def wrong(queue: Queue, by_us: int = YEAR_US) -> Queue:
+    """The same handle, on a machine whose clock is off by so much."""
+    right = queue.effects.time_us
+    queue.effects = replace(queue.effects, time_us=lambda: right() + by_us)
+    return queue
+
+
+def blind(world: World) -> Queue:
+    """A handle on the store in a way that does not tell the store's clock: as if all there were shared the wrong
+    one.
+    """
+    return world.handle(store=Hooked(world.store))
+
+
+def times_of(queue: Queue) -> list[int]:
+    return [message.time_us for message in messages(queue)]
+
+
+# --- the store's clock is known ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_us", [YEAR_US, -YEAR_US, HOUR_US, -HOUR_US])
+def test_the_stores_clock_counts_where_a_machines_is_wrong(
+    world: World, caplog: pytest.LogCaptureFixture, by_us: int
+) -> None:
+    world.create(1)
+    with caplog.at_level(logging.WARNING):
+        for number in range(3):
+            world.clock.now_us += 1_000_000
+            done = send(wrong(world.handle(), by_us), values(number))
+            assert done.time_us == world.clock.now_us
+    assert caplog.text.count("this machine's clock is") == 1
+    assert f"clock is {by_us // 1_000_000:+d} s off that of store memory:: set it right" in caplog.text
+
+
+def test_clocks_that_differ_by_minutes_are_as_good_as_the_stores(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.create(1)
+    assert send(wrong(world.handle(), 9 * 60_000_000), values(1)).time_us == world.clock.now_us + 9 * 60_000_000
+    assert caplog.text == ""
+
+
+def test_on_a_disk_the_kernels_clock_counts(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}/store", retry_timeout_s=5)
+    queue = admin.create_queue(store, "default", "orders", 1)
+    right_us = queue.effects.time_us()
+    done = send(wrong(queue), values(1))
+    assert abs(done.time_us - right_us) < 60_000_000
+
+
+def test_one_publish_a_year_ahead_changes_nothing_for_retention(world: World) -> None:
+    queue = world.create(1, config=RETENTION)
+    send(queue, values(0))
+    send(wrong(world.handle()), values(1))
+    world.clock.now_us += DAY_US
+    send(queue, values(2))
+    world.clock.now_us += DAY_US + HOUR_US
+    assert retain(queue).earliest == (2,)
+
+
+def test_one_publish_a_year_ahead_forgets_no_writer(world: World) -> None:
+    queue = world.create(1)
+    for number in range(12):
+        send(queue, values(number), Identity(writer=f"writer {number}", batch=1))
+    send(wrong(world.handle()), values(99), Identity(writer="ahead", batch=1))
+    for number in range(12, 24):
+        send(queue, values(number), Identity(writer=f"writer {number}", batch=1))
+    for writer in [*(f"writer {number}" for number in range(24)), "ahead"]:
+        assert send(world.handle(), values(7), Identity(writer=writer, batch=1)).duplicate, writer
+    assert queue.refresh().next == (25,)
+
+
+def collected_as_ever(world: World, disturb: Callable[[], object]) -> None:
+    """An abandoned segment is collected in the round that it would be without `disturb`, which is done between any
+    two rounds, and others that are due meanwhile are not held up.
+    """
+    queue = world.create(1)
+    send(queue, values(1))
+    abandoned = staged(queue, stage_for(queue), values(99))[0].name
+    send(queue, values(2))
+    there = []
+    for _ in range(5):
+        housekeeping.collect(queue)
+        there.append(any(name.endswith(abandoned) for name in objects(world)))
+        for _ in range(3):
+            world.clock.now_us += GRACE_US // 4
+            disturb()
+            there.append(any(name.endswith(abandoned) for name in objects(world)))
+        world.clock.now_us += GRACE_US // 4 + 1
+    # Its floor is noted at 0, in force after one grace, and it was marked no earlier than then: two graces in all.
+    assert there[:8] == [True] * 8
+    assert there[9:] == [False] * (len(there) - 9)
+    assert read_flat(queue) == [b"1", b"2"]
+
+
+def test_collection_by_right_clocks_alone(world: World) -> None:
+    collected_as_ever(world, lambda: None)
+
+
+def test_a_collection_a_year_ahead_deletes_nothing_early_and_stops_nothing(world: World) -> None:
+    collected_as_ever(world, lambda: housekeeping.collect(wrong(world.handle())))
+
+
+def test_a_collection_a_year_behind_does_no_harm_either(world: World) -> None:
+    collected_as_ever(world, lambda: housekeeping.collect(wrong(world.handle(), -YEAR_US)))
+
+
+def test_a_publish_that_is_on_its_way_lives_through_a_collection_a_year_ahead(world: World) -> None:
+    queue = world.create(1)
+    housekeeping.collect(queue)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1))
+    for _ in range(3):
+        housekeeping.collect(wrong(world.handle()))
+    publish(queue, stage, segments)
+    assert read_flat(queue) == [b"1"]
+
+
+# --- it was not: the store shared the wrong clock, which is right again -----------------------------------------------
+
+
+def led_away(world: World, config: QueueConfig | None = None, publishes: int = 1) -> Queue:
+    """A queue with some messages, then some of a year ahead."""
+    queue = world.create(1, config=config)
+    for number in range(6):
+        world.clock.now_us += 60_000_000
+        send(queue, values(number))
+    ahead = wrong(blind(world))
+    for number in range(publishes):
+        send(ahead, values(100 + number))
+    assert head_of(world.store).time_us > world.clock.now_us + YEAR_US - HOUR_US
+    return queue
+
+
+@pytest.mark.parametrize("publishes", [1, 3, 20])
+def test_what_comes_after_a_false_time_has_a_true_one(world: World, publishes: int) -> None:
+    queue = led_away(world, publishes=publishes)
+    for number in range(10):
+        world.clock.now_us += 60_000_000
+        assert send(queue, values(number)).time_us == world.clock.now_us
+    found = times_of(queue)
+    assert sum(time_us > world.clock.now_us for time_us in found) == publishes, "messages keep the time they came with"
+
+
+def kept_after(world: World, queue: Queue, passing_us: int) -> list[bytes]:
+    world.clock.now_us += passing_us
+    retain(queue)
+    return read_flat(queue)
+
+
+@pytest.mark.parametrize("publishes", [1, 3, 20])
+def test_retention_goes_on_behind_false_times(world: World, publishes: int) -> None:
+    queue = led_away(world, RETENTION, publishes)
+    world.clock.now_us += DAY_US
+    send(queue, values(7))
+    send(queue, values(8))
+    false = [b"%d" % (100 + number) for number in range(publishes)]
+    assert kept_after(world, queue, DAY_US + HOUR_US) == [*false, b"7", b"8"], "as young as what followed them"
+    assert kept_after(world, queue, DAY_US) == []
+
+
+def test_false_times_age_also_where_nothing_follows_them(world: World) -> None:
+    queue = led_away(world, RETENTION)
+    rounds(world, 1, queue)  # of collection, and a day
+    assert len(kept_after(world, queue, DAY_US - HOUR_US)) == 7
+    assert kept_after(world, queue, HOUR_US + 1) == []
+
+
+@pytest.mark.parametrize("retention_s", [None, 24 * 3600])
+def test_false_times_are_compacted_with_the_others(world: World, retention_s: float | None) -> None:
+    queue = led_away(world, QueueConfig(retention_s=retention_s), 20)
+    for number in range(30):
+        world.clock.now_us += 60_000_000
+        send(queue, values(number))
+    before = messages(queue)
+    world.clock.now_us += HOUR_US
+    while compact(queue) is not None:
+        pass
+    assert messages(world.handle()) == before
+    assert len(list(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk))) < 20, "of 56"
+    if retention_s:
+        assert kept_after(world, queue, 2 * DAY_US) == []
+
+
+def test_writers_are_remembered_in_the_order_in_which_they_came(world: World) -> None:
+    queue = led_away(world)
+    send(wrong(blind(world)), values(99), Identity(writer="ahead", batch=1))
+    for number in range(12):
+        world.clock.now_us += 60_000_000
+        send(queue, values(number), Identity(writer=f"writer {number}", batch=1))
+        assert f"writer {number}" in queue.head.writers
+    for writer in (*(f"writer {number}" for number in range(12)), "ahead"):
+        assert send(world.handle(), values(7), Identity(writer=writer, batch=1)).duplicate, writer
+
+
+def test_a_collection_whose_clock_was_wrong_with_the_stores_stops_nothing_for_a_year(world: World) -> None:
+    queue = world.create(1)
+    housekeeping.collect(queue)
+    abandoned = staged(queue, stage_for(queue), values(99))[0].name
+    send(queue, values(1))
+    for _ in range(3):
+        housekeeping.collect(wrong(blind(world)))
+        send(queue, values(2))
+    assert any(name.endswith(abandoned) for name in objects(world))
+    rounds(world, 4)
+    assert not any(name.endswith(abandoned) for name in objects(world))
+    assert len(read_flat(queue)) == 4
+
+
+# --- seeking by time, against counting --------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    publishes=st.lists(
+        st.tuples(st.dictionaries(st.integers(0, 2), st.integers(1, 3), min_size=1), st.booleans()), max_size=30
+    ),
+    is_compacted=st.booleans(),
+    back_us=st.integers(0, 40 * 60_000_000),
+)
+def test_a_seek_finds_the_first_message_that_is_not_older(
+    publishes: list[tuple[dict[int, int], bool]], is_compacted: bool, back_us: int
+) -> None:
+    world = World()
+    queue = world.create(3)
+    begin_us = world.clock.now_us
+    keys = {partition_of(key.encode(), 3): key for key in map(str, range(40))}
+    for rows, is_false in publishes:
+        world.clock.now_us += 60_000_000
+        handle = wrong(blind(world)) if is_false else queue
+        send(handle, [(keys[partition], b"x") for partition, count in rows.items() for _ in range(count)])
+    head = queue.refresh()
+    of_publishes = sorted(
+        (entry.sequence, entry.time_us, {piece.partition: piece.rows for piece in entry.slices})
+        for entry in tree.walk(tree.view(head, everything(head)), queue.load_chunk)
+    )
+    latest_us = world.clock.now_us + HOUR_US
+    wanted_us = max(world.clock.now_us - back_us, begin_us)
+    expected = [0, 0, 0]
+    for index, (_, _, rows) in enumerate(of_publishes):
+        later = [time_us for _, time_us, _ in of_publishes[index:] if time_us <= latest_us]
+        if not later or later[0] >= wanted_us:
+            break
+        for partition, count in rows.items():
+            expected[partition] += count
+    if is_compacted:
+        while compact(queue, min_age_s=0.0) is not None:
+            pass
+    assert queue.offsets_at(wanted_us) == tuple(expected)
