@@ -16,6 +16,7 @@ from benchmarks.environment import observe
 from partq_spark.log.model import MAX_PARTITIONS
 from tests.chaos.handoffs import Ending
 from tests.chaos.layouts import Change
+from tests.chaos.modes import Mode
 from tests.chaos.outcome import COURSE, Course, Outcome, outcome_of
 from tests.chaos.run import run
 from tests.chaos.stage import PARTITIONS
@@ -31,15 +32,26 @@ _MOST_TOLD: Final = 60
 def command(course: Course) -> str:
     """What repeats a run."""
     partitions = [count.partitions for count in course.counts]
-    return _command(course.minutes, course.seed, course.drivers, course.store, partitions, course.calm)
+    return _command(
+        course.minutes, course.seed, course.drivers, course.store, partitions, calm=course.calm, modes=course.modes
+    )
 
 
 def _command(
-    minutes: float, seed: int, drivers: int, store: str, partitions: Sequence[int] = (), calm: bool = False
+    minutes: float,
+    seed: int,
+    drivers: int,
+    store: str,
+    partitions: Sequence[int],
+    *,
+    calm: bool,
+    modes: Sequence[Mode],
 ) -> str:
     words = ["scripts/chaos", f"--minutes {minutes:g} --seed {seed} --drivers {drivers} --store {store}"]
     if len(partitions) > 1:
         words.append(f"--resize {','.join(map(str, partitions))}")
+    if len(modes) > 1:
+        words.append(f"--modes {','.join(modes)}")
     return " ".join([*words, *(["--calm"] if calm else [])])
 
 
@@ -65,10 +77,29 @@ def told(outcome: Outcome) -> list[str]:
         f"{len(all_ms)} handoffs: " + ", ".join(f"{endings[ending]} {ending.value}" for ending in Ending),
         f"pause of a partition: {spread(all_ms)}; if drained: {spread(pauses_ms[Ending.DRAINED])}",
         *(resized(each) for each in outcome.changes),
+        *_of_other_modes(outcome),
         f"what ended queries: {errors or 'nothing'}",
         f"violations: {len(outcome.failures)}",
         *outcome.failures[:_MOST_TOLD],
     ]
+
+
+def _of_other_modes(outcome: Outcome) -> list[str]:
+    found = []
+    if outcome.by_hand is not None:
+        each = outcome.by_hand
+        found.append(
+            f"acknowledged by hand: {each.rows} rows in {each.runs} starts of the query, {each.marked} of them marked "
+            f"redelivered, {each.repeated} repeated; {each.acknowledgements} acknowledgements, which did not count for "
+            f"{each.refused} partitions"
+        )
+    if outcome.unkept is not None:
+        unkept = outcome.unkept
+        found.append(
+            f"with checkpoints=none: {unkept.rows} rows, {unkept.repeated} of them repeated; {unkept.left_out} times a "
+            "repeated batch left a partition out"
+        )
+    return found
 
 
 def resized(change: Change) -> str:
@@ -91,10 +122,13 @@ def write_document(outcome: Outcome, target: Path = DOCUMENT, *, judged_at: str 
     if is_resized:
         counts = " → ".join(str(count.partitions) for count in course.counts)
         run_of_one = run_of_one.replace("On {{store}}", f"{counts} partitions under load, on {{{{store}}}}")
+    if len(course.modes) > 1:
+        run_of_one = run_of_one.replace("On {{store}}", "All modes, on {{store}}")
     lines = [*told(outcome), *([f"judged once more, from what was kept, at commit {judged_at}"] if judged_at else [])]
     text = filled(run_of_one, command=command(course), machine=course.machine, lines=lines)
     put_section(target, "chaos", common)
     name = f"chaos resize {course.store}" if is_resized else f"chaos {course.store}"
+    name = f"{name} modes" if len(course.modes) > 1 else name
     put_section(target, name, text.replace("{{store}}", STORES[course.store]))
 
 
@@ -109,6 +143,13 @@ def _counts(text: str) -> tuple[int, ...]:
     return counts
 
 
+def _modes(text: str) -> tuple[Mode, ...]:
+    modes = tuple(map(Mode, text.split(",")))
+    if len(set(modes)) != len(modes) or Mode.AUTO not in modes:
+        raise ValueError(f"{text!r}: auto, and others beside it, each once")
+    return modes
+
+
 def main(arguments: Sequence[str]) -> int:
     """0: nothing that must not be has been; 1: something; 2: wrong use."""
     parser = parser_of(
@@ -121,6 +162,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--drivers", type=int, default=3, help="each needs 1.2 GiB; default 3")
     parser.add_argument(
         "--resize", type=_counts, default=(PARTITIONS,), metavar="N,M,…", help="partition counts, one after another"
+    )
+    parser.add_argument(
+        "--modes",
+        type=_modes,
+        default=(Mode.AUTO,),
+        metavar="auto,manual,unkept",
+        help="beside the drivers that share a group one that acknowledges by hand, one with checkpoints=none",
     )
     parser.add_argument("--calm", action="store_true", help="no faults")
     parser.add_argument("--store", choices=("file", "azurite"), default="file")
@@ -143,10 +191,13 @@ def main(arguments: Sequence[str]) -> int:
                 store=found.store,
                 partitions=found.resize,
                 calm=found.calm,
+                modes=found.modes,
                 tell=tell,
             )
         except AssertionError as error:  # somebody never begins, or too much goes wrong
-            again = _command(found.minutes, seed, found.drivers, found.store, found.resize, found.calm)
+            again = _command(
+                found.minutes, seed, found.drivers, found.store, found.resize, calm=found.calm, modes=found.modes
+            )
             tell(f"{error}\n{folder} is kept; to repeat it: {again}")
             return 1
     outcome = outcome_of(folder)

@@ -65,7 +65,7 @@ def judge(
         "before an earlier partition count was finished": too_early(rows, counts, times) if len(counts) > 1 else (),
         "checkpoints that went back": backward(seen),
     }
-    violations = [f"{what}: {each}" for what, told in found.items() for each in _bounded(told)]
+    violations = [f"{what}: {each}" for what, told in found.items() for each in bounded(told)]
     delivered = {(row.driver, row.batch, row.partition) for row in rows}
     return Verdict(
         violations=tuple(violations),
@@ -79,7 +79,26 @@ def judge(
     )
 
 
-def _bounded(told: Iterable[str]) -> Iterator[str]:
+def judge_unkept(rows: Sequence[Row], planned: Sequence[Planned], published: Mapping[int, str]) -> tuple[str, ...]:
+    """What must not be with `checkpoints=none`, where only Spark's checkpoint says how far a query is: nothing of what
+    was unfinished is lost. What comes again is marked only as far as it is known, so marks and the order through
+    ownerships are not looked at.
+    """
+    plans = {(each.driver, each.batch, each.partition): each for each in planned}
+    found = {
+        "not what was published": strangers(rows, published),
+        "missing": missing(rows, published),
+        "not as planned": unplanned(rows, plans),
+        "torn": torn(rows, plans),
+        "plans with gaps": gaps(planned),
+        "two owners": two_owners(planned, ()),
+        "out of order within an owner": disorder_within(rows, plans),
+    }
+    return tuple(f"unkept, {what}: {each}" for what, told in found.items() for each in bounded(told))
+
+
+def bounded(told: Iterable[str]) -> Iterator[str]:
+    """The first of them, and how many more there are."""
     number = 0
     for number, each in enumerate(told, start=1):
         if number <= MOST_TOLD:

@@ -7,20 +7,24 @@ the same Spark checkpoint; what happened to it is written to `events`, one JSON 
 from __future__ import annotations
 
 import json
+import random
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from partq_spark import register
+from tests.chaos.applications import ByHand, OncePerBatch, by_hand
+from tests.chaos.modes import Mode
 
 _LOOK_S: Final = 0.05
 _PAUSE_S: Final = 0.3  # before a query that failed is started again
+_LONG_PAUSE_S: Final = 12.0  # the longest of an application's own: longer than a flow is missed
 _KEPT: Final = 1_000_000  # batches; the judge reads all offsets and what every batch of the sink has
 
 
@@ -35,6 +39,8 @@ class Plan(TypedDict):
     sink: str
     warehouse: str
     events: str
+    mode: str  # of `tests.chaos.modes`
+    journal: str  # of an application that acknowledges by hand
 
 
 def session(plan: Plan) -> SparkSession:
@@ -51,14 +57,28 @@ def session(plan: Plan) -> SparkSession:
     )
 
 
-def start(spark: SparkSession, plan: Plan) -> StreamingQuery:
+class Started(NamedTuple):
+    """A query, and the application behind it, if that acknowledges by hand."""
+
+    query: StreamingQuery
+    application: ByHand | None
+
+
+def start(spark: SparkSession, plan: Plan) -> Started:
     """The query, on its Spark checkpoint."""
     rows = spark.readStream.format("partq").options(**plan["options"]).load(plan["queue"])
     kept = rows.selectExpr(
         "partition", "offset", "key", "CAST(CAST(value AS STRING) AS BIGINT) AS number", "redelivered"
     )
-    sink = kept.writeStream.format("parquet").option("checkpointLocation", plan["checkpoint"])
-    return sink.trigger(processingTime=plan["trigger"]).start(plan["sink"])
+    writing = kept.writeStream.option("checkpointLocation", plan["checkpoint"])
+    writing = writing.trigger(processingTime=plan["trigger"])
+    options = plan["options"]
+    if plan["mode"] == Mode.MANUAL:
+        application = by_hand(options["store"], plan["queue"], options["group"], options["flow"], plan["journal"])
+        return Started(writing.foreachBatch(application).start(), application)
+    if plan["mode"] == Mode.UNKEPT:
+        return Started(writing.foreachBatch(OncePerBatch(plan["sink"])).start(), None)
+    return Started(writing.format("parquet").start(plan["sink"]), None)
 
 
 def main(plan: Plan) -> None:
@@ -75,24 +95,31 @@ def main(plan: Plan) -> None:
     spark = session(plan)
     if plan["listener"]:
         register(spark)
-    query: StreamingQuery | None = None
+    started: Started | None = None
     while not stop:
-        if query is None or not query.isActive:
-            if query is not None:
-                tell("failed", query.exception())
-                time.sleep(_PAUSE_S)
+        if started is None or not started.query.isActive:
+            if started is not None:
+                tell("failed", started.query.exception())
+                time.sleep(_pause_s(plan["mode"]))
             try:
-                query = start(spark, plan)
+                started = start(spark, plan)
             except PySparkException as error:  # the queue is looked up when it is loaded
                 tell("not started", error)
                 time.sleep(_PAUSE_S)
                 continue
             tell("started")
+        elif started.application is not None:
+            started.application.settle()
         time.sleep(_LOOK_S)
-    if query is not None:
-        query.stop()
+    if started is not None:
+        started.query.stop()
     tell("stopped")
     spark.stop()
+
+
+def _pause_s(mode: str) -> float:
+    """Of the other modes a query is away for so long, sometimes, that its partitions are taken from it."""
+    return _PAUSE_S if mode == Mode.AUTO or random.random() < 0.5 else random.uniform(_PAUSE_S, _LONG_PAUSE_S)
 
 
 if __name__ == "__main__":

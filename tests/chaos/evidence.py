@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlparse
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from partq_spark import offsets
 
 READER_GONE: Final = "reader gone"
+FAILURE: Final = "the application fails"  # as those of the other modes do
 NO_WORKER: Final = "worker not there in time"  # Spark waits 10 s for one
 _PARTQ: Final = re.compile(r"partq_spark\.errors\.(\w+)")
 
@@ -88,14 +89,35 @@ def read_rows(driver: str, sink: Path) -> Iterator[Row]:
     """All rows that a driver's file sink has, batch by batch, in the order of its tasks and of each task's file."""
     for batch, lines in _entries(sink / "_spark_metadata"):
         entries = [json.loads(line) for line in lines[1:]]
-        paths = sorted(Path(unquote(urlparse(entry["path"]).path)) for entry in entries)
-        place = 0
-        for path in paths:  # part-00000-…, part-00001-…: by task
-            columns = pq.read_table(path).to_pydict()
-            names = ("partition", "offset", "key", "number", "redelivered")
-            for partition, offset, key, number, redelivered in zip(*(columns[name] for name in names), strict=True):
-                yield Row(driver, batch, place, partition, offset, key, number, redelivered)
-                place += 1
+        yield from _rows_of(driver, batch, [Path(unquote(urlparse(entry["path"]).path)) for entry in entries])
+
+
+def read_rows_by_batch(driver: str, sink: Path) -> Iterator[Row]:
+    """As `read_rows`, of a sink that has a folder for each batch; what was not written to its end does not count."""
+    for batch, folder in sorted((int(path.name), path) for path in sink.glob("[0-9]*")):
+        if (folder / "_SUCCESS").exists():
+            yield from _rows_of(driver, batch, folder.glob("*.parquet"))
+
+
+def _rows_of(driver: str, batch: int, paths: Iterable[Path]) -> Iterator[Row]:
+    place = 0
+    names = ("partition", "offset", "key", "number", "redelivered")
+    for path in sorted(paths):  # part-00000-…, part-00001-…: by task
+        columns = pq.read_table(path).to_pydict()
+        for partition, offset, key, number, redelivered in zip(*(columns[name] for name in names), strict=True):
+            yield Row(driver, batch, place, partition, offset, key, number, redelivered)
+            place += 1
+
+
+def completed_ends(spark_checkpoint: Path) -> dict[int, int]:
+    """Up to where the last complete batch of a query has read each partition."""
+    log = spark_checkpoint / "commits"
+    batches = [int(path.name) for path in log.iterdir() if path.name.isdigit()] if log.exists() else []
+    if not batches:
+        return {}
+    lines = (spark_checkpoint / "offsets" / str(max(batches))).read_text(encoding="utf-8").splitlines()
+    end = offsets.decode(json.loads(lines[-1]))
+    return {partition: span.to for partition, span in end.spans.items()} if end is not None else {}
 
 
 def read_errors(events: Path) -> Counter[str]:
@@ -111,6 +133,8 @@ def read_errors(events: Path) -> Counter[str]:
 
 def kind_of(error: str) -> str:
     """The kind of an error, from all that Spark says of it."""
+    if FAILURE in error:
+        return FAILURE
     named = _PARTQ.findall(error)
     if named:
         return str(named[-1])

@@ -14,26 +14,39 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.environment import Environment
-from tests.chaos.checker import Verdict, judge
-from tests.chaos.evidence import NO_WORKER, READER_GONE, read_errors, read_planned, read_rows, read_times
+from tests.chaos.by_hand import ByHandVerdict, judge_by_hand, read_by_hand
+from tests.chaos.checker import Verdict, judge, judge_unkept
+from tests.chaos.evidence import (
+    FAILURE,
+    NO_WORKER,
+    READER_GONE,
+    read_errors,
+    read_planned,
+    read_rows,
+    read_rows_by_batch,
+    read_times,
+)
 from tests.chaos.faults import Kind
 from tests.chaos.handoffs import Handoffs, handoffs
 from tests.chaos.layouts import Change, Count, changes
-from tests.ownership.cast import decisions_in
+from tests.chaos.modes import JOURNAL, Mode, driver_names
+from tests.ownership.cast import KEY, decisions_in
 from tests.ownership.facts import Seen, read_facts
 from tests.ownership.publisher import key_of
 
 STUCK_S: Final = 60.0
 """Longer than any handoff may take: session timeout, delay, max-handoff-time, a new leader, a Redis that came back."""
 
-_EXPECTED: Final = frozenset({READER_GONE, NO_WORKER, "Unavailable"})
+_EXPECTED: Final = frozenset({READER_GONE, NO_WORKER, FAILURE, "Unavailable"})
+LOOKS_BY_HAND: Final = "looks-by-hand.jsonl"
 COURSE: Final = "course.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Course:
     """What was done, how often, and what must not be (`troubles`). `missed`: faults whose victim was not there.
-    `counts`: the partition counts that the queue had, one after another. `calm`: no faults were wanted.
+    `counts`: the partition counts that the queue had, one after another. `calm`: no faults were wanted. `drivers`
+    shared a group; of each other of the `modes` there was one beside them.
     """
 
     drivers: int
@@ -49,17 +62,32 @@ class Course:
     machine: Environment
     counts: tuple[Count, ...] = ()
     calm: bool = False
+    modes: tuple[Mode, ...] = (Mode.AUTO,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unkept:
+    """What the query with `checkpoints=none` came to."""
+
+    violations: tuple[str, ...]
+    rows: int
+    repeated: int
+    left_out: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What a run came to. `errors`: what ended queries. `changes`: of the partition count."""
+    """What a run came to. `errors`: what ended queries. `changes`: of the partition count. `by_hand`, `unkept`: of the
+    queries of the other modes, where there were any.
+    """
 
     course: Course
     verdict: Verdict
     handoffs: Handoffs
     errors: Counter[str]
     changes: tuple[Change, ...] = ()
+    by_hand: ByHandVerdict | None = None
+    unkept: Unkept | None = None
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -70,7 +98,8 @@ class Outcome:
             if each.pause_s > STUCK_S
         )
         unended = (f"a handoff without an end: {each}" for each in self.handoffs.unended)
-        return (*self.verdict.violations, *unended, *stuck, *self._unexpected(), *self.course.troubles)
+        others = [each for found in (self.by_hand, self.unkept) if found is not None for each in found.violations]
+        return (*self.verdict.violations, *others, *unended, *stuck, *self._unexpected(), *self.course.troubles)
 
     def _unexpected(self) -> list[str]:
         found = [f"a query failed, {n} times: {what}" for what, n in self.errors.items() if what not in _EXPECTED]
@@ -83,7 +112,8 @@ class Outcome:
 def outcome_of(folder: Path) -> Outcome:
     """Judge what a run left in `folder`."""
     course = read_course(folder)
-    drivers = [folder / f"driver-{number}" for number in range(1, course.drivers + 1)]
+    named = driver_names(course.drivers, course.modes)
+    drivers = [folder / name for name, mode in named.items() if mode is Mode.AUTO]
     rows = [row for each in drivers for row in read_rows(each.name, each / "sink")]
     planned = [span for each in drivers for span in read_planned(each.name, each / "checkpoint")]
     journals = sorted((folder / "journals").glob("*.jsonl"))
@@ -93,9 +123,29 @@ def outcome_of(folder: Path) -> Outcome:
     return Outcome(
         course=course,
         verdict=judge(rows, planned, seen, published, course.counts, times),
-        handoffs=handoffs(decisions_in(folder)),
-        errors=sum((read_errors(each / "events.jsonl") for each in drivers), Counter()),
+        handoffs=handoffs(line for line in decisions_in(folder) if line.get("group") == str(KEY)),
+        errors=sum((read_errors(folder / name / "events.jsonl") for name in named), Counter()),
         changes=tuple(changes(planned, course.counts, times)),
+        by_hand=_by_hand(folder, published) if Mode.MANUAL in course.modes else None,
+        unkept=_unkept(folder / f"driver-{Mode.UNKEPT}", published) if Mode.UNKEPT in course.modes else None,
+    )
+
+
+def _by_hand(folder: Path, published: Mapping[int, str]) -> ByHandVerdict:
+    facts = read_by_hand(folder / f"driver-{Mode.MANUAL}" / JOURNAL)
+    seen = [fact for fact in read_facts(folder / LOOKS_BY_HAND) if isinstance(fact, Seen)]
+    return judge_by_hand(facts, seen, published)
+
+
+def _unkept(driver: Path, published: Mapping[int, str]) -> Unkept:
+    rows = list(read_rows_by_batch(driver.name, driver / "sink"))
+    planned = list(read_planned(driver.name, driver / "checkpoint"))
+    delivered = {(row.batch, row.partition) for row in rows}
+    return Unkept(
+        violations=judge_unkept(rows, planned, published),
+        rows=len(rows),
+        repeated=len(rows) - len({row.number for row in rows}),
+        left_out=sum(each.start < each.to and (each.batch, each.partition) not in delivered for each in planned),
     )
 
 
@@ -108,4 +158,5 @@ def read_course(folder: Path) -> Course:
     """What `write_course` kept."""
     raw = json.loads((folder / COURSE).read_text(encoding="utf-8"))
     counts = tuple(Count(**each) for each in raw.pop("counts", ()))
-    return Course(**{**raw, "machine": Environment(**raw["machine"]), "counts": counts})
+    modes = tuple(map(Mode, raw.pop("modes", [Mode.AUTO])))
+    return Course(**{**raw, "machine": Environment(**raw["machine"]), "counts": counts, "modes": modes})

@@ -6,6 +6,7 @@ What was done is written down in the run's folder, beside what the processes lef
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -20,7 +21,8 @@ from benchmarks.environment import observe
 from partq_spark.log.admin import alter_queue
 from tests.chaos.faults import FREEZING, Fault, Kind, plan
 from tests.chaos.layouts import Count
-from tests.chaos.outcome import Course, write_course
+from tests.chaos.modes import Mode, driver_names
+from tests.chaos.outcome import LOOKS_BY_HAND, Course, write_course
 from tests.chaos.stage import PARTITIONS, SESSION_TIMEOUT_S, Driver, Stage, stage
 from tests.ownership.cast import Child, Observer
 from tests.support.processes import DRIVER_WAIT_S
@@ -69,7 +71,7 @@ class Chaos:
 
     def run(self) -> int:
         """All of it; how many messages were published."""
-        with Observer(self._cast):
+        with Observer(self._cast), self._observer_by_hand():
             for name in COORDINATORS:
                 self._cast.start_coordinator(name)
             for driver in self._stage.drivers:
@@ -85,6 +87,12 @@ class Chaos:
                 self._after(at_s - self._now_s(), lambda count=count: self._resize(count))  # type: ignore[misc]
             self._trouble()
             return self._end(publisher)
+
+    def _observer_by_hand(self) -> contextlib.AbstractContextManager[object]:
+        """Looks at the checkpoints of the group whose application acknowledges by hand, if there is one."""
+        if not any(driver.mode is Mode.MANUAL for driver in self._stage.drivers):
+            return contextlib.nullcontext()
+        return Observer(self._cast, checkpoints=self._stage.by_hand, journal=self._cast.folder / LOOKS_BY_HAND)
 
     def _until_committed(self, batches: int) -> None:
         for driver in self._stage.drivers:
@@ -204,6 +212,7 @@ class Chaos:
         if sum(ends) != published:
             self.troubles.append(f"{published} messages were published, the queue has {sum(ends)}")
         self._expect(lambda: self._cast.behind(ends), "at the end", _READ_WAIT_S)
+        self._expect(lambda: self._stage.unread(ends), "at the end", _READ_WAIT_S)
         self._expect(self._stage.unsettled, "at the end", _REST_WAIT_S)
         self._tell(f"{self._now_s():5.1f} s: everything is read")
         for driver in self._stage.drivers:
@@ -244,10 +253,12 @@ def run(
     store: str = "file",
     partitions: Sequence[int] = (PARTITIONS,),
     calm: bool = False,
+    modes: tuple[Mode, ...] = (Mode.AUTO,),
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
     """A whole run in `folder`, which must be empty. `partitions`: how many the queue has, one count after another.
-    `calm`: without faults. Raises AssertionError if it does not get going.
+    `calm`: without faults. `modes`: beside the drivers that share a group one of each other mode. Raises AssertionError
+    if it does not get going.
     """
     machine = observe(folder)
     begun_s = time.monotonic()
@@ -255,11 +266,11 @@ def run(
     faults = plan(
         seed,
         duration_s=duration_s,
-        drivers=drivers,
+        drivers=len(driver_names(drivers, modes)),
         session_timeout_s=SESSION_TIMEOUT_S,
         slow_store=store == "azurite",
     )
-    with stage(folder, drivers=drivers, azurite=store == "azurite", partitions=partitions[0]) as on:
+    with stage(folder, drivers=drivers, azurite=store == "azurite", partitions=partitions[0], modes=modes) as on:
         chaos = Chaos(
             on,
             () if calm else faults,
@@ -284,5 +295,6 @@ def run(
         machine=machine,
         counts=counts,
         calm=calm,
+        modes=modes,
     )
     write_course(folder, course)

@@ -8,14 +8,18 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import psutil
 
+from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.model import Phase, RebalanceStatus
+from partq_spark.log.admin import create_group
 from tests.chaos.driver import Plan
+from tests.chaos.evidence import completed_ends
+from tests.chaos.modes import BY_HAND, JOURNAL, KEYS, OPTIONS, Mode, driver_names
 from tests.ownership.cast import KEY, Cast
 from tests.support.processes import Program, readers_among, spark_environment
 from tests.support.proxy import Proxy
@@ -32,8 +36,9 @@ _SCRIPT: Final = Path(__file__).with_name("driver.py")
 class Driver:
     """One Spark driver: its program, its Spark checkpoint, its sink. It can be killed and started again."""
 
-    def __init__(self, number: int, cast: Cast) -> None:
-        self.name = name = f"driver-{number}"
+    def __init__(self, number: int, name: str, mode: Mode, cast: Cast) -> None:
+        self.name = name
+        self.mode = mode
         self.folder = cast.folder / name
         self.spark_checkpoint = self.folder / "checkpoint"
         self.sink = self.folder / "sink"
@@ -41,10 +46,11 @@ class Driver:
         self.down = False  # killed, and not started again yet
         options = {
             "store": cast.store_url,
-            "group": KEY.group,
+            "group": KEYS[mode].group,
             "ownership": cast.ownership_url,
             "startingOffsets": "earliest",
             "sessionTimeout": f"{cast.session_timeout_s:g}s",
+            **OPTIONS[mode],
         }
         plan = Plan(
             queue=KEY.queue,
@@ -55,6 +61,8 @@ class Driver:
             sink=str(self.sink),
             warehouse=str(self.folder / "warehouse"),
             events=str(self.events),
+            mode=mode,
+            journal=str(self.folder / JOURNAL),
         )
         environment = cast.environment(spark_environment(self.folder))
         self.program = Program.script(_SCRIPT, plan, name=name, folder=self.folder, environment=environment)
@@ -87,6 +95,23 @@ class Stage:
         self.cast = cast
         self.drivers = drivers
         self._proxy = proxy
+        self.sharing = [driver for driver in drivers if driver.mode is Mode.AUTO]
+        self.by_hand = CheckpointStore(cast.queue.store, BY_HAND, cast.queue.head.queue_id)
+
+    def unread(self, ends: Sequence[int]) -> str:
+        """What is not read up to `ends` by the drivers that are alone in their group; empty: nothing."""
+        for driver in self.drivers:
+            if driver.mode is Mode.MANUAL:
+                found = self.by_hand.list_checkpoints()
+                done = {partition: each.offset or 0 for partition, each in found.items()}
+            elif driver.mode is Mode.UNKEPT:
+                done = completed_ends(driver.spark_checkpoint)
+            else:
+                continue
+            late = [partition for partition, end in enumerate(ends) if done.get(partition, 0) < end]
+            if late:
+                return f"{driver.name} has not dealt with partitions {late} up to where they ended"
+        return ""
 
     def slow_down(self, delay_s: float) -> None:
         """Every request to the store takes so much longer from now on; 0: as it is. Nothing on `file:`."""
@@ -109,12 +134,21 @@ class Stage:
         lost = [number for number, each in state.partitions.items() if each.owner and each.owner.flow not in bound]
         if lost:
             return f"partitions {lost} are unbound"
-        return "" if len(bound) == len(self.drivers) else f"{len(bound)} of {len(self.drivers)} flows are bound"
+        return "" if len(bound) == len(self.sharing) else f"{len(bound)} of {len(self.sharing)} flows are bound"
 
 
 @contextlib.contextmanager
-def stage(folder: Path, *, drivers: int, azurite: bool, partitions: int = PARTITIONS) -> Iterator[Stage]:
-    """Everything but the drivers and coordinators is started; nothing is alive afterwards."""
+def stage(
+    folder: Path,
+    *,
+    drivers: int,
+    azurite: bool,
+    partitions: int = PARTITIONS,
+    modes: tuple[Mode, ...] = (Mode.AUTO,),
+) -> Iterator[Stage]:
+    """Everything but the drivers and coordinators is started; nothing is alive afterwards. `drivers` share a group; one
+    of each other mode has its own.
+    """
     with contextlib.ExitStack() as stack:
         proxy: Proxy | None = None
         url, reached = "", {}
@@ -136,8 +170,10 @@ def stage(folder: Path, *, drivers: int, azurite: bool, partitions: int = PARTIT
             )
         )
         made = []
-        for number in range(1, drivers + 1):
-            made.append(Driver(number, cast))
+        for number, (name, mode) in enumerate(driver_names(drivers, modes).items(), start=1):
+            if mode is not Mode.AUTO:
+                create_group(cast.queue, KEYS[mode].group, [0] * partitions)
+            made.append(Driver(number, name, mode, cast))
             stack.callback(made[-1].program.kill)
         yield Stage(cast, made, proxy)
 

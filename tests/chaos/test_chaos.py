@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.environment import Environment
 from tests.chaos.__main__ import TEMPLATE, main, told, write_document
+from tests.chaos.by_hand import judge_by_hand
 from tests.chaos.checker import judge
-from tests.chaos.evidence import NO_WORKER, READER_GONE, kind_of
+from tests.chaos.evidence import FAILURE, NO_WORKER, READER_GONE, kind_of
 from tests.chaos.faults import Kind
 from tests.chaos.handoffs import Ending, Handoff, Handoffs
-from tests.chaos.outcome import STUCK_S, Course, Outcome, outcome_of, read_course, write_course
+from tests.chaos.modes import Mode
+from tests.chaos.outcome import STUCK_S, Course, Outcome, Unkept, outcome_of, read_course, write_course
 from tests.chaos.run import run
 from tests.support.sections import put_section
 
@@ -118,6 +121,28 @@ def test_what_must_not_be_is_told(found: Outcome, failures: list[str]) -> None:
     assert f"violations: {len(failures)}" in told(found)
 
 
+def test_what_the_other_modes_came_to_is_told(tmp_path: Path) -> None:
+    modes = (Mode.AUTO, Mode.MANUAL, Mode.UNKEPT)
+    plain = outcome(errors={FAILURE: 3})
+    assert plain.failures == ()
+    every = replace(
+        plain,
+        course=replace(plain.course, modes=modes),
+        by_hand=judge_by_hand([], [], {0: "a"}),
+        unkept=Unkept(violations=("unkept, missing: message 1",), rows=5, repeated=1, left_out=2),
+    )
+    assert every.failures == ("by hand, missing: message 0 of 'a'", "unkept, missing: message 1")
+    assert "with checkpoints=none: 5 rows, 1 of them repeated; 2 times a repeated batch left a partition out" in told(
+        every
+    )
+    write_document(every, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert "### All modes, on a local disk\n" in text
+    assert "--store file --modes auto,manual,unkept --write-docs`" in text
+    write_course(tmp_path, every.course)
+    assert read_course(tmp_path) == every.course
+
+
 def test_wrong_use_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in (
         ["--drivers", "1"],
@@ -126,6 +151,9 @@ def test_wrong_use_is_refused_before_anything_starts(capsys: pytest.CaptureFixtu
         ["--store", "memory"],
         ["--resize", "4,4"],
         ["--resize", "0,3"],
+        ["--modes", "manual"],
+        ["--modes", "auto,auto"],
+        ["--modes", "auto,none"],
         ["--judge", "/none"],
     ):
         with pytest.raises(SystemExit) as ended:

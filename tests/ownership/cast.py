@@ -349,10 +349,18 @@ def decisions_in(folder: Path) -> Iterator[dict[str, str]]:
 class Observer:
     """A thread that looks at all checkpoints again and again and writes down what it finds. A context manager."""
 
-    def __init__(self, cast: Cast, interval_s: float = 0.2) -> None:
-        self._cast = cast
+    def __init__(
+        self,
+        cast: Cast,
+        interval_s: float = 0.2,
+        *,
+        checkpoints: CheckpointStore | None = None,
+        journal: Path | None = None,
+    ) -> None:
+        """`checkpoints` of another group than the cast's, with a journal of their own."""
+        self._checkpoints = checkpoints if checkpoints is not None else cast.checkpoints
         self._interval_s = interval_s
-        self._journal = Journal(cast.folder / "journals" / "_observer.jsonl")
+        self._journal = Journal(journal if journal is not None else cast.folder / "journals" / "_observer.jsonl")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -370,7 +378,7 @@ class Observer:
     def look(self) -> None:
         """One look."""
         sent_s = now_s()
-        found = self._cast.checkpoints.list_checkpoints()
+        found = self._checkpoints.list_checkpoints()
         done_s = now_s()
         self._journal.write(
             *(
