@@ -13,6 +13,7 @@ from tests.chaos.evidence import FAILURE, Planned, Row, completed_ends, kind_of,
 from tests.chaos.modes import Mode, driver_names
 from tests.ownership.facts import Seen
 
+BEYOND = "a checkpoint beyond what was acknowledged"
 PUBLISHED = dict.fromkeys(range(6), "k")
 
 
