@@ -52,7 +52,7 @@ def test_what_is_given_once_in_order_and_acknowledged_is_well() -> None:
 
 
 def test_what_comes_again_marked_after_a_restart_is_well() -> None:
-    again = [given(3, 1, 6, run="b", epoch=2, marked=True), acknowledged(4, 6, run="b")]
+    again: list[Fact] = [given(3, 1, 6, run="b", epoch=2, marked=True), acknowledged(4, 6, run="b")]
     for counted in (True, None):  # an acknowledgement without an answer counted, or not
         facts: list[Fact] = [given(1, 0, 3), acknowledged(1.5, 1, counted=counted), *again]
         assert told(facts, (seen(2, 1), seen(5, 6, 2))) == []
