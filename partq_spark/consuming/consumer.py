@@ -246,12 +246,15 @@ class Consumer:
 
     # --- the next batch -----------------------------------------------------------------------------------------------
 
-    def _settled(self, member: Membership, before: BatchEnd | None) -> View:
-        """Look, and acknowledge what `before` has: after the look, which may have claimed what `before` speaks of."""
+    def _settled(self, member: Membership, before: BatchEnd | None, repeated: BatchEnd | None = None) -> View:
+        """Look, then acknowledge what `before` has. What is `repeated` says better itself what was done before it."""
         self._woken = False
         view = member.observe()
         if before is not None:
             self.acknowledged.complete(member, before)
+        if repeated is not None:
+            self.acknowledged.leave_out(member, repeated, view, repeated.spans.keys())
+        elif before is not None:
             self.acknowledged.leave_out(member, before, view, self._missed_by(before))
         return self._who.seen(view)
 
@@ -369,7 +372,7 @@ class Consumer:
         wait_s = config.rebalance_delay_s + config.max_handoff_time_s + 2 * self._session_timeout_s + LOOK_S
         until_s = self._effects.now_s() + wait_s
         while True:
-            view = self._patience.try_for(lambda: self._settled(member, before))
+            view = self._patience.try_for(lambda: self._settled(member, before, after))
             announced = last.spans if last is not None and self._who.is_alive(last.instance) else {}
             if self._group.by_hand and not announced:
                 _log.info("flow %s of %s: what is not acknowledged comes again", self._who.flow, self.queue)

@@ -192,6 +192,24 @@ def test_without_checkpoints_an_unfinished_batch_is_not_skipped(ownership: str, 
     assert {row.redelivered for row in query.rows[seen:] if row.offset < 7} == {True}
 
 
+def test_without_checkpoints_a_repetition_that_is_repeated_skips_nothing(world: World) -> None:
+    """What the batch before had left out is known from where the repeated one began, and no more from the object."""
+    query = world.query("left", checkpoints="none", ownership="none")
+    begun(world, query)
+    world.publish(4, 4)
+    for number in range(2):
+        query.plan()
+        assert len(query.deliver()) == 8
+        query.kill()
+        begun(world, world.query(f"right-{number}", checkpoints="none", ownership="none"))[0].plan()
+        for _ in range(2):
+            query.kill().start()
+            assert query.deliver() == []
+        query.committed += 1
+    query.drain()
+    assert query.rows[16:] == [Row(p, offset, True) for p in (0, 1) for offset in range(4)]
+
+
 # --- what moved on between planning and reading -----------------------------------------------------------------------
 
 
