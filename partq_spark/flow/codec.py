@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import xxhash
 
@@ -27,6 +27,7 @@ from partq_spark.flow.model import (
     Phase,
     RebalanceStatus,
 )
+from partq_spark.log.typed import MALFORMED, flag, refuse, seconds, text, texts, whole
 
 FORMAT: Final = 1
 """Raised when older readers would misunderstand what is written."""
@@ -81,35 +82,35 @@ def decode_state(body: bytes, now_s: float, where: str) -> GroupState:
 
 
 def _state_in(raw: dict[str, Any], now_s: float) -> GroupState:
-    owners: list[Owner] = [Owner(_text(flow), _text(instance)) for flow, instance in raw["owners"]]
+    owners: list[Owner] = [Owner(text(flow), text(instance)) for flow, instance in raw["owners"]]
     partitions = [_partition_in(row, owners, now_s) for row in raw["partitions"]]
     flows = [
         Flow(
-            name=_text(name),
-            instance=_text(instance),
-            bound=_flag(bound),
-            since=_whole(since),
-            active=_flag(active),
-            updates=_whole(updates),
+            name=text(name),
+            instance=text(instance),
+            bound=flag(bound),
+            since=whole(since),
+            active=flag(active),
+            updates=whole(updates),
         )
         for name, instance, bound, since, active, updates in raw["flows"]
     ]
     return GroupState(
-        queue_id=_text(raw["queue_id"]),
-        incarnation=_text(raw["incarnation"]),
+        queue_id=text(raw["queue_id"]),
+        incarnation=text(raw["incarnation"]),
         settings=GroupSettings(
-            rebalance_delay_s=_seconds(raw["rebalance_delay_s"]),
-            max_handoff_time_s=_seconds(raw["max_handoff_time_s"]),
+            rebalance_delay_s=seconds(raw["rebalance_delay_s"]),
+            max_handoff_time_s=seconds(raw["max_handoff_time_s"]),
             access_type=AccessType(raw["access_type"]),
         ),
         partitions=_by("partition", ((one.partition, one) for one in partitions)),
         flows=_by("flow", ((flow.name, flow) for flow in flows)),
-        retired=_by("retired partition", ((_whole(partition), _whole(epoch)) for partition, epoch in raw["retired"])),
+        retired=_by("retired partition", ((whole(partition), whole(epoch)) for partition, epoch in raw["retired"])),
         status=RebalanceStatus(raw["status"]),
         holddown_until_s=_until(raw["holddown_left_s"], now_s),
-        trigger=_flag(raw["trigger"]),
-        altered=_flag(raw.get("altered", False)),  # a state of an earlier version has none
-        binds=_whole(raw["binds"]),
+        trigger=flag(raw["trigger"]),
+        altered=flag(raw.get("altered", False)),  # a state of an earlier version has none
+        binds=whole(raw["binds"]),
     )
 
 
@@ -130,27 +131,27 @@ def _partition_in(row: list[Any], owners: list[Owner], now_s: float) -> Partitio
     if len(row) == 4:
         partition, phase, epoch, owner = row
         return Partition(
-            partition=_whole(partition), phase=_PHASES[phase], epoch=_whole(epoch), owner=_owner(owner, owners)
+            partition=whole(partition), phase=_PHASES[phase], epoch=whole(epoch), owner=_owner(owner, owners)
         )
     partition, phase, epoch, owner, to, to_epoch, left_s, reports_lost, removed, *stuck = row
     (why,) = stuck or ("",)
     return Partition(
-        partition=_whole(partition),
+        partition=whole(partition),
         phase=_PHASES[phase],
-        epoch=_whole(epoch),
+        epoch=whole(epoch),
         owner=_owner(owner, owners),
         to=_owner(to, owners),
-        to_epoch=_whole(to_epoch),
+        to_epoch=whole(to_epoch),
         deadline_s=_until(left_s, now_s),
-        reports_lost=_flag(reports_lost),
-        removed=_flag(removed),
-        stuck=_text(why),
+        reports_lost=flag(reports_lost),
+        removed=flag(removed),
+        stuck=text(why),
     )
 
 
 def _owner(number: int, owners: list[Owner]) -> Owner | None:
     if type(number) is not int or number < _NOBODY:
-        _refuse(number, "the number of an owner")
+        refuse(number, "the number of an owner")
     return None if number == _NOBODY else owners[number]
 
 
@@ -186,25 +187,25 @@ def decode_record(body: bytes, where: str) -> FlowRecord:
 
 def _record_in(raw: dict[str, Any]) -> FlowRecord:
     return FlowRecord(
-        flow=_text(raw["flow"]),
-        instance=_text(raw["instance"]),
-        queue_id=_text(raw["queue_id"]),
-        incarnation=_text(raw["incarnation"]),
-        bound=_flag(raw["bound"]),
-        session_timeout_s=_seconds(raw["session_timeout_s"]),
-        mapping=_by("mapping", ((_whole(partition), _whole(epoch)) for partition, epoch in raw["mapping"])),
+        flow=text(raw["flow"]),
+        instance=text(raw["instance"]),
+        queue_id=text(raw["queue_id"]),
+        incarnation=text(raw["incarnation"]),
+        bound=flag(raw["bound"]),
+        session_timeout_s=seconds(raw["session_timeout_s"]),
+        mapping=_by("mapping", ((whole(partition), whole(epoch)) for partition, epoch in raw["mapping"])),
         deliveries=_by(
             "delivery",
             (
                 (
-                    _whole(partition),
-                    Delivery(epoch=_whole(epoch), delivered=_whole(delivered), acknowledged=_whole(acknowledged)),
+                    whole(partition),
+                    Delivery(epoch=whole(epoch), delivered=whole(delivered), acknowledged=whole(acknowledged)),
                 )
                 for partition, epoch, delivered, acknowledged in raw["deliveries"]
             ),
         ),
-        former=tuple(_text(instance) for instance in raw["former"]),
-        note=_text(raw.get("note", "")),  # flows that say nothing to people yet write records too
+        former=texts(raw["former"]),
+        note=text(raw.get("note", "")),  # flows that say nothing to people yet write records too
     )
 
 
@@ -232,11 +233,11 @@ def decode_lease(body: bytes, where: str) -> Lease:
 
 def _lease_in(raw: dict[str, Any]) -> Lease:
     return Lease(
-        token=_text(raw["token"]),
-        name=_text(raw["name"]),
-        beat=_whole(raw["beat"]),
-        timers=_by("timer", ((_text(timer), _seconds(left_s)) for timer, left_s in raw["timers"])),
-        state_token=_text(raw["state_token"]),
+        token=text(raw["token"]),
+        name=text(raw["name"]),
+        beat=whole(raw["beat"]),
+        timers=_by("timer", ((text(timer), seconds(left_s)) for timer, left_s in raw["timers"])),
+        state_token=text(raw["state_token"]),
     )
 
 
@@ -260,7 +261,7 @@ def _read(kind: str, body: bytes, where: str, build: Callable[[dict[str, Any]], 
     try:
         raw = json.loads(rest)
         found = raw["format"], raw["kind"]
-    except (ValueError, TypeError, KeyError):
+    except MALFORMED:
         raise Corrupt(f"{where} does not hold a {kind} of partq: remove it, owners are found anew") from None
     if found != (FORMAT, kind):
         raise Corrupt(
@@ -269,7 +270,7 @@ def _read(kind: str, body: bytes, where: str, build: Callable[[dict[str, Any]], 
         )
     try:
         return build(raw)
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+    except MALFORMED as error:
         raise Corrupt(
             f"{where} does not hold a {kind} that partq could have written ({type(error).__name__}: {error}): remove"
             " it, owners are found anew"
@@ -293,32 +294,4 @@ def _left(until_s: float | None, now_s: float) -> float | None:
 
 
 def _until(left_s: Any, now_s: float) -> float | None:
-    return None if left_s is None else now_s + _seconds(left_s)
-
-
-def _refuse(value: object, wanted: str) -> NoReturn:
-    raise ValueError(f"{value!r} is not {wanted}")
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        _refuse(value, "a number from 0 up")
-    return value
-
-
-def _seconds(value: Any) -> float:
-    if (type(value) is not float and type(value) is not int) or value < 0:
-        _refuse(value, "a time in seconds")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if type(value) is not bool:
-        _refuse(value, "true or false")
-    return value
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        _refuse(value, "a text")
-    return value
+    return None if left_s is None else now_s + seconds(left_s)

@@ -9,11 +9,10 @@ from typing import Any
 from partq_spark.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.log import codec, names
 from partq_spark.log.layouts import resized
-from partq_spark.log.model import MAX_PARTITIONS, Group, Head, Layout, QueueConfig
+from partq_spark.log.model import ACCESS_TYPES, MAX_PARTITIONS, Group, Head, Layout, QueueConfig
 from partq_spark.log.queue import Backoff, Effects, Queue
 from partq_spark.objects.api import ObjectStore, Unchanged
 
-ACCESS_TYPES = ("non-exclusive", "exclusive")
 _LARGEST_MESSAGE_BYTES = 1_000_000_000  # Arrow's 32-bit offsets end at 2 GiB, a run must hold more than one message
 _LONGEST_S = 7 * 24 * 3600.0
 LONGEST_RETENTION_S = 10 * 366 * 24 * 3600.0

@@ -8,14 +8,16 @@ is immutable is referred to with it (chunk, page).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import xxhash
 
 from partq_spark.errors import Corrupt, Invalid
+from partq_spark.log.entries import entries_in, entry_out, ref_in, ref_out
 from partq_spark.log.model import (
+    ACCESS_TYPES,
     FORMAT,
     ChunkRef,
     Entry,
@@ -25,12 +27,13 @@ from partq_spark.log.model import (
     Marked,
     Marks,
     QueueConfig,
-    Slice,
     StageFloor,
     WriterPage,
     WriterRecord,
 )
+from partq_spark.log.typed import MALFORMED, refuse, seconds, text, text_or_none, texts, whole, whole_or_none, wholes
 
+T = TypeVar("T")
 Wanted = Mapping[int, tuple[int, int]]  # partition -> half-open range of offsets
 
 _PREFIX = b'{"xxh3":"'
@@ -46,103 +49,39 @@ def _dump(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-# --- entries and references -------------------------------------------------------------------------------------------
-
-
-def _entry_out(entry: Entry) -> dict[str, object]:
-    out: dict[str, object] = {
-        "sequence": entry.sequence,
-        "token": entry.token,
-        "writer": entry.writer,
-        "batch": entry.batch,
-        "time_us": entry.time_us,
-        "generation": entry.generation,
-        "headers": entry.headers,
-        "segments": entry.segments,
-        "slices": entry.slices,
-    }
-    if entry.first is not None:
-        out["first"] = entry.first
-    return out
-
-
-def _entry_in(raw: dict[str, Any]) -> Entry:
-    return Entry(
-        sequence=raw["sequence"],
-        token=raw["token"],
-        writer=raw["writer"],
-        batch=raw["batch"],
-        time_us=raw["time_us"],
-        generation=raw["generation"],
-        headers=raw["headers"],
-        segments=tuple(raw["segments"]),
-        slices=tuple(map(Slice._make, raw["slices"])),
-        first=(raw["first"][0], raw["first"][1]) if "first" in raw else None,
-    )
-
-
-def _ref_out(ref: ChunkRef) -> dict[str, object]:
-    out: dict[str, object] = {
-        "name": ref.name,
-        "xxh3": ref.xxh3,
-        "level": ref.level,
-        "sequence": (ref.first_sequence, ref.last_sequence),
-        "time_us": (ref.first_time_us, ref.last_time_us),
-        "rows": ref.rows,
-        "bytes": ref.bytes,
-        "slices": ref.slices,
-        "coarsest": ref.coarsest,
-    }
-    if ref.holds is not None:
-        out["holds"] = ref.holds
-    return out
-
-
-def _ref_in(raw: dict[str, Any]) -> ChunkRef:
-    return ChunkRef(
-        name=raw["name"],
-        xxh3=raw["xxh3"],
-        level=raw["level"],
-        first_sequence=raw["sequence"][0],
-        last_sequence=raw["sequence"][1],
-        first_time_us=raw["time_us"][0],
-        last_time_us=raw["time_us"][1],
-        rows=tuple(raw["rows"]),
-        # References that were written before they were counted have none of these.
-        bytes=raw.get("bytes", 0),
-        slices=raw.get("slices", 0),
-        coarsest=raw.get("coarsest", 0),
-        holds=raw.get("holds"),
-    )
-
-
-def entry_bytes(entry: Entry) -> int:
-    """About how many bytes the entry takes in a head; exact to a few bytes, without encoding it."""
-    return 250 + 40 * len(entry.segments) + 56 * len(entry.slices)
-
-
 # --- chunks and pages: immutable, checked against the reference's checksum --------------------------------------------
 
 
 def encode_entries(entries: Sequence[Entry]) -> bytes:
     """A chunk of level 0."""
-    return _dump({"format": FORMAT, "entries": [_entry_out(entry) for entry in entries]})
+    return _dump({"format": FORMAT, "entries": [entry_out(entry) for entry in entries]})
 
 
 def encode_refs(refs: Sequence[ChunkRef]) -> bytes:
     """A chunk of a higher level."""
-    return _dump({"format": FORMAT, "chunks": [_ref_out(ref) for ref in refs]})
+    return _dump({"format": FORMAT, "chunks": [ref_out(ref) for ref in refs]})
 
 
-def _checked(data: bytes | memoryview, xxh3: str, name: str, what: str) -> dict[str, Any]:
+def _checked(data: bytes | memoryview, xxh3: str, name: str, what: str, build: Callable[[dict[str, Any]], T]) -> T:
     found = checksum(data)
     if found != xxh3:
         raise Corrupt(
             f"{what} {name} is damaged: its checksum is {found}, the log says {xxh3}; restore the object from a backup"
         )
-    raw = json.loads(bytes(data))
-    _check_format(raw, name)
-    return raw  # type: ignore[no-any-return]
+    return _built(bytes(data), f"{what} {name}", "restore the object from a backup", build)
+
+
+def _built(body: bytes, name: str, repair: str, build: Callable[[dict[str, Any]], T]) -> T:
+    """What `build` makes of the document. A right checksum does not mean that whoever wrote it knew the format."""
+    try:
+        raw = json.loads(body)
+        _check_format(raw, name)
+        return build(raw)
+    except MALFORMED as error:
+        raise Corrupt(
+            f"{name} has the right checksum but not the fields of format {FORMAT}: {type(error).__name__}: {error};"
+            f" {repair}"
+        ) from None
 
 
 def decode_entries(data: bytes | memoryview, ref: ChunkRef, wanted: Wanted | None = None) -> tuple[Entry, ...]:
@@ -150,9 +89,12 @@ def decode_entries(data: bytes | memoryview, ref: ChunkRef, wanted: Wanted | Non
 
     Raises `Corrupt` if the bytes are not those that the reference names.
     """
-    raw = _checked(data, ref.xxh3, ref.name, "log chunk")["entries"]
+    return _checked(data, ref.xxh3, ref.name, "log chunk", lambda raw: _entries_in(raw["entries"], wanted))
+
+
+def _entries_in(raw: list[Any], wanted: Wanted | None) -> tuple[Entry, ...]:
     if wanted is None:
-        return tuple(map(_entry_in, raw))
+        return entries_in(raw)
     # Sorted out before they become values: a task wants few of the partitions, and there may be millions of slices.
     spans = dict(wanted)
     nothing = (0, 0)
@@ -163,13 +105,12 @@ def decode_entries(data: bytes | memoryview, ref: ChunkRef, wanted: Wanted | Non
             if piece[4] < to and piece[4] + piece[5] > start:
                 kept.append(piece)
         entry["slices"] = kept
-    return tuple(_entry_in(entry) for entry in raw if entry["slices"])
+    return entries_in(entry for entry in raw if entry["slices"])
 
 
 def decode_refs(data: bytes | memoryview, ref: ChunkRef) -> tuple[ChunkRef, ...]:
     """Raises `Corrupt` if the bytes are not those that the reference names."""
-    raw = _checked(data, ref.xxh3, ref.name, "log chunk")
-    return tuple(_ref_in(child) for child in raw["chunks"])
+    return _checked(data, ref.xxh3, ref.name, "log chunk", lambda raw: tuple(ref_in(child) for child in raw["chunks"]))
 
 
 def encode_writers(writers: Mapping[str, WriterRecord]) -> bytes:
@@ -179,8 +120,11 @@ def encode_writers(writers: Mapping[str, WriterRecord]) -> bytes:
 
 def decode_writers(data: bytes | memoryview, page: WriterPage) -> dict[str, WriterRecord]:
     """Raises `Corrupt` if the bytes are not those that the page's reference names."""
-    raw = _checked(data, page.xxh3, page.name, "writer page")
-    return {name: _writer_in(record) for name, record in raw["writers"].items()}
+    return _checked(data, page.xxh3, page.name, "writer page", lambda raw: _writers_in(raw["writers"]))
+
+
+def _writers_in(raw: dict[str, Any]) -> dict[str, WriterRecord]:
+    return {name: _writer_in(record) for name, record in raw.items()}
 
 
 def _writer_out(record: WriterRecord) -> list[object]:
@@ -188,7 +132,14 @@ def _writer_out(record: WriterRecord) -> list[object]:
 
 
 def _writer_in(raw: list[Any]) -> WriterRecord:
-    return WriterRecord(batch=raw[0], owner=raw[1], token=raw[2], sequence=raw[3], time_us=raw[4])
+    batch, owner, token, sequence, time_us = raw
+    return WriterRecord(
+        batch=whole(batch),
+        owner=text_or_none(owner),
+        token=text(token),
+        sequence=whole(sequence),
+        time_us=whole(time_us),
+    )
 
 
 # --- documents under their own checksum -------------------------------------------------------------------------------
@@ -199,7 +150,7 @@ def _sealed(kind: str, body: bytes) -> bytes:
     return _PREFIX + checksum(body).encode() + f'","{kind}":'.encode() + body + b"}"
 
 
-def _opened(kind: str, document: bytes, name: str, repair: str) -> Any:
+def _opened(kind: str, document: bytes, name: str, repair: str, build: Callable[[dict[str, Any]], T]) -> T:
     """The body's value. Raises `Corrupt`, which says how to repair, and `Invalid` for another format."""
     middle = f'","{kind}":'.encode()
     begin = _HASH_END + len(middle)
@@ -210,9 +161,7 @@ def _opened(kind: str, document: bytes, name: str, repair: str) -> Any:
     found, said = checksum(body), document[len(_PREFIX) : _HASH_END].decode(errors="replace")
     if found != said:
         raise Corrupt(f"{name} is damaged: its checksum is {found}, it says {said}; {repair}")
-    raw = json.loads(body)
-    _check_format(raw, name)
-    return raw
+    return _built(body, name, repair, build)
 
 
 def encode_marks(marks: Marks) -> bytes:
@@ -223,12 +172,15 @@ def encode_marks(marks: Marks) -> bytes:
 
 def decode_marks(document: bytes, name: str) -> Marks:
     """Raises `Corrupt` if the document at `name` is damaged."""
-    raw = _opened("marks", document, name, "delete it, the next rounds make it anew")
+    return _opened("marks", document, name, "delete it, the next rounds make it anew", _marks_in)
+
+
+def _marks_in(raw: dict[str, Any]) -> Marks:
     if "rounds" not in raw:  # written when there was one round in it
-        return Marks(rounds=(Marked(time_us=raw["time_us"], names=tuple(raw["names"])),))
+        return Marks(rounds=(Marked(time_us=whole(raw["time_us"]), names=texts(raw["names"])),))
     return Marks(
         rounds=tuple(
-            Marked(time_us=marked["time_us"], names=_folders_in(marked["folders"])) for marked in raw["rounds"]
+            Marked(time_us=whole(marked["time_us"]), names=_folders_in(marked["folders"])) for marked in raw["rounds"]
         )
     )
 
@@ -243,7 +195,7 @@ def _folders_out(paths: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def _folders_in(raw: list[Any]) -> tuple[str, ...]:
-    return tuple(folder + name for folder, together in raw for name in together)
+    return tuple(text(folder) + name for folder, together in raw for name in texts(together))
 
 
 # --- the head ---------------------------------------------------------------------------------------------------------
@@ -278,8 +230,8 @@ def encode_head(head: Head) -> bytes:
             "trimmed_sequence": head.trimmed_sequence,
             "subscriptions": head.subscriptions,
             "tree_begin": head.tree_begin,
-            "tree": [_ref_out(ref) for ref in head.tree],
-            "entries": [_entry_out(entry) for entry in head.entries],
+            "tree": [ref_out(ref) for ref in head.tree],
+            "entries": [entry_out(entry) for entry in head.entries],
         }
     )
     return _sealed("head", body)
@@ -287,47 +239,75 @@ def encode_head(head: Head) -> bytes:
 
 def decode_head(document: bytes, name: str) -> Head:
     """Raises `Corrupt` if the document at `name` is damaged, `Invalid` if a newer partq wrote it."""
-    raw = _opened("head", document, name, "restore the object from a backup")
-    try:
-        return _head_in(raw)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise Corrupt(f"{name} has the right checksum but not the fields of format {FORMAT}: {error!r}") from error
+    return _opened("head", document, name, "restore the object from a backup", _head_in)
 
 
 def _head_in(raw: dict[str, Any]) -> Head:
     config = raw["config"]
-    return Head(
-        namespace=raw["namespace"],
-        queue=raw["queue"],
-        queue_id=raw["queue_id"],
-        created_us=raw["created_us"],
-        sequence=raw["sequence"],
-        time_us=raw["time_us"],
+    floor_sequence, next_sequence, next_time_us = wholes(raw["floor"])
+    head = Head(
+        namespace=text(raw["namespace"]),
+        queue=text(raw["queue"]),
+        queue_id=text(raw["queue_id"]),
+        created_us=whole(raw["created_us"]),
+        sequence=whole(raw["sequence"]),
+        time_us=whole(raw["time_us"]),
         config=QueueConfig(
-            rebalance_delay_s=config["rebalance_delay_s"],
-            max_handoff_time_s=config["max_handoff_time_s"],
-            access_type=config["access_type"],
-            max_message_bytes=config["max_message_bytes"],
+            rebalance_delay_s=seconds(config["rebalance_delay_s"]),
+            max_handoff_time_s=seconds(config["max_handoff_time_s"]),
+            access_type=text(config["access_type"]),
+            max_message_bytes=whole(config["max_message_bytes"]),
             # Heads that were written before there were topics, retention and quotas have none of them.
-            retention_s=config.get("retention_s"),
-            quota_bytes=config.get("quota_bytes"),
+            retention_s=None if config.get("retention_s") is None else seconds(config["retention_s"]),
+            quota_bytes=whole_or_none(config.get("quota_bytes")),
         ),
-        layouts=tuple(
-            Layout(generation=x[0], partitions=x[1], since_sequence=x[2], begin=tuple(x[3])) for x in raw["layouts"]
-        ),
-        next=tuple(raw["next"]),
-        earliest=tuple(raw["earliest"]),
+        layouts=tuple(map(_layout_in, raw["layouts"])),
+        next=wholes(raw["next"]),
+        earliest=wholes(raw["earliest"]),
         groups={name: _group_in(x) for name, x in raw["groups"].items()},
-        writers={name: _writer_in(x) for name, x in raw["writers"].items()},
-        writer_pages=tuple(
-            WriterPage(name=x[0], xxh3=x[1], level=x[2], writers=x[3], last_time_us=x[4]) for x in raw["writer_pages"]
-        ),
-        floor=StageFloor(sequence=raw["floor"][0], next_sequence=raw["floor"][1], next_time_us=raw["floor"][2]),
-        trimmed_sequence=raw["trimmed_sequence"],
-        subscriptions=tuple(raw.get("subscriptions", ())),
-        tree_begin=tuple(raw["tree_begin"]),
-        tree=tuple(_ref_in(ref) for ref in raw["tree"]),
-        entries=tuple(_entry_in(entry) for entry in raw["entries"]),
+        writers=_writers_in(raw["writers"]),
+        writer_pages=tuple(map(_page_in, raw["writer_pages"])),
+        floor=StageFloor(sequence=floor_sequence, next_sequence=next_sequence, next_time_us=next_time_us),
+        trimmed_sequence=whole(raw["trimmed_sequence"]),
+        subscriptions=texts(raw.get("subscriptions", [])),
+        tree_begin=wholes(raw["tree_begin"]),
+        tree=tuple(ref_in(ref) for ref in raw["tree"]),
+        entries=entries_in(raw["entries"]),
+    )
+    _check_width(head)
+    return head
+
+
+def _check_width(head: Head) -> None:
+    """Vectors have a place for every partition that is spoken of, or who looks one up finds none."""
+    if not head.layouts:
+        refuse(head.layouts, "a list of layouts: a queue has at least one")
+    if head.config.access_type not in ACCESS_TYPES:
+        refuse(head.config.access_type, f"one of {', '.join(ACCESS_TYPES)}")
+    most = max(layout.partitions for layout in head.layouts)
+    most = max(most, 1 + max((piece[0] for entry in head.entries for piece in entry.slices), default=0))
+    for vector in (head.next, head.earliest):
+        if len(vector) < most:
+            refuse(vector, f"a list of offsets for {most} partitions")
+
+
+def _layout_in(raw: list[Any]) -> Layout:
+    generation, partitions, since_sequence, begin = raw
+    layout = Layout(
+        generation=whole(generation),
+        partitions=whole(partitions),
+        since_sequence=whole(since_sequence),
+        begin=wholes(begin),
+    )
+    if not layout.partitions or len(layout.begin) != layout.partitions:
+        refuse(begin, f"the first offsets of {partitions} partitions")
+    return layout
+
+
+def _page_in(raw: list[Any]) -> WriterPage:
+    name, xxh3, level, writers, last_time_us = raw
+    return WriterPage(
+        name=text(name), xxh3=text(xxh3), level=whole(level), writers=whole(writers), last_time_us=whole(last_time_us)
     )
 
 
@@ -337,7 +317,7 @@ def _group_out(group: Group) -> list[object]:
 
 def _group_in(raw: list[Any]) -> Group:
     # Heads that were written before groups could be rewound have no counter.
-    return Group(since_sequence=raw[0], start=tuple(raw[1]), rewinds=raw[2] if len(raw) > 2 else 0)
+    return Group(since_sequence=whole(raw[0]), start=wholes(raw[1]), rewinds=whole(raw[2]) if len(raw) > 2 else 0)
 
 
 def _check_format(raw: Any, name: str) -> None:

@@ -13,6 +13,7 @@ FORMAT = 1
 MAX_PARTITIONS = 1000
 MAX_KEY_BYTES = 255  # conformance DIS-04
 DEFAULT_MAX_MESSAGE_BYTES = 10_000_000
+ACCESS_TYPES = ("non-exclusive", "exclusive")
 
 
 class Slice(NamedTuple):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from partq_spark.log import codec, names
 from partq_spark.log.codec import Wanted
+from partq_spark.log.entries import entry_bytes
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at, below
 from partq_spark.log.seeking import Load, Seek, Times
 
@@ -28,12 +29,12 @@ Create = Callable[[str, bytes], None]
 
 def overflow(entries: Sequence[Entry]) -> int:
     """How many of the oldest entries must leave the head: none until a limit is passed, then down to half of it."""
-    size = sum(map(codec.entry_bytes, entries))
+    size = sum(map(entry_bytes, entries))
     if size <= INLINE_BYTES and len(entries) <= INLINE_ENTRIES:
         return 0
     moved = 0
     while moved < len(entries) and (size > INLINE_BYTES // 2 or len(entries) - moved > INLINE_ENTRIES // 2):
-        size -= codec.entry_bytes(entries[moved])
+        size -= entry_bytes(entries[moved])
         moved += 1
     return moved
 

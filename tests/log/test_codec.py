@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from partq_spark.errors import Corrupt, Invalid, PartqError
 from partq_spark.log import codec
+from partq_spark.log.entries import entry_bytes
 from partq_spark.log.model import (
     ChunkRef,
     Entry,
@@ -32,11 +33,12 @@ SMALL = st.integers(0, 3)
 TEXTS = st.text(max_size=12)
 HEX = st.text("0123456789abcdef", min_size=16, max_size=16)
 VECTORS = st.lists(NUMBERS, max_size=4).map(tuple)
+WIDE = st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS)
 
 SLICES = st.builds(
     Slice, partition=SMALL, segment=SMALL, start=NUMBERS, length=NUMBERS, offset=NUMBERS, rows=NUMBERS, xxh3=HEX
 )
-ENTRIES = st.builds(
+ENTRIES = st.builds(  # `SMALL` names partitions and segments, of which there are as many in every head and entry
     Entry,
     sequence=NUMBERS,
     token=HEX,
@@ -45,7 +47,7 @@ ENTRIES = st.builds(
     time_us=NUMBERS,
     generation=SMALL,
     headers=st.booleans(),
-    segments=st.lists(TEXTS, max_size=2).map(tuple),
+    segments=st.lists(TEXTS, min_size=4, max_size=4).map(tuple),
     slices=st.lists(SLICES, max_size=4).map(tuple),
 )
 REFS = st.builds(
@@ -73,14 +75,18 @@ HEADS = st.builds(
         QueueConfig,
         rebalance_delay_s=st.floats(0, 1e6),
         max_handoff_time_s=st.floats(0, 1e6),
-        access_type=TEXTS,
+        access_type=st.sampled_from(["exclusive", "non-exclusive"]),
         max_message_bytes=NUMBERS,
     ),
     layouts=st.lists(
-        st.builds(Layout, generation=SMALL, partitions=SMALL, since_sequence=NUMBERS, begin=VECTORS), max_size=2
+        st.builds(
+            Layout, generation=SMALL, partitions=st.just(3), since_sequence=NUMBERS, begin=WIDE.map(lambda x: x[:3])
+        ),
+        min_size=1,
+        max_size=2,
     ).map(tuple),
-    next=VECTORS,
-    earliest=VECTORS,
+    next=WIDE,
+    earliest=WIDE,
     groups=st.dictionaries(TEXTS, st.builds(Group, since_sequence=NUMBERS, start=VECTORS, rewinds=SMALL), max_size=2),
     writers=st.dictionaries(TEXTS, RECORDS, max_size=2),
     writer_pages=st.lists(
@@ -287,4 +293,4 @@ def test_the_estimate_of_an_entrys_size_is_close() -> None:
     slices = tuple(Slice(p, 0, 10**7 + 10**5 * p, 10**5, 10**6, 1000, "0" * 16) for p in range(64))
     big = replace(ENTRY, segments=("000000000001-0123456789abcdef.arrow",), slices=slices)
     exact = len(codec.encode_entries([big])) - len(codec.encode_entries([]))
-    assert 0.7 * exact < codec.entry_bytes(big) < 1.3 * exact
+    assert 0.7 * exact < entry_bytes(big) < 1.3 * exact

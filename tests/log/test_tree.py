@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from partq_spark.errors import Corrupt
 from partq_spark.log import codec, tree
+from partq_spark.log.entries import entry_bytes
 from partq_spark.log.model import Entry, Head
 from partq_spark.log.publish import place
 from tests.log.queues import BEGIN_US, Chunks, empty_head, everything, stage_of, unread
@@ -276,7 +277,7 @@ def assert_bounded(head: Head) -> None:
     assert levels == sorted(levels, reverse=True)  # oldest first, levels falling
     assert all(levels.count(level) <= tree.FAN_OUT for level in levels)
     assert len(head.entries) <= tree.INLINE_ENTRIES
-    assert sum(map(codec.entry_bytes, head.entries)) <= tree.INLINE_BYTES
+    assert sum(map(entry_bytes, head.entries)) <= tree.INLINE_BYTES
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -323,12 +324,12 @@ def test_overflow_takes_the_oldest_and_no_more_than_needed(sizes: list[int]) -> 
         entry = place(grown.head, stage_of(grown.head), [unread(dict.fromkeys(range(size), 1))], None, "0" * 16, 0)
         entries.append(entry)
     moved = tree.overflow(entries)
-    total = sum(map(codec.entry_bytes, entries))
+    total = sum(map(entry_bytes, entries))
     if total <= tree.INLINE_BYTES and len(entries) <= tree.INLINE_ENTRIES:
         assert moved == 0
         return
     left = entries[moved:]
-    assert sum(map(codec.entry_bytes, left)) <= tree.INLINE_BYTES // 2
+    assert sum(map(entry_bytes, left)) <= tree.INLINE_BYTES // 2
     assert len(left) <= tree.INLINE_ENTRIES // 2
     one_more = entries[moved - 1 :]
-    assert sum(map(codec.entry_bytes, one_more)) > tree.INLINE_BYTES // 2 or len(one_more) > tree.INLINE_ENTRIES // 2
+    assert sum(map(entry_bytes, one_more)) > tree.INLINE_BYTES // 2 or len(one_more) > tree.INLINE_ENTRIES // 2
