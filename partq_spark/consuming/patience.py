@@ -34,7 +34,7 @@ class Patience:
             except Unavailable as error:
                 now_s = self._effects.now_s()
                 if since_s is None:
-                    since_s = now_s
+                    since_s = now_s - error.tried_s  # the store's own tries are part of the same trouble
                     _log.warning("%s: nothing is delivered until the store answers again: %s", self._what, error)
                 if now_s - since_s >= self._limit_s:
                     raise

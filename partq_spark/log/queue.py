@@ -45,6 +45,10 @@ class Effects:
 _told_wrong: set[str] = set()  # the stores, of which there are few, that this process's clock was found wrong by
 
 
+LEAST_CONFLICTS_S = 10.0
+"""For so long conflicts are tried again at least. They are no outage: the store answers, and somebody got on."""
+
+
 class Backoff:
     """Jittered, growing pauses with an end: conflicts are short and many, an absent store is long."""
 
@@ -55,8 +59,11 @@ class Backoff:
         self._begun_s = effects.monotonic_s()
 
     def pause(self, cause: Exception) -> None:
-        """Sleep, or raise `cause` when `retry_timeout_s` is over."""
-        if self._effects.monotonic_s() - self._begun_s >= self._effects.retry_timeout_s:
+        """Sleep, or raise `cause` when `retry_timeout_s` is over; of conflicts not before `LEAST_CONFLICTS_S` are."""
+        limit_s = self._effects.retry_timeout_s
+        if isinstance(cause, Conflict):
+            limit_s = max(limit_s, LEAST_CONFLICTS_S)
+        if self._effects.monotonic_s() - self._begun_s >= limit_s:
             raise cause
         self._effects.sleep(self._effects.uniform(0.0, self._pause_s))
         self._pause_s = min(self._pause_s * 2, self._most_s)

@@ -61,9 +61,11 @@ class Patience:
         tried_s = now_s - self._failing_since_s
         left_s = self._timeout_s - tried_s
         if left_s <= 0:
-            raise Unavailable(
+            error = Unavailable(
                 f"store {self._url} was tried for {tried_s:.1f} s (option retryTimeout, {self._timeout_s:g} s): {cause}"
-            ) from cause
+            )
+            error.tried_s = tried_s
+            raise error from cause
         self._sleep(min(left_s, self._pause_s * self._rng.uniform(0.5, 1.0)))
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
 

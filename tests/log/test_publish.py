@@ -123,6 +123,35 @@ def test_a_store_full_of_conflicts_ends_within_the_time_out(world: World) -> Non
     assert read_flat(world.handle()) == []
 
 
+@pytest.mark.parametrize("retry_timeout_s", [0.0, 0.5])
+def test_conflicts_are_no_outage_and_need_no_retry_timeout(world: World, retry_timeout_s: float) -> None:
+    """Somebody else was faster, a few times in a row: that is how a busy queue works, and its store answers."""
+    world.create(1)
+    hooked = Hooked(world.store)
+    queue = Queue(hooked, "default", "orders", world.clock.effects(retry_timeout_s=retry_timeout_s))
+    other = world.handle()
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(99))
+    refusing_swaps(hooked, 9, lambda: send(other, values(7)))
+    assert publish(queue, stage, segments).conflicts == 9
+    refusing_swaps(hooked, 9, lambda: send(other, values(7)))
+    changed_to = queue.change(lambda head: replace(head, sequence=head.sequence + 1, subscriptions=("a/b",)))
+    assert changed_to.subscriptions == ("a/b",)
+    assert read_flat(world.handle()).count(b"99") == 1
+
+
+def test_a_store_that_is_away_is_tried_once_with_no_retry_timeout(world: World) -> None:
+    world.create(1)
+    hooked = Hooked(world.store)
+    queue = Queue(hooked, "default", "orders", world.clock.effects(retry_timeout_s=0))
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(1))
+    tries = refusing_swaps(hooked, 10**9)
+    with pytest.raises(Unavailable, match="lost"):
+        publish(queue, stage, segments)
+    assert len(tries) == 1
+
+
 def test_a_single_writer_publishes_with_one_request(world: World) -> None:
     world.create(2)
     hooked = Hooked(world.store)
