@@ -19,8 +19,8 @@ from partq_spark.errors import Unavailable
 from tests.chaos.evidence import FAILURE
 from tests.ownership.facts import now_s
 
-_FAILS: Final = 0.04  # of the batches with rows, before anything is acknowledged or written
-_FAILS_AFTER: Final = 0.02
+_FAILS: Final = 0.08  # of the batches with rows, before anything is acknowledged or written
+_FAILS_AFTER: Final = 0.04
 _HOLDS: Final = 0.25  # of them are acknowledged with a later one, or when nothing comes
 _QUIET_S: Final = 1.0
 _WAIT_S: Final = 10.0  # for a reader's answer
