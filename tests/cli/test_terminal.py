@@ -100,6 +100,17 @@ def test_a_trace(orders: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _harmless(failed.stderr)
 
 
+def _on_a_terminal(program: str, argument: str) -> str:
+    """What a Python program says on standard error, where that is a terminal."""
+    ours, theirs = pty.openpty()
+    try:
+        subprocess.run([sys.executable, "-c", program, argument], stderr=theirs, check=True, timeout=60)
+        return os.read(ours, 65_536).decode().replace("\r\n", "\n")
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
 def test_lines_of_the_log_on_a_terminal(tmp_path: Path) -> None:
     """What a store says of its objects while a command runs, on a real terminal."""
     store = tmp_path / f"store{EVIL[:-1]}"
@@ -112,15 +123,22 @@ def test_lines_of_the_log_on_a_terminal(tmp_path: Path) -> None:
         "with target.store():\n"
         "    logging.getLogger('partq.objects').warning('%s was not swept', sys.argv[1])\n"
     )
-    ours, theirs = pty.openpty()
-    try:
-        subprocess.run([sys.executable, "-c", program, str(store)], stderr=theirs, check=True, timeout=60)
-        said = os.read(ours, 4096).decode().replace("\r\n", "\n")
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    said = _on_a_terminal(program, str(store))
     assert "was not swept" in said
     assert _harmless(said)
+
+
+def test_the_name_of_a_file_in_a_progress_bar() -> None:
+    program = (
+        "import sys, time\n"
+        "from partq_spark.cli.progress import Bar\n"
+        "with Bar(f'publishing {sys.argv[1]}') as bar:\n"
+        "    time.sleep(0.6)\n"
+        "    bar.update(1, 1, 2)\n"
+    )
+    said = _on_a_terminal(program, f"[red]{EVIL}")
+    assert "publishing [red]\\x1b]0;title\\x07" in said
+    assert EVIL not in said  # the bar itself moves the cursor
 
 
 def test_an_argument_that_is_not_utf_8(orders: Partq) -> None:
