@@ -16,6 +16,7 @@ from partq_spark.errors import Invalid
 from partq_spark.flow.model import GroupKey
 from partq_spark.log import names
 from partq_spark.log.codec import decode_head
+from partq_spark.log.groups import kind_of
 from partq_spark.objects.api import Document, ObjectStore, Unchanged
 
 
@@ -29,9 +30,11 @@ class _Seen:
 class Heads:
     """What was last seen of each queue."""
 
-    def __init__(self, store: ObjectStore, namespace: str) -> None:
+    def __init__(self, store: ObjectStore, namespace: str, *, ownership: str | None = None) -> None:
+        """`ownership`: where groups keep who has what; those that are shared in another way are not seen."""
         self._store = store
         self.namespace = namespace
+        self._kind = kind_of(ownership) if ownership is not None else None
         self._lock = threading.Lock()
         self._seen: dict[str, _Seen] = {}
 
@@ -65,7 +68,11 @@ class Heads:
                 self._seen.pop(queue, None)
             return
         head = decode_head(document.body, name)
-        groups = {GroupKey(self.namespace, queue, group): facts_of(head, made) for group, made in head.groups.items()}
+        groups = {
+            GroupKey(self.namespace, queue, group): facts_of(head, made)
+            for group, made in head.groups.items()
+            if self._kind is None or made.ownership in (None, self._kind)
+        }
         with self._lock:
             self._seen[queue] = _Seen(etag=document.etag, queue=housekeeping.facts_of(head), groups=groups)
 
@@ -75,7 +82,7 @@ class Heads:
         with self._lock:
             seen = self._seen.get(key.queue)
         if seen is None or key not in seen.groups:
-            raise Invalid(f"group {key} was deleted: its flows end")
+            raise Invalid(f"group {key} was deleted, or is shared in another way now: its flows end")
         return seen.groups[key]
 
     def ends(self, queue: str, queue_id: str) -> tuple[int, ...]:

@@ -67,7 +67,7 @@ class Service:
             retry_most_s=settings.retry_most_s,
         )
         self._life = StoreLife(ownership)
-        self._heads = Heads(store, settings.namespace)
+        self._heads = Heads(store, settings.namespace, ownership=ownership.url)
         self._housekeeper = Housekeeper(
             settings,
             store=store,

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import click
@@ -21,6 +21,7 @@ from partq_spark.terminal import printable_lines
 
 if TYPE_CHECKING:
     from partq_spark.flow.stores.api import OwnershipStore
+    from partq_spark.log.model import Head
     from partq_spark.log.queue import Queue
     from partq_spark.objects import ObjectStore
 
@@ -99,13 +100,28 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """Where a command works: a store by its canonical URL, a namespace in it, where ownership is kept (a canonical URL,
-    `store` or `none`), and patience with them.
+    `store` or `none`), and patience with them. `says_ownership`: it was given to the command, not by the environment.
     """
 
     url: str
     namespace: str
     ownership: str
     retry_timeout_s: float
+    says_ownership: bool = False
+
+    def for_group(self, head: Head, group: str) -> Target:
+        """The same, with an ownership by which this group is shared, `none` if no address is known. What the
+        environment says may be meant for other groups, so what does not fit is left out. Raises `Invalid` if the
+        command was given what does not fit.
+        """
+        from partq_spark.log.groups import kind_of, require_ownership
+
+        found = head.groups.get(group)
+        if found is None or found.ownership in (None, kind_of(self.ownership)):
+            return self
+        if self.says_ownership:
+            require_ownership(head, group, self.ownership, store=self.url)
+        return replace(self, ownership="store" if found.ownership == "store" else "none")
 
     @contextmanager
     def store(self) -> Iterator[ObjectStore]:
@@ -152,8 +168,9 @@ def target_options(command: Callable[..., None]) -> Callable[..., None]:
         target = Target(
             url=store or _default_store(),
             namespace=namespace,
-            ownership=ownership or _default_ownership(),
+            ownership=ownership or default_ownership(),
             retry_timeout_s=retry_timeout,
+            says_ownership=ownership is not None,
         )
         command(target, **own)
 
@@ -211,10 +228,11 @@ def _default_store() -> str:
     return checked(lambda: default_store(os.environ))
 
 
-def _default_ownership() -> str:
-    from partq_spark.settings import default_ownership
+def default_ownership() -> str:
+    """What the environment says. A value that is not usable is wrong use."""
+    from partq_spark import settings
 
-    return checked(lambda: default_ownership(os.environ))
+    return checked(lambda: settings.default_ownership(os.environ))
 
 
 class _Printable(logging.Formatter):

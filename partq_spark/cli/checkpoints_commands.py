@@ -145,7 +145,10 @@ def rewind(
     from partq_spark.cli import checkpoints_view
 
     goal = _goal(to, time_us, by)
-    with target.queue(name) as queue, target.group_ownership(queue.store) as ownership:
+    with (
+        target.queue(name) as queue,
+        target.for_group(queue.refresh(), group).group_ownership(queue.store) as ownership,
+    ):
         head = queue.refresh()
         store = _checkpoints(queue, head, group)
         steps = _plan(queue, head, group, store, partitions, goal)

@@ -107,7 +107,7 @@ def _group(store: str, namespace: str, ownership: str, partitions: int) -> Itera
         config = QueueConfig(rebalance_delay_s=REBALANCE_DELAY_S)
         queue = create_queue(objects, namespace, QUEUE, partitions, config)
         # Here already, so that the coordinator knows it when the first flow comes.
-        create_group(queue, GROUP, (0,) * partitions)
+        create_group(queue, GROUP, (0,) * partitions, ownership=ownership)
         yield queue, kept
     finally:
         kept.close()

@@ -38,7 +38,10 @@ def status(target: Target, name: str, group: str, watch: bool, as_json: bool) ->
     `acknowledged` what its checkpoint has. Without --ownership only the checkpoints are shown. --json with --watch
     prints one document per line.
     """
-    with target.queue(name) as queue, target.group_ownership(queue.store) as ownership:
+    with (
+        target.queue(name) as queue,
+        target.for_group(queue.refresh(), group).group_ownership(queue.store) as ownership,
+    ):
         while True:
             try:
                 _show(look(queue, ownership, group), as_json=as_json, clear=watch and sys.stdout.isatty())
@@ -91,6 +94,7 @@ def _seen(key: GroupKey, head: Head, ownership: OwnershipStore | None, checkpoin
         checkpoints=checkpoints,
         head=head,
         kept=ownership is not None,
+        ownership=head.groups[key.group].ownership,
     )
     if ownership is None:
         return nothing

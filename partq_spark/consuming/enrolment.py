@@ -22,6 +22,7 @@ from partq_spark.flow.claims import View
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.membership import Membership
 from partq_spark.flow.model import GroupKey
+from partq_spark.log import groups
 from partq_spark.log.model import Head
 from partq_spark.log.queue import Queue
 from partq_spark.offsets import BatchEnd
@@ -88,12 +89,13 @@ class Enrolment:
 
     def fresh_head(self, known: BatchEnd, *, complete: bool = True) -> Head:
         """The head now. Raises `Invalid` if it is another queue's than that of `known`, or if the group of `known` was
-        removed from it; `Fenced` if it was also made again while this process was a flow of it. `complete`: whether
-        the batch up to `known` is.
+        removed from it, or is shared in another way; `Fenced` if it was removed and made again while this process was a
+        flow of it. `complete`: whether the batch up to `known` is.
         """
         head = self._queue.refresh()
         offsets.require_same_queue(known, head.queue_id, str(self._queue))
         self._require_same_life(head, known, complete=complete)
+        groups.require_ownership(head, self._group.name, self._group.ownership, store=self._queue.store.url)
         return head
 
     def joined(self, known: BatchEnd, *, complete: bool = True) -> Membership:
@@ -102,6 +104,9 @@ class Enrolment:
         """
         if self.member is None:
             head = self.fresh_head(known, complete=complete)
+            found = head.groups[self._group.name]
+            if found.ownership is None:
+                groups.join(self._queue, self._group.name, found.since_sequence, self._group.ownership)
             self.member, self._checkpoints = self._join(self.flow or "", head.queue_id)
         member = self.member
         if not member.is_bound:

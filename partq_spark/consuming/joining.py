@@ -22,6 +22,7 @@ from partq_spark.flow.order import Milestones
 from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.solo import SoloSession
 from partq_spark.flow.stores import open_ownership
+from partq_spark.log.groups import require_ownership
 from partq_spark.log.model import Head, at, group_start
 from partq_spark.log.queue import Queue
 from partq_spark.operations import groups
@@ -60,15 +61,18 @@ def open_consumer(
 
 
 def create_group(queue: Queue, options: SourceOptions, group: GroupOptions) -> None:
-    """Make the group where it is not there; warn if it is there and the options would have it begin elsewhere."""
+    """Make the group where it is not there; warn if it is there and the options would have it begin elsewhere. Raises
+    `Invalid` if it is shared in another way.
+    """
     head = queue.refresh()
     place = options.start or Place(edge="latest")
+    require_ownership(head, group.name, group.ownership, store=queue.store.url)
     found = head.groups.get(group.name)
     if found is None:
         start = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
         offsets = [start[partition] for partition in sorted(start)]
         # An edge or a time means what can be read; offsets that were trimmed are an error that says so.
-        found = groups.make(queue, group.name, offsets, exact=place.offsets is not None)
+        found = groups.make(queue, group.name, offsets, exact=place.offsets is not None, ownership=group.ownership)
         head = queue.head  # messages may have gone meanwhile
     if options.start is None or place.edge == "latest":  # that is where the group began, at its time
         return

@@ -63,6 +63,11 @@ def acknowledged_to(checkpoint: Checkpoint | None, start: int) -> int:
     return checkpoint.offset if checkpoint is not None and checkpoint.offset is not None else start
 
 
+def is_without_offset(checkpoint: Checkpoint) -> bool:
+    """Whether its owner does not write acknowledgements down (`checkpoints=none`)."""
+    return checkpoint.owner is not None and checkpoint.offset is None
+
+
 def removed(key: GroupKey, therefore: str) -> str:
     """What a flow says whose group is gone, or is another one by now."""
     return (

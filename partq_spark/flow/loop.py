@@ -17,6 +17,7 @@ from partq_spark.flow.heartbeat import Heartbeat
 from partq_spark.flow.lifeline import Lifeline, Sign
 from partq_spark.flow.order import LOOK_S, Order
 from partq_spark.flow.session import Session
+from partq_spark.log.groups import require_ownership
 from partq_spark.log.model import Head, at
 
 M = TypeVar("M")
@@ -60,15 +61,19 @@ def run_flow(
     `poll` reads what follows a claim's `position`, None if there is nothing yet; `handle` deals with it. When `handle`
     returns, its batch is acknowledged. A batch may come again (never silently: see `redelivered_below`), so `handle`
     should be idempotent. `head` reads the queue's head, now: with it every key keeps its order when the partition count
-    is changed, because what `poll` gives is cut where it has to wait for other partitions (RES-03).
+    is changed, because what `poll` gives is cut where it has to wait for other partitions (RES-03); and a group that is
+    shared in another way than by this session's ownership is refused, at once and whenever that changes.
 
     A store that does not answer is asked again every `idle_s` seconds until `keep_on` ends it; nothing is delivered
     meanwhile. While the process that `lifeline` follows is frozen nothing is delivered either, and
-    once it is gone the loop ends (LOS-06, LOS-07). Raises what `handle`, `poll` and `Session.bind` raise.
+    once it is gone the loop ends (LOS-06, LOS-07). Raises what `handle`, `poll`, `head` and `Session.bind` raise, and
+    `Invalid` for a group that is shared otherwise.
     """
     limit = _Limit(session, head) if head is not None else None
     line = lifeline if lifeline is not None else Lifeline(parent=None)
     try:
+        if limit is not None:
+            limit.look()
         if not session.bind(wait_s=bind_wait_s).answered:
             _log.warning(
                 "no coordinator has answered flow %s of group %s in %g s: it waits; does the group exist, and does"
@@ -105,9 +110,15 @@ class _Limit:
         self._head = head
         self._order = Order(session.key.group, look_s=LOOK_S, now_s=time.monotonic)
 
+    def look(self) -> Head:
+        """The head, by which the group is still shared as this flow does."""
+        head = self._head()
+        require_ownership(head, self._session.key.group, self._session.ownership)
+        return head
+
     def ends(self, view: View) -> Mapping[int, int]:
         """Nothing beyond the head that was looked at: what came after it may be of another layout already."""
-        head = self._head()
+        head = self.look()
         reached = {partition: claim.position for partition, claim in view.deliverable.items()}
         waits = self._order.waits(head, self._session, view.claims, reached)
         return {p: min(at(head.next, p), waits[p].until) if p in waits else at(head.next, p) for p in reached}

@@ -102,6 +102,11 @@ class Session:
         return self._key
 
     @property
+    def ownership(self) -> str:
+        """Where the group keeps who has what: the store's address, without secrets."""
+        return self._ownership.url
+
+    @property
     def settings(self) -> SessionSettings:
         """As given."""
         return self._settings

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from partq_spark.flow import scaling
-from partq_spark.flow.checkpoint import acknowledged_to
+from partq_spark.flow.checkpoint import acknowledged_to, is_without_offset
 from partq_spark.flow.claims import flow_of
 from partq_spark.flow.model import (
     Delivery,
@@ -105,7 +105,8 @@ class Seen:
     checkpoints: Mapping[int, Checkpoint]
     damaged: Mapping[int, str] = field(default_factory=dict)  # of checkpoints that cannot be read: why, and what to do
     head: Head | None = None  # None: the partition count never changed
-    kept: bool = True  # False: ownership=none, there is nothing but checkpoints
+    kept: bool = True  # False: no ownership was asked, there is nothing but checkpoints
+    ownership: str | None = None  # how the group is shared, as the head says it
     state: GroupState | None = None
     state_token: str | None = None
     state_age_s: float = 0.0
@@ -206,6 +207,22 @@ def _last_owner(seen: Seen, owner: Owner | None) -> str:
 
 
 def _notes(seen: Seen) -> tuple[str, ...]:
+    return (*_sharing_notes(seen), *_retention_notes(seen))
+
+
+def _retention_notes(seen: Seen) -> tuple[str, ...]:
+    if not any(is_without_offset(each) for each in seen.checkpoints.values()):
+        return ()
+    note = (
+        "checkpoints=none: acknowledgements are not written down, so the group holds back every message since its "
+        "start from going by age (`partq group remove` ends that)"
+    )
+    return (note,)
+
+
+def _sharing_notes(seen: Seen) -> tuple[str, ...]:
+    if not seen.kept and seen.ownership == "none":
+        return ("ownership=none: one query has all of the group, and only its checkpoints tell of it",)
     if not seen.kept:
         return ("only the checkpoints are shown: name the place where ownership is kept with --ownership",)
     if seen.lease is None or not seen.lease.token:

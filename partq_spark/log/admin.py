@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from partq_spark.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
-from partq_spark.log import codec, names
+from partq_spark.log import codec, groups, names
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import ACCESS_TYPES, MAX_PARTITIONS, Group, Head, Layout, QueueConfig
 from partq_spark.log.queue import Backoff, Effects, Queue
@@ -208,13 +208,18 @@ def list_queues(store: ObjectStore, namespace: str) -> Listed:
     return Listed(readable=readable, problems=problems)
 
 
-def create_group(queue: Queue, group: str, start: Sequence[int], *, exact: bool = False) -> Group:
+def create_group(
+    queue: Queue, group: str, start: Sequence[int], *, exact: bool = False, ownership: str | None = None
+) -> Group:
     """Create a consumer group that begins at `start`, one offset per partition; an existing group is returned as it is.
 
     The starting offsets are resolved here once, so that two flows can never resolve `latest` differently. `start` is
     for the partitions that this handle knows; those that come meanwhile begin at their beginning. What was trimmed
     since `start` was resolved cannot be read: there the group begins at the earliest message that can, unless `exact`,
     which is for offsets that a user gave and wants to be told of.
+
+    `ownership`: how the caller's flows share it, `none`, `store` or a Redis URL, of which only the kind is kept. Raises
+    `Invalid` if the group is shared another way. None: the first flow that joins says it.
     """
     known = len(queue.head.next)
     name = names.checked_name("group", group)
@@ -223,7 +228,7 @@ def create_group(queue: Queue, group: str, start: Sequence[int], *, exact: bool 
 
     def decide(head: Head) -> Head:
         if name in head.groups:
-            return head
+            return head if ownership is None else groups.joined(queue, head, name, ownership)
         if len(start) not in (known, len(head.next)):
             raise Invalid(
                 f"group {name!r} was given {len(start)} starting offsets, {queue} has {len(head.next)} partitions"
@@ -231,7 +236,8 @@ def create_group(queue: Queue, group: str, start: Sequence[int], *, exact: bool 
         begin = (*start, *(0,) * (len(head.next) - len(start)))
         if not exact:
             begin = tuple(map(max, begin, head.earliest))
-        made = Group(since_sequence=head.sequence + 1, start=begin)
+        kind = None if ownership is None else groups.kind_of(ownership)
+        made = Group(since_sequence=head.sequence + 1, start=begin, ownership=kind)
         return replace(head, groups={**head.groups, name: made}, sequence=head.sequence + 1)
 
     return queue.change(decide).groups[name]
@@ -246,8 +252,8 @@ def count_rewind(queue: Queue, group: str) -> Group:
 
     def decide(head: Head) -> Head:
         found = group_of(queue, head, group)
-        groups = {**head.groups, group: replace(found, rewinds=found.rewinds + 1)}
-        return replace(head, groups=groups, sequence=head.sequence + 1)
+        counted = {**head.groups, group: replace(found, rewinds=found.rewinds + 1)}
+        return replace(head, groups=counted, sequence=head.sequence + 1)
 
     return queue.change(decide).groups[group]
 

@@ -312,12 +312,17 @@ def _page_in(raw: list[Any]) -> WriterPage:
 
 
 def _group_out(group: Group) -> list[object]:
-    return [group.since_sequence, group.start, group.rewinds]
+    return [group.since_sequence, group.start, group.rewinds, group.ownership]
 
 
 def _group_in(raw: list[Any]) -> Group:
-    # Heads that were written before groups could be rewound have no counter.
-    return Group(since_sequence=whole(raw[0]), start=wholes(raw[1]), rewinds=whole(raw[2]) if len(raw) > 2 else 0)
+    # Heads that were written before groups could be rewound have no counter, nor how a group is shared.
+    return Group(
+        since_sequence=whole(raw[0]),
+        start=wholes(raw[1]),
+        rewinds=whole(raw[2]) if len(raw) > 2 else 0,
+        ownership=text_or_none(raw[3]) if len(raw) > 3 else None,
+    )
 
 
 def _check_format(raw: Any, name: str) -> None:

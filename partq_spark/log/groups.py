@@ -1,12 +1,101 @@
-"""Removing a consumer group from a queue's head, by one swap. Its checkpoints are `operations.groups`' business."""
+"""What a queue's head says of a consumer group beyond its start: how its flows share it; and taking it out. Each change
+is one swap. A group's checkpoints are `operations.groups`' business.
+
+A group is shared in one way at a time: one flow has all of it (`none`), or a coordinator shares it out by what is kept
+in Redis (`redis`) or beside the queue (`store`). Flows of two ways would know nothing of each other, and both deliver
+what one of them has. So the first flow that joins writes the way down, and each compares it whenever it reads the head,
+which it does before every delivery. The address of a Redis is not kept: one server has many names.
+"""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
-from partq_spark.errors import Conflict
+from partq_spark.errors import Conflict, Invalid
 from partq_spark.log.model import Group, Head
 from partq_spark.log.queue import Queue
+
+_KINDS = {"rediss": "redis"}
+
+
+def kind_of(ownership: str) -> str:
+    """`none`, `store` or `redis`: what the head keeps of an ownership, which is one of the first two or a URL."""
+    kind = ownership.partition(":")[0].lower()
+    return _KINDS.get(kind, kind)
+
+
+def require_ownership(head: Head, name: str, ownership: str, *, store: str | None = None) -> None:
+    """A guard: nobody shares the group another way than by `ownership`. Raises `Invalid`. `store`: its URL, for the
+    command that the error names.
+    """
+    found = head.groups.get(name)
+    if found is None or found.ownership in (None, kind_of(ownership)):
+        return
+    words = ["partq", "group", "alter", head.queue, "--group", name, "--ownership", ownership]
+    if head.namespace != "default":
+        words += ["--namespace", head.namespace]
+    if store is not None:
+        words += ["--store", store]
+    has, given = _in_words(found.ownership), _in_words(kind_of(ownership))
+    raise Invalid(
+        f"group {name!r} of queue {head.queue!r} has {has}, not {given}: "
+        "give this flow or command the ownership that the group's flows have (PARTQ_OWNERSHIP counts for a query only "
+        "if it was set before its Spark session began), or, when none of them lives, change the group: "
+        f"`{shlex.join(words)}`"
+    )
+
+
+def _in_words(kind: str | None) -> str:
+    return {"none": "ownership=none (one query has all of it)", "redis": "ownership=redis://…"}.get(
+        kind or "", f"ownership={kind}"
+    )
+
+
+def joined(queue: Queue, head: Head, name: str, ownership: str) -> Head:
+    """`head` with a flow in the group that shares it so. Raises `Invalid` as `require_ownership`."""
+    require_ownership(head, name, ownership, store=queue.store.url)
+    found = head.groups[name]
+    if found.ownership is not None:
+        return head
+    return _with(head, name, replace(found, ownership=kind_of(ownership)))
+
+
+def join(queue: Queue, name: str, since_sequence: int, ownership: str) -> Head:
+    """Write down how the group is shared, if nobody did. Raises `Invalid` as `require_ownership`, `Conflict` if the
+    group that was made with this sequence number is gone.
+    """
+
+    def decide(head: Head) -> Head:
+        found = head.groups.get(name)
+        if found is None or found.since_sequence != since_sequence:
+            raise Conflict(f"group {name!r} of {queue} was removed meanwhile: start again")
+        return joined(queue, head, name, ownership)
+
+    return queue.change(decide)
+
+
+def change_ownership(queue: Queue, name: str, group: Group, ownership: str) -> Head:
+    """Change how `group` is shared, as it was looked at before. Repeating it is harmless. Flows that live in spite of
+    that see it when they look at the head, before they deliver.
+
+    Raises `Conflict` if the head has another group by this name by now, or one that is shared otherwise.
+    """
+    kind = kind_of(ownership)
+
+    def decide(head: Head) -> Head:
+        found = head.groups.get(name)
+        if found is None or found.since_sequence != group.since_sequence:
+            raise Conflict(f"group {name!r} of {queue} was removed meanwhile: look at it, then alter it again")
+        if found.ownership == kind:
+            return head  # by an earlier try whose answer was lost, or by somebody else
+        if found.ownership != group.ownership:
+            raise Conflict(
+                f"group {name!r} of {queue} got ownership={found.ownership} meanwhile: look at it, then alter it again"
+            )
+        return _with(head, name, replace(found, ownership=kind))
+
+    return queue.change(decide)
 
 
 def remove_group(queue: Queue, name: str, group: Group) -> Head:
@@ -27,3 +116,7 @@ def remove_group(queue: Queue, name: str, group: Group) -> Head:
         return replace(head, groups=left, sequence=head.sequence + 1)
 
     return queue.change(decide)
+
+
+def _with(head: Head, name: str, group: Group) -> Head:
+    return replace(head, groups={**head.groups, name: group}, sequence=head.sequence + 1)

@@ -108,12 +108,14 @@ class Group:
     """A consumer group: where each partition begins for it, resolved once, before its first flow.
 
     `rewinds` counts how often somebody has rewound checkpoints of the group: who keeps them in mind looks at them again
-    when it has changed.
+    when it has changed. `ownership` is how its flows share it: `none` (one has all of it), `store` or `redis`, without
+    an address; None until the first flow joins (`groups`).
     """
 
     since_sequence: int
     start: tuple[int, ...]
     rewinds: int = 0
+    ownership: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

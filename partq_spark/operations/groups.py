@@ -24,7 +24,7 @@ from partq_spark.flow.effects import Effects
 from partq_spark.flow.model import FlowRecord, GroupKey
 from partq_spark.flow.stores.api import HEAD, Beat, OwnershipStore
 from partq_spark.log import admin
-from partq_spark.log.groups import remove_group
+from partq_spark.log.groups import change_ownership, kind_of, remove_group
 from partq_spark.log.model import Group, Head, at, group_start
 from partq_spark.log.names import checked_name
 from partq_spark.log.queue import Queue
@@ -41,13 +41,14 @@ _WATCH_INTERVAL_S: Final = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupSummary:
-    """One group of a list. `changed_s`: since the last change of a checkpoint, by the store's own clock; None: there
-    is none. `oldest_us`: when the first message was published that is not acknowledged (Unix, microseconds). `flows`:
-    those that are bound, None where that is not known.
+    """One group of a list. `ownership`: its kind, as `Group` has it. `changed_s`: since the last change of a
+    checkpoint, by the store's own clock; None: there is none. `oldest_us`: when the first message was published that is
+    not acknowledged (Unix, microseconds). `flows`: those that are bound, None where that is not known.
     """
 
     name: str
     since_sequence: int
+    ownership: str | None
     unacknowledged: int
     oldest_us: int | None
     changed_s: float | None
@@ -84,14 +85,14 @@ def checkpoints_of(queue: Queue, group: str) -> CheckpointStore:
 # --- making one -------------------------------------------------------------------------------------------------------
 
 
-def make(queue: Queue, group: str, start: Sequence[int], *, exact: bool = False) -> Group:
+def make(queue: Queue, group: str, start: Sequence[int], *, exact: bool = False, ownership: str | None = None) -> Group:
     """Create the group as `log.admin.create_group` does; what a former one of this name left is buried first.
 
     Raises as that does, and `Corrupt` for a checkpoint that cannot be read.
     """
     found = queue.refresh().groups.get(group)
     if found is not None:
-        return found
+        return admin.create_group(queue, group, start, exact=exact, ownership=ownership)
     try:
         found_checkpoints = checkpoints_of(queue, group).list_checkpoints()
         # A group that never was has none, and nothing of it can come late; to bury a thousand partitions takes a while.
@@ -99,7 +100,7 @@ def make(queue: Queue, group: str, start: Sequence[int], *, exact: bool = False)
             bury(queue, group, found_checkpoints)
     except _MadeMeanwhile:
         pass  # and whoever made it has buried what was left
-    return admin.create_group(queue, group, start, exact=exact)
+    return admin.create_group(queue, group, start, exact=exact, ownership=ownership)
 
 
 # --- removing one -----------------------------------------------------------------------------------------------------
@@ -122,12 +123,12 @@ def remains(queue: Queue, group: str, ownership: OwnershipStore | None) -> Remai
     return made
 
 
-def require_quiet(queue: Queue, left: Remains, *, force: bool = False) -> None:
-    """Raises `Invalid` if a checkpoint was changed within `QUIET_S`, unless `force`: somebody may be at work of whom
-    only the checkpoints know (`ownership=none`). Ages are the store's own.
+def require_quiet(queue: Queue, left: Remains) -> None:
+    """Raises `Invalid` if a checkpoint was changed within `QUIET_S`: somebody may be at work of whom only the
+    checkpoints know (`ownership=none`). Ages are the store's own.
     """
     ages = checkpoint_ages(queue, left.key.group, left.to_bury)
-    if force or not ages or min(ages.values()) >= QUIET_S:
+    if not ages or min(ages.values()) >= QUIET_S:
         return
     partition = min(ages, key=lambda number: ages[number])
     owner = left.checkpoints[partition].owner
@@ -158,7 +159,7 @@ def require_no_flow(ownership: OwnershipStore, left: Remains, effects: Effects |
             if name not in before or _moves(before[name], beat):
                 raise Invalid(
                     f"group {left.key.group!r} of queue {left.key.queue!r} is in use by flow {name!r} (instance "
-                    f"{beat.instance}), whose heartbeat moves: stop its query, then remove the group"
+                    f"{beat.instance}), whose heartbeat moves: stop its query, then repeat the command"
                 )
 
 
@@ -207,6 +208,24 @@ def bury(queue: Queue, group: str, listed: Mapping[int, Checkpoint]) -> int:
     return sum(checkpoints.bury(partition, confirm=confirm) for partition in wanted)
 
 
+# --- sharing one in another way ---------------------------------------------------------------------------------------
+
+
+def share(queue: Queue, left: Remains, ownership: str, former: OwnershipStore | None) -> None:
+    """Have the group shared by `ownership` from now on; its checkpoints stay. What `former` has of it is dropped.
+
+    Nobody may live in the group (`require_no_flow`, `require_quiet`). Whoever does all the same ends when he looks at
+    the head, before he delivers. Raises `Conflict` if the group is not as it was looked at.
+    """
+    if left.group is None:
+        raise Invalid(f"group {left.key.group!r} of {queue} was removed: it is shared as its next first flow has it")
+    change_ownership(queue, left.key.group, left.group, ownership)
+    if former is not None:
+        former.drop_group(left.key)
+        with suppress(Unavailable):  # coordinators look by themselves, too
+            former.announce(left.key._replace(group=HEAD))
+
+
 # --- listing ----------------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +235,8 @@ def summaries(queue: Queue, head: Head, ownership: OwnershipStore | None) -> lis
 
 
 def _summary(queue: Queue, head: Head, name: str, group: Group, ownership: OwnershipStore | None) -> GroupSummary:
+    if ownership is not None and group.ownership not in (None, kind_of(ownership.url)):
+        ownership = None  # it knows nothing of this one
     checkpoints = checkpoints_of(queue, name).list_checkpoints()
     wanted: dict[int, tuple[int, int]] = {}
     for partition, end in enumerate(head.next):
@@ -230,6 +251,7 @@ def _summary(queue: Queue, head: Head, name: str, group: Group, ownership: Owner
     return GroupSummary(
         name=name,
         since_sequence=group.since_sequence,
+        ownership=group.ownership,
         unacknowledged=sum(max(end - offset, 0) for offset, end in wanted.values()),
         oldest_us=oldest_us(queue, head, wanted),
         changed_s=min(ages.values(), default=None),

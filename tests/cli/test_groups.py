@@ -93,6 +93,7 @@ def test_each_group_with_what_it_has_not_acknowledged(group: Group) -> None:
     assert audit == {
         "group": "audit",
         "since_sequence": 4,
+        "ownership": None,
         "unacknowledged": group.messages,
         "oldest": billing["oldest"],
         "changed_s": None,

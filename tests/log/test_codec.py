@@ -258,12 +258,19 @@ def sealed(kind: str, body: bytes) -> bytes:
     return b'{"xxh3":"' + codec.checksum(body).encode() + b'","' + kind.encode() + b'":' + body + b"}"
 
 
-def test_a_head_from_before_groups_could_be_rewound_is_read() -> None:
+@pytest.mark.parametrize("group", [b"[2,[0,3]]", b"[2,[0,3],0]"])
+def test_a_head_from_before_groups_could_be_rewound_or_said_how_they_are_shared_is_read(group: bytes) -> None:
     head = replace(HEAD, groups={"billing": Group(since_sequence=2, start=(0, 3), rewinds=0)})
     body = codec.encode_head(head).partition(b',"head":')[2][:-1]
-    before = body.replace(b"[2,[0,3],0]", b"[2,[0,3]]")
+    before = body.replace(b"[2,[0,3],0,null]", group)
     assert before != body
     assert codec.decode_head(sealed("head", before), "h") == head
+
+
+@pytest.mark.parametrize("ownership", [None, "none", "store", "redis"])
+def test_a_head_says_how_a_group_is_shared(ownership: str | None) -> None:
+    head = replace(HEAD, groups={"billing": Group(since_sequence=2, start=(0,), rewinds=1, ownership=ownership)})
+    assert codec.decode_head(codec.encode_head(head), "h") == head
 
 
 @pytest.mark.parametrize("version", ["2", '"one"', "null"])
