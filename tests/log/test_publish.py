@@ -9,6 +9,7 @@ import pytest
 
 from partq_spark.errors import Conflict, Invalid, Unavailable
 from partq_spark.log import housekeeping, tree
+from partq_spark.log.admin import create_queue
 from partq_spark.log.model import Head
 from partq_spark.log.publish import Identity, Unsettled, publish, stage_for
 from partq_spark.log.queue import Queue
@@ -27,6 +28,9 @@ from tests.log.queues import (
     unread,
     values,
 )
+from tests.objects.conftest import azure_store
+from tests.support.proxy import Fault, Proxy
+from tests.support.servers import Azurite
 
 HEAD = "_head.json"
 IDENTITIES = [None, Identity(writer="query-1", batch=5)]
@@ -397,3 +401,21 @@ def test_segments_with_and_without_headers_are_not_mixed(world: World) -> None:
     with pytest.raises(Invalid, match="with headers and some without"):
         publish(queue, stage, [plain, replace(plain, headers=True)])
     assert queue.refresh().messages == 0
+
+
+@pytest.mark.azurite
+@pytest.mark.conformance("DIS-09")
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_a_swap_that_reaches_azure_twice_publishes_once(
+    azurite: Azurite, monkeypatch: pytest.MonkeyPatch, identity: Identity | None
+) -> None:
+    with Proxy(azurite.port).running() as proxy:
+        store = azure_store(azurite, monkeypatch, port=proxy.port)
+        queue = create_queue(store, "default", "orders", 2)
+        stage = stage_for(queue)
+        segments = staged(queue, stage, values(10, 11))
+        proxy.lose(Fault.SEND_TWICE, method="PUT")
+        done = publish(queue, stage, segments, identity)
+        assert (done.conflicts, done.duplicate) == (1, False), "the service refuses its own repetition"
+        assert read_flat(queue) == [b"10", b"11"]
+        store.close()

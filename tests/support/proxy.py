@@ -25,6 +25,7 @@ class Fault(Enum):
     LOSE_REQUEST = "the connection ends before the server sees the request"
     LOSE_ANSWER = "the server does it, and the connection ends without an answer"
     CUT_ANSWER = "the connection ends in the middle of the answer's body"
+    SEND_TWICE = "the server sees the request a second time, and only the second answer comes back"
     BUSY = "503, as a service under load answers without doing anything"
 
 
@@ -87,6 +88,19 @@ class _Quiet(ThreadingHTTPServer):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
+def _pass_on(port: int, request: BaseHTTPRequestHandler, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
+    upstream = http.client.HTTPConnection("127.0.0.1", port, timeout=_UPSTREAM_TIMEOUT_S)
+    try:
+        upstream.putrequest(request.command, request.path, skip_host=True, skip_accept_encoding=True)
+        for key, value in request.headers.items():
+            upstream.putheader(key, value)
+        upstream.endheaders(body)
+        answer = upstream.getresponse()
+        return answer, answer.read()
+    finally:
+        upstream.close()
+
+
 def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -102,16 +116,8 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             if fault is Fault.BUSY:
                 self._answer(503, [("x-ms-error-code", "ServerBusy")], b"", cut=False)
                 return
-            upstream = http.client.HTTPConnection("127.0.0.1", proxy.upstream_port, timeout=_UPSTREAM_TIMEOUT_S)
-            try:
-                upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-                for key, value in self.headers.items():
-                    upstream.putheader(key, value)
-                upstream.endheaders(body)
-                answer = upstream.getresponse()
-                data = answer.read()
-            finally:
-                upstream.close()
+            for _ in range(2 if fault is Fault.SEND_TWICE else 1):
+                answer, data = _pass_on(proxy.upstream_port, self, body)
             if fault is Fault.LOSE_ANSWER:
                 self.close_connection = True
                 return

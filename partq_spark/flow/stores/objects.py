@@ -135,7 +135,8 @@ class ObjectsOwnership:
         try:
             self._states[key] = token, self._store.swap(_folder(key) + "state", content, expected=etag)
         except Conflict:
-            raise state_changed(key, expected) from None
+            if self._state_token(key) != token:  # else one's own success, which something in between sent again
+                raise state_changed(key, expected) from None
 
     # ---- flow records
 
@@ -209,7 +210,11 @@ class ObjectsOwnership:
             etag = self._store.swap(_folder(key) + "leader", encode_lease(lease), expected=etag)
         except Conflict:
             self._leases.pop(key, None)
-            raise lease_changed(key, doing) from None
+            found = self._lease(key)  # one's own success, if something in between has sent it again
+            if found is None or (found[0].token, found[0].beat) != (lease.token, lease.beat):
+                self._leases.pop(key, None)
+                raise lease_changed(key, doing) from None
+            return
         except BaseException:
             self._leases.pop(key, None)
             raise

@@ -12,6 +12,7 @@ import pytest
 
 from partq_spark.errors import Conflict, Corrupt, Fenced, Unavailable
 from partq_spark.flow.model import Lease
+from partq_spark.flow.stores.api import StateDocument
 from partq_spark.flow.stores.objects import ObjectsOwnership
 from partq_spark.objects import ObjectStore
 from partq_spark.objects.local import LocalStore
@@ -25,6 +26,7 @@ class Recorded:
         self._store = store
         self.calls: list[str] = []
         self.before: Callable[[str, str], None] = lambda verb, name: None
+        self.after: Callable[[str, str], None] = lambda verb, name: None
 
     def __getattr__(self, verb: str) -> object:
         found = getattr(self._store, verb)
@@ -34,7 +36,9 @@ class Recorded:
         def call(name: str, *arguments: object, **conditions: object) -> object:
             self.calls.append(f"{verb} {name.removeprefix(FOLDER)}")
             self.before(verb, name.removeprefix(FOLDER))
-            return found(name, *arguments, **conditions)
+            result = found(name, *arguments, **conditions)
+            self.after(verb, name.removeprefix(FOLDER))
+            return result
 
         return call
 
@@ -290,3 +294,74 @@ def test_beats_do_not_wait_for_a_delivery(recorded: Recorded) -> None:
     go_on.set()
     thread.join(20)
     assert delivered == [True]
+
+
+# --- a change that took place is answered with a conflict: something in between has sent it a second time ---------------
+
+
+def contradict(recorded: Recorded, times: int = 1) -> list[str]:
+    """Let the next changes take effect and be answered so; returns those that were, in the end."""
+    met: list[str] = []
+
+    def after(verb: str, name: str) -> None:
+        if verb in ("swap", "remove") and len(met) < times:
+            met.append(name)
+            raise Conflict(f"{name}: a repetition met its success (test)")
+
+    recorded.after = after
+    return met
+
+
+def test_a_state_that_was_written_is_ones_own_whatever_the_answer_says(recorded: Recorded) -> None:
+    store, other = open_recorded(recorded), open_recorded(recorded)
+    for number, expected in enumerate([None, "t0", "t1"]):
+        met = contradict(recorded)
+        store.swap_state(KEY, b'{"n":1}', token=f"t{number}", expected=expected)
+        assert met == ["state"]
+    with pytest.raises(Conflict):
+        other.swap_state(KEY, b'{"n":2}', token="else", expected="t1")
+    found = other.read_state(KEY)
+    assert isinstance(found, StateDocument)
+    assert found.token == "t2"
+
+
+def test_a_lease_that_was_taken_or_renewed_is_ones_own_whatever_the_answer_says(recorded: Recorded) -> None:
+    store, other = open_recorded(recorded), open_recorded(recorded)
+    store.swap_state(KEY, b"{}", token="t1", expected=None)
+    lease = Lease(token="mine", name="n", beat=0)
+    met = contradict(recorded)
+    store.take_lease(KEY, lease, expected=None)
+    assert met == ["leader"]
+    for beat in (1, 2):
+        met = contradict(recorded)
+        assert store.renew_lease(KEY, Lease(token="mine", name="n", beat=beat)).state_token == "t1"
+        assert met == ["leader"]
+    with pytest.raises(Conflict):
+        other.renew_lease(KEY, Lease(token="mine", name="n", beat=2))
+    with pytest.raises(Conflict):
+        other.take_lease(KEY, Lease(token="other", name="n", beat=0), expected=lease)
+    contradict(recorded)
+    store.release_lease(KEY, "mine")
+    assert other.read_lease(KEY) is None
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_a_flow_writes_counts_once_whatever_the_answers_say(recorded: Recorded, times: int) -> None:
+    store, other = open_recorded(recorded), open_recorded(recorded)
+    record = a_record()
+    flow, me = record.flow, record.instance
+    store.swap_state(KEY, b"{}", token="t1", expected=None)
+    store.bind(KEY, record, replaces=None)
+    contradict(recorded, times)
+    assert store.beat(KEY, flow, me) == "t1"
+    contradict(recorded, times)
+    assert store.deliver(KEY, flow, me, {1: delivery(10)}, state_token="t1")
+    contradict(recorded, times)
+    store.report(KEY, flow, me, {2: delivery(3)})
+    assert other.read_flows(KEY)[flow].deliveries == {1: delivery(10), 2: delivery(3)}
+    contradict(recorded, times)
+    store.unbind(KEY, flow, me)
+    assert not other.read_flows(KEY)[flow].bound
+    contradict(recorded, times)
+    assert store.forget_flow(KEY, flow, me, state_token="t1")
+    assert other.read_flows(KEY) == {}
