@@ -296,7 +296,7 @@ def test_beats_do_not_wait_for_a_delivery(recorded: Recorded) -> None:
     assert delivered == [True]
 
 
-# --- a change that took place is answered with a conflict: something in between has sent it again -------------------------
+# --- a change that took place is answered with a conflict: something in between has sent it again ---------------------
 
 
 def contradict(recorded: Recorded, times: int = 1) -> list[str]:
