@@ -16,6 +16,7 @@ from partq_spark.flow.model import FlowRecord, GroupKey, Owner
 from partq_spark.flow.session import Session, SessionSettings
 from partq_spark.flow.stores import open_ownership
 from partq_spark.log import admin
+from partq_spark.log import groups as log_groups
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
 from tests.cli.conftest import Partq
@@ -183,7 +184,7 @@ def test_a_flow_in_plain_python_sees_that_its_group_is_shared_otherwise(group: P
         if next(turns) == 2:
             age(group, 90)
             found = queue.refresh().groups["billing"]
-            admin.groups.change_ownership(queue, "billing", found, "none")
+            log_groups.change_ownership(queue, "billing", found, "none")
         return True
 
     with pytest.raises(Invalid, match="not ownership=store"):

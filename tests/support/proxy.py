@@ -116,8 +116,9 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             if fault is Fault.BUSY:
                 self._answer(503, [("x-ms-error-code", "ServerBusy")], b"", cut=False)
                 return
-            for _ in range(2 if fault is Fault.SEND_TWICE else 1):
-                answer, data = _pass_on(proxy.upstream_port, self, body)
+            if fault is Fault.SEND_TWICE:
+                _pass_on(proxy.upstream_port, self, body)
+            answer, data = _pass_on(proxy.upstream_port, self, body)
             if fault is Fault.LOSE_ANSWER:
                 self.close_connection = True
                 return
