@@ -17,6 +17,8 @@ _LARGEST_MESSAGE_BYTES = 1_000_000_000  # Arrow's 32-bit offsets end at 2 GiB, a
 _LONGEST_S = 7 * 24 * 3600.0
 LONGEST_RETENTION_S = 10 * 366 * 24 * 3600.0
 LARGEST_QUOTA_BYTES = 2**60
+MOST_GROUP_BYTES = 256 * 1024
+"""Of all groups in a head, which every publish writes anew: 10 ms of it on a local disk."""
 
 
 def checked_partitions(value: object) -> int:
@@ -219,7 +221,8 @@ def create_group(
     which is for offsets that a user gave and wants to be told of.
 
     `ownership`: how the caller's flows share it, `none`, `store` or a Redis URL, of which only the kind is kept. Raises
-    `Invalid` if the group is shared another way. None: the first flow that joins says it.
+    `Invalid` if the group is shared another way, and where all groups would take more than `MOST_GROUP_BYTES` of the
+    head. None: the first flow that joins says it.
     """
     known = len(queue.head.next)
     name = names.checked_name("group", group)
@@ -238,9 +241,22 @@ def create_group(
             begin = tuple(map(max, begin, head.earliest))
         kind = None if ownership is None else groups.kind_of(ownership)
         made = Group(since_sequence=head.sequence + 1, start=begin, ownership=kind)
-        return replace(head, groups={**head.groups, name: made}, sequence=head.sequence + 1)
+        every = _not_too_many(queue, name, {**head.groups, name: made})
+        return replace(head, groups=every, sequence=head.sequence + 1)
 
     return queue.change(decide).groups[name]
+
+
+def _not_too_many(queue: Queue, name: str, every: Mapping[str, Group]) -> Mapping[str, Group]:
+    size = codec.groups_bytes(every)
+    if size > MOST_GROUP_BYTES:
+        raise Invalid(
+            f"group {name!r} would be number {len(every)} of {queue}: its groups' starting offsets would take {size} "
+            f"bytes of its head, which every publish writes, at most {MOST_GROUP_BYTES} are allowed: remove groups that "
+            f"nobody uses with `partq group remove {queue.name} --group G --yes` (`partq group list {queue.name}` shows "
+            "them), or publish to several queues by a topic and give each some of the groups"
+        )
+    return every
 
 
 def count_rewind(queue: Queue, group: str) -> Group:

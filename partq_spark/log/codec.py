@@ -36,6 +36,10 @@ from partq_spark.log.typed import MALFORMED, refuse, seconds, text, text_or_none
 T = TypeVar("T")
 Wanted = Mapping[int, tuple[int, int]]  # partition -> half-open range of offsets
 
+WRITERS_IN_A_LINE = 32
+"""On average, in a page of writer records: a line is some kilobytes, and what fills it up about half of that."""
+
+_RESTORE = "restore the object from a backup"
 _PREFIX = b'{"xxh3":"'
 _HASH_END = len(_PREFIX) + 16
 
@@ -63,12 +67,14 @@ def encode_refs(refs: Sequence[ChunkRef]) -> bytes:
 
 
 def _checked(data: bytes | memoryview, xxh3: str, name: str, what: str, build: Callable[[dict[str, Any]], T]) -> T:
+    _check_sum(data, xxh3, name, what)
+    return _built(bytes(data), f"{what} {name}", _RESTORE, build)
+
+
+def _check_sum(data: bytes | memoryview, xxh3: str, name: str, what: str) -> None:
     found = checksum(data)
     if found != xxh3:
-        raise Corrupt(
-            f"{what} {name} is damaged: its checksum is {found}, the log says {xxh3}; restore the object from a backup"
-        )
-    return _built(bytes(data), f"{what} {name}", "restore the object from a backup", build)
+        raise Corrupt(f"{what} {name} is damaged: its checksum is {found}, the log says {xxh3}; {_RESTORE}")
 
 
 def _built(body: bytes, name: str, repair: str, build: Callable[[dict[str, Any]], T]) -> T:
@@ -113,14 +119,52 @@ def decode_refs(data: bytes | memoryview, ref: ChunkRef) -> tuple[ChunkRef, ...]
     return _checked(data, ref.xxh3, ref.name, "log chunk", lambda raw: tuple(ref_in(child) for child in raw["chunks"]))
 
 
+def page_lines(writers: int) -> int:
+    """How many lines a page has."""
+    return -(-writers // WRITERS_IN_A_LINE) or 1
+
+
+def page_line(writer: str, lines: int) -> int:
+    """The line of a page that a writer's record is in."""
+    return xxhash.xxh3_64_intdigest(writer.encode()) % lines
+
+
 def encode_writers(writers: Mapping[str, WriterRecord]) -> bytes:
-    """A page of writer records."""
-    return _dump({"format": FORMAT, "writers": {name: _writer_out(record) for name, record in writers.items()}})
+    """A page of writer records: lines of JSON, each under its own checksum, filled up to the same length."""
+    held: list[dict[str, object]] = [{} for _ in range(page_lines(len(writers)))]
+    for name, record in writers.items():
+        held[page_line(name, len(held))][name] = _writer_out(record)
+    lines = [
+        _sealed("line", _dump({"format": FORMAT, "line": number, "writers": each})) for number, each in enumerate(held)
+    ]
+    longest = max(map(len, lines))
+    return b"".join(line.ljust(longest) + b"\n" for line in lines)
 
 
 def decode_writers(data: bytes | memoryview, page: WriterPage) -> dict[str, WriterRecord]:
-    """Raises `Corrupt` if the bytes are not those that the page's reference names."""
-    return _checked(data, page.xxh3, page.name, "writer page", lambda raw: _writers_in(raw["writers"]))
+    """All of a page. Raises `Corrupt` if the bytes are not those that its reference names."""
+    _check_sum(data, page.xxh3, page.name, "writer page")
+    found: dict[str, WriterRecord] = {}
+    for number, line in enumerate(bytes(data).splitlines()):
+        found |= decode_writer_line(line, page, number)
+    return found
+
+
+def decode_writer_line(data: bytes | memoryview, page: WriterPage, number: int) -> dict[str, WriterRecord]:
+    """One line of a page, counted from 0. Raises `Corrupt` if it is damaged or another one, `Invalid` for another
+    format.
+    """
+    line, name = bytes(data).rstrip(), f"line {number + 1} of writer page {page.name}"
+    if line.startswith(b'{"format":'):
+        _built(line, name, _RESTORE, lambda _: None)
+        raise Invalid(f"writer page {page.name} is of an earlier partq: use that one, or create the queue anew")
+    return _opened("line", line, name, _RESTORE, lambda raw: _line_in(raw, number))
+
+
+def _line_in(raw: dict[str, Any], number: int) -> dict[str, WriterRecord]:
+    if raw["line"] != number:
+        refuse(raw["line"], f"the number of the line, {number}")
+    return _writers_in(raw["writers"])
 
 
 def _writers_in(raw: dict[str, Any]) -> dict[str, WriterRecord]:
@@ -223,9 +267,11 @@ def encode_head(head: Head) -> bytes:
             "layouts": [[x.generation, x.partitions, x.since_sequence, x.begin] for x in head.layouts],
             "next": head.next,
             "earliest": head.earliest,
-            "groups": {name: _group_out(group) for name, group in head.groups.items()},
+            "groups": _groups_out(head.groups),
             "writers": {name: _writer_out(record) for name, record in head.writers.items()},
-            "writer_pages": [[x.name, x.xxh3, x.level, x.writers, x.last_time_us] for x in head.writer_pages],
+            "writer_pages": [
+                [x.name, x.xxh3, x.level, x.writers, x.last_time_us, x.lines, x.bytes] for x in head.writer_pages
+            ],
             "floor": [head.floor.sequence, head.floor.next_sequence, head.floor.next_time_us],
             "trimmed_sequence": head.trimmed_sequence,
             "subscriptions": head.subscriptions,
@@ -239,7 +285,7 @@ def encode_head(head: Head) -> bytes:
 
 def decode_head(document: bytes, name: str) -> Head:
     """Raises `Corrupt` if the document at `name` is damaged, `Invalid` if a newer partq wrote it."""
-    return _opened("head", document, name, "restore the object from a backup", _head_in)
+    return _opened("head", document, name, _RESTORE, _head_in)
 
 
 def _head_in(raw: dict[str, Any]) -> Head:
@@ -305,14 +351,27 @@ def _layout_in(raw: list[Any]) -> Layout:
 
 
 def _page_in(raw: list[Any]) -> WriterPage:
-    name, xxh3, level, writers, last_time_us = raw
+    name, xxh3, level, writers, last_time_us, lines, size = raw
+    if not whole(lines):
+        refuse(lines, "a number of lines")
     return WriterPage(
-        name=text(name), xxh3=text(xxh3), level=whole(level), writers=whole(writers), last_time_us=whole(last_time_us)
+        name=text(name),
+        xxh3=text(xxh3),
+        level=whole(level),
+        writers=whole(writers),
+        last_time_us=whole(last_time_us),
+        lines=lines,
+        bytes=whole(size),
     )
 
 
-def _group_out(group: Group) -> list[object]:
-    return [group.since_sequence, group.start, group.rewinds, group.ownership]
+def _groups_out(groups: Mapping[str, Group]) -> dict[str, list[object]]:
+    return {name: [each.since_sequence, each.start, each.rewinds, each.ownership] for name, each in groups.items()}
+
+
+def groups_bytes(groups: Mapping[str, Group]) -> int:
+    """The bytes that groups take in a head."""
+    return len(_dump(_groups_out(groups)))
 
 
 def _group_in(raw: list[Any]) -> Group:

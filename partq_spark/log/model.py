@@ -133,13 +133,22 @@ class WriterRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriterPage:
-    """A reference to an immutable page of writer records that were moved out of the head, oldest first."""
+    """A reference to an immutable page of writer records that were moved out of the head, oldest first.
+
+    It has `lines` lines of equal length, `bytes` in all. The hash of a writer's name says in which its record is.
+    """
 
     name: str
     xxh3: str
     level: int
     writers: int
     last_time_us: int
+    lines: int = 1
+    bytes: int = 0
+
+    @property
+    def line_bytes(self) -> int:
+        return self.bytes // self.lines
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

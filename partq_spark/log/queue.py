@@ -190,6 +190,11 @@ class Queue:
         except ObjectMissing as error:
             raise ObjectMissing(f"log chunk {name} of {self} is gone: restore it from a backup") from error
 
+    def load_page_line(self, page: WriterPage, number: int) -> memoryview:
+        """One line of a page of writer records, unchecked. Raises `ObjectMissing`, `Corrupt` if it is cut short."""
+        start = number * page.line_bytes
+        return self.store.read(self.log_folder + page.name, start=start, length=page.line_bytes)
+
     def load_page(self, page: WriterPage) -> memoryview:
         """The bytes of a page of writer records, unchecked. Raises `ObjectMissing`."""
         return self.store.read(self.log_folder + page.name)

@@ -2,7 +2,7 @@
 
 A record stays for at least `WRITER_AGE_S` of the queue's own time after its writer's last publish, and longer while
 the queue has fewer than `HEAD_WRITERS` writers. Pages merge as chunks of the log do, so that many one-time writers
-cost a head little.
+cost a head little; of each a look for a writer reads one line, of some kilobytes, whatever the page's size.
 """
 
 from __future__ import annotations
@@ -16,19 +16,23 @@ from partq_spark.log.queue import Queue
 
 HEAD_WRITERS = 96
 PAGE_FAN_OUT = 8
+MOST_IN_A_PAGE = HEAD_WRITERS // 2 * PAGE_FAN_OUT**3
+"""Writers: pages merge up to this, 5 MB, and no publish merges more."""
+
 WRITER_AGE_S = 7 * 24 * 3600
 
 LoadPage = Callable[[WriterPage], bytes | memoryview]
 
 
 def last_batch(queue: Queue, writer: str) -> WriterRecord | None:
-    """The newest record of `writer`; pages are read only for a writer that the head does not know."""
+    """The newest record of `writer`; a line of each page is read only for a writer that the head does not know."""
     head = queue.head
     record = head.writers.get(writer)
     if record is not None:
         return record
     for page in reversed(head.writer_pages):
-        record = codec.decode_writers(queue.load_page(page), page).get(writer)
+        line = codec.page_line(writer, page.lines)
+        record = codec.decode_writer_line(queue.load_page_line(page, line), page, line).get(writer)
         if record is not None:
             return record
     return None
@@ -49,6 +53,8 @@ def rolled(head: Head, stage_sequence: int, create: Callable[[str, bytes], None]
         pages.append(_page(moved, 0, stage_sequence, create))
     level = 0
     while len(same := [page for page in pages if page.level == level]) > PAGE_FAN_OUT:
+        if sum(page.writers for page in same[:PAGE_FAN_OUT]) > MOST_IN_A_PAGE:
+            break
         merged = _merged(same[:PAGE_FAN_OUT], oldest_us, load)
         first = pages.index(same[0])
         pages[first : first + PAGE_FAN_OUT] = [_page(merged, level + 1, stage_sequence, create)] if merged else []
@@ -79,4 +85,6 @@ def _page(
         level=level,
         writers=len(writers),
         last_time_us=max(record.time_us for record in writers.values()),
+        lines=codec.page_lines(len(writers)),
+        bytes=len(data),
     )

@@ -9,9 +9,10 @@ import pytest
 
 from partq_spark.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.log import admin
+from partq_spark.log.groups import remove_group
 from partq_spark.log.model import Group, QueueConfig
 from partq_spark.log.queue import Queue
-from tests.log.queues import Hooked, World, head_of, once, read_flat, send, values
+from tests.log.queues import Hooked, World, document_of, head_of, once, read_flat, send, values
 
 HEAD = "_head.json"
 
@@ -412,3 +413,31 @@ def test_conflicts_without_end_are_given_up(world: World) -> None:
     hooked.before = refuse
     with pytest.raises(Conflict, match="faster"):
         admin.create_group(world.handle(store=hooked), "billing", (0,) * 4)
+
+
+# --- many groups ------------------------------------------------------------------------------------------------------
+
+
+def test_groups_make_a_head_only_so_large_and_the_refusal_says_what_to_do(world: World) -> None:
+    """1,000 groups of 100 partitions made every publish read and write 0.7 MB."""
+    queue = world.create(100)
+    start = [9_999_999] * 100
+    queue.change(lambda head: replace(head, next=tuple(start), sequence=head.sequence + 1))
+    made = 0
+
+    def many() -> None:
+        nonlocal made
+        for made in range(1000):
+            admin.create_group(queue, f"group-{made:04}", start)
+
+    with pytest.raises(Invalid) as refused:
+        many()
+    assert 250 < made < 1000
+    assert len(document_of(world.store, "default/orders/_head.json")) < 300_000
+    said = str(refused.value)
+    assert f"group 'group-{made:04}' would be number {made + 1} of queue 'orders'" in said
+    assert "at most 262144 are allowed" in said
+    assert "`partq group remove orders --group G --yes`" in said
+    assert admin.create_group(queue, "group-0000", start) == queue.head.groups["group-0000"], "an existing one is found"
+    remove_group(queue, "group-0001", queue.head.groups["group-0001"])
+    admin.create_group(queue, f"group-{made:04}", start)

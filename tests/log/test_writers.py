@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from partq_spark.errors import ObjectMissing
+from partq_spark.errors import Corrupt, ObjectMissing
 from partq_spark.log import codec, tree, writers
-from partq_spark.log.model import Head
+from partq_spark.log.model import Head, WriterRecord
 from partq_spark.log.publish import Identity, extended, place
 from tests.log.queues import Hooked, World, send, stage_of, unread, values
 
@@ -120,6 +121,57 @@ def test_merged_pages_are_kept_under_one_reference(passing: Passing) -> None:
     assert len(created) > len(passing.head.writer_pages)  # some went into others
     assert all(passing.known(f"writer {number}") == number for number in range(60))
     assert passing.records() == 60
+
+
+@pytest.mark.conformance("DIS-09")
+def test_a_look_for_an_unknown_writer_reads_a_line_of_each_page(world: World) -> None:
+    """30,000 one-time writers once made 2.4 MB of it, and 200,000 15.7 MB, at each publish of another one."""
+    count = 30_000
+    queue = world.create(1)
+    head = queue.head
+    for number in range(count):
+        record = WriterRecord(batch=0, owner=None, token=f"{number:016x}", sequence=number, time_us=head.time_us)
+        known = {**head.writers, f"publish-id:import of file {number:09}": record}
+        head = writers.rolled(replace(head, writers=known), 1, queue.create_blob, queue.load_page)
+    assert queue.etag is not None
+    changed = replace(head, sequence=head.sequence + 1)
+    queue.swap(changed)
+    assert len(changed.writer_pages) <= 4 * writers.PAGE_FAN_OUT
+    assert max(page.writers for page in changed.writer_pages) == writers.MOST_IN_A_PAGE
+
+    watched = world.handle(store=(hooked := Hooked(world.store)))
+    watched.refresh()
+    read = [0]
+    load = hooked.read
+
+    def reading(name: str, *, start: int = 0, length: int | None = None) -> memoryview:
+        data = load(name, start=start, length=length)
+        read[0] += len(data)
+        return data
+
+    hooked.read = reading  # type: ignore[method-assign] # a hook is told no lengths
+    assert writers.last_batch(watched, "publish-id:another") is None
+    assert read[0] < len(changed.writer_pages) * 10_000
+    for number in random.Random(1).sample(range(count), 50):
+        found = writers.last_batch(watched, f"publish-id:import of file {number:09}")
+        assert found is not None
+        assert found.token == f"{number:016x}"
+
+
+@pytest.mark.usefixtures("small")
+def test_a_damaged_line_is_not_taken_for_an_unknown_writer(world: World) -> None:
+    queue = world.create(1)
+    for number in range(9):
+        send(queue, values(number), Identity(writer=f"writer {number}", batch=2))
+    name = queue.log_folder + queue.head.writer_pages[0].name
+    data = bytearray(world.store.read(name))
+    for byte in (3, data.index(b"writer 0") + 7, len(data) - 2):
+        damaged = bytearray(data)
+        damaged[byte] ^= 1
+        world.store.delete(name)
+        world.store.create(name, bytes(damaged))
+        with pytest.raises(Corrupt, match=r"line 1 of writer page page-.* is damaged"):
+            send(world.handle(), values(0), Identity(writer="writer 0", batch=2))
 
 
 # --- the age ----------------------------------------------------------------------------------------------------------
