@@ -252,9 +252,9 @@ def _not_too_many(queue: Queue, name: str, every: Mapping[str, Group]) -> Mappin
     if size > MOST_GROUP_BYTES:
         raise Invalid(
             f"group {name!r} would be number {len(every)} of {queue}: its groups' starting offsets would take {size} "
-            f"bytes of its head, which every publish writes, at most {MOST_GROUP_BYTES} are allowed: remove groups that "
-            f"nobody uses with `partq group remove {queue.name} --group G --yes` (`partq group list {queue.name}` shows "
-            "them), or publish to several queues by a topic and give each some of the groups"
+            f"bytes of its head, which every publish writes, at most {MOST_GROUP_BYTES} are allowed: remove some "
+            f"with `partq group remove {queue.name} --group G --yes` (`partq group list {queue.name}` shows "
+            "all), or publish to several queues by a topic and give each some of the groups"
         )
     return every
 
