@@ -36,6 +36,7 @@ from partq_spark.flow.stores import open_ownership
 from partq_spark.flow.stores.api import StateDocument
 from partq_spark.log.admin import alter_queue
 from partq_spark.log.queue import Queue
+from partq_spark.objects import open_store
 from tests.chaos.handoffs import Handoff, handoffs
 from tests.support.servers import RedisServer, running
 
@@ -268,7 +269,7 @@ def _running(group: _Group, writer: DataStreamWriter) -> Iterator[StreamingQuery
 
 def _wait_for_shares(group: _Group, key: GroupKey, *counts: int) -> None:
     """Until so many partitions are each flow's, by the group's state."""
-    store = open_ownership(group.ownership)
+    store = open_ownership(group.ownership, store=open_store(group.bed.store))
     deadline_s = time.monotonic() + _SHARED_WAIT_S
     shares: list[int] = []
     try:

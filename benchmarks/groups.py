@@ -28,6 +28,8 @@ from partq_spark.flow.codec import decode_state, encode_state
 from partq_spark.flow.model import FlowRecord, GroupKey, GroupSettings, Owner, Phase
 from partq_spark.flow.stores import open_ownership
 from partq_spark.flow.stores.api import OwnershipStore, StateDocument
+from partq_spark.flow.stores.identity import store_id
+from partq_spark.flow.stores.redis_rows import Place
 from partq_spark.flow.stores.redis_scripts import BEAT
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.objects import UNCHANGED, ObjectStore, open_store
@@ -51,8 +53,8 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     with running(RedisServer()) as redis:
         keys = _prepared(url, redis, groups)
         logger.info("groups: %d groups are made", groups)
-        with _beating(redis, groups), coordinator_process(settings.work, url, redis.url) as process:
-            adopted_s = _wait_adopted(redis, keys)
+        with _beating(redis, groups, url), coordinator_process(settings.work, url, redis.url) as process:
+            adopted_s = _wait_adopted(redis, keys, url)
             time.sleep(_SETTLE_S)
             shares, sizes_mb = [], []
             for _ in range(1 if settings.quick else settings.rounds):
@@ -60,7 +62,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
                 shares.append(share)
                 sizes_mb.append(size_mb)
                 logger.info("groups: %.1f %% of a core, %.0f MB", share, size_mb)
-            _check_undisturbed(redis, keys)
+            _check_undisturbed(redis, keys, url)
     return [
         Measure(
             what=f"one coordinator, {groups} groups of {FLOWS} flows: processor time",
@@ -105,7 +107,7 @@ def _owners() -> list[Owner]:
 def _prepared(url: str, redis: RedisServer, groups: int) -> list[GroupKey]:
     """Balanced groups, as a coordinator would have left them a moment ago."""
     store = open_store(url)
-    ownership = open_ownership(redis.url)
+    ownership = open_ownership(redis.url, store=store)
     incarnation = ownership.incarnation()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: _prepare(store, ownership, incarnation, number), range(groups)))
@@ -135,9 +137,9 @@ def _prepare(store: ObjectStore, ownership: OwnershipStore, incarnation: str, nu
     ownership.swap_state(key, encode_state(state, 0.0), token="0" * 16, expected=None)
 
 
-def _wait_adopted(redis: RedisServer, keys: list[GroupKey]) -> float:
+def _wait_adopted(redis: RedisServer, keys: list[GroupKey], url: str) -> float:
     """Until the coordinator has written every group's state under a token of its own; how long it took in s."""
-    store = open_ownership(redis.url)
+    store = open_ownership(redis.url, store=open_store(url))
     store.incarnation()
     begun_s = time.monotonic()
     left = list(keys)
@@ -150,9 +152,9 @@ def _wait_adopted(redis: RedisServer, keys: list[GroupKey]) -> float:
     return time.monotonic() - begun_s
 
 
-def _check_undisturbed(redis: RedisServer, keys: list[GroupKey]) -> None:
+def _check_undisturbed(redis: RedisServer, keys: list[GroupKey], url: str) -> None:
     """Every flow still has its partition at its first epoch: the heartbeats came in time, and nobody did more work."""
-    store = open_ownership(redis.url)
+    store = open_ownership(redis.url, store=open_store(url))
     store.incarnation()
     for key in keys:
         found = store.read_state(key)
@@ -166,9 +168,9 @@ def _check_undisturbed(redis: RedisServer, keys: list[GroupKey]) -> None:
 
 
 @contextmanager
-def _beating(redis: RedisServer, groups: int) -> Iterator[None]:
+def _beating(redis: RedisServer, groups: int, url: str) -> Iterator[None]:
     """All flows beat, once a second each, by a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.groups", str(redis.port), str(groups)]
+    command = [sys.executable, "-m", "benchmarks.groups", str(redis.port), str(groups), url]
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -190,8 +192,9 @@ def _packed(*words: str) -> bytes:
     return b"".join(parts)
 
 
-def beat_for_ever(port: int, groups: int) -> None:
+def beat_for_ever(port: int, groups: int, url: str) -> None:
     """Send every flow's heartbeat once a second, group by group, spread over the second."""
+    store = store_id(open_store(url))
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(_packed("SCRIPT", "LOAD", BEAT))
         sha = connection.recv(1000).split(b"\r\n")[1].decode()
@@ -201,7 +204,7 @@ def beat_for_ever(port: int, groups: int) -> None:
                     "EVALSHA",
                     sha,
                     "3",
-                    *(f"partq:{{{_key(number)}}}:{name}" for name in ("beats", "flows", "state")),
+                    *Place(store, _key(number)).names("beats", "flows", "state"),
                     *owner,
                 )
                 for owner in _owners()
@@ -222,4 +225,4 @@ def beat_for_ever(port: int, groups: int) -> None:
 
 
 if __name__ == "__main__":
-    beat_for_ever(int(sys.argv[1]), int(sys.argv[2]))
+    beat_for_ever(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

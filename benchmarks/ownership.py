@@ -32,7 +32,7 @@ from partq_spark.flow.stores import open_ownership
 from partq_spark.flow.stores.api import StateDocument
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.log.model import QueueConfig
-from partq_spark.objects import open_store
+from partq_spark.objects import ObjectStore, open_store
 from tests.support.servers import RedisServer, die_with_parent, running
 
 NAMESPACE: Final = "bench"
@@ -120,7 +120,7 @@ def flow(settings: Settings) -> tuple[list[Measure], list[str]]:
     """A heartbeat, and the way from bind to the first partitions, over loopback."""
     logging.getLogger("partq.flow").setLevel(logging.WARNING)
     with running(RedisServer()) as redis:
-        beats_ms, commands = _beats(redis, _BEATS // 10 if settings.quick else _BEATS, settings.rounds)
+        beats_ms, commands = _beats(redis, settings, _BEATS // 10 if settings.quick else _BEATS)
         first_ms, second_ms = _binds(redis, settings)
     sent = sum(count for (is_script, _), count in commands.items() if not is_script)
     inside = ", ".join(f"{count} {name}" for (is_script, name), count in sorted(commands.items()) if is_script)
@@ -146,10 +146,10 @@ def flow(settings: Settings) -> tuple[list[Measure], list[str]]:
     return measures, [f"Inside of its one script a heartbeat makes Redis count {inside}."]
 
 
-def _beats(redis: RedisServer, beats: int, rounds: int) -> tuple[list[float], Counter[tuple[bool, str]]]:
+def _beats(redis: RedisServer, settings: Settings, beats: int) -> tuple[list[float], Counter[tuple[bool, str]]]:
     """The median of every round's beats in ms, and what one beat makes Redis do: (in a script, command) → how often."""
     key = GroupKey(NAMESPACE, "beaten", "group")
-    store = open_ownership(redis.url, group=key)
+    store = open_ownership(redis.url, store=open_store(f"file://{settings.work}/store"), group=key)
     incarnation = store.incarnation()
     record = FlowRecord(
         flow="flow", instance="i" * 16, queue_id="q", incarnation=incarnation, bound=True, session_timeout_s=10.0
@@ -160,7 +160,7 @@ def _beats(redis: RedisServer, beats: int, rounds: int) -> tuple[list[float], Co
     with _monitored(redis) as seen:
         store.beat(key, "flow", record.instance)
     medians_ms = []
-    for _ in range(rounds):
+    for _ in range(settings.rounds):
         taken_s = []
         for _ in range(beats):
             begun_s = time.perf_counter()
@@ -168,8 +168,8 @@ def _beats(redis: RedisServer, beats: int, rounds: int) -> tuple[list[float], Co
             taken_s.append(time.perf_counter() - begun_s)
         medians_ms.append(1000 * sorted(taken_s)[len(taken_s) // 2])
     found = store.read_flow(key, "flow")
-    if found is None or found[1].count != 2 + beats * rounds:
-        raise RuntimeError(f"{2 + beats * rounds} heartbeats were made, Redis has {found}")
+    if found is None or found[1].count != 2 + beats * settings.rounds:
+        raise RuntimeError(f"{2 + beats * settings.rounds} heartbeats were made, Redis has {found}")
     store.close()
     return medians_ms, seen
 
@@ -202,7 +202,7 @@ def _binds(redis: RedisServer, settings: Settings) -> tuple[list[float], list[fl
     key = GroupKey(NAMESPACE, "bound", "group")
 
     def session(name: str) -> Session:
-        ownership = open_ownership(redis.url, group=key)
+        ownership = open_ownership(redis.url, store=store, group=key)
         return Session(ownership, CheckpointStore(store, key, queue.head.queue_id), key, queue.head.queue_id, name)
 
     first_ms, second_ms = [], []
@@ -211,7 +211,7 @@ def _binds(redis: RedisServer, settings: Settings) -> tuple[list[float], list[fl
         warm_up.bind(wait_s=_START_WAIT_S)
         warm_up.unbind()
         for number in range(3 if settings.quick else _BINDS):
-            _wait_unassigned(redis, key)
+            _wait_unassigned(redis, key, store)
             one, other = session(f"one-{number}"), session(f"other-{number}")
             begun_s = time.perf_counter()
             binding = one.bind(wait_s=_BIND_WAIT_S)
@@ -241,9 +241,9 @@ def _be_idle(session: Session, stop: threading.Event) -> None:
         session.wait_news(0.1)
 
 
-def _wait_unassigned(redis: RedisServer, key: GroupKey) -> None:
+def _wait_unassigned(redis: RedisServer, key: GroupKey, objects: ObjectStore) -> None:
     """Until nobody has anything: what the flows before had is given back."""
-    store = open_ownership(redis.url)
+    store = open_ownership(redis.url, store=objects)
     store.incarnation()
     deadline_s = time.monotonic() + _BIND_WAIT_S
     while time.monotonic() < deadline_s:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 
 from partq_spark.flow.stores.api import OwnershipStore
+from partq_spark.flow.stores.identity import known_id
+from partq_spark.objects.api import ObjectStore
 
 
 class StoreLife:
@@ -17,6 +19,7 @@ class StoreLife:
     def __init__(self, store: OwnershipStore) -> None:
         self._store = store
         self._lock = threading.Lock()
+        self._store_id: str | None = None
         self.value: str | None = None
         """None while it is being asked for: whoever reads the store at that time cannot tell which life answers."""
 
@@ -29,6 +32,16 @@ class StoreLife:
             if self.value is None:
                 self.value = self._store.incarnation()
             return self.value
+
+    def look_at(self, objects: ObjectStore) -> None:
+        """Whether the object store is still the one that it was: it may have been removed and made anew, and with Redis
+        its id tells where everything is. Only reads. Raises `Corrupt`, `Unavailable`.
+        """
+        found = known_id(objects)
+        known, self._store_id = self._store_id, found
+        value = self.value
+        if known not in (None, found) and value is not None:
+            self.lost(value)
 
     def lost(self, known: str) -> None:
         """The store said that it is not `known` any more: ask again, unless somebody has done so already."""

@@ -229,9 +229,7 @@ class GroupRuntime:
         if any(partition.phase is Phase.PAUSED for partition in state.partitions.values()):
             wait_s = min(wait_s, self._timing.handoff_look_s)
         retry_s = self._tries.next_s(pending(state), self._now_s())
-        if retry_s is not None:
-            wait_s = min(wait_s, max(self._timing.handoff_look_s, retry_s))
-        return max(0.0, wait_s)
+        return max(0.0, min(wait_s, max(self._timing.handoff_look_s, retry_s)))
 
     def _forget(self, reason: str) -> None:
         """Keep nothing that was read: the next step adopts the group anew."""

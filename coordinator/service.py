@@ -321,6 +321,8 @@ class Service:
     def _look_at_heads(self, queue: str | None) -> None:
         error = ""
         try:
+            if queue is None and self._ownership.url.startswith("redis"):
+                self._life.look_at(self._store)
             names = [queue] if queue is not None else self._heads.queues()
             problems = [each for each in self._side_by_side(self._look_at, names) if each]
             # One that is damaged, say, is no reason to be out of order: its groups stay as they were last seen.

@@ -5,6 +5,7 @@ One checkpoint that is damaged, or that may not be written, is no reason for the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -55,10 +56,10 @@ class Tries:
             if (failing := self._failing.get(fence.partition)) is None or failing.due_s <= now_s
         ]
 
-    def next_s(self, fences: Iterable[Fence], now_s: float) -> float | None:
-        """Seconds until the first of them is due; None if there are none."""
+    def next_s(self, fences: Iterable[Fence], now_s: float) -> float:
+        """Seconds until the first of them is due; infinity if there are none."""
         due = (self._failing.get(fence.partition) for fence in fences)
-        return min((max(0.0, each.due_s - now_s) if each is not None else 0.0 for each in due), default=None)
+        return min((max(0.0, each.due_s - now_s) if each is not None else 0.0 for each in due), default=math.inf)
 
     def tried(
         self, fences: Collection[Fence], failed: Mapping[int, PartqError], stuck: Collection[int], now_s: float

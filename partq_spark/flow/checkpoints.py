@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from partq_spark.errors import Conflict, Corrupt, Fenced, Invalid, Unavailable
+from partq_spark.errors import Conflict, Corrupt, Fenced, Invalid, PartqError, Unavailable
 from partq_spark.flow.checkpoint import NUMBER, Checkpoint, decode, encode, removed
 from partq_spark.flow.effects import Effects, wall_time_us
 from partq_spark.flow.model import GroupKey, Owner
@@ -105,8 +105,18 @@ class CheckpointStore:
                 try:
                     found[partition] = decode(self.name_of(partition), partition, info.metadata, None, self._queue_id)
                 except Corrupt as problem:
-                    damaged[partition] = problem
+                    damaged[partition] = problem if info.metadata else self._why(partition, problem)
         return dict(sorted(found.items())), dict(sorted(damaged.items()))
+
+    def _why(self, partition: int, problem: Corrupt) -> Corrupt:
+        """What is wrong with one that a listing shows without metadata: perhaps that it may not be read."""
+        try:
+            self.read(partition)
+        except Invalid as error:
+            return Corrupt(f"checkpoint {self.name_of(partition)} cannot be read: {error}")
+        except PartqError:
+            pass  # as was found
+        return problem
 
     def read(self, partition: int) -> Checkpoint | None:
         """One checkpoint as it is now; None: there is none. Raises `Corrupt`, `Unavailable`."""

@@ -291,6 +291,8 @@ class LocalStore:
                     os.close(fd)
         except FileNotFoundError:
             return None  # deleted since the folder was read
+        except PermissionError:
+            status = os.stat(path)  # one that this user may not read hides no others; reading it says why not
         except OSError as error:
             if error.errno == errno.ELOOP:
                 return None  # a link that leads nowhere, as one to a file that is gone

@@ -13,8 +13,11 @@ import pytest
 
 from partq_spark.flow.model import GroupKey
 from partq_spark.flow.stores import open_ownership
+from partq_spark.flow.stores.identity import store_id
+from partq_spark.flow.stores.redis_rows import Place as Keys
 from partq_spark.log import admin
 from tests.coordinator.sidecars import WAIT_S, Place, Sidecar, eventually, living
+from tests.flow.stores.redis_servers import command
 from tests.support.servers import Azurite, RedisServer, free_port, running
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
@@ -47,7 +50,7 @@ def test_it_shares_partitions_and_ends_in_good_order(place: Place) -> None:
         code, took_s = sidecar.end()
         assert code == 0
         assert took_s < 2.0
-    assert open_ownership(place.ownership).read_lease(key) is None, "the lease was given up"
+    assert open_ownership(place.ownership, store=place.store).read_lease(key) is None, "the lease was given up"
     reasons = [line["reason"] for line in sidecar.lines("assign")]
     assert len(reasons) >= 4
     assert all(reasons)
@@ -93,7 +96,7 @@ def test_signals_reach_it_through_the_command_line(place: Place) -> None:
         assert sidecar.process is not None
         os.kill(sidecar.process.pid, signal.SIGINT)
         assert sidecar.wait() == 0
-    assert open_ownership(place.ownership).read_lease(key) is None
+    assert open_ownership(place.ownership, store=place.store).read_lease(key) is None
 
 
 def test_a_queue_that_is_deleted_and_made_again_begins_anew(place: Place) -> None:
@@ -111,10 +114,10 @@ def test_a_queue_that_is_deleted_and_made_again_begins_anew(place: Place) -> Non
         assert sidecar.end()[0] == 0
 
 
-def test_a_group_that_fails_leaves_the_others_alone(place: Place) -> None:
+def test_a_group_that_fails_leaves_the_others_alone(place: Place, redis: RedisServer) -> None:
     good, bad = place.group("good"), place.group("bad")
-    damaged = place.checkpoints(bad).name_of(0)
-    etag = place.store.swap(damaged, {"offset": "nonsense"}, expected=None)
+    damaged = Keys(store_id(place.store), bad).name("flows")
+    command(redis, "HSET", damaged, "of-nobody", "nonsense")
     with place.sidecar(PARTQ_COORDINATOR_RETRY_MOST_S="0.5") as sidecar:
         flow, hapless = place.flow(good, "a"), place.flow(bad, "b")
         eventually(lambda: place.shares(good) == {"a": 4}, "assignment", also=living(flow, hapless))
@@ -124,7 +127,7 @@ def test_a_group_that_fails_leaves_the_others_alone(place: Place) -> None:
         assert damaged in line["reason"]
         code, facts = sidecar.health()
         assert (code, facts["failing"], facts["groups"]) == (200, 1, 2)
-        place.store.remove(damaged, expected=etag)
+        command(redis, "HDEL", damaged, "of-nobody")
         eventually(lambda: bool(sidecar.lines("group_recovered")), "recovery", also=living(flow, hapless))
         assert len(sidecar.lines("group_failed")) == 1, "once, however often it was tried"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 
 from partq_spark.errors import Invalid
 from partq_spark.flow.model import GroupKey
@@ -27,7 +28,8 @@ def open_ownership(
     environ: Mapping[str, str] = os.environ,
 ) -> OwnershipStore:
     """The ownership store at `redis://host:port/db`, `rediss://host:port/db?ssl_ca_certs=/path/ca.pem`, or `store`,
-    which keeps it as objects in the given `store`.
+    which keeps it as objects in the given `store`, the one with the queues. In Redis its id tells its groups from those
+    of other stores; the first who uses Redis with a store gives it one.
 
     A flow names its `group`, and then waits only for news of that group's state; a coordinator does not. User and
     password of Redis come from PARTQ_REDIS_USERNAME and PARTQ_REDIS_PASSWORD in `environ`. Connecting takes at most
@@ -39,14 +41,16 @@ def open_ownership(
     """
     parsed = parse_ownership(url)
     if parsed is None:
-        if store is None:
-            raise Invalid("ownership 'store' is kept beside the queue, and no store was given: name one with --store")
         from partq_spark.flow.stores.objects import ObjectsOwnership
 
+        if store is None:
+            raise Invalid("ownership 'store' is kept beside the queue, and no store was given: name one with --store")
         return ObjectsOwnership(store)
     username, password = environ.get(USERNAME, ""), environ.get(PASSWORD, "")
     if username and not password:
         raise Invalid(f"ownership {parsed}: {USERNAME} is set and {PASSWORD} is not: set both, or none")
+    from partq_spark.flow.stores.identity import store_id
+
     try:
         from partq_spark.flow.stores.redis import RedisOwnership
         from partq_spark.flow.stores.redis_client import RedisClient
@@ -54,6 +58,8 @@ def open_ownership(
         raise Invalid(
             f"ownership {parsed} needs the package {error.name}: install it with `pip install partq[redis]`"
         ) from None
+    if store is None:
+        raise Invalid(f"ownership {parsed} tells stores apart, and no store was given: name one with --store")
     client = RedisClient(
         parsed,
         username=username,
@@ -61,4 +67,4 @@ def open_ownership(
         connect_timeout_s=connect_timeout_s,
         call_timeout_s=call_timeout_s,
     )
-    return RedisOwnership(client, group=group)
+    return RedisOwnership(client, store_id=partial(store_id, store), group=group)

@@ -7,7 +7,6 @@ what is stored, `redis_client` the connections. Nothing is tried again.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -23,12 +22,12 @@ from partq_spark.flow.stores.api import Beat, LeaseDocument, Pulse, Reincarnated
 from partq_spark.flow.stores.redis_client import Listener, RedisClient
 from partq_spark.flow.stores.redis_rows import (
     NOTE,
+    Place,
     Row,
     age_s,
     claim_text,
     delivery_rows,
-    key_name,
-    key_names,
+    group_of,
     pairs,
     parse_beat,
     parse_delivery,
@@ -37,7 +36,6 @@ from partq_spark.flow.stores.redis_rows import (
     parse_row,
     reading,
     rfc_3339,
-    shown,
 )
 from partq_spark.flow.stores.redis_scripts import Script
 from partq_spark.flow.stores.refusals import (
@@ -54,7 +52,6 @@ from partq_spark.objects.api import UNCHANGED, Unchanged
 _CLAIMS_AT_ONCE: Final = 1000
 """Redis does nothing else while a script runs; 1,000 claims take it about 2 ms."""
 
-_CHANNEL: Final = re.compile(r"partq:\{([^/{}]+)/([^/{}]+)/([^/{}]+)\}:\w+")
 _log = logging.getLogger("partq.flow")
 
 _READ_STATE: Final = Script(redis_scripts.READ_STATE)
@@ -80,21 +77,27 @@ _DROP_GROUP: Final = Script(redis_scripts.DROP_GROUP)
 
 
 class RedisOwnership:
-    """One user's view of a Redis; with `group`, a flow's of that group.
+    """One user's view of a Redis; with `group`, a flow's of that group. `store_id` finds out which object store this
+    is; it is asked when it is needed first, and with every question for the incarnation.
 
     `wait_news` may take one attempt to connect longer than it was allowed to, where the subscription was lost.
     """
 
     def __init__(
-        self, client: RedisClient, *, group: GroupKey | None = None, token: Callable[[], str] = new_token
+        self,
+        client: RedisClient,
+        *,
+        store_id: Callable[[], str],
+        group: GroupKey | None = None,
+        token: Callable[[], str] = new_token,
     ) -> None:
         self._client = client
+        self._find_store_id = store_id
+        self._store_id = ""
         self._token = token
         self._read: dict[GroupKey, dict[str, Row]] = {}  # as `read_flows` found it last, and what it meant
-        if group is None:
-            self._listener = Listener(client, "PSUBSCRIBE", "partq:*:news")
-        else:
-            self._listener = Listener(client, "SUBSCRIBE", key_name(group, "changed"))
+        self._group = group
+        self._listener: Listener | None = None
 
     def __repr__(self) -> str:
         return f"RedisOwnership({self.url!r})"
@@ -108,47 +111,59 @@ class RedisOwnership:
         return 0.1
 
     def incarnation(self) -> str:
-        return self._client.incarnation()
+        life = self._client.incarnation()
+        self._store_id = self._find_store_id()
+        return life
 
     def close(self) -> None:
         self._client.close()
-        self._listener.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def _at(self, key: GroupKey) -> Place:
+        """Where the group's keys are. Raises as `store_id`."""
+        return Place(self._known_store_id(), key)
+
+    def _known_store_id(self) -> str:
+        if not self._store_id:
+            self._store_id = self._find_store_id()
+        return self._store_id
 
     # ---- the state
 
     def read_state(self, key: GroupKey, *, known: str | None = None) -> StateDocument | Unchanged | None:
-        found = self._client.call(_READ_STATE, [key_name(key, "state")], known or "")
+        found = self._client.call(_READ_STATE, [self._at(key).name("state")], known or "")
         if found is None:
             return None
         if found == 1:
             return UNCHANGED
         token, body, written, now = found
-        with reading(key, "state"):
+        with reading(self._at(key), "state"):
             return StateDocument(token=token.decode(), body=body, age_s=age_s(written, now))
 
     def swap_state(self, key: GroupKey, body: bytes, *, token: str, expected: str | None) -> None:
-        keys = [key_name(key, "state")]
-        if not self._client.call(_SWAP_STATE, keys, expected or "", token, body, key_name(key, "changed")):
+        keys = [self._at(key).name("state")]
+        if not self._client.call(_SWAP_STATE, keys, expected or "", token, body, self._at(key).name("changed")):
             raise state_changed(key, expected)
 
     # ---- flow records
 
     def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
-        rows, beats, now = self._client.call(_READ_FLOWS, key_names(key, "beats", "flows"))
-        with reading(key, "beats"):
+        rows, beats, now = self._client.call(_READ_FLOWS, self._at(key).names("beats", "flows"))
+        with reading(self._at(key), "beats"):
             bound = {flow: parse_beat(flow, beat, int(now))[1] for flow, beat in pairs(beats)}
         known = self._read.get(key, {})
         read: dict[str, Row] = {}
         deliveries: dict[str, dict[int, Delivery]] = {}
         notes: dict[str, str] = {}
         flows: list[tuple[str, FlowRecord]] = []
-        with reading(key, "flows"):
+        with reading(self._at(key), "flows"):
             for name, text in pairs(rows):
                 if name.endswith(" "):
                     continue  # which partitions the flow has
                 one = known.get(name)
                 if one is None or one.text != text:
-                    one = parse_row(key, name, text)
+                    one = parse_row(self._at(key), name, text)
                 read[name] = one
                 _, flow, partition, value = one
                 if isinstance(value, FlowRecord):
@@ -168,34 +183,34 @@ class RedisOwnership:
         }
 
     def read_flow(self, key: GroupKey, flow: str) -> tuple[FlowRecord, Beat] | None:
-        found = self._client.call(_READ_FLOW, key_names(key, "beats", "flows"), flow)
+        found = self._client.call(_READ_FLOW, self._at(key).names("beats", "flows"), flow)
         if found is None:
             return None
         body, beat, now, note, *rest = found
-        with reading(key, "flows"):
+        with reading(self._at(key), "flows"):
             rows = zip(rest[::2], rest[1::2], strict=True)
             deliveries = {
                 int(partition): parse_delivery(f"{flow} {int(partition)}", value.decode()) for partition, value in rows
             }
-        with reading(key, "beats"):
+        with reading(self._at(key), "beats"):
             seen, bound = parse_beat(flow, beat.decode(), int(now)) if beat else (None, False)
-        with reading(key, "flows"):
-            record = parse_record(key, flow, body, bound=bound, deliveries=deliveries, note=note.decode())
+        with reading(self._at(key), "flows"):
+            record = parse_record(self._at(key), flow, body, bound=bound, deliveries=deliveries, note=note.decode())
         return record, seen or Beat(instance=record.instance, count=0, age_s=0.0)
 
     def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
-        rows, now = self._client.call(_READ_BEATS, key_names(key, "beats"))
-        with reading(key, "beats"):
+        rows, now = self._client.call(_READ_BEATS, self._at(key).names("beats"))
+        with reading(self._at(key), "beats"):
             return {flow: parse_beat(flow, beat, int(now))[0] for flow, beat in pairs(rows)}
 
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
         done = self._client.call(
             _BIND,
-            key_names(key, "beats", "flows", "version"),
+            self._at(key).names("beats", "flows", "version"),
             checked_flow(record.flow),
             checked_flow(record.instance),
             self._token(),
-            key_name(key, "news"),
+            self._at(key).name("news"),
             "" if replaces is None else replaces.instance,
             "" if replaces is None else replaces.count,
             encode_record(replace(record, deliveries={}, note="")),
@@ -205,15 +220,15 @@ class RedisOwnership:
             raise name_taken(key, record.flow)
 
     def beat(self, key: GroupKey, flow: str, instance: str) -> str | None:
-        token = self._client.call(_BEAT, key_names(key, "beats", "flows", "state"), flow, instance)
+        token = self._client.call(_BEAT, self._at(key).names("beats", "flows", "state"), flow, instance)
         if token == 0:
             raise not_bound(key, flow, instance)
-        return None if token is None else _token_in(key, token)
+        return None if token is None else _token_in(self._at(key), token)
 
     def deliver(
         self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery], *, state_token: str
     ) -> bool:
-        keys = key_names(key, "beats", "flows", "version", "state")
+        keys = self._at(key).names("beats", "flows", "version", "state")
         done = self._client.call(
             _DELIVER, keys, flow, instance, _sequence(), self._token(), state_token, *delivery_rows(flow, deliveries)
         )
@@ -221,7 +236,7 @@ class RedisOwnership:
         return bool(done == 2)
 
     def report(self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery]) -> None:
-        keys = key_names(key, "beats", "flows", "version")
+        keys = self._at(key).names("beats", "flows", "version")
         done = self._client.call(
             _REPORT,
             keys,
@@ -229,13 +244,13 @@ class RedisOwnership:
             instance,
             _sequence(),
             self._token(),
-            key_name(key, "news"),
+            self._at(key).name("news"),
             *delivery_rows(flow, deliveries),
         )
         self._check_done(done, key, flow, instance)
 
     def note(self, key: GroupKey, flow: str, instance: str, text: str) -> None:
-        keys = key_names(key, "beats", "flows", "version")
+        keys = self._at(key).names("beats", "flows", "version")
         done = self._client.call(
             _NOTE, keys, flow, instance, _sequence(), self._token(), f"{flow} {NOTE}", checked_note(text)
         )
@@ -251,56 +266,56 @@ class RedisOwnership:
             )
 
     def unbind(self, key: GroupKey, flow: str, instance: str) -> None:
-        keys = key_names(key, "beats", "flows", "version")
-        self._client.call(_UNBIND, keys, flow, instance, self._token(), key_name(key, "news"))
+        keys = self._at(key).names("beats", "flows", "version")
+        self._client.call(_UNBIND, keys, flow, instance, self._token(), self._at(key).name("news"))
 
     def forget_flow(self, key: GroupKey, flow: str, instance: str, *, state_token: str) -> bool:
-        keys = key_names(key, "beats", "flows", "version", "state")
+        keys = self._at(key).names("beats", "flows", "version", "state")
         return bool(self._client.call(_FORGET_FLOW, keys, flow, instance, self._token(), state_token))
 
     # ---- the lease
 
     def read_lease(self, key: GroupKey) -> LeaseDocument | None:
-        found = self._client.call(_READ_LEASE, [key_name(key, "leader")])
+        found = self._client.call(_READ_LEASE, [self._at(key).name("leader")])
         if found is None:
             return None
         body, renewed, now, token, beat = found
-        lease = decode_lease(body, shown(key, "leader"))
-        with reading(key, "leader"):
+        lease = decode_lease(body, self._at(key).shown("leader"))
+        with reading(self._at(key), "leader"):
             if (lease.token.encode(), b"%d" % lease.beat) != (token, beat):
                 raise ValueError("the scripts compare others than the lease has, and nobody could take it")
             return LeaseDocument(lease=lease, age_s=age_s(renewed, now))
 
     def take_lease(self, key: GroupKey, lease: Lease, *, expected: Lease | None) -> None:
         token, beat = ("", "") if expected is None else (expected.token, str(expected.beat))
-        keys = [key_name(key, "leader")]
+        keys = [self._at(key).name("leader")]
         if not self._client.call(_TAKE_LEASE, keys, token, beat, lease.token, lease.beat, encode_lease(lease)):
             raise lease_changed(key, "taking")
 
     def renew_lease(self, key: GroupKey, lease: Lease) -> Pulse:
-        keys = key_names(key, "leader", "state", "version", "beats")
+        keys = self._at(key).names("leader", "state", "version", "beats")
         found = self._client.call(_RENEW_LEASE, keys, lease.token, lease.beat, encode_lease(lease))
         if found == 0:
             raise lease_changed(key, "renewing")
         token, version, text, now = found
-        with reading(key, "beats"):
+        with reading(self._at(key), "beats"):
             lines = text.decode().split("\n") if text else []
             rows = zip(lines[::2], lines[1::2], strict=True)
             beats = {flow: parse_beat(flow, beat, int(now))[0] for flow, beat in rows}
         return Pulse(
-            state_token=None if token is None else _token_in(key, token),
+            state_token=None if token is None else _token_in(self._at(key), token),
             records_version="" if version is None else version.decode(errors="replace"),  # only compared
             beats=beats,
         )
 
     def release_lease(self, key: GroupKey, token: str) -> None:
-        self._client.call(_RELEASE_LEASE, [key_name(key, "leader")], token)
+        self._client.call(_RELEASE_LEASE, [self._at(key).name("leader")], token)
 
     # ---- who has what
 
     def list_ownership(self, key: GroupKey) -> Mapping[int, OwnershipRecord]:
-        rows = self._client.call(_LIST_OWNERSHIP, [key_name(key, "ownership")])
-        with reading(key, "ownership"):
+        rows = self._client.call(_LIST_OWNERSHIP, [self._at(key).name("ownership")])
+        with reading(self._at(key), "ownership"):
             records = [parse_ownership(key, partition, line) for partition, line in pairs(rows)]
         return {record.partition: record for record in sorted(records, key=lambda record: record.partition)}
 
@@ -321,7 +336,7 @@ class RedisOwnership:
                 (str(number), wanted[number].version, won.version, claim_text(won)) for number, won in some.items()
             )
             try:
-                time_ms, *won = self._client.call(_CLAIM_OWNERSHIP, [key_name(key, "ownership")], *chain(*rows))
+                time_ms, *won = self._client.call(_CLAIM_OWNERSHIP, [self._at(key).name("ownership")], *chain(*rows))
             except Reincarnated:
                 raise
             except Unavailable as error:
@@ -334,21 +349,32 @@ class RedisOwnership:
     # ---- news
 
     def announce(self, key: GroupKey) -> None:
-        self._client.call(_ANNOUNCE, [key_name(key, "state")], key_name(key, "news"), key_name(key, "changed"))
+        state, *channels = self._at(key).names("state", "news", "changed")
+        self._client.call(_ANNOUNCE, [state], *channels)
 
     def wait_news(self, timeout_s: float) -> frozenset[GroupKey] | None:
-        channels = self._listener.wait(timeout_s)
+        channels = self._listening().wait(timeout_s)
         if channels is None:
             return None
-        return frozenset(GroupKey(*match.groups()) for match in map(_CHANNEL.fullmatch, channels) if match)
+        found = (group_of(channel, self._known_store_id()) for channel in channels)
+        return frozenset(key for key in found if key is not None)
+
+    def _listening(self) -> Listener:
+        if self._listener is None:
+            if self._group is None:
+                # Of all stores: Redis compares a pattern with the user's rights letter by letter.
+                self._listener = Listener(self._client, "PSUBSCRIBE", "partq:*:news")
+            else:
+                self._listener = Listener(self._client, "SUBSCRIBE", self._at(self._group).name("changed"))
+        return self._listener
 
     def drop_group(self, key: GroupKey) -> None:
         self._read.pop(key, None)
-        self._client.call(_DROP_GROUP, key_names(key, "state", "flows", "beats", "version", "leader", "ownership"))
+        self._client.call(_DROP_GROUP, self._at(key).names("state", "flows", "beats", "version", "leader", "ownership"))
 
 
-def _token_in(key: GroupKey, token: bytes) -> str:
-    with reading(key, "state"):
+def _token_in(place: Place, token: bytes) -> str:
+    with reading(place, "state"):
         return token.decode()
 
 

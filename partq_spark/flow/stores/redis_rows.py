@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +19,8 @@ from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, Owner, Owners
 from partq_spark.flow.sealing import opened_text, sealed_text
 from partq_spark.flow.stores.api import Beat
 from partq_spark.flow.stores.refusals import checked_flow
+
+_CHANNEL: Final = re.compile(r"partq:\{([^/{}]+)/([^/{}]+)/([^/{}]+)/([^/{}]+)\}:\w+")
 
 NOTE: Final = "note"
 """In place of a partition: what the flow says to people."""
@@ -32,20 +35,30 @@ class Row(NamedTuple):
     value: FlowRecord | Delivery | str
 
 
-def key_name(key: GroupKey, name: str) -> str:
-    """A key, or a channel."""
-    return f"partq:{{{key}}}:{name}"
+class Place(NamedTuple):
+    """Where a group's keys are: several stores may share one Redis, and have groups of the same name."""
+
+    store_id: str
+    key: GroupKey
+
+    def name(self, name: str) -> str:
+        """A key, or a channel."""
+        return f"partq:{{{self.store_id}/{self.key}}}:{name}"
+
+    def names(self, *names: str) -> list[str]:
+        """Several keys."""
+        prefix = self.name("")
+        return [prefix + name for name in names]
+
+    def shown(self, name: str) -> str:
+        """A key in messages."""
+        return f"Redis key {self.name(name)}"
 
 
-def key_names(key: GroupKey, *names: str) -> list[str]:
-    """Several keys."""
-    prefix = key_name(key, "")
-    return [prefix + name for name in names]
-
-
-def shown(key: GroupKey, name: str) -> str:
-    """A key in messages."""
-    return f"Redis key {key_name(key, name)}"
+def group_of(channel: str, store_id: str) -> GroupKey | None:
+    """Whose news came over a channel; None if it is another store's group."""
+    match = _CHANNEL.fullmatch(channel)
+    return GroupKey(*match.groups()[1:]) if match is not None and match[1] == store_id else None
 
 
 def age_s(then: bytes, now: bytes) -> float:
@@ -54,13 +67,13 @@ def age_s(then: bytes, now: bytes) -> float:
 
 
 @contextmanager
-def reading(key: GroupKey, name: str) -> Iterator[None]:
+def reading(place: Place, name: str) -> Iterator[None]:
     """What cannot be taken apart was not put together by us."""
     try:
         yield
     except ValueError:
         raise Corrupt(
-            f"{shown(key, name)} holds what partq did not write, or is damaged: remove the key, flows bind anew"
+            f"{place.shown(name)} holds what partq did not write, or is damaged: remove the key, flows bind anew"
         ) from None
 
 
@@ -71,24 +84,24 @@ def parse_beat(flow: str, line: str, now_ms: int) -> tuple[Beat, bool]:
 
 
 def parse_record(
-    key: GroupKey, flow: str, body: bytes, *, bound: bool, deliveries: Mapping[int, Delivery], note: str
+    place: Place, flow: str, body: bytes, *, bound: bool, deliveries: Mapping[int, Delivery], note: str
 ) -> FlowRecord:
     """Whether the flow is bound is kept with its heartbeat; without one nobody is."""
-    return replace(_record(key, flow, body), bound=bound, deliveries=deliveries, note=note)
+    return replace(_record(place, flow, body), bound=bound, deliveries=deliveries, note=note)
 
 
-def parse_row(key: GroupKey, name: str, text: str) -> Row:
+def parse_row(place: Place, name: str, text: str) -> Row:
     """A field of `flows` that is not a list of partitions."""
     flow, space, partition = name.partition(" ")
     if partition == NOTE:
         return Row(text, flow, -1, text)
     if space:
         return Row(text, flow, int(partition), parse_delivery(name, text))
-    return Row(text, flow, -1, _record(key, flow, text.encode(errors="surrogatepass")))
+    return Row(text, flow, -1, _record(place, flow, text.encode(errors="surrogatepass")))
 
 
-def _record(key: GroupKey, flow: str, body: bytes) -> FlowRecord:
-    record = decode_record(body, shown(key, f"flows[{flow}]"))
+def _record(place: Place, flow: str, body: bytes) -> FlowRecord:
+    record = decode_record(body, place.shown(f"flows[{flow}]"))
     if record.flow != flow:
         raise ValueError(f"the record of {record.flow!r} lies at {flow!r}")
     return record

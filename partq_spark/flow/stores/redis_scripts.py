@@ -1,7 +1,8 @@
 """The scripts that run inside Redis, one for each verb, so that each call is one round trip and happens whole or not
 at all. Lua only, and what they have in common; `redis` calls them.
 
-Keys of a group, all with the prefix `partq:{namespace/queue/group}:` (the braces keep them on one cluster slot):
+Keys of a group, all with the prefix `partq:{store id/namespace/queue/group}:` (the braces keep them on one cluster
+slot):
 
 - `state`, a hash: `t` token, `b` body, `m` when it was written, in milliseconds by Redis' clock;
 - `flows`, a hash: a flow's name → its record without deliveries; name, space, partition → "epoch delivered

@@ -17,6 +17,7 @@ import pytest
 from partq_spark.flow.model import GroupKey
 from partq_spark.flow.stores import open_ownership
 from partq_spark.flow.stores.api import Beat, OwnershipStore
+from partq_spark.objects import open_store
 from tests.support.processes import Program
 from tests.support.servers import ROOT, RedisServer
 
@@ -65,7 +66,7 @@ def family(redis_server: RedisServer, tmp_path: Path) -> Iterator[Family]:
     }
     environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "PYTHON": sys.executable}
     script = Path(__file__).with_name("processes.py")
-    ownership = open_ownership(redis_server.url)
+    ownership = open_ownership(redis_server.url, store=open_store(f"file://{tmp_path}/store"))
     with Program.script(script, plan, name="flow", folder=tmp_path, environment=environment) as program:
         text = program.wait_until(lambda: re.search(r"bound (\d+)", program.text()), "a bound flow", 60)
         assert text is not None

@@ -16,6 +16,7 @@ from partq_spark.flow.stores.api import Beat, OwnershipStore
 from partq_spark.flow.stores.memory import MemoryServer
 from partq_spark.objects import ObjectStore, open_store
 from partq_spark.objects.azure_access import CONNECTION_STRING
+from tests.flow.stores.redis_servers import an_object_store
 from tests.support.servers import Azurite, RedisServer
 
 KEY = GroupKey("default", "orders", "billing")
@@ -67,7 +68,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         made = World(kind, server.open)
     elif kind == "redis":
         redis_server: RedisServer = request.getfixturevalue("redis_server")
-        made = World(kind, lambda group: open_ownership(redis_server.url, group=group))
+        beside = an_object_store()
+        made = World(kind, lambda group: open_ownership(redis_server.url, store=beside, group=group))
     else:
         if kind == "objects-azure":
             azurite: Azurite = request.getfixturevalue("azurite")

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import Final, Self
 
 from partq_spark.flow.model import GroupKey
 from partq_spark.flow.stores.redis import RedisOwnership
 from partq_spark.flow.stores.redis_client import RedisClient
 from partq_spark.flow.stores.urls import RedisUrl, parse_ownership
+from partq_spark.objects.memory import MemoryStore
 from tests.support.servers import RedisServer
+
+STORE_ID: Final = "0123456789abcdef"
+"""Of the object store that these tests do without."""
+
+
+def an_object_store() -> MemoryStore:
+    """Another store than all others."""
+    return MemoryStore(clock=time.monotonic, rng=random.Random())
 
 
 class SpecialRedis(RedisServer):
@@ -96,6 +106,7 @@ def open_redis(
     password: str = "",
     username: str = "",
     minimum_version: tuple[int, int] | None = None,
+    store_id: str = STORE_ID,
 ) -> RedisOwnership:
     """A store with short time-outs; `port` goes by a proxy."""
     url = parse_ownership(f"redis://127.0.0.1:{port or server.port}/0")
@@ -108,7 +119,7 @@ def open_redis(
         call_timeout_s=call_timeout_s,
         **({} if minimum_version is None else {"minimum_version": minimum_version}),
     )
-    return RedisOwnership(client, group=group)
+    return RedisOwnership(client, store_id=lambda: store_id, group=group)
 
 
 class Line:

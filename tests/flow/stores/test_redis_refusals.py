@@ -17,7 +17,7 @@ from partq_spark.flow.stores import open_ownership
 from partq_spark.flow.stores.redis import RedisOwnership
 from partq_spark.flow.stores.redis_scripts import RIGHTS
 from tests.flow.stores.conftest import a_record, delivery
-from tests.flow.stores.redis_servers import SpecialRedis, command, open_redis
+from tests.flow.stores.redis_servers import STORE_ID, SpecialRedis, an_object_store, command, open_redis
 from tests.support.servers import RedisServer, free_port, running
 
 pytestmark = pytest.mark.redis
@@ -129,7 +129,7 @@ def test_user_and_password_come_from_the_environment(guarded: RedisServer) -> No
         {"PARTQ_REDIS_PASSWORD": SECRET},
         {"PARTQ_REDIS_USERNAME": "billing", "PARTQ_REDIS_PASSWORD": SECRET},
     ):
-        store = open_ownership(guarded.url, environ=environ)
+        store = open_ownership(guarded.url, store=an_object_store(), environ=environ)
         assert store.read_state(KEY) is None
         assert store.wait_news(5) is None
         assert store.incarnation()
@@ -155,7 +155,7 @@ def test_a_sentinel_keeps_no_data(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_database_that_is_not_there_is_named(redis_server: RedisServer) -> None:
-    store = open_ownership(f"redis://127.0.0.1:{redis_server.port}/99")
+    store = open_ownership(f"redis://127.0.0.1:{redis_server.port}/99", store=an_object_store())
     with pytest.raises(Invalid, match=r"/99: there is no such database"):
         store.read_state(KEY)
 
@@ -187,7 +187,7 @@ def test_what_is_not_redis_at_all_is_told(answer: bytes) -> None:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         port = listener.getsockname()[1]
-        store = open_ownership(f"redis://127.0.0.1:{port}/0", call_timeout_s=0.3)
+        store = open_ownership(f"redis://127.0.0.1:{port}/0", store=an_object_store(), call_timeout_s=0.3)
         with pytest.raises((Invalid, Unavailable), match=r"does not answer as Redis does|did not answer"):
             store.read_state(KEY)
         store.close()
@@ -240,7 +240,7 @@ def test_one_flow_is_read_without_the_others(redis_server: RedisServer) -> None:
 def test_a_key_of_another_type_is_corrupt(redis_server: RedisServer, key: str) -> None:
     group = GroupKey("default", "orders", f"foreign-{key}")
     store = open_redis(redis_server)
-    command(redis_server, "SET", f"partq:{{{group}}}:{key}", "x")
+    command(redis_server, "SET", f"partq:{{{STORE_ID}/{group}}}:{key}", "x")
     reads: dict[str, Callable[[], object]] = {
         "state": lambda: store.read_state(group),
         "flows": lambda: store.read_flows(group),
@@ -273,7 +273,7 @@ def test_a_value_of_another_make_is_corrupt_and_names_its_key(
     store = open_redis(redis_server)
     store.drop_group(group)
     store.bind(group, a_record(), replaces=None)
-    command(redis_server, "HSET", f"partq:{{{group}}}:{key}", field, value)
+    command(redis_server, "HSET", f"partq:{{{STORE_ID}/{group}}}:{key}", field, value)
     read = {"ownership": store.list_ownership, "leader": store.read_lease}.get(key, store.read_flows)
     with pytest.raises(Corrupt, match=f"foreign-values}}:{key}"):
         read(group)

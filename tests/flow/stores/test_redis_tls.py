@@ -23,6 +23,7 @@ from cryptography.x509.oid import NameOID
 from partq_spark.errors import Invalid, PartqError, Unavailable
 from partq_spark.flow.stores import open_ownership
 from tests.flow.stores.conftest import KEY
+from tests.flow.stores.redis_servers import an_object_store
 from tests.support.servers import RedisServer, free_port, running
 
 pytestmark = pytest.mark.redis
@@ -114,7 +115,7 @@ def server(authority: Authority) -> Iterator[TlsRedis]:
 
 def refused(url: str) -> PartqError:
     """What is said."""
-    store = open_ownership(url, connect_timeout_s=1, call_timeout_s=1)
+    store = open_ownership(url, store=an_object_store(), connect_timeout_s=1, call_timeout_s=1)
     with pytest.raises((Invalid, Unavailable)) as caught:
         store.read_state(KEY)
     store.close()
@@ -122,8 +123,9 @@ def refused(url: str) -> PartqError:
 
 
 def test_a_server_whose_authority_is_named_is_trusted(server: TlsRedis, authority: Authority) -> None:
-    store = open_ownership(server.tls_url(ssl_ca_certs=authority.folder / "ca.pem"))
-    listening = open_ownership(server.tls_url(ssl_ca_certs=authority.folder / "ca.pem"), group=KEY)
+    url, objects = server.tls_url(ssl_ca_certs=authority.folder / "ca.pem"), an_object_store()
+    store = open_ownership(url, store=objects)
+    listening = open_ownership(url, store=objects, group=KEY)
     assert listening.wait_news(5) is None
     store.swap_state(KEY, b'{"x":"' + b"y" * 100_000 + b'"}', token="t1", expected=None)
     assert listening.wait_news(5) == frozenset({KEY})
@@ -141,7 +143,7 @@ def test_the_machines_own_authorities_count_too(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.folder / "ca.pem"))
     assert ssl.get_default_verify_paths().cafile == str(authority.folder / "ca.pem")
-    store = open_ownership(server.tls_url())
+    store = open_ownership(server.tls_url(), store=an_object_store())
     assert store.incarnation()
     store.close()
 
@@ -168,7 +170,8 @@ def test_a_server_may_ask_for_a_clients_certificate(authority: Authority) -> Non
         store = open_ownership(
             server.tls_url(
                 ssl_ca_certs=folder / "ca.pem", ssl_certfile=folder / "client.pem", ssl_keyfile=folder / "client.key"
-            )
+            ),
+            store=an_object_store(),
         )
         assert store.incarnation()
         store.close()

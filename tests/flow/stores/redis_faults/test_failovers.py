@@ -10,7 +10,7 @@ from partq_spark.flow.stores.api import Reincarnated
 from partq_spark.flow.stores.redis import RedisOwnership
 from tests.flow.stores.conftest import KEY, delivery
 from tests.flow.stores.redis_faults.conftest import ME, begin, token_of, verbs
-from tests.flow.stores.redis_servers import Pair
+from tests.flow.stores.redis_servers import Pair, open_redis
 from tests.support.servers import RedisServer, running
 
 pytestmark = pytest.mark.redis
@@ -45,7 +45,7 @@ def test_a_failover_and_a_quick_failback_are_noticed_by_every_call(pair: Pair, s
 
 
 def test_users_of_one_server_give_its_life_the_same_name(pair: Pair, store: RedisOwnership) -> None:
-    other = RedisOwnership(store._client)
+    other = open_redis(pair.server)
     begin(store)
     life = store.incarnation()
     assert other.incarnation() == life
@@ -56,8 +56,6 @@ def test_users_of_one_server_give_its_life_the_same_name(pair: Pair, store: Redi
 
 def test_a_replica_that_became_the_master_while_connected_is_another_life(pair: Pair) -> None:
     """An address that leads to the replica, which is promoted under an open connection."""
-    from tests.flow.stores.redis_servers import open_redis
-
     store = open_redis(pair.replica)
     assert store.read_state(KEY) is None
     pair.fail_over()

@@ -11,7 +11,7 @@ from partq_spark.errors import Unavailable
 from partq_spark.flow.stores import redis_client
 from partq_spark.flow.stores.redis import RedisOwnership
 from tests.flow.stores.conftest import KEY
-from tests.flow.stores.redis_servers import command, open_redis
+from tests.flow.stores.redis_servers import STORE_ID, command, open_redis
 from tests.support.servers import RedisServer
 
 pytestmark = pytest.mark.redis
@@ -69,6 +69,10 @@ def test_closing_ends_a_wait(server: RedisServer, store: RedisOwnership) -> None
 
 def test_channels_of_others_are_no_news(server: RedisServer, store: RedisOwnership) -> None:
     assert store.wait_news(5) is None
-    for channel in ("partq:news", "partq:{a}:news", "partq:{a/b/c/d}:news", "partq:{a/b/c:news", "partq:{\x7f}:news"):
+    for channel in (
+        *("partq:news", "partq:{a}:news", "partq:{a/b/c/d}:news", "partq:{a/b/c:news", "partq:{\x7f}:news"),
+        f"partq:{{{STORE_ID}/a/b/c/d}}:news",
+        f"partq:{{{STORE_ID[::-1]}/a/b/c}}:news",
+    ):
         command(server, "PUBLISH", channel, "x")
     assert store.wait_news(0.2) == frozenset()

@@ -10,7 +10,7 @@ from partq_spark.flow.stores.api import Reincarnated
 from partq_spark.flow.stores.redis import RedisOwnership
 from tests.flow.stores.conftest import KEY, a_record, delivery
 from tests.flow.stores.redis_faults.conftest import ME, begin, token_of, verbs
-from tests.flow.stores.redis_servers import command
+from tests.flow.stores.redis_servers import STORE_ID, command
 from tests.support.servers import RedisServer
 
 pytestmark = pytest.mark.redis
@@ -89,7 +89,7 @@ def test_everything_flushed_looks_like_a_group_that_never_was(server: RedisServe
 @pytest.mark.parametrize("lost", ["flows", "beats"])
 def test_a_flow_of_which_a_part_was_evicted_binds_anew(server: RedisServer, store: RedisOwnership, lost: str) -> None:
     begin(store)
-    command(server, "DEL", f"partq:{{{KEY}}}:{lost}")
+    command(server, "DEL", f"partq:{{{STORE_ID}/{KEY}}}:{lost}")
     with pytest.raises(Fenced):
         store.beat(KEY, "billing-1", ME)
     assert not any(record.bound for record in store.read_flows(KEY).values())

@@ -12,7 +12,7 @@ from partq_spark.flow.stores.api import StateDocument
 from partq_spark.flow.stores.redis import RedisOwnership
 from tests.flow.stores.conftest import KEY, together
 from tests.flow.stores.redis_faults.conftest import ME, begin, token_of, verbs
-from tests.flow.stores.redis_servers import command, open_redis
+from tests.flow.stores.redis_servers import an_object_store, command, open_redis
 from tests.support.servers import RedisServer
 
 pytestmark = pytest.mark.redis
@@ -55,7 +55,7 @@ def test_a_host_that_has_no_address_is_named(redis_server: RedisServer) -> None:
     from partq_spark.flow.stores import open_ownership
 
     with pytest.raises(Unavailable, match=r"redis://nowhere\.invalid:6379/0 cannot be reached"):
-        open_ownership("redis://nowhere.invalid:6379/0").read_state(KEY)
+        open_ownership("redis://nowhere.invalid:6379/0", store=an_object_store()).read_state(KEY)
 
 
 def test_more_threads_than_connections_wait_for_their_turn(server: RedisServer, store: RedisOwnership) -> None:
