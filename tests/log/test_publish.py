@@ -197,6 +197,7 @@ def test_a_swap_that_came_through_publishes_once_whatever_its_answer(
     hooked.after = once("swap", HEAD, crowd_then_lose)
     done = publish(queue, stage, segments, identity)
     assert (done.duplicate, done.rows, done.sequence) == (False, 2, 2)
+    assert len([name for kind, name in hooked.calls if kind == "read"]) <= 1, "of all chunks the one that has it"
     head = queue.refresh()
     entries = list(tree.walk(tree.view(head, everything(head)), queue.load_chunk))
     assert [entry.sequence for entry in entries if entry.segments == (segments[0].name,)] == [2]
