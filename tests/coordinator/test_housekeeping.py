@@ -18,10 +18,11 @@ from coordinator.settings import Settings, load_settings
 from partq_spark.errors import Corrupt, Unavailable
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.stores.memory import MemoryServer
-from partq_spark.log import admin
+from partq_spark.log import admin, tree
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects.memory import MemoryStore
 from tests.coordinator.sidecars import eventually
+from tests.log.queues import World, send, values
 
 S = 1_000_000
 RULES = Rules(collection_grace_s=86_400.0, compaction_min_age_s=300.0)
@@ -116,6 +117,25 @@ def test_the_facts_of_a_head() -> None:
     assert facts == QueueFacts(
         queue_id=queue.head.queue_id, sequence=1, retention_s=60.0, oldest_us=None, chunks_us=None
     )
+
+
+@pytest.mark.parametrize("publishes", [1, 8])
+def test_a_head_that_was_led_a_year_ahead_once_is_kept_house_for_as_others(
+    publishes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
+    world = World()
+    queue = world.create(1, config=QueueConfig(retention_s=3600.0))
+    world.clock.now_us += (year_us := 365 * 24 * 3600 * S)
+    for number in range(publishes):
+        send(queue, values(number))
+    world.clock.now_us -= year_us
+    for number in range(8):
+        send(queue, values(number))
+    facts = facts_of(queue.refresh())
+    now_us = world.clock.now_us + 2 * 3600 * S
+    found = due({"orders": facts}, {}, RULES, now_s=1000.0, now_us=now_us)
+    assert {task.work for task in found} == {Work.RETAIN, Work.COMPACT, Work.COLLECT}
 
 
 # --- doing ------------------------------------------------------------------------------------------------------------
