@@ -18,6 +18,8 @@ from partq_spark.log.model import Entry, Head, Slice, WriterRecord
 from partq_spark.log.queue import MOST_LOOKS, Backoff, Queue
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
 
+_TRANSACTION = "txnAppId:"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
@@ -39,7 +41,7 @@ class Identity:
     @classmethod
     def of_transaction(cls, app: str, version: int, owner: str | None) -> Identity:
         """A batch write with `txnAppId` and `txnVersion`, inside of the query `owner` if there is one."""
-        return cls(writer=f"txnAppId:{app}", batch=version, owner=owner)
+        return cls(writer=_TRANSACTION + app, batch=version, owner=owner)
 
     @classmethod
     def of_publish_id(cls, publish_id: str) -> Identity:
@@ -166,9 +168,9 @@ def _already(
     if earlier is None or identity is None:
         return None
     if identity.owner is not None and earlier.owner is not None and identity.owner != earlier.owner:
+        name = identity.writer.removeprefix(_TRANSACTION)
         raise Invalid(
-            f"writer {identity.writer!r} belongs to query {earlier.owner} (its last batch is {earlier.batch}); this "
-            f"is query "
+            f"writer {name!r} belongs to query {earlier.owner} (its last batch is {earlier.batch}); this is query "
             f"{identity.owner}, whose batches would be taken for repetitions and dropped: choose another txnAppId"
         )
     if earlier.batch < identity.batch:
