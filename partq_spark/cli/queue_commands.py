@@ -234,12 +234,12 @@ def describe(target: Target, name: str, count_bytes: bool, as_json: bool) -> Non
 @json_option
 @target_options
 def delete(target: Target, name: str, yes: bool, as_json: bool) -> None:
-    """Delete a queue and its messages for good.
+    """Delete a queue, its messages and how far its groups were, for good.
 
     Without --yes it only says what would be deleted. If a deletion was cut off, the same command finishes it.
     """
     from partq_spark.cli import queue_view
-    from partq_spark.log.admin import delete_queue, remove_remains
+    from partq_spark.operations.deleting import delete_queue, remove_remains
 
     with target.queue(name) as found:
         head = found.look()

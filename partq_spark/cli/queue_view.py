@@ -160,7 +160,13 @@ def quota_used(head: Head) -> float | None:
 def held_back(found: Sequence[HeldBack]) -> list[Json]:
     """What groups keep, as JSON."""
     return [
-        {"group": each.group, "partition": each.partition, "offset": each.offset, "messages": each.messages}
+        {
+            "group": each.group,
+            "partition": each.partition,
+            "offset": each.offset,
+            "messages": each.messages,
+            "for_ever": each.for_ever,
+        }
         for each in found
     ]
 
@@ -176,7 +182,8 @@ def held_back_words(found: Sequence[HeldBack]) -> str:
         text = f"group {group} needs {output.plural(sum(each.messages for each in mine), 'message')}"
         where = f"{most.messages:,} of them in partition {most.partition}, from offset {most.offset:,}"
         alone = f"in partition {most.partition}, from offset {most.offset:,}"
-        words.append(f"{text} ({where})" if len(mine) > 1 else f"{text} {alone}")
+        for_ever = ", for ever: checkpoints=none writes no acknowledgement down" if most.for_ever else ""
+        words.append((f"{text} ({where})" if len(mine) > 1 else f"{text} {alone}") + for_ever)
     return "; ".join(words)
 
 

@@ -101,6 +101,11 @@ def decode(name: str, partition: int, metadata: Mapping[str, str], etag: str | N
     )
 
 
+def queue_id_of(metadata: Mapping[str, str]) -> str | None:
+    """Which queue a checkpoint was written for, whatever else is in it; None: it does not say."""
+    return metadata.get("queue_id")
+
+
 def encode(checkpoint: Checkpoint) -> Mapping[str, str]:
     """Metadata as interface.md names it. What is not there has no key: a value may not be empty."""
     metadata = {

@@ -79,14 +79,7 @@ class Session:
         self._checkpointing = Checkpointing(
             checkpoints, self._hand, self._settings, self._effects, start_of=start_of, milestones=milestones
         )
-        self._acknowledger = Acknowledger(
-            ownership,
-            key,
-            flow,
-            self._hand,
-            self._checkpointing,
-            self._effects,
-        )
+        self._acknowledger = Acknowledger(ownership, key, flow, self._hand, self._checkpointing, self._effects)
 
     def __repr__(self) -> str:
         return f"Session({self._key}, {self._flow!r})"

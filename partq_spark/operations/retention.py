@@ -7,10 +7,11 @@ runs by itself here: the leading coordinator calls `retain`, or a person trims b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from partq_spark.flow.checkpoint import is_without_offset
 from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.model import GroupKey
 from partq_spark.log import clocks, housekeeping, tree
@@ -25,13 +26,14 @@ MAX_LOOKS: Final = 3
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldBack:
     """What a group keeps of one partition: it has acknowledged everything before `offset`, and `messages` behind that
-    would go without it.
+    would go without it. `for_ever`: its flows write no acknowledgement down (`checkpoints=none`).
     """
 
     group: str
     partition: int
     offset: int
     messages: int
+    for_ever: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,15 +53,21 @@ def acknowledged_by(queue: Queue, head: Head) -> Acknowledged:
     A partition without an offset of this very queue counts from the group's start; of one whose checkpoint cannot be
     read nothing is known. `head` must have been read before. Raises `Unavailable`.
     """
-    return {name: _positions(queue, head, name, group) for name, group in head.groups.items()}
+    return _read(queue, head)[0]
 
 
-def _positions(queue: Queue, head: Head, name: str, group: Group) -> GroupPositions:
-    key = GroupKey(queue.namespace, queue.name, name)
-    found, damaged = CheckpointStore(queue.store, key, head.queue_id).list_readable()
-    offsets = {partition: each.offset for partition, each in found.items() if each.offset is not None}
-    offsets |= {partition: held_back_by(group, None, partition) for partition in damaged}
-    return GroupPositions(since_sequence=group.since_sequence, rewinds=group.rewinds, offsets=offsets)
+def _read(queue: Queue, head: Head) -> tuple[Acknowledged, frozenset[tuple[str, int]]]:
+    """The same, and by group and partition where no acknowledgement is written down (`checkpoints=none`)."""
+    known: dict[str, GroupPositions] = {}
+    silent: set[tuple[str, int]] = set()
+    for name, group in head.groups.items():
+        key = GroupKey(queue.namespace, queue.name, name)
+        found, damaged = CheckpointStore(queue.store, key, head.queue_id).list_readable()
+        offsets = {partition: each.offset for partition, each in found.items() if each.offset is not None}
+        offsets |= {partition: held_back_by(group, None, partition) for partition in damaged}
+        known[name] = GroupPositions(since_sequence=group.since_sequence, rewinds=group.rewinds, offsets=offsets)
+        silent |= {(name, partition) for partition, each in found.items() if is_without_offset(each)}
+    return known, frozenset(silent)
 
 
 def retain(queue: Queue) -> Retained:
@@ -83,9 +91,9 @@ def trim(queue: Queue, before: Sequence[int]) -> Retained:
         before = tuple(at(tuple(before), p) for p in range(len(head.next)))  # a number may have come meanwhile
         if all(offset <= earliest for offset, earliest in zip(before, head.earliest, strict=True)):
             break  # nothing to ask checkpoints for
-        known = acknowledged_by(queue, head)
+        known, silent = _read(queue, head)
         head = housekeeping.trim(queue, before, known)
-        held = held_back(head, known, before)
+        held = held_back(head, known, before, silent)
         if all(is_known(name, group, known) for name, group in head.groups.items()):
             break
     gone = sum(head.earliest) - sum(first.earliest)
@@ -110,11 +118,16 @@ def _older_than_retention(queue: Queue) -> tuple[int, ...]:
 
 def holding_back(queue: Queue, head: Head) -> tuple[HeldBack, ...]:
     """What groups have not acknowledged of all that can be read, most messages first. Raises `Unavailable`."""
-    return held_back(head, acknowledged_by(queue, head), head.next)
+    known, silent = _read(queue, head)
+    return held_back(head, known, head.next, silent)
 
 
-def held_back(head: Head, known: Acknowledged, before: Sequence[int]) -> tuple[HeldBack, ...]:
-    """What of the messages below `before` is held back, and by which groups, most messages first."""
+def held_back(
+    head: Head, known: Acknowledged, before: Sequence[int], silent: Collection[tuple[str, int]] = ()
+) -> tuple[HeldBack, ...]:
+    """What of the messages below `before` is held back, and by which groups, most messages first; `silent`: by group
+    and partition where no acknowledgement is written down.
+    """
     asked = tuple(before)
     result: list[HeldBack] = []
     for name, group in sorted(head.groups.items()):
@@ -122,5 +135,13 @@ def held_back(head: Head, known: Acknowledged, before: Sequence[int]) -> tuple[H
             offset = held_back_by(group, known.get(name), partition)
             messages = min(at(asked, partition), head.next[partition]) - max(offset, earliest)
             if messages > 0:
-                result.append(HeldBack(group=name, partition=partition, offset=offset, messages=messages))
+                result.append(
+                    HeldBack(
+                        group=name,
+                        partition=partition,
+                        offset=offset,
+                        messages=messages,
+                        for_ever=(name, partition) in silent,
+                    )
+                )
     return tuple(sorted(result, key=lambda each: -each.messages))

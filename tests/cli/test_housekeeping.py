@@ -66,7 +66,7 @@ def test_what_a_group_needs_is_kept_and_said(filled: Partq) -> None:
     assert text.startswith("Trimmed 5 messages")
     assert "Held back: group billing needs 7 messages in partition 0, from offset 5." in text
     assert filled.json("queue", "trim", "orders", "--before-offsets", '{"0": 12}')["held_back"] == [
-        {"group": "billing", "partition": 0, "offset": 5, "messages": 7}
+        {"group": "billing", "partition": 0, "offset": 5, "messages": 7, "for_ever": False}
     ]
     assert "1 group (billing)" in filled.misuse("queue", "delete", "orders")
     assert filled.json("queue", "describe", "orders")["groups"] == [{"group": "billing", "start": [5]}]
@@ -100,7 +100,7 @@ def test_what_was_acknowledged_may_be_trimmed(filled: Partq) -> None:
     checkpoints.update_checkpoint(held, 14)
     done = filled.json("queue", "trim", "orders", "--before-offsets", '{"0": 20}')
     assert done["trimmed"] == 14
-    assert done["held_back"] == [{"group": "billing", "partition": 0, "offset": 14, "messages": 6}]
+    assert done["held_back"] == [{"group": "billing", "partition": 0, "offset": 14, "messages": 6, "for_ever": False}]
 
 
 # --- compact ----------------------------------------------------------------------------------------------------------

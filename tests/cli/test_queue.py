@@ -182,7 +182,7 @@ def test_describe_says_how_full_the_queue_is_and_what_holds_it_back(orders: Part
     stored = orders.json("queue", "describe", "orders")["bytes"]
     orders("queue", "alter", "orders", "--quota-bytes", 2 * stored, "--retention", 86400)
     shown = orders.json("queue", "describe", "orders")
-    assert shown["held_back"] == [{"group": "billing", "partition": 0, "offset": 12, "messages": 18}]
+    assert shown["held_back"] == [{"group": "billing", "partition": 0, "offset": 12, "messages": 18, "for_ever": False}]
     assert shown["quota_used"] == 0.5
     text = orders("queue", "describe", "orders").stdout
     assert re.search(r"^quota +.*, 50% used$", text, re.MULTILINE)

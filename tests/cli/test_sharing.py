@@ -241,3 +241,33 @@ def test_a_list_asks_an_ownership_for_its_own_groups_alone(group: Partq) -> None
     alone, shared = group.json("group", "list", "orders", "--ownership", "store")
     assert (alone["ownership"], alone["flows"]) == ("none", None)
     assert (shared["ownership"], shared["flows"]) == ("store", [])
+
+
+# --- what holds back, and what is left --------------------------------------------------------------------------------
+
+
+def test_a_group_without_acknowledgements_holds_back_for_ever_and_that_is_said(group: Partq) -> None:
+    store = open_store(group.url)
+    queue_id = Queue(store, "default", "orders").refresh().queue_id
+    CheckpointStore(store, KEY, queue_id).fence(0, to=Owner("b", "i2"), epoch=2, start=None, delivered=None)
+    checkpoints = CheckpointStore(store, KEY._replace(group="silent"), queue_id)
+    queue = Queue(store, "default", "orders")
+    queue.refresh()
+    admin.create_group(queue, "silent", [2], ownership="none")
+    checkpoints.fence(0, to=Owner("s", "i1"), epoch=1, start=None, delivered=None)
+    described = {each["group"]: each["for_ever"] for each in group.json("queue", "describe", "orders")["held_back"]}
+    assert described == {"billing": False, "silent": True}
+    said = " ".join(group("queue", "describe", "orders").stdout.split())
+    assert "group silent needs 7 messages in partition 0, from offset 2, for ever: checkpoints=none writes" in said
+    notes = " ".join(group.json("status", "orders", "--group", "silent")["notes"])
+    assert "the group holds back every message since its start" in notes
+    assert "holds back" not in " ".join(group.json("status", "orders", "--group", "billing")["notes"])
+
+
+def test_a_queue_is_deleted_with_what_its_groups_left(group: Partq) -> None:
+    group(*ALTER, "--ownership", "store")
+    beside(group)
+    deleted = group.json("queue", "delete", "orders", "--yes")
+    assert deleted["deleted"] is True
+    left = [path for path in (group.store / "default").rglob("*") if path.is_file() and path.name != ".lock"]
+    assert left == []
