@@ -215,15 +215,28 @@ def share(queue: Queue, left: Remains, ownership: str, former: OwnershipStore | 
     """Have the group shared by `ownership` from now on; its checkpoints stay. What `former` has of it is dropped.
 
     Nobody may live in the group (`require_no_flow`, `require_quiet`). Whoever does all the same ends when he looks at
-    the head, before he delivers. Raises `Conflict` if the group is not as it was looked at.
+    the head, before he delivers. Raises `Conflict` if the group is not as it was looked at, `Fenced` if somebody takes
+    a partition meanwhile.
     """
     if left.group is None:
         raise Invalid(f"group {left.key.group!r} of {queue} was removed: it is shared as its next first flow has it")
+    if ownership == "none":
+        _say_delivering(checkpoints_of(queue, left.key.group))
     change_ownership(queue, left.key.group, left.group, ownership)
     if former is not None:
         former.drop_group(left.key)
         with suppress(Unavailable):  # coordinators look by themselves, too
             former.announce(left.key._replace(group=HEAD))
+
+
+def _say_delivering(checkpoints: CheckpointStore) -> None:
+    """How far the last owners came stands in records that are about to be dropped, and which a query that has the group
+    to itself does not read: it marks what is there when it begins.
+    """
+    for partition in checkpoints.list_checkpoints():
+        found = checkpoints.read(partition)
+        if found is not None and found.owner is not None:
+            checkpoints.deliver(found)
 
 
 # --- listing ----------------------------------------------------------------------------------------------------------

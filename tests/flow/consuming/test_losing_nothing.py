@@ -6,8 +6,10 @@ import pytest
 
 from partq_spark.errors import Invalid
 from partq_spark.flow.claims import Position
+from partq_spark.operations import groups
 from tests.flow.consuming.test_by_hand import acknowledge, again, by_hand
 from tests.flow.consuming.world import Query, Row, World, begun, delivered, expected
+from tests.flow.session.world import KEY
 
 OWNERSHIPS = pytest.mark.parametrize("ownership", ["store", "none"])
 
@@ -307,3 +309,22 @@ def test_alone_a_clean_end_leaves_exact_marks(world: World) -> None:
     world.publish(5, 0)
     query.drain()
     assert [row.offset for row in query.rows if row.redelivered] == [10, 11, 12, 13, 14]
+
+
+@pytest.mark.conformance("HAN-03")
+def test_who_gets_a_shared_group_for_himself_marks_what_its_flows_may_have_had(world: World) -> None:
+    """Their records say how far they came, and go when the group is shared in another way."""
+    (query,) = begun(world, world.query("left"))
+    world.publish(1, 1)
+    query.trigger()
+    world.publish(3, 3)
+    query.consumer.next_end(query.at)
+    query.kill()
+    groups.share(world.queue, groups.remains(world.queue, KEY.group, None), "none", None)
+    alone = world.query("left", ownership="none")
+    alone.ends, alone.committed = query.ends, query.committed
+    alone.start().drain()
+    world.publish(1, 1)
+    alone.drain()
+    assert len(alone.rows) == 8
+    assert {row.offset for row in alone.rows if row.redelivered} == {1, 2, 3}
