@@ -14,9 +14,10 @@ from partq_spark.flow.stores import open_ownership
 from partq_spark.flow.stores.identity import NAME, known_id, store_id
 from partq_spark.objects import open_store
 from partq_spark.objects.api import Document
+from partq_spark.objects.azure_access import CONNECTION_STRING
 from tests.flow.stores.conftest import KEY, a_record, together
 from tests.flow.stores.redis_servers import an_object_store, command
-from tests.support.servers import RedisServer, running
+from tests.support.servers import Azurite, RedisServer, running
 
 
 def test_the_first_gives_the_store_an_id_and_everybody_finds_it() -> None:
@@ -99,3 +100,13 @@ def test_keys_begin_as_the_interface_says() -> None:
         store.swap_state(KEY, b"{}", token="t1", expected=None)
         assert f"partq:{{{store_id(objects)}/{KEY}}}:state" in command(server, "KEYS", "*")
         store.close()
+
+
+@pytest.mark.azurite
+def test_on_azure_it_is_a_small_blob(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONNECTION_STRING, azurite.connection_string)
+    url = azurite.fresh_url()
+    made = store_id(open_store(url, retry_timeout_s=0))
+    assert store_id(open_store(url, retry_timeout_s=0)) == made
+    assert [info.name for info in open_store(url).list("")] == [NAME]
+    assert list(open_store(url).list_folders("")) == []
