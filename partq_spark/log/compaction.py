@@ -286,7 +286,7 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _read(queue: Queue, source: _Source, schema: pa.Schema) -> pa.RecordBatch:
     entry, piece = source
     name = queue.segment_folder + entry.segments[piece.segment]
-    batch = read_slice(queue.store, name, piece, entry.headers, entry.times)
+    batch = read_slice(queue.store, name, piece, entry.headers, entry.times, thoroughly=True)
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     if not entry.times:
         times = pa.py_buffer(struct.pack("=q", entry.time_us) * batch.num_rows)  # pa.scalar would import pandas

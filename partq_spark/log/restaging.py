@@ -102,7 +102,7 @@ def restaged(queue: Queue, task: Staged, present: Stage, *, seed: str, compressi
             # Offsets come with the publish; read here is where the bytes lie.
             where = Slice(piece.partition, 0, piece.start, piece.length, 0, piece.rows, piece.xxh3)
             try:
-                stager.add(read_slice(queue.store, name, where, segment.headers))
+                stager.add(read_slice(queue.store, name, where, segment.headers, thoroughly=True))
             except ObjectMissing:
                 check_floor(old, queue.require(old.queue_id))
                 raise

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from partq_spark.errors import Corrupt, Invalid
-from partq_spark.log import names
+from partq_spark.log import names, soundness
 from partq_spark.log.model import MAX_KEY_BYTES, Slice
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
@@ -339,10 +339,13 @@ class _HashingFile:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_slice(store: ObjectStore, name: str, piece: Slice, headers: bool, times: bool = False) -> pa.RecordBatch:
+def read_slice(
+    store: ObjectStore, name: str, piece: Slice, headers: bool, times: bool = False, *, thoroughly: bool = False
+) -> pa.RecordBatch:
     """The messages of one slice of the segment object `name`.
 
-    Raises `ObjectMissing` if the segment is gone, `Corrupt` if the bytes are not those that were published.
+    Raises `ObjectMissing` if the segment is gone, `Corrupt` if the bytes are not those that were published, or no Arrow
+    that partq could have written; `thoroughly` as in `soundness.check`.
     """
     data = store.read(name, start=piece.start, length=piece.length)
     found = xxhash.xxh3_64_hexdigest(data)
@@ -352,9 +355,20 @@ def read_slice(store: ObjectStore, name: str, piece: Slice, headers: bool, times
             f"{piece.partition}, offsets {piece.offset} to {piece.end}): checksum {found}, published with "
             f"{piece.xxh3}; restore the object from a backup"
         )
-    batch = pa.ipc.read_record_batch(pa.py_buffer(data), segment_schema(headers, times))
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(data), segment_schema(headers, times))
+        soundness.check(batch, thoroughly=thoroughly)
+    except (pa.ArrowException, OSError, EOFError, MemoryError) as error:
+        raise Corrupt(
+            f"segment {name} has the right checksum in bytes {piece.start} to {piece.start + piece.length} (partition "
+            f"{piece.partition}, offsets {piece.offset} to {piece.end}), but no Arrow that partq wrote ({error}): "
+            "restore the object from a backup"
+        ) from None
     if batch.num_rows != piece.rows:
-        raise Corrupt(f"segment {name} has {batch.num_rows} messages at byte {piece.start}, the log says {piece.rows}")
+        raise Corrupt(
+            f"segment {name} has {batch.num_rows} messages at byte {piece.start}, the log says {piece.rows}: restore "
+            "the object from a backup"
+        )
     return batch
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partq_spark.errors import Corrupt, Invalid, ObjectMissing
-from partq_spark.log import names, segment
+from partq_spark.log import names, segment, soundness
 from partq_spark.log.model import Slice
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.segment import COMPRESSIONS, Stager, read_slice, segment_schema
@@ -20,6 +23,7 @@ from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.local import LocalStore
 from tests.log.queues import Hooked, Row, World, batch_of, empty_head, stage_of
+from tests.support.texts import BAD, headers_of, texts
 
 SEED = "writer/1/0"
 
@@ -326,3 +330,25 @@ def test_a_slice_with_another_number_of_messages_is_noticed(world: World) -> Non
     made = some(put(world.store, [batch_of([("key", b"value")] * 50)]))
     with pytest.raises(Corrupt, match=r"has 50 messages at byte .* the log says 49"):
         read_slice(world.store, path_of(made), first_slice(made)._replace(rows=49), False)
+
+
+@pytest.mark.parametrize(("rows", "tries"), [(40, 3000), (2000, 300)])
+def test_what_is_malformed_under_a_right_checksum_is_corrupt_and_nothing_else(rows: int, tries: int) -> None:
+    """In a process of its own, which it may not end: neither by a signal, nor by an error of Arrow's."""
+    command = [sys.executable, "-m", "tests.log.malformed", str(rows), "0", str(tries)]
+    done = subprocess.run(
+        command, check=False, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert set(found) <= {"read", "refused", "thoroughly read", "thoroughly refused"}
+    assert found["refused"] > tries / 4
+    assert found["thoroughly refused"] > found["refused"]
+
+
+def test_texts_that_are_none_are_no_damage() -> None:
+    """Keys of an old queue are read, and compacted, as they are."""
+    batch = pa.RecordBatch.from_arrays(
+        [texts(b"a", BAD), pa.array([b"1", b"2"]), headers_of(BAD, b"h")], schema=segment_schema(True)
+    )
+    soundness.check(batch, thoroughly=True)

@@ -1,0 +1,122 @@
+"""Slices of Arrow that nobody of ours wrote, with a right checksum: read, and used as a reader uses them. A process of
+its own, `python -m tests.log.malformed ROWS FIRST LAST`, because what this is about would end it by a signal.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import re
+import sys
+from collections import Counter
+from dataclasses import dataclass
+
+import pyarrow as pa
+import xxhash
+
+from partq_spark import columns
+from partq_spark.errors import Corrupt
+from partq_spark.log.model import Slice
+from partq_spark.log.reading import Piece
+from partq_spark.log.segment import HEADERS, TIMESTAMP, SegmentWriter, read_slice, segment_schema
+from partq_spark.objects.memory import MemoryStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Original:
+    """A slice as it should be."""
+
+    data: bytes
+    rows: int
+    headers: bool
+    times: bool
+
+
+def originals(count: int) -> list[Original]:
+    """Every form that a segment has, with so many rows."""
+    made = []
+    for compression in ("none", "lz4", "zstd"):
+        for headers in (False, True):
+            for times in (False, True):
+                store = MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
+                schema = segment_schema(headers, times)
+                with SegmentWriter(store, "a.arrow", schema, compression) as writer:
+                    piece = writer.write(0, rows(count, headers, times))
+                data = bytes(store.read("a.arrow", start=piece.start, length=piece.length))
+                made.append(Original(data=data, rows=count, headers=headers, times=times))
+    return made
+
+
+def rows(count: int, headers: bool, times: bool) -> pa.RecordBatch:
+    keys = [None if n % 7 == 3 else f"key-{n}" for n in range(count)]
+    arrays = [pa.array(keys, pa.string()), pa.array([b"value %d" % n * (n % 5) for n in range(count)], pa.binary())]
+    if headers:
+        lists = [None if n % 5 == 0 else [{"key": "h", "value": b"x" * (n % 50)}] * (n % 3) for n in range(count)]
+        arrays.append(pa.array(lists, HEADERS))
+    if times:
+        arrays.append(pa.array(range(count), TIMESTAMP))
+    return pa.RecordBatch.from_arrays(arrays, schema=segment_schema(headers, times))
+
+
+def damaged(original: Original, rng: random.Random) -> bytes:
+    """One to four bytes or words replaced, or a part repeated elsewhere."""
+    data = bytearray(original.data)
+    for _ in range(rng.randrange(1, 5)):
+        at = rng.randrange(len(data))
+        match rng.randrange(4):
+            case 0:
+                data[at] ^= 1 << rng.randrange(8)
+            case 1:
+                data[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
+            case 2:
+                at -= at % 4
+                word = rng.choice((0, 1, -1, 2**31 - 1, -(2**31), 2**24, rng.randrange(2**31), len(data)))
+                data[at : at + 4] = word.to_bytes(4, "little", signed=True)
+            case _:
+                size = rng.randrange(1, 33)
+                data[at : at + size] = data[(start := rng.randrange(len(data))) : start + size].ljust(size, b"\0")
+    return bytes(data[: len(original.data)].ljust(len(original.data), b"\0"))
+
+
+def use(data: bytes, original: Original, *, thoroughly: bool) -> str:
+    """Read it, and hand it on as the source does to Spark if it was checked `thoroughly`."""
+    store = MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
+    store.create("a.arrow", data)
+    piece = Slice(0, 0, 0, len(data), 0, original.rows, xxhash.xxh3_64_hexdigest(data))
+    try:
+        batch = read_slice(store, "a.arrow", piece, original.headers, original.times, thoroughly=thoroughly)
+    except Corrupt as problem:
+        return "refused" if re.search("segment a.arrow .* restore", str(problem)) else str(problem)
+    if not thoroughly:
+        return "read"
+    made = columns.batches(
+        [Piece(0, 0, 0, batch)], queue="orders", include_headers=original.headers, redelivered_below={}
+    )
+    for each in made:
+        with pa.ipc.new_stream(io.BytesIO(), each.schema) as stream:
+            stream.write_batch(each)
+        each.take(pa.array(range(each.num_rows)))
+        for name in ("key", "value"):
+            each.column(name).cast(pa.binary()).to_pylist()
+    return "read"
+
+
+def main(count: int, first: int, last: int) -> None:
+    """Damage with each seed of a range; what became of it is printed, and the seeds as they are begun."""
+    forms = originals(count)
+    for original in forms:
+        assert use(original.data, original, thoroughly=True) == "read"
+    found: Counter[str] = Counter()
+    for seed in range(first, last):
+        rng = random.Random(seed)
+        original = rng.choice(forms)
+        sys.stderr.write(f"{seed}\n")
+        data = damaged(original, rng)
+        found[use(data, original, thoroughly=False)] += 1
+        found["thoroughly " + use(data, original, thoroughly=True)] += 1
+    sys.stdout.write(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:4]))
