@@ -23,13 +23,13 @@ from partq_spark.consuming.available_now import Outlook, Target
 from partq_spark.consuming.enrolment import Enrolment, Join
 from partq_spark.consuming.flow_planning import Plan, Spans, Unacknowledged
 from partq_spark.consuming.looks import Announced, Quiet
-from partq_spark.consuming.missed import Missed
 from partq_spark.consuming.patience import Patience
 from partq_spark.consuming.replaying import is_claimed, repetition
 from partq_spark.errors import Invalid, Unavailable
 from partq_spark.flow.claims import Claim, View
 from partq_spark.flow.effects import Effects
 from partq_spark.flow.membership import Membership
+from partq_spark.flow.missed import Missed
 from partq_spark.flow.order import LOOK_S, Order
 from partq_spark.idle import Pace
 from partq_spark.log import tree
@@ -89,7 +89,7 @@ class Consumer:
         )
         self._target: Target | None = None  # of Trigger.AvailableNow
         self._last: Announced | None = None
-        self._missed = Missed(queue.store, lambda: f"{self._who.folder}missed/{self._who.flow}", self._effects)
+        self._missed = Missed(queue.store, self._who.key, lambda: self._who.flow, self._effects)
         self._reached: dict[int, int] = {}
         self._order = Order(self._group.name, look_s=queue.store.look_interval_s, now_s=self._effects.now_s)
         self.acknowledged = Acknowledged(queue, self._group, self._who, self._effects)
@@ -386,7 +386,8 @@ class Consumer:
                 if self._patience.try_for(partial(member.deliver, ends)):
                     if found.moved:
                         if not self._group.keep_offsets:
-                            self._patience.try_for(partial(self._missed.note, offsets.digest(end), found.moved))
+                            note = partial(self._missed.note, offsets.digest(end), found.moved, after.queue_id)
+                            self._patience.try_for(note)
                         without = f"without partitions {sorted(found.moved)}, which have moved on"
                         _log.warning("%s repeats a batch %s", self._name, without)
                     return Announced(raw=end, end=after, spans=found.held, instance=member.instance)

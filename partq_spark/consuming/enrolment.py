@@ -58,7 +58,7 @@ class Enrolment:
         self._effects = effects
         self._patience = patience
         self._checkpoints: CheckpointStore | None = None
-        self.folder = f"{queue.namespace}/{queue.name}/{group.name}/"  # of the group, in the store
+        self.key = GroupKey(queue.namespace, queue.name, group.name)
         self.flow = group.flow  # None until it is known
         self.member: Membership | None = None  # once the name is known
         self.view: View | None = None  # the last look
@@ -127,7 +127,7 @@ class Enrolment:
         found = head.groups.get(self._group.name)
         if found is not None and found.since_sequence == known.since:
             return
-        key = GroupKey(self._queue.namespace, self._queue.name, self._group.name)
+        key = self.key
         therefore = (
             f"flow {self.flow!r} ends" if found is None else f"was made again since, and flow {self.flow!r} ends"
         )

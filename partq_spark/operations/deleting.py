@@ -12,6 +12,7 @@ from contextlib import suppress
 from partq_spark.errors import Conflict, Invalid
 from partq_spark.flow.checkpoint import queue_id_of
 from partq_spark.flow.checkpoints import checkpoint_folder
+from partq_spark.flow.missed import missed_folder
 from partq_spark.flow.model import GroupKey
 from partq_spark.flow.stores import open_ownership
 from partq_spark.log import admin, names
@@ -42,9 +43,14 @@ def remove_remains(queue: Queue) -> int:
 
 
 def _remove_groups(queue: Queue) -> int:
-    """The checkpoints of groups of former queues, and, where there is no queue now, their ownership beside it."""
+    """The checkpoints of groups of former queues and what they missed, and, where there is no queue now, their
+    ownership beside it.
+    """
     # Listed before the head is read: a queue created in between has an id that is not in the list.
-    listed = [(key, list(queue.store.list(checkpoint_folder(key)))) for key in _groups(queue)]
+    listed = [
+        (key, [*queue.store.list(checkpoint_folder(key)), *queue.store.list(missed_folder(key))])
+        for key in _groups(queue)
+    ]
     head = queue.look()
     removed = 0
     for key, found in listed:

@@ -9,6 +9,8 @@ import pytest
 
 from partq_spark.errors import Invalid
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.flow.effects import Effects
+from partq_spark.flow.missed import Missed
 from partq_spark.flow.model import GroupKey, Owner
 from partq_spark.log import admin
 from partq_spark.log.queue import Queue
@@ -43,8 +45,9 @@ def test_a_deleted_queue_leaves_nothing_of_its_groups(store: MemoryStore) -> Non
     CheckpointStore(store, KEY._replace(group="audit"), queue.head.queue_id).fence(
         1, to=A, epoch=1, start=0, delivered=None
     )
-    assert len(names(store)) == 4
-    assert deleting.delete_queue(queue) == 4
+    Missed(store, KEY, lambda: "a", Effects()).note("digest", [0], queue.head.queue_id)
+    assert len(names(store)) == 5
+    assert deleting.delete_queue(queue) == 5
     assert names(store) == []
 
 

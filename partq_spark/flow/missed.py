@@ -13,6 +13,7 @@ from typing import Final
 
 from partq_spark.errors import Conflict, Corrupt, Unavailable
 from partq_spark.flow.effects import Effects
+from partq_spark.flow.model import GroupKey
 from partq_spark.flow.sealing import check_sealed, sealed
 from partq_spark.objects.api import Document, ObjectStore
 
@@ -21,18 +22,24 @@ _PAUSE_S: Final = 0.05
 _REPAIR: Final = "restore the blob, or delete it: then what it speaks of may be skipped"
 
 
-class Missed:
-    """Of one flow in one process. `name` gives the object's, which has the flow's name in it."""
+def missed_folder(key: GroupKey) -> str:
+    """Where a group's lie in the object store, ending in '/'."""
+    return f"{key.namespace}/{key.queue}/{key.group}/missed/"
 
-    def __init__(self, store: ObjectStore, name: Callable[[], str], effects: Effects) -> None:
+
+class Missed:
+    """Of one flow in one process. `flow` gives its name, when it is known."""
+
+    def __init__(self, store: ObjectStore, key: GroupKey, flow: Callable[[], str | None], effects: Effects) -> None:
         self._store = store
-        self._name_of = name
+        self._folder = missed_folder(key)
+        self._flow = flow
         self._effects = effects
         self._known: tuple[str, frozenset[int]] | None = None
 
     @property
     def _name(self) -> str:
-        return self._name_of()
+        return f"{self._folder}{self._flow()}"
 
     def of(self, digest: str) -> frozenset[int]:
         """The partitions that the batch up to the end with this digest did not read. Read once. Raises `Corrupt`,
@@ -43,9 +50,9 @@ class Missed:
             self._known = self._decoded(document) if isinstance(document, Document) else ("", frozenset())
         return self._known[1] if self._known[0] == digest else frozenset()
 
-    def note(self, digest: str, partitions: Collection[int]) -> None:
-        """The batch up to the end with this digest does not read these. Raises `Unavailable` if that could not be
-        written down: repeat it.
+    def note(self, digest: str, partitions: Collection[int], queue_id: str) -> None:
+        """The batch up to the end with this digest does not read these partitions of the queue. Raises `Unavailable` if
+        that could not be written down: repeat it.
         """
         for _ in range(MAX_TRIES):
             found = self._store.load(self._name)
@@ -54,7 +61,8 @@ class Missed:
             # A second look at the same batch may leave out more, never less.
             wanted = frozenset(partitions) | (known[1] if known[0] == digest else frozenset())
             if known != (digest, wanted):
-                content = sealed({"end": digest, "partitions": ",".join(map(str, sorted(wanted)))})
+                listed = ",".join(map(str, sorted(wanted)))
+                content = sealed({"end": digest, "partitions": listed, "queue_id": queue_id})
                 try:
                     self._store.swap(self._name, content, expected=document.etag if document is not None else None)
                 except (Conflict, Unavailable):
