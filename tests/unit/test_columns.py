@@ -80,6 +80,19 @@ def test_a_row_has_what_the_log_knows_of_it() -> None:
     assert first["offset"] == 40
 
 
+@pytest.mark.conformance("HAN-03")
+@pytest.mark.parametrize("below", [*range(38, 60), 1_000])
+def test_what_may_have_been_delivered_before_is_marked_to_the_message(below: int) -> None:
+    """Below the partition's own mark, wherever a piece begins, and not one message more or less."""
+    rows = [
+        row
+        for batch in made([piece(2, 40, 9), piece(3, 40, 1), piece(2, 49, 1), piece(2, 50, 8)], below={2: below, 4: 99})
+        for row in batch.to_pylist()
+    ]
+    assert [row["offset"] for row in rows if row["partition"] == 2] == list(range(40, 58))
+    assert [row["offset"] for row in rows if row["redelivered"]] == list(range(40, min(below, 58)))
+
+
 def test_headers_of_a_publish_without_any_are_null() -> None:
     (batch,) = made([piece(0, 0, 2), piece(0, 2, 1, headers=True)], headers=True)
     assert [row["headers"] for row in batch.to_pylist()] == [None, None, [{"key": "at", "value": b"2"}]]

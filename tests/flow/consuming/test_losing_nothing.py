@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from partq_spark.consuming.flow_planning import Spans
 from partq_spark.errors import Invalid
 from partq_spark.flow.claims import Position
+from partq_spark.log.model import Head
 from partq_spark.operations import groups
 from tests.flow.consuming.test_by_hand import acknowledge, again, by_hand
 from tests.flow.consuming.world import Query, Row, World, begun, delivered, expected
@@ -263,6 +265,31 @@ def test_a_pause_between_the_end_and_its_batch_waits_for_the_batch() -> None:
     first.run()
     world.until(lambda: delivered(first, second) == expected(world))
     assert {row.redelivered for row in [*first.rows, *second.rows]} == {False}
+
+
+@pytest.mark.conformance("HAN-05")
+def test_what_moved_on_while_its_batch_was_planned_is_not_read(world: World) -> None:
+    """The process stood still between its look at the group and its answer: the lease is the last thing looked at."""
+    first, second = world.query("left"), world.query("right")
+    begun(world, first)
+    world.publish(4, 4)
+    first.plan()
+
+    def plan(_: Head, spans: Spans) -> Spans:
+        if not second.batches:
+            first.freeze()
+            begun(world, second)
+            second.run()
+            world.until(lambda: len(second.rows) == 8)
+            first.thaw()
+        return spans
+
+    nothing: Spans = {}
+    assert first.consumer.batch(first.at, first.ends[-1], plan, nothing) == {}
+    first.committed += 1
+    first.run()
+    world.publish(1, 1)
+    world.until(lambda: delivered(first, second) == expected(world))
 
 
 # --- marks ------------------------------------------------------------------------------------------------------------
