@@ -136,14 +136,24 @@ def require_same_group(end: BatchEnd, group: str, flow: str | None) -> None:
         )
 
 
-def in_ack_mode(end: BatchEnd, flow: str, *, by_hand: bool) -> BatchEnd:
-    """`end` for a query that acknowledges `by_hand`, or by itself.
+def in_ack_mode(end: BatchEnd, flow: str, *, by_hand: bool, to_read: bool = False) -> BatchEnd:
+    """`end` for a query that acknowledges `by_hand`, or by itself. `to_read`: the batch up to it is asked for.
 
-    A query that acknowledged by itself may go on by hand. Raises `Invalid` for the other way: Spark's progress says
-    nothing of what the application has acknowledged, and would acknowledge all that it has in hand.
+    A query that acknowledged by itself may go on by hand, but for a batch that it did not finish: repeated by hand it
+    is empty, complete for Spark, and still an end that speaks for itself. Raises `Invalid` for that, and for the other
+    way: Spark's progress says nothing of what the application has acknowledged, and would acknowledge all that it has
+    in hand.
     """
     if by_hand:
-        return end if end.deliveries is not None else replace(end, deliveries=0)
+        if end.deliveries is not None:
+            return end
+        if to_read and any(span.start < span.to for span in end.spans.values()):
+            raise Invalid(
+                f"the Spark checkpoint has a batch that was not finished with ackMode=auto, flow {flow!r} has "
+                "ackMode=manual now: start it once with ackMode=auto, or use a new checkpoint location, which goes on "
+                "behind what is acknowledged"
+            )
+        return replace(end, deliveries=0)
     if end.deliveries is not None:
         raise Invalid(
             f"the Spark checkpoint was written with ackMode=manual, flow {flow!r} has ackMode=auto now, which would "

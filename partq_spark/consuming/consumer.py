@@ -181,7 +181,7 @@ class Consumer:
         and `Unavailable` if the doubt stays.
         """
         self._asked_s = self._effects.now_s()
-        after = self._who.checked(end)
+        after = self._who.checked(end, to_read=True)
         wanted = {p: span for p, span in after.spans.items() if span.start < span.to} if after is not None else {}
         if after is None or not wanted:
             return nothing

@@ -78,14 +78,16 @@ class Enrolment:
         )
         return offsets.encode(offsets.in_ack_mode(nothing, self.flow, by_hand=self._group.by_hand))
 
-    def checked(self, raw: dict[str, Any]) -> BatchEnd | None:
-        """An offset of this group, flow and `ackMode`; adopts the flow's name. Raises `Invalid`."""
+    def checked(self, raw: dict[str, Any], *, to_read: bool = False) -> BatchEnd | None:
+        """An offset of this group, flow and `ackMode`; adopts the flow's name. `to_read`: its batch is asked for.
+        Raises `Invalid`.
+        """
         end = offsets.decode(raw)
         if end is None:
             return None
         offsets.require_same_group(end, self._group.name, self._group.flow)
         self.flow = end.flow
-        return offsets.in_ack_mode(end, self.flow or "", by_hand=self._group.by_hand)
+        return offsets.in_ack_mode(end, self.flow or "", by_hand=self._group.by_hand, to_read=to_read)
 
     def fresh_head(self, known: BatchEnd, *, complete: bool = True) -> Head:
         """The head now. Raises `Invalid` if it is another queue's than that of `known`, or if the group of `known` was

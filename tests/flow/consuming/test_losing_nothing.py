@@ -163,6 +163,21 @@ def test_who_acknowledged_by_itself_may_go_on_by_hand(world: World) -> None:
     assert acknowledge(other, (0, 5), (1, 5)) == {0, 1}
 
 
+def test_a_batch_that_was_not_finished_is_not_repeated_by_hand(world: World) -> None:
+    """It would be empty, complete for Spark, and acknowledged by Spark's progress if the query went back to auto."""
+    (query,) = begun(world, world.query("left"))
+    world.publish(4, 4)
+    query.plan()
+    query.kill()
+    other = by_hand(world)
+    other.ends, other.committed = query.ends, query.committed
+    other.start()
+    with pytest.raises(Invalid, match=r"not finished with ackMode=auto.*start it once with ackMode=auto"):
+        other.trigger()
+    query.start().drain()
+    assert delivered(query) == expected(world)
+
+
 # --- checkpoints=none -------------------------------------------------------------------------------------------------
 
 
