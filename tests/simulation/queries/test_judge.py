@@ -1,0 +1,238 @@
+"""The judge of queries is itself judged: what is allowed passes, each thing that must never happen is told by its own
+words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.checker import Violation
+from tests.simulation.queries.judge import Group, Identity, Judge, Message, Planned, Row
+
+GROUP = "billing"
+
+
+def judge(*, messages: int = 10, keeps: bool = True, partitions: int = 1) -> Judge:
+    made = Judge()
+    made.groups[GROUP] = Group(GROUP, keeps)
+    made.publish(partitions, [partition for partition in range(partitions) for _ in range(messages)])
+    made.made(GROUP, [0] * partitions)
+    made.checkpoint(1, GROUP, 0, 1, "a", 0 if keeps else None)
+    return made
+
+
+def plan(
+    start: int,
+    end: int,
+    *,
+    at_us: int = 10,
+    batch: int = 1,
+    below: int = 0,
+    query: str = "q",
+    flow: str = "a",
+    epoch: int = 1,
+    partition: int = 0,
+    text: str | None = None,
+    alone: bool = False,
+) -> Planned:
+    rows = tuple(Row(partition, offset, offset < below, epoch) for offset in range(start, end))
+    return Planned(
+        identity=Identity(query, 0, batch, text if text is not None else f"{start}-{end}"),
+        group=GROUP,
+        flow=flow,
+        made_us=at_us - 2,
+        asked_us=at_us,
+        planned_us=at_us + 1,
+        rows=rows,
+        alone=alone,
+    )
+
+
+def delivered(judge: Judge, planned: Planned) -> None:
+    judge.planned(planned)
+    judge.read(planned)
+    judge.handled(planned, planned.rows)
+
+
+def completed(judge: Judge, planned: Planned) -> None:
+    delivered(judge, planned)
+    judge.completed(planned)
+
+
+def test_batches_one_after_the_other_are_all_right() -> None:
+    it = judge()
+    completed(it, plan(0, 4))
+    it.checkpoint(20, GROUP, 0, 1, "a", 4)
+    completed(it, plan(4, 10, at_us=30, batch=2))
+    assert "checkpoint" in it.backlog()
+    it.checkpoint(40, GROUP, 0, 1, "a", 10)
+    assert not it.backlog()
+    assert it.amount() == 0
+
+
+def test_a_message_that_nobody_completed_is_left() -> None:
+    it = judge()
+    completed(it, plan(0, 4))
+    delivered(it, plan(4, 10, at_us=30, batch=2))
+    assert "nobody is done with [4" in it.backlog()
+
+
+def test_the_same_batch_may_come_again_as_it_was() -> None:
+    it = judge()
+    delivered(it, plan(0, 4))
+    completed(it, plan(0, 4, at_us=50))
+
+
+def test_what_has_moved_on_may_be_left_out_of_a_batch_that_comes_again() -> None:
+    it = judge()
+    delivered(it, plan(0, 4, text="same"))
+    completed(it, plan(0, 0, at_us=50, text="same"))
+    assert "nobody is done with [0" in it.backlog()
+
+
+@pytest.mark.parametrize(
+    ("again", "words"),
+    [
+        (plan(0, 5, at_us=50, text="same"), "did not have at first"),
+        (plan(0, 4, at_us=50, text="same", below=2), "with another mark than at first"),
+    ],
+)
+def test_a_batch_that_comes_again_with_other_rows_or_marks(again: Planned, words: str) -> None:
+    it = judge()
+    delivered(it, plan(0, 4, text="same"))
+    with pytest.raises(Violation, match=words):
+        it.planned(again)
+
+
+def test_what_comes_in_another_batch_is_marked() -> None:
+    it = judge()
+    delivered(it, plan(0, 4))
+    delivered(it, plan(2, 6, at_us=50, batch=2, below=4))
+    with pytest.raises(Violation, match="is not marked in batch 3"):
+        delivered(it, plan(5, 8, at_us=80, batch=3))
+
+
+def test_of_two_owners_the_one_that_planned_later_marks() -> None:
+    it = judge()
+    stale = plan(0, 4)
+    it.planned(stale)
+    it.checkpoint(20, GROUP, 0, 2, "b", 0)
+    delivered(it, plan(0, 4, at_us=50, query="r", flow="b", epoch=2, below=4))
+    it.read(stale)  # its tasks were slow: it was planned before the move
+
+
+def test_two_owners_that_do_not_mark() -> None:
+    it = judge()
+    stale = plan(0, 4)
+    it.planned(stale)
+    it.checkpoint(20, GROUP, 0, 2, "b", 0)
+    delivered(it, plan(0, 4, at_us=50, query="r", flow="b", epoch=2))
+    with pytest.raises(Violation, match="is not marked in batch 1 of r/0"):
+        it.read(stale)
+
+
+def test_what_was_planned_and_never_read_was_not_delivered() -> None:
+    it = judge()
+    it.planned(plan(0, 4))
+    delivered(it, plan(0, 6, at_us=50, batch=2))
+
+
+def test_a_partition_that_has_moved_on_is_planned() -> None:
+    it = judge()
+    it.checkpoint(20, GROUP, 0, 2, "b", 0)
+    with pytest.raises(Violation, match="had it not"):
+        it.planned(plan(0, 4, at_us=50))
+    it.planned(plan(0, 4, at_us=20))  # while Spark was asking
+
+
+def test_who_has_a_group_alone_looks_when_the_batch_is_made() -> None:
+    it = judge()
+    it.checkpoint(49, GROUP, 0, 2, "b", 0)
+    it.planned(plan(0, 4, at_us=50, alone=True))
+    with pytest.raises(Violation, match="had it not"):
+        it.planned(plan(0, 4, at_us=60, batch=2, alone=True))
+
+
+def test_a_message_twice_in_one_plan_and_one_that_is_not_there() -> None:
+    it = judge()
+    once = plan(0, 2)
+    with pytest.raises(Violation, match="has a message twice"):
+        it.planned(replace(once, rows=(*once.rows, once.rows[0])))
+    with pytest.raises(Violation, match="what is not there"):
+        it.planned(plan(8, 11))
+
+
+def test_a_batch_skips() -> None:
+    it = judge()
+    completed(it, plan(0, 4))
+    with pytest.raises(Violation, match="nobody has handled 4"):
+        delivered(it, plan(5, 8, at_us=50, batch=2))
+
+
+def test_a_checkpoint_passes_what_nobody_is_done_with() -> None:
+    it = judge()
+    delivered(it, plan(0, 4))
+    with pytest.raises(Violation, match=r"nobody is done with \[0, 1, 2, 3\]"):
+        it.checkpoint(20, GROUP, 0, 1, "a", 4)
+
+
+def test_a_checkpoint_goes_back() -> None:
+    it = judge()
+    completed(it, plan(0, 4))
+    it.checkpoint(20, GROUP, 0, 1, "a", 4)
+    with pytest.raises(Violation, match="went back from 4 to 2"):
+        it.checkpoint(30, GROUP, 0, 1, "a", 2)
+
+
+def test_after_a_rewind_everything_comes_again_and_counts_only_then() -> None:
+    it = judge(messages=4)
+    late = plan(0, 4)
+    completed(it, late)
+    it.checkpoint(20, GROUP, 0, 1, "a", 4)
+    it.rewinding(30, GROUP, 0, 1)
+    it.checkpoint(30, GROUP, 0, 2, None, 1)
+    it.completed(late)
+    assert "nobody is done with [1, 2, 3]" in it.backlog()
+    it.checkpoint(40, GROUP, 0, 3, "a", 1)
+    completed(it, plan(1, 4, at_us=50, batch=2, epoch=3, below=4))
+    it.checkpoint(60, GROUP, 0, 3, "a", 4)
+    assert not it.backlog()
+
+
+def test_by_hand_only_the_application_s_word_counts_unless_it_was_refused() -> None:
+    it = judge(messages=4)
+    delivered(it, plan(0, 4))
+    said = {Message(0, offset): 10 for offset in range(4)}
+    it.refused(GROUP, it.acknowledging(GROUP, said))
+    with pytest.raises(Violation, match="passes"):
+        it.checkpoint(20, GROUP, 0, 1, "a", 4)
+    assert it.acknowledging(GROUP, said) == said.keys()
+    it.checkpoint(30, GROUP, 0, 1, "a", 4)
+    assert not it.backlog()
+
+
+def test_the_order_of_keys_across_a_change_of_the_partition_count() -> None:
+    it = Judge()
+    it.groups[GROUP] = Group(GROUP, keeps=True)
+    it.publish(1, [1])  # key 1 in partition 0
+    it.made(GROUP, [0])
+    it.publish(2, [1])  # and now in partition 1
+    it.checkpoint(1, GROUP, 0, 1, "a", 0)
+    it.checkpoint(1, GROUP, 1, 1, "a", 0)
+    later = plan(0, 1, partition=1)
+    it.planned(later)
+    it.read(later)
+    with pytest.raises(Violation, match="of its key"):
+        it.handled(later, later.rows)
+
+
+def test_a_group_that_was_removed_is_not_skipped_in_silence() -> None:
+    it = judge(messages=4)
+    completed(it, plan(0, 2))
+    it.removed(GROUP)
+    it.made(GROUP, [4])  # `latest`
+    assert "nobody is done with [2, 3]" in it.backlog()
+    it.begun_anew(GROUP)
+    assert not it.backlog()
