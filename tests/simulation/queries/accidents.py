@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from partq_spark.errors import PartqError
 from partq_spark.flow.stores.memory import Snapshot
 from partq_spark.operations import groups, rewinding
-from tests.simulation.queries.plan import GroupPlan, SourcePlan
+from tests.simulation.queries.plan import OWNERSHIP, GroupPlan, SourcePlan
 from tests.simulation.queries.spark import Execution
 from tests.simulation.queries.stores import key_of
 from tests.support.faulty import SECOND_US
@@ -115,10 +115,15 @@ class Accidents:
         self._run_otherwise(query, execution)
 
     def _forget_ownership(self, query: Query, execution: Execution) -> None:
-        options = query.plan.sources[0].options
-        if len(query.plan.sources) > 1 or options["ownership"] == "none":
+        """Its next run shares a group that is somebody's alone, or has one to itself that others share."""
+        source = query.plan.sources[0]
+        if len(query.plan.sources) > 1:
             return
-        query.otherwise = {"ownership": "none", "sessionTimeout": None, "maxPollInterval": None}
+        if source.options["ownership"] == "none":
+            self._world.start_coordinator(source.group, 0)
+            query.otherwise = {"ownership": OWNERSHIP}
+        else:
+            query.otherwise = {"ownership": "none", "sessionTimeout": None, "maxPollInterval": None}
         self._run_otherwise(query, execution)
 
     def _run_otherwise(self, query: Query, execution: Execution) -> None:

@@ -134,11 +134,12 @@ class OurCode:
         by_hand = [number for number in range(len(self.execution.readers)) if self._is_by_hand(number)]
         for number in by_hand:
             self._begin(number)
+        self.perhaps_replace(0.3)
         batch.look()
         while not self.weather.calm and self.rng.random() < self.plan.plans_again:
             self.counts["planned again"] += 1
             self._work(0.3)
-            self._perhaps_replace()
+            self.perhaps_replace()
             batch.look()
         if how == "planned":
             self._fail(how)
@@ -198,9 +199,10 @@ class OurCode:
         work_us = SECOND_US // 100 if self.weather.calm else self.plan.work_us
         self.execution.sleep_us(int(work_us * part * (0.5 + self.rng.random())))
 
-    def _perhaps_replace(self) -> None:
+    def perhaps_replace(self, part: float = 1.0) -> None:
+        """Its reader processes are others all of a sudden, and Spark does not notice."""
         for number in range(len(self.execution.readers)):
-            if self.rng.random() < self.plan.replaces:
+            if not self.weather.calm and self.rng.random() < self.plan.replaces * part:
                 self.counts["readers replaced"] += 1
                 self.history.note(f"{self.execution.now_us} {self.reader(number).name} is replaced")
                 self.execution.readers[number] = self.execution.new_reader(number)

@@ -67,6 +67,7 @@ class _Fence(NamedTuple):
     at_us: int
     epoch: int
     flow: str | None
+    rewound: bool = False  # its owner does not know it yet, and what he delivers meanwhile comes again, marked
 
 
 @dataclass(slots=True)
@@ -85,6 +86,7 @@ class Group:
 
     name: str
     keeps: bool
+    plain: bool = False  # nothing befalls its queries after which somebody may not know what was delivered
     start: dict[int, int] = field(default_factory=dict)
     fences: dict[int, list[_Fence]] = field(default_factory=lambda: defaultdict(list))
     offsets: dict[int, int] = field(default_factory=dict)  # of the checkpoints
@@ -135,7 +137,7 @@ class Judge:
         """
         group = self.groups[name]
         self.former.append(group)
-        self.groups[name] = Group(name, group.keeps)
+        self.groups[name] = Group(name, group.keeps, group.plain)
 
     def begun_anew(self, name: str) -> None:
         """Whoever runs the queries was told, and lets them begin anew."""
@@ -158,7 +160,8 @@ class Judge:
         group = self.groups[name]
         fences = group.fences[partition]
         if not fences or (fences[-1].epoch, fences[-1].flow) != (epoch, flow):
-            fences.append(_Fence(at_us, epoch, flow))
+            rewound = flow is None and (at_us, partition) in {(when, number) for when, number, _ in group.again}
+            fences.append(_Fence(at_us, epoch, flow, rewound))
         if offset is None:
             return
         known = group.offsets.get(partition, group.begins(partition))
@@ -191,16 +194,23 @@ class Judge:
                     f"{plan.identity} has {row.message} with another mark than at first: {row.redelivered}",
                 )
         if known is None:
+            self._unmarked(group, plan)
             group.batches[plan.identity] = {
                 row.message: _First(plan.asked_us, plan.planned_us, row.redelivered) for row in plan.rows
             }
+
+    def _unmarked(self, group: Group, plan: Planned) -> None:
+        """A mark says that somebody may have had the message."""
+        for row in plan.rows if group.plain else ():
+            had = any(row.message in batch for batch in group.batches.values())
+            demand(had or not row.redelivered, f"{plan.identity} marks {row.message}, which nobody had before")
 
     def _owned(self, group: Group, plan: Planned, row: Row) -> None:
         """HAN-05: the flow had the partition when the batch was planned; alone in its group, when it was made."""
         fences = group.fences[row.partition]
         since_us = plan.made_us if plan.alone else plan.asked_us
         for number, fence in enumerate(fences):
-            until_us = fences[number + 1].at_us if number + 1 < len(fences) else None
+            until_us = next((each.at_us for each in fences[number + 1 :] if not each.rewound), None)
             mine = fence.epoch == row.epoch and fence.flow == plan.flow
             if mine and fence.at_us <= plan.planned_us and (until_us is None or until_us >= since_us):
                 return

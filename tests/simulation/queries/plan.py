@@ -79,6 +79,14 @@ class Plan:
     rates: Rates
     skewed: bool
 
+    @property
+    def is_plain(self) -> bool:
+        """Nothing happens but starts, stops in good order, and batches that fail."""
+        rates = self.rates
+        quiet = not (rates.crash or rates.freeze or rates.answer_lost)
+        steady = all(query.replaces == 0 and query.logs_every == 1 for query in self.queries)
+        return quiet and steady and all(what in ("stop", "resize", "lose") for _, what, _ in self.accidents)
+
     @classmethod
     def draw(cls, seed: int) -> Plan:
         """Most of everything at random; the seed's number decides how the group is used."""

@@ -77,6 +77,9 @@ class Application(Protocol):
     def handle(self, batch: Batch) -> None:
         """One call of foreachBatch. Raises `QueryFailed`."""
 
+    def perhaps_replace(self, part: float) -> None:
+        """Whether reader processes are replaced now."""
+
 
 @dataclass(slots=True)
 class Execution:
@@ -129,6 +132,7 @@ class Execution:
         constructed = self._populate()
         while True:
             begun_us = self.now_us
+            self.application.perhaps_replace(0.1)
             if not constructed:
                 constructed = self._construct(limited=trigger != "once")
             if constructed:

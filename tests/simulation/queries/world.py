@@ -50,6 +50,7 @@ class Query:
     running: list[Execution] = field(default_factory=list)
     retired: bool = False  # another query has taken its place
     otherwise: Mapping[str, str | None] = field(default_factory=dict)  # options of its next run; None: left out
+    other_ack_mode: bool = False  # for good, because its Spark checkpoint asks for it
     orphaned: bool = False  # its group was removed
     held_until_us: int = 0  # somebody keeps it from running
     failures: int = 0  # since all is calm
@@ -64,6 +65,8 @@ class Query:
         """A load, with the options of the present run."""
         source = self.plan.sources[number]
         options = dict(source.options) if calm else {**source.options, **self.otherwise}
+        if self.other_ack_mode:
+            options["ackMode"] = "auto" if options["ackMode"] == "manual" else "manual"
         return SourcePlan(group=source.group, options={name: each for name, each in options.items() if each})
 
 
@@ -80,7 +83,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.weather = Weather(rates=plan.rates, counts=self.counts, note=self.history.note)
         for group in plan.groups:
-            self.judge.groups[group.name] = Group(group.name, group.keeps)
+            self.judge.groups[group.name] = Group(group.name, group.keeps, plain=plan.is_plain and not group.shared)
         self.store = TrueStore(self.scheduler, self._tokens, self.history, self.judge)
         config = QueueConfig(rebalance_delay_s=plan.rebalance_delay_s, max_handoff_time_s=plan.handoff_s)
         self.queue = TheQueue(self.store, self.scheduler, config, plan.partitions)
@@ -249,6 +252,8 @@ class World:
                 query.failures += 1
                 query.last_error = f"{type(error).__name__}: {error}"
                 demand(query.failures <= CALM_FAILURES, f"{query.plan.name} fails for ever:", query.last_error)
+            if isinstance(error, Invalid) and "ackMode" in str(error):
+                query.other_ack_mode = not query.other_ack_mode  # whoever runs it does what the error says
             if query.orphaned and isinstance(error, Invalid | Fenced):
                 self.counts["begun anew"] += 1
                 query.spark, query.orphaned = SparkCheckpoint(), False
