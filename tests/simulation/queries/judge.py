@@ -6,7 +6,7 @@ meaning. Raises `Violation` at the first thing that must never happen; its own t
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -77,6 +77,7 @@ class _First:
     asked_us: int
     planned_us: int
     redelivered: bool
+    epoch: int
     read: bool = False
 
 
@@ -93,7 +94,7 @@ class Group:
     batches: dict[Identity, dict[Message, _First]] = field(default_factory=dict)
     deliveries: dict[Message, dict[Identity, _First]] = field(default_factory=lambda: defaultdict(dict))
     reached: dict[int, int] = field(default_factory=dict)  # handled for the first time up to here
-    done: set[Message] = field(default_factory=set)  # in a completed batch, or by the application's word
+    done: Counter[Message] = field(default_factory=Counter)  # how often somebody said so: Spark, or the application
     again: list[tuple[int, int, int]] = field(default_factory=list)  # rewound: when, partition, to
 
     def begins(self, partition: int) -> int:
@@ -147,9 +148,11 @@ class Judge:
         """Somebody takes a partition back: what is dealt with from there on is to be dealt with again."""
         group = self.groups[name]
         group.again.append((at_us, partition, to))
+        group.reached.setdefault(partition, group.begins(partition))  # what lies before was somebody else's to handle
         group.start[partition] = min(to, group.begins(partition))
         group.offsets[partition] = min(to, group.offsets.get(partition, to))
-        group.done -= {each for each in group.done if each.partition == partition and each.offset >= to}
+        for message in [each for each in group.done if each.partition == partition and each.offset >= to]:
+            del group.done[message]
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -196,14 +199,19 @@ class Judge:
         if known is None:
             self._unmarked(group, plan)
             group.batches[plan.identity] = {
-                row.message: _First(plan.asked_us, plan.planned_us, row.redelivered) for row in plan.rows
+                row.message: _First(plan.asked_us, plan.planned_us, row.redelivered, row.epoch) for row in plan.rows
             }
 
     def _unmarked(self, group: Group, plan: Planned) -> None:
-        """A mark says that somebody may have had the message."""
-        for row in plan.rows if group.plain else ():
-            had = any(row.message in batch for batch in group.batches.values())
-            demand(had or not row.redelivered, f"{plan.identity} marks {row.message}, which nobody had before")
+        """Who goes on at the epoch at which he was, after nothing but stops, does not mark what nobody had."""
+        if not group.plain:
+            return
+        firsts = [(each, first) for batch in group.batches.values() for each, first in batch.items()]
+        had = {message for message, _ in firsts}
+        new = {(message.partition, first.epoch) for message, first in firsts if not first.redelivered}
+        for row in plan.rows:
+            unknown = row.message not in had and (row.partition, row.epoch) in new
+            demand(not (unknown and row.redelivered), f"{plan.identity} marks {row.message}, which nobody had before")
 
     def _owned(self, group: Group, plan: Planned, row: Row) -> None:
         """HAN-05: the flow had the partition when the batch was planned; alone in its group, when it was made."""
@@ -265,25 +273,28 @@ class Judge:
         self._done(self.groups[plan.group], {row.message: plan.asked_us for row in plan.rows})
 
     def acknowledging(self, name: str, messages: Mapping[Message, int]) -> frozenset[Message]:
-        """The application says that it is done with these, each with when its batch was planned; those that are new."""
+        """The application says that it is done with these, each with when its batch was planned; which ones count."""
         return self._done(self.groups[name], messages)
 
     def refused(self, name: str, messages: Collection[Message]) -> None:
         """It was told that this counts for nothing."""
-        self.groups[name].done.difference_update(messages)
+        done = self.groups[name].done
+        for message in messages:
+            done[message] -= 1
+            if done[message] <= 0:
+                del done[message]
 
     def _done(self, group: Group, messages: Mapping[Message, int]) -> frozenset[Message]:
-        new = {
+        counts = {
             message
             for message, at_us in messages.items()
-            if message not in group.done
-            and all(
+            if all(
                 at_us > rewound_us or message.partition != partition or message.offset < to
                 for rewound_us, partition, to in group.again
             )
         }
-        group.done |= new
-        return frozenset(new)
+        group.done.update(counts)
+        return frozenset(counts)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -298,12 +309,12 @@ class Judge:
     def backlog(self) -> str:
         """What is left to do; empty: nothing."""
         for group in self.groups.values():
-            done = group.done
+            done = set(group.done)
             for partition, end in enumerate(self.ends):
                 begin = group.begins(partition)
                 for former in self.former:
                     if former.name == group.name:
-                        done = done | former.done
+                        done |= former.done.keys()
                         begin = min(begin, former.begins(partition))
                 left = [each for each in range(begin, end) if Message(partition, each) not in done]
                 if left:

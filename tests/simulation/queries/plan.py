@@ -23,6 +23,11 @@ class GroupPlan:
     by_hand: bool
 
     @property
+    def is_simple(self) -> bool:
+        """Spark's checkpoint alone says what was delivered."""
+        return not self.shared and not self.by_hand
+
+    @property
     def options(self) -> dict[str, str]:
         """What every query of it is given."""
         options = {"queue": QUEUE, "group": self.name, "ownership": OWNERSHIP if self.shared else "none"}
@@ -138,7 +143,7 @@ def _query(rng: random.Random, number: int, groups: tuple[GroupPlan, ...], calm_
     loads = list(groups) if not number else [groups[0]]
     if groups[0].shared and len(loads) == 1 and rng.random() < 0.2:
         loads.append(groups[0])
-    sources = tuple(_source(rng, f"{name}-{load}", group) for load, group in enumerate(loads))
+    sources = tuple(_source(rng, f"{name}-{load}", group, alone=len(loads) == 1) for load, group in enumerate(loads))
     trigger = rng.choice(("processing", "processing", "processing", "processing", "available", "once"))
     return QueryPlan(
         name=name,
@@ -157,15 +162,16 @@ def _query(rng: random.Random, number: int, groups: tuple[GroupPlan, ...], calm_
     )
 
 
-def _source(rng: random.Random, flow: str, group: GroupPlan) -> SourcePlan:
+def _source(rng: random.Random, flow: str, group: GroupPlan, *, alone: bool) -> SourcePlan:
     options = group.options
     options |= {"startingOffsets": rng.choice(("earliest", "earliest", "earliest", "latest")), "retryTimeout": "20s"}
-    options["pollInterval"] = rng.choice(("500ms", "2s"))
+    # Several loads wait one after the other: maxPollInterval has to be longer than all of that.
+    options["pollInterval"] = rng.choice(("500ms", "2s")) if alone else "500ms"
     if group.keeps:
         options["checkpointInterval"] = rng.choice(("0s", "1s", "5s"))
     if group.shared:
         options["sessionTimeout"] = "5s"
-        if rng.random() < 0.2:
+        if rng.random() < (0.4 if group.by_hand else 0.2):
             options["maxPollInterval"] = "3s"
     if group.by_hand or rng.random() < 0.4:
         options["flow"] = flow

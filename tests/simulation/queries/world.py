@@ -83,7 +83,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.weather = Weather(rates=plan.rates, counts=self.counts, note=self.history.note)
         for group in plan.groups:
-            self.judge.groups[group.name] = Group(group.name, group.keeps, plain=plan.is_plain and not group.shared)
+            self.judge.groups[group.name] = Group(group.name, group.keeps, plain=plan.is_plain and group.is_simple)
         self.store = TrueStore(self.scheduler, self._tokens, self.history, self.judge)
         config = QueueConfig(rebalance_delay_s=plan.rebalance_delay_s, max_handoff_time_s=plan.handoff_s)
         self.queue = TheQueue(self.store, self.scheduler, config, plan.partitions)
@@ -252,6 +252,8 @@ class World:
                 query.failures += 1
                 query.last_error = f"{type(error).__name__}: {error}"
                 demand(query.failures <= CALM_FAILURES, f"{query.plan.name} fails for ever:", query.last_error)
+            if isinstance(error, Invalid) and query.running:
+                query.running[-1].abandoned = False  # refused because the former run lives: then that one is kept
             if isinstance(error, Invalid) and "ackMode" in str(error):
                 query.other_ack_mode = not query.other_ack_mode  # whoever runs it does what the error says
             if query.orphaned and isinstance(error, Invalid | Fenced):
