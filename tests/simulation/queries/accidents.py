@@ -34,6 +34,7 @@ class Accidents:
             "rewind": self._rewind,
             "resize": self._resize,
             "remove": self._remove,
+            "share": self._share,
             "lose": self._lose,
         }
         self._to_queries: Mapping[str, Callable[[Query, Execution], None]] = {
@@ -91,6 +92,9 @@ class Accidents:
         if query.retired:
             return
         query.retired = True
+        if query.orphaned:
+            for source in query.plan.sources:
+                world.judge.begun_anew(source.group)
         name = f"s{len(world.queries)}"
         sources = tuple(
             SourcePlan(
@@ -172,28 +176,63 @@ class Accidents:
 
     def _remove(self, plan: GroupPlan) -> None:
         """`partq group remove`, while its queries are down."""
-        world, queue = self._world, self._world.queue.queue
-        if plan.name not in queue.refresh().groups:
+        self._while_down(plan, self._queries_of(plan), self._removed)
+
+    def _share(self, plan: GroupPlan) -> None:
+        """`partq group alter --ownership`, while its queries are down."""
+        mine = self._queries_of(plan)
+        if all(len(query.plan.sources) == 1 for query in mine):
+            self._while_down(plan, mine, self._shared)
+
+    def _queries_of(self, plan: GroupPlan) -> list[Query]:
+        return [each for each in self._world.queries if any(source.group == plan.name for source in each.plan.sources)]
+
+    def _while_down(
+        self, plan: GroupPlan, queries: list[Query], then: Callable[[GroupPlan, list[Query]], None]
+    ) -> None:
+        world = self._world
+        if plan.name not in world.queue.head.groups:
             return
-        world.counts["remove"] += 1
-        mine = [each for each in world.queries if any(source.group == plan.name for source in each.plan.sources)]
         at_us = self._rng.randint(3 * SECOND_US, 6 * SECOND_US)
-        for query in mine:
+        for query in queries:
             query.held_until_us = world.scheduler.now_us + at_us + SECOND_US
             for execution in list(query.running):
                 world.scheduler.kill(execution.process)
-        world.scheduler.push(partial(self._removed, plan, mine), at_us)
+        world.scheduler.push(partial(then, plan, queries), at_us)
+
+    def _shared(self, plan: GroupPlan, queries: list[Query]) -> None:
+        """Alone, if its flows shared it, and the other way round: but one query goes with the change to `none`."""
+        world, queue = self._world, self._world.queue.queue
+        found = queue.refresh().groups.get(plan.name)
+        present = [query for query in queries if not query.retired]
+        if found is None or found.ownership not in ("none", "redis") or not present or any(q.running for q in queries):
+            return
+        world.counts["share"] += 1
+        was_shared = found.ownership == "redis"
+        former = world.server.open() if was_shared else None
+        groups.share(queue, groups.remains(queue, plan.name, former), "none" if was_shared else OWNERSHIP, former)
+        world.history.note(f"{world.scheduler.now_us} shared otherwise than by {found.ownership}: {plan.name}")
+        if not was_shared:
+            world.start_coordinator(plan.name, 0)
+        for query in queries:
+            query.otherwise = {}
+            query.retired = query.retired or (was_shared and query is not present[0])
+            query.plan = replace(query.plan, sources=tuple(map(_turned, query.plan.sources)))
 
     def _removed(self, plan: GroupPlan, queries: list[Query]) -> None:
         world, queue = self._world, self._world.queue.queue
-        if plan.name not in queue.refresh().groups:
+        found = queue.refresh().groups.get(plan.name)
+        if found is None:
             return
-        ownership = world.server.open() if plan.shared else None
+        world.counts["remove"] += 1
+        ownership = world.server.open() if found.ownership == "redis" else None
         left = groups.remains(queue, plan.name, ownership)
         groups.remove(queue, left, ownership)
         world.history.note(f"{world.scheduler.now_us} removed {key_of(plan.name)}")
         for query in queries:
             query.orphaned = bool(query.spark.offsets)
+        if not any(query.orphaned and not query.retired for query in queries):
+            world.judge.begun_anew(plan.name)  # nobody remembers where it was
 
     def _lose(self, plan: GroupPlan) -> None:
         """The ownership store forgets, or goes back in time."""
@@ -217,3 +256,15 @@ class Accidents:
         self._snapshots.append(self._world.server.snapshot())
         if not self._world.weather.calm:
             self._world.scheduler.push(self.remember, self._rng.randint(SECOND_US // 2, 5 * SECOND_US))
+
+
+def _turned(source: SourcePlan) -> SourcePlan:
+    """A load of a group that is shared in the other way."""
+    options = dict(source.options)
+    if options["ownership"] == "none":
+        options |= {"ownership": OWNERSHIP, "sessionTimeout": "5s"}
+    else:
+        options["ownership"] = "none"
+        for name in ("sessionTimeout", "maxPollInterval"):
+            options.pop(name, None)
+    return SourcePlan(group=source.group, options=options)

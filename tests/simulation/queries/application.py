@@ -29,6 +29,11 @@ from tests.support.faulty import SECOND_US
 WAY_US = 2000
 
 
+def _other(before: Held, held: Held) -> bool:
+    """It was somebody else's meanwhile, or comes again from its first message."""
+    return (before.epoch, before.round) != (held.epoch, held.round)
+
+
 @dataclass(slots=True)
 class Memory:
     """What the application knows of one source's messages: handled, and not acknowledged yet."""
@@ -131,6 +136,9 @@ class OurCode:
         how = self.rng.choice(("before", "planned", "half-way", "after")) if fails else ""
         if how == "before":
             self._fail(how)
+        if not self.weather.calm and self.rng.random() < self.plan.ignores:
+            self.counts["ignored"] += 1
+            return
         by_hand = [number for number in range(len(self.execution.readers)) if self._is_by_hand(number)]
         for number in by_hand:
             self._begin(number)
@@ -240,7 +248,7 @@ class OurCode:
         for partition in sorted({each.partition for each in memory.messages}):
             held = hand.partitions.get(partition)
             before = former.partitions.get(partition) if former is not None else None
-            if held is None or former is None or (before is not None and before.epoch != held.epoch):
+            if held is None or former is None or (before is not None and _other(before, held)):
                 memory.forget(partition)
         memory.process, memory.hand = hand.process, hand
 

@@ -56,6 +56,8 @@ class QueryPlan:
     fails: float
     plans_again: float
     replaces: float  # its reader processes before it plans again
+    freezes: float  # while it plans
+    ignores: float  # by hand: without a look at its rows
     listener: bool
     logs_every: int  # asyncProgressTracking: so many batches are written down at a time
     style: str  # how its application acknowledges by hand
@@ -154,6 +156,8 @@ def _query(rng: random.Random, number: int, groups: tuple[GroupPlan, ...], calm_
         fails=rng.choice((0.0, 0.1, 0.4)),
         plans_again=rng.choice((0.0, 0.3)),
         replaces=rng.choice((0.0, 0.0, 0.2)),
+        freezes=rng.choice((0.0, 0.0, 0.0, 0.1)),
+        ignores=rng.choice((0.0, 0.2)) if all(group.by_hand for group in loads) else 0.0,
         listener=rng.random() < 0.4,
         logs_every=rng.choice((1, 1, 1, 1, 1, 3)) if trigger == "processing" else 1,
         style=rng.choice(STYLES),
@@ -215,5 +219,5 @@ TO_QUERIES = (
     "ack mode",  # it starts again with the other ackMode
     "ownership",  # it starts again and has forgotten its ownership
 )
-TO_GROUPS = ("rewind", "resize", "resize", "remove", "lose")
+TO_GROUPS = ("rewind", "resize", "resize", "remove", "share", "lose")
 STYLES = ("batch", "late", "sequences", "never")

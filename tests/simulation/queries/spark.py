@@ -27,6 +27,7 @@ from tests.simulation.queries.judge import Identity, Judge, Planned, Row
 from tests.simulation.queries.plan import QueryPlan
 from tests.simulation.queries.reader import Interrupted, Reader
 from tests.simulation.scheduler import Process
+from tests.support.faulty import SECOND_US
 
 POLLING_US = 10_000  # Spark's pause after a trigger without a batch
 COMMIT_US = 60_000  # to write offset log or commit log
@@ -195,6 +196,14 @@ class Execution:
         self.committed = self.available
         self.batch += 1
 
+    def perhaps_freeze(self, reader: Reader) -> None:
+        """Somewhere in what is asked now."""
+        if not self.weather.calm and self.rng.random() < self.plan.freezes:
+            self.counts["frozen while it plans"] += 1
+            way_us, longest_us = self.weather.rates.way_us, self.weather.rates.freeze_us[1]
+            freeze = partial(reader.freeze, self.rng.randint(SECOND_US, longest_us))
+            self.process.scheduler.push(freeze, self.rng.randint(0, 6 * way_us))
+
     def judge_completed(self, planned: Planned) -> None:
         """Where Spark's word counts."""
         options = self.readers[planned.identity.source].options
@@ -230,6 +239,7 @@ class Batch:
         def question(consumer: Consumer) -> Sequence[Row]:
             return consumer.batch(start, json.loads(text), plan, ())
 
+        execution.perhaps_freeze(reader)
         rows = reader.ask(question)
         flow = json.loads(text).get("flow")
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -168,11 +168,11 @@ class GroupHead:
         return self._queue.head.next
 
     def facts(self) -> GroupFacts:
-        """Raises `Unavailable` as long as the group is not there."""
+        """Raises `Unavailable` as long as the group is not there, or is somebody's alone."""
         head = self._queue.head
         found = head.groups.get(self._group)
-        if found is None:
-            raise Unavailable("the group is not there yet")
+        if found is None or found.ownership == "none":
+            raise Unavailable("there is no such group to lead")
         return facts_of(head, found)
 
 

@@ -1,0 +1,117 @@
+"""Seeded simulations of the loop behind streaming queries: no seed loses, skips or repeats a message without a word, and
+no guard may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.__main__ import FAULTS, QUERIES, Total, simulate
+from tests.simulation.queries.guards import GUARDS, Guard, first_finding
+from tests.simulation.queries.plan import KINDS, MODES, TO_GROUPS, TO_QUERIES, Plan
+from tests.simulation.queries.spark import QueryFailed, SparkCheckpoint
+from tests.simulation.queries.world import run_seed
+from tests.support.histories import histories_of
+
+SEEDS = 300  # of each of four tests
+TWICE_SEEDS = 60
+CONTROL_SEEDS = range(1500)
+UNSEEN = ("outage", "flush", "empty", "rollback")  # not among these faults, or counted with accidents
+
+
+def told(total: Total) -> str:
+    return "\n".join(
+        f"seed {seed}: {error}; repeat it by: {QUERIES.repeat_line(seed)}" for seed, error in total.failures[:10]
+    )
+
+
+def test_a_few_worlds_are_all_right() -> None:
+    total = simulate(100_000, 2 * len(KINDS), queries=True)
+    assert not total.failures, told(total)
+    assert total.counts["batches"] > 0
+    assert total.counts["messages repeated"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.conformance("HAN-10", "CHK-04", "SEQ-01")
+@pytest.mark.parametrize("first", range(0, 4 * SEEDS, SEEDS))
+def test_no_seed_loses_or_repeats_in_silence(first: int, report: Callable[[str], None]) -> None:
+    total = simulate(first, SEEDS, queries=True)
+    report(f"queries: {total.text()}")
+    assert not total.failures, told(total)
+    happened = [
+        *(fault for fault in FAULTS if fault not in UNSEEN),
+        *(what for what in (*TO_QUERIES, *TO_GROUPS) if what != "lose"),
+        "acknowledged again",
+        "acknowledged late",
+        "acknowledgements refused",
+        "batches repeated",
+        "begun anew",
+        "frozen while it plans",
+        "handling fails",
+        "ignored",
+        "messages repeated",
+        "planned again",
+        "query refused",
+        "readers replaced",
+    ]
+    missing = [what for what in happened if not total.counts[what]]
+    assert not missing, f"no seed shows {missing}: the simulation has become weaker"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_each_seed_run_twice_gives_the_same_history() -> None:
+    total = simulate(10_000, TWICE_SEEDS, twice=True, queries=True)
+    assert not total.failures, told(total)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_the_history_does_not_depend_on_hashes() -> None:
+    seeds = tuple(range(20_000, 20_000 + 2 * len(KINDS)))
+    histories = histories_of(run_seed, seeds)
+    assert len(histories) == 1
+    assert len(set(histories.pop().split())) == len(seeds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
+def test_a_missing_guard_is_noticed(guard: Guard, report: Callable[[str], None]) -> None:
+    finding = first_finding(guard, CONTROL_SEEDS)
+    assert finding is not None, f"{len(CONTROL_SEEDS)} seeds did not notice that this guard was off: {guard.name}"
+    report(f"without {guard.name}: noticed by seed {finding.seed}: {finding.error[:80]}")
+
+
+def test_every_way_to_use_a_group_is_drawn() -> None:
+    plans = [Plan.draw(seed) for seed in range(400)]
+    assert {plan.kind for plan in plans} == set(KINDS)
+    modes = {(group.shared, group.keeps, group.by_hand) for group in MODES.values()}
+    # ackMode=manual has nothing to write acknowledgements into without checkpoints, and is refused.
+    assert modes == {(s, k, h) for s in (False, True) for k in (False, True) for h in (False, True) if k or not h}
+    queries = [query for plan in plans for query in plan.queries]
+    assert {query.trigger for query in queries} == {"processing", "available", "once"}
+    assert {len(query.sources) for query in queries} == {1, 2}
+    assert {len({source.group for source in query.sources}) for query in queries} == {1, 2}
+    assert {query.logs_every for query in queries} == {1, 3}
+    assert {what for plan in plans for _, what, _ in plan.accidents} == {*TO_QUERIES, *TO_GROUPS}
+    assert any("maxPollInterval" in source.options for query in queries for source in query.sources)
+
+
+def test_a_spark_checkpoint_is_written_once_and_restored_as_it_was() -> None:
+    spark = SparkCheckpoint()
+    spark.write_offsets(0, ("a",))
+    spark.write_commit(0)
+    spark.write_offsets(1, ("b",))
+    with pytest.raises(QueryFailed, match="offsets/1"):
+        spark.write_offsets(1, ("c",))
+    with pytest.raises(QueryFailed, match="commits/0"):
+        spark.write_commit(0)
+    spark.restore(2)
+    assert (spark.offsets, spark.commits) == ({0: ("a",)}, set())
+    spark.restore(5)
+    assert (spark.offsets, spark.commits) == ({}, set())
