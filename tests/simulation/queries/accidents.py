@@ -93,8 +93,7 @@ class Accidents:
             return
         query.retired = True
         if query.orphaned:
-            for source in query.plan.sources:
-                world.judge.begun_anew(source.group)
+            world.begun_anew(query)
         name = f"s{len(world.queries)}"
         sources = tuple(
             SourcePlan(

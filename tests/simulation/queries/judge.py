@@ -35,13 +35,16 @@ class Row(NamedTuple):
         return Message(self.partition, self.offset)
 
 
-class Identity(NamedTuple):
-    """What makes a batch of one source the same batch: the query, the batch's number, the text of its end."""
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What makes a batch of one source the same batch: the query, and the text of its end. Not its number: with
+    asyncProgressTracking Spark repeats under one number what it had under others.
+    """
 
     query: str
     source: int
-    batch: int
     end: str
+    batch: int = field(compare=False)
 
     def __str__(self) -> str:
         return f"batch {self.batch} of {self.query}/{self.source}"

@@ -244,7 +244,7 @@ class Batch:
         flow = json.loads(text).get("flow")
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         planned = Planned(
-            identity=Identity(execution.plan.name, number, execution.batch, digest),
+            identity=Identity(execution.plan.name, number, digest, execution.batch),
             group=reader.source.group,
             flow=str(flow),
             made_us=min(execution.made_us[number], asked_us),

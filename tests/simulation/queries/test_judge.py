@@ -39,7 +39,7 @@ def plan(
 ) -> Planned:
     rows = tuple(Row(partition, offset, offset < below, epoch) for offset in range(start, end))
     return Planned(
-        identity=Identity(query, 0, batch, text if text is not None else f"{start}-{end}"),
+        identity=Identity(query, 0, text if text is not None else f"{start}-{end}", batch),
         group=GROUP,
         flow=flow,
         made_us=at_us - 2,

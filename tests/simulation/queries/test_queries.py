@@ -1,5 +1,5 @@
-"""Seeded simulations of the loop behind streaming queries: no seed loses, skips or repeats a message without a word, and
-no guard may be missing.
+"""Seeded simulations of the loop behind streaming queries: no seed loses, skips or repeats a message without a word,
+and no guard may be missing.
 """
 
 from __future__ import annotations

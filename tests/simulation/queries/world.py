@@ -193,6 +193,8 @@ class World:
         if (wait_us := query.held_until_us - self.scheduler.now_us) > 0:
             self.scheduler.push(partial(self.start, query), wait_us)
             return
+        if query.orphaned and not query.spark.offsets:
+            self.begun_anew(query)
         query.runs += 1
         origin_s, rate = self._clock()
         process = self.scheduler.process(f"{query.plan.name}.{query.runs}", origin_s=origin_s, rate=rate)
@@ -258,12 +260,17 @@ class World:
                 query.other_ack_mode = not query.other_ack_mode  # whoever runs it does what the error says
             if query.orphaned and isinstance(error, Invalid | Fenced):
                 self.counts["begun anew"] += 1
-                query.spark, query.orphaned = SparkCheckpoint(), False
-                for source in query.plan.sources:
-                    self.judge.begun_anew(source.group)
+                query.spark = SparkCheckpoint()
+                self.begun_anew(query)
         query.otherwise = {}
         pause_us = SECOND_US if self.weather.calm else int(query.plan.pause_us * (0.5 + self.rng.random()))
         self.scheduler.push(partial(self.start, query), pause_us)
+
+    def begun_anew(self, query: Query) -> None:
+        """Nobody asks any more where it was."""
+        query.orphaned = False
+        for source in query.plan.sources:
+            self.judge.begun_anew(source.group)
 
     def interrupt(self, execution: Execution) -> None:
         """Spark's SIGTERM: it ends in good order, as soon as it notices."""
