@@ -199,6 +199,22 @@ class Accidents:
                 world.scheduler.kill(execution.process)
         world.scheduler.push(partial(then, plan, queries), at_us)
 
+    def share_as_told(self, query: Query) -> None:
+        """Somebody forgot the ownership when nobody had joined the group yet: all who have it right are refused, and
+        whoever runs them does what the error says, when no flow lives.
+        """
+        world, queue = self._world, self._world.queue.queue
+        head = queue.refresh()
+        for source in query.plan.sources:
+            found, wanted = head.groups.get(source.group), source.options["ownership"]
+            running = any(
+                each.group == source.group for other in world.queries if other.running for each in other.plan.sources
+            )
+            if found is not None and found.ownership not in (None, wanted.partition(":")[0]) and not running:
+                world.counts["shared as told"] += 1
+                former = world.server.open() if found.ownership == "redis" else None
+                groups.share(queue, groups.remains(queue, source.group, former), wanted, former)
+
     def _shared(self, plan: GroupPlan, queries: list[Query]) -> None:
         """Alone, if its flows shared it, and the other way round: but one query goes with the change to `none`."""
         world, queue = self._world, self._world.queue.queue

@@ -196,13 +196,15 @@ class Execution:
         self.committed = self.available
         self.batch += 1
 
-    def perhaps_freeze(self, reader: Reader) -> None:
-        """Somewhere in what is asked now."""
-        if not self.weather.calm and self.rng.random() < self.plan.freezes:
-            self.counts["frozen while it plans"] += 1
-            way_us, longest_us = self.weather.rates.way_us, self.weather.rates.freeze_us[1]
-            freeze = partial(reader.freeze, self.rng.randint(SECOND_US, longest_us))
-            self.process.scheduler.push(freeze, self.rng.randint(0, 6 * way_us))
+    def freezes(self) -> bool:
+        """Whether it freezes in what it is asked now."""
+        found = not self.weather.calm and self.rng.random() < self.plan.freezes
+        self.counts["frozen while it plans"] += found
+        return found
+
+    def freeze(self, reader: Reader) -> None:
+        """For long enough, now and then, to be taken for gone."""
+        reader.freeze(self.rng.randint(SECOND_US, self.weather.rates.freeze_us[1]))
 
     def judge_completed(self, planned: Planned) -> None:
         """Where Spark's word counts."""
@@ -233,13 +235,20 @@ class Batch:
         start, text = _decoded(execution.committed[number]), execution.available[number]
         asked_us = execution.now_us
 
+        freezes, in_plan = execution.freezes(), execution.rng.random() < 0.5
+
         def plan(_head: object, spans: Mapping[int, Span]) -> Sequence[Row]:
+            if freezes and in_plan:
+                execution.freeze(reader)
+                reader.sleep(0.001)
             return _rows(spans)
 
         def question(consumer: Consumer) -> Sequence[Row]:
             return consumer.batch(start, json.loads(text), plan, ())
 
-        execution.perhaps_freeze(reader)
+        if freezes and not in_plan:
+            way_us = execution.weather.rates.way_us
+            execution.process.scheduler.push(lambda: execution.freeze(reader), execution.rng.randint(0, 6 * way_us))
         rows = reader.ask(question)
         flow = json.loads(text).get("flow")
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -91,6 +91,7 @@ class World:
         self.server, self.board = ownership_server(self.scheduler, self._tokens)
         self.queries = [Query(query) for query in plan.queries]
         self.readers: dict[str, Reader] = {}
+        self.accidents = Accidents(self)
         self._made: set[str] = set()
 
     def _look_at_head(self) -> None:
@@ -254,6 +255,8 @@ class World:
                 query.failures += 1
                 query.last_error = f"{type(error).__name__}: {error}"
                 demand(query.failures <= CALM_FAILURES, f"{query.plan.name} fails for ever:", query.last_error)
+            if isinstance(error, Invalid) and "partq group alter" in str(error) and not query.otherwise:
+                self.accidents.share_as_told(query)
             if isinstance(error, Invalid) and query.running:
                 query.running[-1].abandoned = False  # refused because the former run lives: then that one is kept
             if isinstance(error, Invalid) and "ackMode" in str(error):
@@ -306,7 +309,7 @@ class World:
                 scheduler.push(partial(self.start_coordinator, group.name, number), self.rng.randrange(SECOND_US))
         for query in self.queries:
             scheduler.push(partial(self.start, query), query.plan.begins_us)
-        accidents = Accidents(self)
+        accidents = self.accidents
         if any(what == "lose" for _, what, _ in plan.accidents):
             accidents.remember()
         for at_us, what, number in plan.accidents:
