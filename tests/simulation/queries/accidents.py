@@ -131,9 +131,7 @@ class Accidents:
 
     def _run_otherwise(self, query: Query, execution: Execution) -> None:
         """Until somebody notices."""
-        otherwise = query.otherwise
         self._end(execution)
-        query.otherwise = otherwise
 
         def noticed() -> None:
             now = query.present

@@ -19,10 +19,10 @@ from partq_spark.consuming import flow_planning, replaying
 from partq_spark.consuming.by_hand import GivenOut
 from partq_spark.consuming.consumer import Consumer
 from partq_spark.consuming.enrolment import Enrolment
-from partq_spark.consuming.missed import Missed
 from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.flow.claims import Claim, View
 from partq_spark.flow.hand import Hand
+from partq_spark.flow.missed import Missed
 from partq_spark.flow.order import Order
 from partq_spark.flow.solo import SoloSession
 from partq_spark.log import groups
@@ -100,7 +100,7 @@ def _counts_no_deliveries() -> AbstractContextManager[object]:
     return patch.object(BatchEnd, "followed_by", followed_by)
 
 
-def _any_mode(end: BatchEnd, _: str, *, by_hand: bool) -> BatchEnd:
+def _any_mode(end: BatchEnd, _: str, *, by_hand: bool, **__: bool) -> BatchEnd:
     return replace(end, deliveries=(end.deliveries or 0) if by_hand else None)
 
 

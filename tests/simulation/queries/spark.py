@@ -99,6 +99,7 @@ class Execution:
     counts: Counter[str]
     stopping: bool = False
     abandoned: bool = False  # it froze, and was started elsewhere
+    otherwise: bool = False  # its options are not what they should be
     batch: int = 0
     committed: tuple[str, ...] = ()
     available: tuple[str, ...] = ()

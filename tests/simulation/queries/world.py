@@ -214,6 +214,7 @@ class World:
             self.counts,
         )
         application.execution = execution
+        execution.otherwise = bool(query.otherwise) and not self.weather.calm
         query.running.append(execution)
         process.on_killed = lambda: self._killed(query, execution)
         process.spawn("spark", lambda: self._run(query, execution))
@@ -255,7 +256,7 @@ class World:
                 query.failures += 1
                 query.last_error = f"{type(error).__name__}: {error}"
                 demand(query.failures <= CALM_FAILURES, f"{query.plan.name} fails for ever:", query.last_error)
-            if isinstance(error, Invalid) and "partq group alter" in str(error) and not query.otherwise:
+            if isinstance(error, Invalid) and "partq group alter" in str(error) and not execution.otherwise:
                 self.accidents.share_as_told(query)
             if isinstance(error, Invalid) and query.running:
                 query.running[-1].abandoned = False  # refused because the former run lives: then that one is kept
@@ -265,7 +266,8 @@ class World:
                 self.counts["begun anew"] += 1
                 query.spark = SparkCheckpoint()
                 self.begun_anew(query)
-        query.otherwise = {}
+        if execution.otherwise:
+            query.otherwise = {}
         pause_us = SECOND_US if self.weather.calm else int(query.plan.pause_us * (0.5 + self.rng.random()))
         self.scheduler.push(partial(self.start, query), pause_us)
 
