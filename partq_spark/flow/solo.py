@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -24,7 +25,7 @@ from partq_spark.flow.hand import Hand, Holding
 from partq_spark.flow.model import GroupKey, Owner
 from partq_spark.flow.settings import SessionSettings
 from partq_spark.log import layouts
-from partq_spark.log.model import Head
+from partq_spark.log.model import Head, at
 
 MAX_TRIES: Final = 5
 """Fences of one partition: only another query that starts at this moment makes a second one necessary."""
@@ -118,7 +119,10 @@ class SoloSession:
         head = self._head()
         taken: dict[int, Checkpoint] = {}
         silent: set[int] = set()
-        for partition in layouts.partitions_for(head, self.acknowledged(layouts.leaving(head))):
+        wanted = layouts.partitions_for(head, self.acknowledged(layouts.leaving(head)))
+        for partition in mapping.keys() - set(wanted):
+            self._leave_finished(me, partition, mapping[partition], at(head.next, partition))
+        for partition in wanted:
             if self._hand.has_claimed((partition,)):
                 continue
             taken[partition], is_silent = self._fence(me, partition, mapping.get(partition), head.next[partition])
@@ -147,7 +151,7 @@ class SoloSession:
             epoch = found.epoch if found is not None else known or 0
             same = owner is not None and owner.flow == me.flow and epoch == known
             foreign = deleted or (owner is not None and not same)
-            silent = foreign or (found is not None and found.delivering)
+            silent = foreign or (found is not None and (found.delivering or found.rewound))
             try:
                 fenced = self._checkpoints.fence(
                     partition,
@@ -202,6 +206,16 @@ class SoloSession:
             self._hand.lose(partition)
             _log.info("flow %s is done with partition %d of group %s", self._flow, partition, self._key)
 
+    def _leave_finished(self, me: Owner, partition: int, known: int, end: int) -> None:
+        """The same of one that was finished, or has gone, before this process began: a batch that Spark repeats from an
+        older Spark checkpoint would wait for it.
+        """
+        found = self._checkpoints.read(partition)
+        if found is None or found.owner is None or (found.owner.flow, found.epoch) != (me.flow, known):
+            return
+        with suppress(FenceRefused):  # somebody took it, as above
+            self._checkpoints.fence(partition, to=None, epoch=known + 1, start=end, delivered=None)
+
     def confirm(self) -> View:
         """Look whether the partitions are still this flow's, after the log was looked at. Raises `Fenced`."""
         me = self._required()
@@ -211,7 +225,7 @@ class SoloSession:
     def deliver(self, ends: Mapping[int, int]) -> bool:
         """Note it; the checkpoint says only that messages are delivered, and that once. Raises `Fenced`."""
         me = self._required()
-        for partition, end in ends.items():
+        for partition in ends:
             holding = self._hand.holdings.get(partition)
             if holding is None or holding.checkpoint is None:
                 return False
@@ -220,6 +234,8 @@ class SoloSession:
             except Fenced:
                 self._verify(me)  # raises, unless it was rewound
                 return False
+        for partition, end in ends.items():  # not before all may be: of False nothing is delivered
+            holding = self._hand.holdings[partition]
             holding.delivered = max(holding.delivered, end)
         return True
 

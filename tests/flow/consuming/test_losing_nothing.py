@@ -7,8 +7,9 @@ import pytest
 from partq_spark.consuming.flow_planning import Spans
 from partq_spark.errors import Invalid
 from partq_spark.flow.claims import Position
+from partq_spark.log import admin
 from partq_spark.log.model import Head
-from partq_spark.operations import groups
+from partq_spark.operations import groups, retention
 from tests.flow.consuming.test_by_hand import acknowledge, again, by_hand
 from tests.flow.consuming.world import Query, Row, World, begun, delivered, expected
 from tests.flow.session.world import KEY
@@ -370,3 +371,56 @@ def test_who_gets_a_shared_group_for_himself_marks_what_its_flows_may_have_had(w
     alone.drain()
     assert len(alone.rows) == 8
     assert {row.offset for row in alone.rows if row.redelivered} == {1, 2, 3}
+
+
+# --- alone, and taken back meanwhile ----------------------------------------------------------------------------------
+
+
+def test_alone_what_was_announced_beside_a_rewound_partition_is_not_skipped(world: World) -> None:
+    """The rewind is met while the batch is announced: then nothing of it is delivered, and all of it comes again."""
+    (former,) = begun(world, world.query("left", ownership="none"))
+    world.publish(4, 4)
+    former.drain()
+    former.stop()
+    (query,) = begun(world, world.query("right", ownership="none"))
+    query.drain()
+    world.publish(3, 3)
+    world.checkpoints().rewind(1, 2, fence=True, delivered=4)
+    query.drain()
+    assert query.offsets(0) == [4, 5, 6]
+    assert query.offsets(1) == [2, 3, 4, 5, 6]
+
+
+@pytest.mark.conformance("HAN-03")
+def test_alone_what_came_while_it_was_rewound_is_marked_also_after_a_kill(world: World) -> None:
+    """Who rewinds marks up to the log's end as he read it, and the query may have delivered more before it noticed."""
+    (query,) = begun(world, world.query("left", ownership="none", checkpointInterval="1h"))
+    world.publish(6, 0)
+    query.drain()
+    world.checkpoints().rewind(0, 0, fence=True, delivered=5)
+    query.kill().start().drain()
+    assert query.rows[6:] == again(0, 6)
+
+
+@pytest.mark.parametrize("trims", [False, True])
+def test_alone_an_older_spark_checkpoint_may_name_a_removed_partition_that_was_finished(
+    world: World, trims: bool
+) -> None:
+    """It was stopped before it could let the partition go, and the batch that it repeats has messages of it."""
+    (query,) = begun(world, world.query("left", ownership="none"))
+    world.publish(3, 3)
+    query.drain()
+    world.publish(2, 2)
+    query.drain()
+    query.stop()
+    admin.alter_queue(world.open_queue(), partitions=1)
+    world.queue.refresh()
+    if trims:
+        assert retention.trim(world.queue, [0, 5]).earliest == (0, 5)
+    query.committed -= 1
+    assert query.start().deliver() == [Row(0, 3, False), Row(0, 4, False)]
+    query.committed += 1
+    world.publish(1)
+    query.drain()
+    assert query.rows[-1] == Row(0, 5, False)
+    assert world.owner(1) == (None, 2)
