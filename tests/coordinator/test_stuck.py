@@ -33,7 +33,7 @@ class Trouble:
             self._was = found.metadata
             self.world.objects.swap(self.name, {**found.metadata, "epoch": "x"}, expected=found.etag)
         else:
-            self._refuse(Invalid("not allowed") if kind == "not allowed" else Unavailable("no answer"))
+            self.refuse(Invalid("not allowed") if kind == "not allowed" else Unavailable("no answer"))
 
     def end(self) -> None:
         if self._was:
@@ -46,7 +46,7 @@ class Trouble:
         assert isinstance(found, Document)
         return found
 
-    def _refuse(self, error: Exception) -> None:
+    def refuse(self, error: Exception) -> None:
         swap = self.world.objects.swap
 
         def refused(name: str, *arguments: Any, **named: Any) -> Any:
@@ -208,3 +208,59 @@ def test_a_store_that_is_away_for_a_moment_makes_nobody_stuck() -> None:
     world.run(2)
     assert world.log.of("partition_stuck") == []
     assert world.counts() == {"b": 4}
+
+
+def test_each_time_that_a_store_is_away_for_a_moment_counts_by_itself() -> None:
+    world, a, b = shared()
+    number = min(a.mapping())
+    trouble = Trouble(world, number)
+    flows = [a, b, world.flow("c")]
+    while len(flows) > 1:
+        (owner,) = (flow for flow in flows if number in flow.mapping())
+        flows.remove(owner)
+        owner.unbind()
+        world.run(DELAY_S - 0.5)
+        failed = len(world.log.of("fence_failed"))
+        trouble.begin("no answer")
+        world.run(2)
+        assert len(world.log.of("fence_failed")) > failed
+        trouble.end()
+        world.run(2)
+    assert world.log.of("partition_stuck") == []
+    assert flows[0].mapping().keys() == {0, 1, 2, 3}
+
+
+def test_what_is_damaged_is_listed_again_seldom() -> None:
+    world, a, _ = shared()
+    Trouble(world, min(a.mapping())).begin("damaged")
+    world.altered(counted)
+    world.run(2)
+    listed: list[str] = []
+    world.coordinators[0].faults.hook = listed.append
+    world.run(60)
+    assert 11 <= listed.count("objects.list") <= 13, "every 5 s"
+
+
+@pytest.mark.conformance("REB-15")
+@pytest.mark.parametrize("kind", ["damaged", "not allowed"])
+def test_for_what_does_not_mend_by_itself_nobody_waits_at_all(kind: str) -> None:
+    world, a, _ = shared()
+    number = min(a.mapping())
+    a.unbind()
+    world.run(DELAY_S - 0.5)
+    Trouble(world, number).begin(kind)
+    world.run(1)
+    assert [facts["partition"] for facts in world.log.of("partition_stuck")] == [number]
+    assert world.state().status is RebalanceStatus.READY
+    assert set(healthy(world, number).values()) == {"b"}
+
+
+def test_the_state_keeps_the_first_words_of_what_is_wrong() -> None:
+    world, a, _ = shared()
+    number = min(a.mapping())
+    a.unbind()
+    Trouble(world, number).refuse(Invalid("not allowed: " + "and so on " * 1000))
+    world.run(DELAY_S + 2)
+    told = world.state().partitions[number].stuck
+    assert told.startswith("not allowed")
+    assert len(told) <= 400

@@ -108,6 +108,23 @@ def test_by_hand_what_the_application_was_refused_comes_again() -> None:
     assert acknowledge(query, (0, 4)) == {0}
 
 
+def test_by_hand_what_was_refused_comes_before_what_was_announced_after_it() -> None:
+    """Spark asked for the next end and did not use it; then the application is told that nothing of it counts."""
+    world = one_partition(delay_s=30.0)
+    (query,) = begun(world, by_hand(world, maxPollInterval="5s"))
+    world.publish(4)
+    query.drain()
+    told = query.consumer.acknowledged.in_hand(after=-1, most=9)
+    world.publish(4)
+    assert query.consumer.next_end(query.at) != query.at
+    world.sleep(6.0)
+    query.consumer.look_beside()
+    assert query.consumer.acknowledged.by_application(told["process"], {0: Position(1, 4)}) == frozenset()
+    query.drain()
+    assert [row.offset for row in query.rows[4:]] == list(range(8))
+    assert query.rows[4:8] == again(0, 4)
+
+
 def test_by_hand_a_lease_that_ended_before_the_batch_is_read_is_no_failure() -> None:
     world = one_partition(delay_s=30.0)
     (query,) = begun(world, by_hand(world))
@@ -335,6 +352,23 @@ def test_after_an_older_spark_checkpoint_what_comes_again_is_marked(
     query.start().drain()
     assert query.rows[15:25] == again(5, 15)
     assert [row.offset for row in query.rows[25:]] == [15, 16, 17, 18, 19]
+
+
+@OWNERSHIPS
+def test_a_batch_of_an_older_spark_checkpoint_is_repeated(ownership: str) -> None:
+    """Its end lies before what the flow has acknowledged since."""
+    world = one_partition(delay_s=30.0)
+    (query,) = begun(world, world.query("left", ownership=ownership, checkpointInterval="0s"))
+    for _ in range(3):
+        world.publish(5)
+        query.trigger()
+    query.drain()
+    query.kill()
+    del query.ends[2:]
+    query.committed = 1
+    query.start().drain()
+    assert [row.offset for row in query.rows[15:]] == list(range(15))
+    assert query.rows[20:] == again(5, 15)
 
 
 def test_alone_a_clean_end_leaves_exact_marks(world: World) -> None:

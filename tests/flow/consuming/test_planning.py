@@ -110,6 +110,8 @@ def test_without_checkpoints_what_a_repeated_batch_left_out_comes_again_marked()
     before = end(p0=Span(2, 2, 8, 1))
     assert begin(before, claim(position=0), keeps_offsets=False, missed={0}) == Span(3, 2, 2, 8)
     assert begin(before, claim(position=4), keeps_offsets=False, missed={0}) == Span(3, 4, 4, 8)
+    repeated = end(p0=Span(2, 2, 8, 11))
+    assert begin(repeated, claim(position=0), keeps_offsets=False, missed={0}) == Span(3, 2, 2, 11)
     assert left_out(before, {0: claim(acknowledged=0)}, {0}) == {0: Position(3, 2)}
     assert left_out(before, {0: claim(acknowledged=0)}, ()) == {0: Position(3, 8)}
     still = planned(end(p1=Span(7, 2, 5, 1)), claim(0), mapping={1: 7}, missed={1})
