@@ -8,7 +8,9 @@ import pytest
 
 from coordinator.core.machine import next_deadline
 from coordinator.facts import facts_of
-from partq_spark.flow.model import Phase, RebalanceStatus
+from coordinator.life import StoreLife
+from partq_spark.flow.model import FlowRecord, Phase, RebalanceStatus
+from partq_spark.flow.stores.identity import NAME, store_id
 from partq_spark.log.model import QueueConfig
 from tests.coordinator.world import KEY, SESSION_S, Coordinator, HandFlow, World
 
@@ -355,3 +357,67 @@ def test_a_leader_that_was_replaced_before_it_forgets_a_flow_forgets_nobody() ->
     world.run(SESSION_S * 3)
     assert kept == [True, True]
     assert "b" not in world.server.groups[KEY].records, "forgotten under the state as it is by now"
+
+
+def test_a_flow_of_a_former_queue_is_not_taken_in() -> None:
+    """Its record lies under the same names, and it lives."""
+    world = World(partitions=2)
+    world.coordinator()
+    flow = world.flow("a")
+    world.settle()
+    store = world.server.open()
+    former = FlowRecord(
+        flow="b",
+        instance="b1",
+        queue_id="former",
+        incarnation=store.incarnation(),
+        bound=True,
+        session_timeout_s=SESSION_S,
+        mapping={},
+        deliveries={},
+    )
+    store.bind(KEY, former, replaces=None)
+    world.run(5)
+    assert world.state().flows.keys() == {"a"}
+    assert world.counts() == {flow.name: 2}
+
+
+def test_so_many_fences_at_once_leave_time_for_the_lease() -> None:
+    world = World(partitions=600, config=AT_ONCE)
+    coordinator = world.coordinator()
+    world.flow("a")
+    calls: list[str] = []
+    coordinator.faults.hook = calls.append
+    for _ in range(10):
+        coordinator.step()
+    assert world.counts() == {"a": 600}
+    since, most = 0, 0
+    for call in calls:
+        since = 0 if call == "renew_lease" else since + (call == "objects.swap")
+        most = max(most, since)
+    assert 0 < most <= 250
+
+
+def test_who_hears_late_that_a_store_was_restarted_does_not_ask_again() -> None:
+    """Each of many groups hears of it; one of them asks."""
+    life = StoreLife(World().server.open())
+    before = life.ask()
+    life.lost("an earlier one")
+    assert life.value == before
+    life.lost(before)
+    assert life.value is None
+
+
+def test_a_store_that_gets_its_id_is_the_one_that_it_was() -> None:
+    world = World()
+    life = StoreLife(world.server.open())
+    before = life.ask()
+    life.look_at(world.objects)
+    store_id(world.objects)
+    for _ in range(2):
+        life.look_at(world.objects)
+        assert life.value == before
+    world.objects.delete(NAME)
+    store_id(world.objects)
+    life.look_at(world.objects)
+    assert life.value is None, "it was removed and made anew"

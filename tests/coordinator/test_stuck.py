@@ -146,6 +146,8 @@ def test_a_new_leader_adopts_a_group_with_a_damaged_checkpoint(state: str) -> No
     assert f"checkpoint/{number}" in str(told["reason"])
     others = {n: flow.name for flow, mapping in mappings.items() for n in mapping if n != number}
     assert healthy(world, number) == others
+    if state == "kept":
+        assert world.state().partitions[number].owner == a.owner, "nothing says that it is not"
     assert world.state().status is RebalanceStatus.READY
     a.die()
     world.run(SESSION_S + DELAY_S + 5)
@@ -264,3 +266,18 @@ def test_the_state_keeps_the_first_words_of_what_is_wrong() -> None:
     told = world.state().partitions[number].stuck
     assert told.startswith("not allowed")
     assert len(told) <= 400
+
+
+@KINDS
+def test_what_a_flow_that_left_had_is_tried_again_too(kind: str) -> None:
+    """Nobody is watched for his silence then, and nothing else happens in the group."""
+    world, a, _ = shared()
+    number = min(a.mapping())
+    trouble = Trouble(world, number)
+    trouble.begin(kind)
+    a.unbind()
+    world.run(DELAY_S + 30)
+    assert world.state().status is RebalanceStatus.READY
+    trouble.end()
+    world.run(12)
+    assert world.counts() == {"b": 4}

@@ -77,3 +77,17 @@ def test_one_that_is_damaged_is_corrupt_by_name(store: MemoryStore, key: str) ->
     store.swap(name, {**found.metadata, key: "2"}, expected=found.etag)
     with pytest.raises(Corrupt, match=r"missed/left is damaged.*restore the blob, or delete it"):
         of_flow(store).of("end")
+
+
+class Echo(MemoryStore):
+    """Something in between sends each change twice: the answer to one's own success is a conflict."""
+
+    def swap(self, name: str, content: object, *, expected: str | None) -> str:
+        super().swap(name, content, expected=expected)  # type: ignore[arg-type]
+        return super().swap(name, content, expected=expected)  # type: ignore[arg-type]
+
+
+def test_a_conflict_with_its_own_success_is_settled_by_reading() -> None:
+    store = Echo(clock=lambda: 0.0, rng=Random(1))
+    of_flow(store).note("end", [1], "q")
+    assert of_flow(store).of("end") == {1}

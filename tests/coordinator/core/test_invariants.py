@@ -69,6 +69,10 @@ BROKEN: list[tuple[str, GroupState]] = [
         replace(good(), partitions={**good().partitions, 9: Partition(partition=8)}),
     ),
     (
+        "a partition's fields fit its phase",
+        with_partition(good(), one(phase=Phase.OWNED, epoch=1, owner=A, stuck="it is damaged")),
+    ),
+    (
         "partitions are in order, and retired ones are others",
         replace(good(), partitions=dict(sorted(good().partitions.items(), reverse=True))),
     ),

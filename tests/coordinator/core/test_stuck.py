@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.core.events import FenceStuck
 from partq_spark.flow.model import Owner, PartitionStatus, Phase, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, HANDOFF_S, Group, balanced
 
@@ -107,3 +108,12 @@ def test_a_late_word_of_a_fence_that_is_not_waited_for_any_more_changes_nothing(
     assert group.state is before
     group.stuck(1)
     assert group.state is before, "it is owned"
+
+
+def test_a_word_of_an_earlier_fence_makes_nobody_stuck() -> None:
+    group = balanced(4, 2, land_fences=False)
+    group.expire("a")
+    group.sleep(DELAY_S)
+    assert group.event(FenceStuck(partition=0, epoch=group.partition(0).to_epoch - 1, reason="an old one")) == []
+    assert group.partition(0).stuck == ""
+    assert group.status is REBALANCING

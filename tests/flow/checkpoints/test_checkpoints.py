@@ -180,3 +180,55 @@ def test_a_deleted_checkpoint_is_nobodys(store: Lossy, checkpoints: CheckpointSt
     store.real.delete(checkpoints.name_of(0))
     with pytest.raises(Fenced, match="is gone"):
         checkpoints.update_checkpoint(mine, 11)
+
+
+# --- an owner who has the group to himself ----------------------------------------------------------------------------
+
+
+def test_that_somebody_delivers_is_written_once(store: Lossy, checkpoints: CheckpointStore) -> None:
+    mine = checkpoints.deliver(checkpoints.fence(0, to=A1, epoch=1, start=0, delivered=None))
+    assert held(checkpoints.read(0)).delivering
+    store.calls.clear()
+    assert checkpoints.deliver(mine) == mine
+    assert not store.calls
+
+
+@pytest.mark.conformance("CHK-04")
+def test_who_leaves_takes_nothing_back(checkpoints: CheckpointStore) -> None:
+    """Neither an acknowledgement nor a mark: what he says of both is merged forward."""
+    mine = checkpoints.deliver(checkpoints.fence(0, to=A1, epoch=1, start=0, delivered=7))
+    checkpoints.update_checkpoint(mine, 5)
+    left = checkpoints.leave(mine, offset=3, delivered=6)
+    assert (left.offset, left.redelivered_below, left.delivering) == (5, 7, False)
+    assert held(checkpoints.read(0)) == left
+
+
+def test_who_leaves_marks_what_he_did_not_acknowledge(checkpoints: CheckpointStore) -> None:
+    mine = checkpoints.deliver(checkpoints.fence(0, to=A1, epoch=1, start=0, delivered=None))
+    assert checkpoints.leave(mine, offset=3, delivered=6).redelivered_below == 6
+    again = checkpoints.fence(0, to=A2, epoch=1, replaces=A1, start=0, delivered=None)
+    assert checkpoints.leave(again, offset=9, delivered=9).redelivered_below == 6
+
+
+def test_who_was_rewound_does_not_deliver_any_more(checkpoints: CheckpointStore) -> None:
+    mine = checkpoints.deliver(checkpoints.fence(0, to=A1, epoch=1, start=0, delivered=None))
+    checkpoints.update_checkpoint(mine, 5)
+    assert checkpoints.rewind(0, 2, fence=True, delivered=8).after.delivering is False
+
+
+# --- what a group is done with ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("CHK-04")
+@pytest.mark.parametrize(("finished", "offset"), [(5, 8), (12, 12)])
+def test_what_is_finished_moves_forward(checkpoints: CheckpointStore, finished: int, offset: int) -> None:
+    checkpoints.update_checkpoint(checkpoints.fence(0, to=A1, epoch=1, start=0, delivered=None), 8)
+    found = checkpoints.fence(0, to=None, epoch=2, start=0, delivered=None, finished=finished)
+    assert found.offset == offset
+
+
+def test_what_was_rewound_meanwhile_is_not_finished(checkpoints: CheckpointStore) -> None:
+    checkpoints.update_checkpoint(checkpoints.fence(0, to=A1, epoch=1, start=0, delivered=None), 8)
+    checkpoints.rewind(0, 2, fence=True, delivered=8)
+    found = checkpoints.fence(0, to=None, epoch=3, start=0, delivered=None, finished=8)
+    assert (found.offset, found.redelivered_below) == (2, 8)

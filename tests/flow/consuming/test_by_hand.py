@@ -269,3 +269,48 @@ def test_what_is_in_hand_is_told_in_pages(world: World) -> None:
     second = query.consumer.acknowledged.in_hand(after=0, most=1)
     assert (first["p"], first["more"]) == ({"0": [1, 0, 2, 0]}, True)
     assert (second["p"], second["more"]) == ({"1": [1, 0, 3, 0]}, False)
+
+
+def test_available_now_waits_anew_for_the_next_acknowledgement(world: World) -> None:
+    """Each within max-handoff-time (3 s), all of them together not."""
+    world.publish(5, 0)
+    query = by_hand(world, ownership="none", maxDeliveredUnackedMsgsPerFlow="1").start(available_now=True)
+
+    def application() -> float:
+        if query.rows:
+            acknowledge(query, (0, len(query.rows)))
+        return 2.0
+
+    world.lives(application)
+    query.drain()
+    assert query.rows == [Row(0, offset, False) for offset in range(5)]
+
+
+def test_what_counts_no_more_cannot_be_acknowledged_by_what_was_remembered_of_it(world: World) -> None:
+    """It was given out up to 8, is void, and is given out anew up to 4: nobody has read the rest again."""
+    (query,) = begun(world, by_hand(world, maxPollInterval="5s", maxMessagesPerTrigger="4", checkpointInterval="0s"))
+    world.publish(8, 0)
+    query.drain()
+    assert len(query.rows) == 8
+    told = query.consumer.acknowledged.in_hand(after=-1, most=9)
+    remembered = {0: Position(told["p"]["0"][0], 8)}
+    world.sleep(6.0)
+    query.consumer.look_beside()
+    assert query.consumer.acknowledged.by_application(told["process"], remembered) == frozenset()
+    query.trigger()
+    assert query.rows[8:] == again(0, 4)
+    assert query.consumer.acknowledged.by_application(told["process"], remembered) == frozenset()
+    assert world.offset(0) == 0
+
+
+@pytest.mark.parametrize("epoch", [1, 7])
+def test_what_is_remembered_of_another_process_or_ownership_takes_nothing_back(world: World, epoch: int) -> None:
+    (query,) = begun(world, by_hand(world))
+    world.publish(5, 0)
+    query.drain()
+    told = query.consumer.acknowledged.in_hand(after=-1, most=9)
+    process = "another process" if epoch == 1 else told["process"]
+    assert query.consumer.acknowledged.by_application(process, {0: Position(epoch, 5)}) == frozenset()
+    query.drain()
+    assert len(query.rows) == 5, "what is in hand still is"
+    assert acknowledge(query, (0, 5)) == {0}

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from partq_spark import offsets
+from partq_spark.consuming.consumer import MAX_LOOKS
 from partq_spark.errors import ObjectMissing, Unavailable
 from partq_spark.options import Place
 from partq_spark.timestamps import parse_rfc3339
@@ -254,6 +255,38 @@ def test_a_query_that_spark_forgot_leaves_the_group_and_comes_back(world: World)
     world.publish(1, 1)
     query.drain()
     assert delivered(query) == expected(world)
+
+
+def test_spark_has_not_forgotten_a_query_of_which_it_reads_a_batch(world: World) -> None:
+    (query,) = begun(world, world.query(maxPollInterval="30s"))
+    world.publish(1, 1)
+    query.plan()
+    world.sleep(20.0)
+    query.deliver()
+    world.sleep(20.0)
+    query.consumer.look_beside()
+    assert is_bound(query)
+
+
+def test_a_state_that_changes_before_each_delivery_ends_the_question(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (query,) = begun(world, world.query())
+    query.drain()
+    refused: list[object] = []
+
+    def refuse(ends: object) -> bool:
+        refused.append(ends)
+        assert len(refused) <= 2 * MAX_LOOKS
+        return False
+
+    member = query.consumer.member
+    assert member is not None
+    monkeypatch.setattr(member, "deliver", refuse)
+    world.publish(1, 1)
+    with pytest.raises(Unavailable, match="does not hold still: try again"):
+        query.plan()
+    assert len(refused) == MAX_LOOKS
 
 
 def is_bound(query: Query) -> bool:

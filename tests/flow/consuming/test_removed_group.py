@@ -269,3 +269,15 @@ def test_a_group_that_is_another_one_by_now_is_not_removed(world: World) -> None
     with pytest.raises(Conflict, match="made again"):
         groups.remove(queue, left, None)
     assert KEY.group in queue.refresh().groups
+
+
+def test_a_query_alone_that_runs_a_long_batch_does_not_bring_its_group_back(world: World) -> None:
+    (query,) = begun(world, solo(world))
+    world.publish(4, 4)
+    query.plan()
+    query.deliver()
+    remove(world)
+    world.sleep(5.0)
+    with pytest.raises(Fenced, match="was removed"):
+        query.consumer.look_beside()
+    assert found(world).is_tombstone

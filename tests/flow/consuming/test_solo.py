@@ -367,3 +367,66 @@ def test_an_acknowledgement_that_fails_makes_it_look_at_once(world: World) -> No
     world.sleep(0.5)
     query.drain()
     assert query.offsets(0) == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+@pytest.mark.conformance("HAN-03")
+def test_who_took_over_and_left_again_leaves_the_marks_of_who_was_before(world: World) -> None:
+    (first,) = begun(world, solo(world, "first"))
+    world.publish(4, 4)
+    first.plan()
+    first.deliver()
+    (second,) = begun(world, solo(world, "second", maxMessagesPerTrigger="1"))
+    second.plan()
+    second.stop()
+    assert [world.checkpoints().list_checkpoints()[p].redelivered_below for p in (0, 1)] == [4, 4]
+
+
+def test_a_checkpoint_that_is_deleted_ends_a_query_that_has_nothing_to_write(world: World) -> None:
+    (query,) = begun(world, solo(world))
+    query.drain()
+    world.objects.delete(world.checkpoints().name_of(0))
+    world.sleep(5.0)
+    with pytest.raises(Fenced, match=r"checkpoint/0 of flow .* was deleted while it was in use"):
+        query.trigger()
+
+
+def test_a_partition_that_was_removed_is_kept_until_its_last_batch_is_complete(world: World) -> None:
+    (query,) = begun(world, solo(world))
+    world.publish(4, 4)
+    query.plan()
+    query.deliver()
+    admin.alter_queue(world.open_queue(), partitions=1)
+    for _ in range(3):
+        world.sleep(5.0)
+        query.consumer.look_beside()
+    query.committed += 1
+    query.drain()
+    assert delivered(query) == expected(world)
+    world.sleep(5.0)
+    query.trigger()
+    assert world.offset(1) == 4
+    assert 1 not in query.partitions
+
+
+def test_what_another_queue_of_this_name_has_is_not_taken_for_a_rewind(world: World) -> None:
+    (query,) = begun(world, solo(world))
+    query.drain()
+    world.checkpoints("another-queue").fence(0, to=None, epoch=9, start=0, delivered=None)
+    world.sleep(5.0)
+    with pytest.raises(Fenced):
+        query.consumer.look_beside()
+    left = world.checkpoints("another-queue").read(0)
+    assert left is not None
+    assert (left.epoch, left.owner) == (9, None)
+
+
+def test_a_last_acknowledgement_that_comes_too_late_is_no_good_end(world: World) -> None:
+    """Of a run with AvailableNow, which ends when there is nothing more to read."""
+    (first,) = begun(world, solo(world, "first", checkpointInterval="1h"))
+    world.publish(4, 4)
+    first.kill().start(available_now=True)
+    assert first.trigger()
+    (second,) = begun(world, solo(world, "second"))
+    second.plan()
+    with pytest.raises(Fenced, match="'second'"):
+        first.trigger()

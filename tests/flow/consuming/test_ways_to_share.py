@@ -149,3 +149,15 @@ def test_a_change_that_was_made_already_is_no_conflict(world: World) -> None:
     groups.remove_group(queue, KEY.group, seen)
     with pytest.raises(Conflict, match="was removed meanwhile"):
         groups.change_ownership(queue, KEY.group, seen, "redis://h:1/0")
+
+
+def test_a_group_that_was_made_again_meanwhile_is_another_one(world: World) -> None:
+    queue = world.open_queue()
+    seen = operations.make(queue, KEY.group, [0, 0])
+    groups.remove_group(queue, KEY.group, seen)
+    operations.make(queue, KEY.group, [0, 0])
+    with pytest.raises(Conflict, match="was removed meanwhile: start again"):
+        groups.join(queue, KEY.group, seen.since_sequence, "store")
+    with pytest.raises(Conflict, match="was removed meanwhile: look at it"):
+        groups.change_ownership(queue, KEY.group, seen, "store")
+    assert way(world) is None
