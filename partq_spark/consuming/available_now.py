@@ -43,6 +43,7 @@ class Target:
             self._until_s = now_s + config.rebalance_delay_s + config.max_handoff_time_s + session_timeout_s
         nothing_yet = not view.claims and view.standing is not Standing.STANDBY
         if not nothing_yet and self.left(view, reached, head) == 0:
+            self._until_s = None  # while others go on it may lose what it has: that is another wait
             return Outlook.DONE
         if now_s < self._until_s:
             return Outlook.WAIT

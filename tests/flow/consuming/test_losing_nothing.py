@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partq_spark.consuming.flow_planning import Spans
-from partq_spark.errors import Invalid
+from partq_spark.errors import Invalid, Unavailable
 from partq_spark.flow.claims import Position
 from partq_spark.log import admin
 from partq_spark.log.model import Head
@@ -458,3 +458,22 @@ def test_alone_an_older_spark_checkpoint_may_name_a_removed_partition_that_was_f
     query.drain()
     assert query.rows[-1] == Row(0, 5, False)
     assert world.owner(1) == (None, 2)
+
+
+def test_a_run_up_to_now_that_was_done_waits_anew_for_what_it_has_lost() -> None:
+    """Other sources of the query go on: their batches may last longer than a whole wait, and its lease."""
+    world = World(handoff_s=1.0)
+    world.coordinated()
+    (query,) = begun(world, world.query("left", sessionTimeout="5s"))
+    query.stop()
+    query.start(available_now=True)
+    assert not query.trigger()
+    query.freeze()
+    coordinator = world.tickers[0]
+    coordinator.frozen = True
+    world.sleep(30.0)
+    query.thaw()
+    before_s = world.now_s
+    with pytest.raises(Unavailable, match="no coordinator has answered"):
+        query.trigger()
+    assert world.now_s - before_s >= 5.0
