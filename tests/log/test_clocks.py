@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partq_spark.log import admin, housekeeping, tree, writers
+from partq_spark.log import admin, clocks, housekeeping, tree, writers
 from partq_spark.log import queue as queue_module
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import QueueConfig
@@ -257,6 +257,56 @@ def test_a_collection_whose_clock_was_wrong_with_the_stores_stops_nothing_for_a_
     rounds(world, 4)
     assert not any(name.endswith(abandoned) for name in objects(world))
     assert len(read_flat(queue)) == 4
+
+
+def test_what_a_collection_with_a_wrong_clock_marked_goes_a_grace_later(world: World) -> None:
+    queue = world.create(1)
+    abandoned = staged(queue, stage_for(queue), values(99))[0].name
+    for _ in range(3):
+        send(queue, values(1))
+        housekeeping.collect(wrong(blind(world)))
+        world.clock.now_us += DAY_US + 1
+    stage = stage_for(queue)
+    later = staged(queue, stage, values(98))[0].name
+    send(queue, values(2))
+    for _ in range(2):
+        housekeeping.collect(wrong(blind(world)))
+        world.clock.now_us += DAY_US + 1
+    rounds(world, 4)
+    assert not any(name.endswith((abandoned, later)) for name in objects(world))
+    assert len(read_flat(queue)) == 4
+
+
+def test_a_floor_that_was_noted_by_a_wrong_clock_is_as_young_as_the_look_at_it(world: World) -> None:
+    queue = world.create(1)
+    stage = stage_for(queue)
+    segments = staged(queue, stage, values(99))
+    send(queue, values(1))
+    housekeeping.collect(wrong(blind(world)))
+    send(queue, values(2))
+    housekeeping.collect(queue)
+    world.clock.now_us += DAY_US // 2
+    housekeeping.collect(queue)
+    publish(world.handle(), stage, segments)
+    assert len(read_flat(queue)) == 3
+
+
+def test_a_seek_in_what_was_compacted_passes_false_times(world: World) -> None:
+    queue = led_away(world, publishes=3)
+    for number in range(12):
+        world.clock.now_us += 60_000_000
+        send(queue, values(number))
+    ends = queue.head.next[0]
+    wanted_us = world.clock.now_us
+    while compact(queue, min_age_s=0.0) is not None:
+        pass
+    for back in range(11):
+        assert queue.offsets_at(wanted_us - back * 60_000_000) == (ends - 1 - back,)
+
+
+def test_nothing_was_published_later_than_what_follows_it() -> None:
+    assert clocks.published_by([3, 9, 5, 8]) == [3, 5, 5, 8]
+    assert clocks.published_by([3, 9], 7) == [3, 7], "what follows all of them counts too"
 
 
 # --- seeking by time, against counting --------------------------------------------------------------------------------

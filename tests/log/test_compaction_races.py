@@ -56,6 +56,43 @@ def test_a_run_of_which_a_part_was_trimmed_meanwhile_is_not_swapped(world: World
     assert min(message.offset for message in messages(queue) if message.partition == 0) == half[0]
 
 
+def test_the_heads_own_entries_are_moved_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another step has moved them meanwhile, and others stand there by now."""
+    monkeypatch.setattr(tree, "INLINE_ENTRIES", 40)
+    queue = filled(world, 20)
+
+    def others() -> None:
+        compact(world.handle(), min_age_s=0.0)
+        for number in range(3):
+            send(world.handle(), values(number))
+
+    hooked = Hooked(world.store)
+    hooked.before = once("create", "", others)
+    compact(world.handle(store=hooked), min_age_s=0.0)
+    assert len(messages(queue)) == sum(queue.refresh().next)
+
+
+def test_the_heads_own_entries_that_were_written_down_too_long_ago_stay(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "INLINE_ENTRIES", 40)
+    queue = filled(world, 20)
+    before = messages(queue)
+
+    def sleep() -> None:
+        for _ in range(4):
+            world.clock.now_us += 25 * HOUR_US
+            housekeeping.collect(world.handle())
+
+    hooked = Hooked(world.store)
+    hooked.before = once("swap", "_head.json", sleep)
+    compact(Queue(hooked, "default", "orders", world.clock.effects(retry_timeout_s=1e9)), min_age_s=0.0)
+    for _ in range(3):
+        world.clock.now_us += 25 * HOUR_US
+        housekeeping.collect(world.handle())
+    assert messages(world.handle()) == before
+
+
 def test_what_was_written_too_long_ago_is_not_swapped(world: World) -> None:
     queue = filled(world)
     before = messages(queue)

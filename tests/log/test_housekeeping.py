@@ -134,6 +134,7 @@ def test_what_was_staged_long_ago_is_refused_before_its_blobs_may_go(world: Worl
             # From now on it cannot be published any more, also by one that has seen nothing of all this.
             with pytest.raises(Outdated, match="collection has passed"):
                 publish(sleeper, stage, segments)
+    assert world.clock.pauses <= 1, "after its first look, which was old: the refusal is final"
     assert queue.head.floor.sequence > stage.sequence
     assert read_flat(queue) == [b"1"]
 
@@ -277,6 +278,27 @@ def test_one_round_marks_a_bounded_number(world: World, monkeypatch: pytest.Monk
     assert [each.marked for each in done] == [0, 3, 3, 2, 0, 0, 0]
     assert [each.deleted for each in done] == [0, 0, 3, 3, 2, 0, 0]
     assert read_flat(queue) == [b"1"]
+
+
+def test_all_rounds_together_mark_a_bounded_number_and_none_deletes_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "MOST_PER_ROUND", 3)
+    monkeypatch.setattr(housekeeping, "MOST_MARKED", 5)
+    queue = world.create(1)
+    stage = stage_for(queue)
+    for number in range(8):
+        staged(queue, stage, values(number))
+    send(queue, values(1))
+    rounds(world, 1, queue)
+    marked = []
+    for _ in range(4):
+        marked.append(collect(queue).marked)
+        world.clock.now_us += GRACE_US // 8
+    assert marked == [3, 5, 5, 5]
+    done = rounds(world, 6, queue)
+    assert max(each.deleted for each in done) == 3
+    assert sum(each.deleted for each in done) == 8
 
 
 def test_damaged_marks_delete_nothing(world: World) -> None:
