@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from random import Random
 
 import pytest
 
 from partq_spark.errors import Corrupt, Unavailable
 from partq_spark.flow.effects import Effects
-from partq_spark.flow.missed import Missed, missed_folder
+from partq_spark.flow.missed import MOST_ENDS, Missed, missed_folder
 from partq_spark.flow.model import GroupKey
+from partq_spark.log.model import MAX_PARTITIONS
 from partq_spark.objects.api import Document
 from partq_spark.objects.memory import MemoryStore
 
@@ -31,8 +33,22 @@ def test_it_speaks_of_one_end_of_one_flow(store: MemoryStore) -> None:
     assert of_flow(store).of("second") == frozenset()
     assert of_flow(store, "right").of("first") == frozenset()
     of_flow(store).note("second", [2], "q")
-    assert of_flow(store).of("first") == frozenset()
     assert of_flow(store).of("second") == {2}
+
+
+def test_the_last_few_ends_are_kept(store: MemoryStore) -> None:
+    """A process that slept writes of an older end: what the next one wrote meanwhile still counts."""
+    for number in range(MOST_ENDS + 1):
+        of_flow(store).note(f"end-{number}", [number], "q")
+    assert of_flow(store).of("end-0") == frozenset()
+    assert [of_flow(store).of(f"end-{number}") for number in (1, 2, 3)] == [{1}, {2}, {3}]
+
+
+@pytest.mark.parametrize("partitions", [range(MAX_PARTITIONS), range(0, MAX_PARTITIONS, 2), [0, 1, 2, 5, 7, 8, 999]])
+def test_as_many_partitions_as_a_queue_may_have(store: MemoryStore, partitions: Collection[int]) -> None:
+    for number in range(MOST_ENDS):
+        of_flow(store).note(f"{number:032x}", partitions, "q")
+    assert of_flow(store).of(f"{0:032x}") == set(partitions)
 
 
 def test_a_second_look_at_the_same_batch_leaves_out_more_and_never_less(store: MemoryStore) -> None:
@@ -68,7 +84,7 @@ def test_what_cannot_be_written_is_told(store: MemoryStore, monkeypatch: pytest.
         of_flow(store).note("end", [1], "q")
 
 
-@pytest.mark.parametrize("key", ["end", "partitions", "queue_id"])
+@pytest.mark.parametrize("key", ["ends", "queue_id"])
 def test_one_that_is_damaged_is_corrupt_by_name(store: MemoryStore, key: str) -> None:
     of_flow(store).note("end", [1], "q")
     name = f"{missed_folder(KEY)}left"
