@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from partq_spark.errors import Conflict, Fenced
+from partq_spark.errors import Conflict, Fenced, Invalid
 from partq_spark.flow.checkpoints import CheckpointStore, FenceRefused
 from partq_spark.objects.api import Document
-from tests.flow.checkpoints.conftest import A1, B1, KEY, QUEUE_ID, Loss, Lossy
+from tests.flow.checkpoints.conftest import A1, B1, KEY, QUEUE_ID, Loss, Lossy, checkpoints_in
 
 
 def nobody_there() -> None:
@@ -114,3 +114,26 @@ def test_what_a_former_queue_left_becomes_a_tombstone_of_this_one(store: Lossy, 
     with pytest.raises(FenceRefused):
         checkpoints.fence(0, to=B1, epoch=9, start=0, delivered=None)
     assert checkpoints.list_checkpoints()[0].queue_id == QUEUE_ID
+
+
+def test_a_group_was_removed_if_all_that_it_left_says_so(store: Lossy, checkpoints: CheckpointStore) -> None:
+    checkpoints.require_group("the flow ends")
+    for partition in (0, 1):
+        checkpoints.fence(partition, to=A1, epoch=1, start=0, delivered=None)
+    checkpoints.bury(0, confirm=nobody_there)
+    checkpoints.require_group("the flow ends")
+    checkpoints.bury(1, confirm=nobody_there)
+    with pytest.raises(Invalid, match=r"was removed .*the flow ends"):
+        checkpoints.require_group("the flow ends")
+    checkpoints_in(store, "another-queue").require_group("nothing of this queue says so")
+    name = checkpoints.name_of(1)
+    found = store.real.load(name)
+    assert isinstance(found, Document)
+    store.real.swap(name, {**found.metadata, "epoch": "x"}, expected=found.etag)
+    checkpoints.require_group("one cannot be read")
+
+
+def test_what_is_marked_or_was_rewound_is_no_tombstone(checkpoints: CheckpointStore) -> None:
+    """Without an owner and an offset, as where offsets are not kept."""
+    assert not checkpoints.fence(0, to=None, epoch=1, start=None, delivered=5).is_tombstone
+    assert checkpoints.fence(1, to=None, epoch=1, start=None, delivered=None).is_tombstone

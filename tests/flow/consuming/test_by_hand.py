@@ -314,3 +314,13 @@ def test_what_is_remembered_of_another_process_or_ownership_takes_nothing_back(w
     query.drain()
     assert len(query.rows) == 5, "what is in hand still is"
     assert acknowledge(query, (0, 5)) == {0}
+
+
+def test_an_older_word_of_the_application_takes_no_later_one_back(world: World) -> None:
+    (query,) = begun(world, by_hand(world, checkpointInterval="1h"))
+    world.publish(5, 0)
+    query.drain()
+    assert acknowledge(query, (0, 4)) == {0}
+    assert acknowledge(query, (0, 2)) == {0}
+    query.stop()
+    assert world.offset(0) == 4

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from partq_spark.errors import Fenced, Invalid
+from partq_spark.log import admin
 from partq_spark.operations import groups
 from tests.flow.consuming.world import Query, World, begun, delivered, expected
 from tests.flow.session.world import KEY
@@ -148,3 +149,19 @@ def test_a_live_query_sees_that_its_group_is_another_one_before_it_delivers(worl
     with pytest.raises((Fenced, Invalid), match=GONE):
         query.drain()
     assert query.rows == []
+
+
+@pytest.mark.conformance("RES-05")
+def test_a_group_of_another_queue_by_the_same_names_is_another_one(world: World) -> None:
+    """Also where it was made with the same sequence number: each queue counts from one."""
+    (query,) = begun(world, solo(world))
+    since = world.queue.refresh().groups[KEY.group].since_sequence
+    world.publish(4, 4)
+    query.drain().stop()
+    admin.delete_queue(world.open_queue())
+    admin.create_queue(world.objects, KEY.namespace, KEY.queue, 2, None, world.log_effects())
+    made = groups.make(world.open_queue(), KEY.group, [0, 0], ownership="none")
+    assert made.since_sequence == since
+    with pytest.raises(Invalid, match="the Spark checkpoint belongs to a queue with id"):
+        query.start().trigger()
+    assert len(query.rows) == 8
