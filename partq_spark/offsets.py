@@ -132,7 +132,7 @@ def require_same_group(end: BatchEnd, group: str, flow: str | None) -> None:
     if flow is not None and end.flow != flow:
         raise Invalid(
             f"the Spark checkpoint belongs to flow {end.flow!r}, this query has flow={flow!r}: leave the option out, "
-            "or use a new checkpoint location"
+            "use a new checkpoint location, or stop the other run of the query that writes into this one"
         )
 
 

@@ -85,7 +85,8 @@ class Enrolment:
         end = offsets.decode(raw)
         if end is None:
             return None
-        offsets.require_same_group(end, self._group.name, self._group.flow)
+        # Once joined, it stays who it is: another run of the query may write into the same Spark checkpoint.
+        offsets.require_same_group(end, self._group.name, self._group.flow if self.member is None else self.flow)
         self.flow = end.flow
         return offsets.in_ack_mode(end, self.flow or "", by_hand=self._group.by_hand, to_read=to_read)
 

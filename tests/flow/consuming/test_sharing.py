@@ -50,6 +50,15 @@ def test_a_named_flow_keeps_its_name_and_refuses_another(world: World) -> None:
         renamed.trigger()
 
 
+def test_an_offset_of_another_run_that_writes_into_the_same_spark_checkpoint_is_refused(world: World) -> None:
+    """Two runs of one query that began at once have each a name of their own, and one offset log."""
+    one, other = begun(world, world.query(), world.query())
+    one.drain()
+    assert one.name != other.name
+    with pytest.raises(Invalid, match=f"belongs to flow '{other.name}', this query has flow='{one.name}'"):
+        one.consumer.next_end(other.at)
+
+
 def test_offsets_of_another_group_or_of_none_are_refused(world: World) -> None:
     (query,) = begun(world, world.query())
     other = world.query(group="shipping").start()
