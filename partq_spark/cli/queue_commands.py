@@ -36,7 +36,9 @@ COMMANDS = {
     "list": Lazy("partq_spark.cli.queue_commands:list_all", "List the queues of a namespace."),
     "describe": Lazy("partq_spark.cli.queue_commands:describe", "Show what a queue is and what it holds."),
     "alter": Lazy("partq_spark.cli.alter_command:alter", "Change a queue's number of partitions and its settings."),
-    "delete": Lazy("partq_spark.cli.queue_commands:delete", "Delete a queue and its messages for good."),
+    "delete": Lazy(
+        "partq_spark.cli.queue_commands:delete", "Delete a queue, its messages and how far its groups were, for good."
+    ),
     "subscribe": Lazy("partq_spark.cli.topic_commands:subscribe", "Let a queue attract messages by their topics."),
     "unsubscribe": Lazy("partq_spark.cli.topic_commands:unsubscribe", "Take subscriptions back."),
     "subscriptions": Lazy("partq_spark.cli.topic_commands:subscriptions", "List subscriptions."),
