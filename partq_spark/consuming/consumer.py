@@ -186,13 +186,14 @@ class Consumer:
         if after is None or not wanted:
             return nothing
         for _ in range(MAX_LOOKS):
-            last, head = self._last, self.queue.head
-            if last is None or last.raw != end or not self._is_still_mine(last):
+            if (last := self._last) is None or last.raw != end or not self._is_still_mine(last):
                 last = self._last = self._repeated(self._who.checked(start), end, after, wanted)
-                head = self._who.fresh_head(after, complete=False)
+                self._who.fresh_head(after, complete=False)
+                if last.spans:
+                    continue  # confirm it: a process may stand still anywhere
             if not last.spans:
                 return nothing
-            planned = plan(head, last.spans)
+            planned = plan(self.queue.head, last.spans)
             if self._who.is_alive(last.instance):
                 self._last = replace(last, planned=True)
                 self.acknowledged.given_out.add(last.spans)
@@ -355,8 +356,8 @@ class Consumer:
 
     def _is_still_mine(self, last: Announced) -> bool:
         """A guard: everything that was announced, in the same instance's name, by a look at the group made now."""
-        member = self._who.member
-        if member is None or not self._who.is_alive(last.instance):
+        member = self._who.bound_member()
+        if member is None or member.instance != last.instance:
             return False
         view = self._who.seen(self._patience.try_for(member.confirm))
         held = all(is_claimed(view, p, span.epoch) for p, span in last.spans.items())
@@ -388,8 +389,7 @@ class Consumer:
                         if not self._group.keep_offsets:
                             note = partial(self._missed.note, offsets.digest(end), found.moved, after.queue_id)
                             self._patience.try_for(note)
-                        without = f"without partitions {sorted(found.moved)}, which have moved on"
-                        _log.warning("%s repeats a batch %s", self._name, without)
+                        _log.warning("%s repeats a batch without partitions %s", self._name, sorted(found.moved))
                     return Announced(raw=end, end=after, spans=found.held, instance=member.instance)
             if self._effects.now_s() >= until_s:
                 raise Unavailable(

@@ -27,6 +27,9 @@ from partq_spark.flow.settings import SessionSettings
 from partq_spark.log import layouts
 from partq_spark.log.model import Head, at
 
+CONFIRMED_S: Final = 5.0
+"""For so long a look at the checkpoints is good for reading a batch: who stands still for longer looks again."""
+
 MAX_TRIES: Final = 5
 """Fences of one partition: only another query that starts at this moment makes a second one necessary."""
 
@@ -64,6 +67,7 @@ class SoloSession:
         )
         self._me: Owner | None = None
         self._verified_s = 0.0
+        self._confirmed_s: float | None = None
 
     def __repr__(self) -> str:
         return f"SoloSession({self._key}, {self._flow!r})"
@@ -181,6 +185,7 @@ class SoloSession:
         whether the group is still this flow's. Raises `Fenced` if it is not.
         """
         me = self._required()
+        self._confirmed_s = None
         now_s = self._effects.now_s()
         if now_s - self._verified_s >= max(self._settings.checkpoint_interval_s, self._settings.beat_interval_s):
             self._verify(me)
@@ -219,7 +224,9 @@ class SoloSession:
     def confirm(self) -> View:
         """Look whether the partitions are still this flow's, after the log was looked at. Raises `Fenced`."""
         me = self._required()
+        asked_s = self._effects.now_s()
         self._verify(me)
+        self._confirmed_s = asked_s
         return self._view(me)
 
     def deliver(self, ends: Mapping[int, int]) -> bool:
@@ -257,7 +264,10 @@ class SoloSession:
         """Nobody listens."""
 
     def lease_left_s(self) -> float:
-        return math.inf if self._me is not None else -1.0
+        """Without end, but for what was confirmed: there is no lease, and who takes over asks nobody."""
+        if self._me is None:
+            return -1.0
+        return math.inf if self._confirmed_s is None else self._confirmed_s + CONFIRMED_S - self._effects.now_s()
 
     def wait_news(self, timeout_s: float) -> None:
         self._effects.sleep(timeout_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partq_spark.consuming.flow_planning import Spans
-from partq_spark.errors import Invalid, Unavailable
+from partq_spark.errors import Fenced, Invalid, Unavailable
 from partq_spark.flow.claims import Position
 from partq_spark.log import admin
 from partq_spark.log.model import Head
@@ -323,6 +323,29 @@ def test_what_moved_on_while_its_batch_was_planned_is_not_read(world: World) -> 
     first.run()
     world.publish(1, 1)
     world.until(lambda: delivered(first, second) == expected(world))
+
+
+@pytest.mark.conformance("HAN-05")
+@pytest.mark.parametrize("replaced", [False, True])
+def test_alone_what_another_took_while_its_batch_was_planned_is_not_read(world: World, replaced: bool) -> None:
+    """Without a lease the time since the last look counts; also where the reader is a new one that repeats a batch."""
+    first, second = world.query("left", ownership="none"), world.query("right", ownership="none")
+    begun(world, first)
+    world.publish(4, 4)
+    first.plan()
+    if replaced:
+        first.kill().start()
+
+    def plan(_: Head, spans: Spans) -> Spans:
+        begun(world, second)
+        second.drain()
+        world.sleep(6.0)
+        return spans
+
+    nothing: Spans = {}
+    with pytest.raises(Fenced, match="'right'"):
+        first.consumer.batch(first.at, first.ends[-1], plan, nothing)
+    assert len(second.rows) == 8
 
 
 # --- marks ------------------------------------------------------------------------------------------------------------
