@@ -110,7 +110,7 @@ class SoloSession:
         if self._me is None:
             return
         try:
-            self._write(everything=True, leaving=True)
+            self.flush()
         finally:
             self._me = None
             self._hand.clear()
@@ -252,6 +252,7 @@ class SoloSession:
         return still
 
     def flush(self) -> None:
+        """Also how far it has delivered: an AvailableNow run ends here, and may be killed before it is stopped."""
         self._write(everything=True)
 
     def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
@@ -354,13 +355,13 @@ class SoloSession:
             "share the group by the option ownership"
         )
 
-    def _write(self, *, everything: bool, leaving: bool = False) -> None:
+    def _write(self, *, everything: bool) -> None:
         me = self._me
         if me is None:
             return
         for partition, holding in self._hand.holdings.items():
             try:
-                if leaving and holding.checkpoint is not None and holding.checkpoint.delivering:
+                if everything and holding.checkpoint is not None and holding.checkpoint.delivering:
                     self._checkpointing.leave(holding)
                 else:
                     self._checkpointing.advance(holding, everything=everything)

@@ -394,6 +394,19 @@ def test_a_batch_of_an_older_spark_checkpoint_is_repeated(ownership: str) -> Non
     assert query.rows[20:] == again(5, 15)
 
 
+def test_alone_a_run_that_has_read_everything_leaves_exact_marks_before_it_is_stopped(world: World) -> None:
+    world.publish(5, 5)
+    query = world.query("left", ownership="none").start(available_now=True)
+    query.drain()
+    found = world.checkpoints().read(0)
+    assert found is not None
+    assert (found.offset, found.delivering) == (5, False)
+    query.kill()
+    world.publish(1, 1)
+    query.start(available_now=True).drain()
+    assert {row.redelivered for row in query.rows} == {False}
+
+
 def test_alone_a_clean_end_leaves_exact_marks(world: World) -> None:
     """And one that was killed leaves no word of how far it came: what is there when it comes back may be repeated."""
     (query,) = begun(world, world.query("left", ownership="none"))
