@@ -11,7 +11,7 @@ one held now. And ownership alone never changes the offset: only messages do.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -147,11 +147,11 @@ class Consumer:
             if not news:
                 self._quiet = quiet
                 return start
-        refused = 0
+        missed, refused = self._missed_by(before), 0
         idle_until_s: float | None = None
         while refused < MAX_LOOKS:
-            view = self._patience.try_for(lambda: self._settled(member, before))
-            plan = self._planned(member, before, view, limited)
+            view = self._patience.try_for(lambda: self._settled(member, before, before, missed))
+            plan = self._planned(member, before, view, limited, missed)
             if plan.news:
                 if self._patience.try_for(partial(member.deliver, plan.news)):
                     return self._given(member, before, plan)
@@ -247,16 +247,13 @@ class Consumer:
 
     # --- the next batch -----------------------------------------------------------------------------------------------
 
-    def _settled(self, member: Membership, before: BatchEnd | None, repeated: BatchEnd | None = None) -> View:
-        """Look, then acknowledge what `before` has. What is `repeated` says better itself what was done before it."""
+    def _settled(self, member: Membership, before: BatchEnd | None, reached: BatchEnd, missed: Collection[int]) -> View:
+        """Look, then acknowledge what `before` has, and what was done up to `reached`, but for what it `missed`."""
         self._woken = False
         view = member.observe()
         if before is not None:
             self.acknowledged.complete(member, before)
-        if repeated is not None:
-            self.acknowledged.leave_out(member, repeated, view, repeated.spans.keys())
-        elif before is not None:
-            self.acknowledged.leave_out(member, before, view, self._missed_by(before))
+        self.acknowledged.leave_out(member, reached, view, missed)
         return self._who.seen(view)
 
     def _missed_by(self, before: BatchEnd) -> frozenset[int]:
@@ -265,9 +262,11 @@ class Consumer:
             return frozenset()
         return self._patience.try_for(lambda: self._missed.of(offsets.digest(offsets.encode(before))))
 
-    def _planned(self, member: Membership, before: BatchEnd, view: View, limited: bool) -> Plan:
+    def _planned(
+        self, member: Membership, before: BatchEnd, view: View, limited: bool, missed: Collection[int]
+    ) -> Plan:
         head = self._who.fresh_head(before)
-        last, given_out, missed = self._last, self.acknowledged.given_out, self._missed_by(before)
+        last, given_out = self._last, self.acknowledged.given_out
         unread = last.spans if last is not None and last.end != before and not last.planned else {}
         bound = self._options.max_delivered_unacked
         unacknowledged = Unacknowledged(bound=bound, in_hand=member.in_hand()) if bound is not None else None
@@ -373,7 +372,7 @@ class Consumer:
         wait_s = config.rebalance_delay_s + config.max_handoff_time_s + 2 * self._session_timeout_s + LOOK_S
         until_s = self._effects.now_s() + wait_s
         while True:
-            view = self._patience.try_for(lambda: self._settled(member, before, after))
+            view = self._patience.try_for(lambda: self._settled(member, before, after, after.spans.keys()))
             announced = last.spans if last is not None and self._who.is_alive(last.instance) else {}
             if self._group.by_hand and not announced:
                 _log.info("flow %s of %s: what is not acknowledged comes again", self._who.flow, self.queue)

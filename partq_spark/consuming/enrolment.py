@@ -130,12 +130,11 @@ class Enrolment:
         found = head.groups.get(self._group.name)
         if found is not None and found.since_sequence == known.since:
             return
-        key = self.key
         therefore = (
             f"flow {self.flow!r} ends" if found is None else f"was made again since, and flow {self.flow!r} ends"
         )
         where = None if self._group.by_hand else _places(known, len(head.next), complete=complete)
-        said = removed(key, therefore) + (f"; {where}" if where else "")
+        said = removed(self.key, therefore) + (f"; {where}" if where else "")
         raise Invalid(said) if found is None or self.member is None else Fenced(said)
 
     def bound_member(self) -> Membership | None:
