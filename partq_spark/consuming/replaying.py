@@ -7,7 +7,7 @@ or before that point (HAN-10). As long as something is in doubt, nothing is deli
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from partq_spark.consuming.flow_planning import Spans
@@ -25,7 +25,7 @@ class Repetition:
 
 
 def repetition(
-    wanted: Spans, view: View, read: Callable[[int], Checkpoint | None], announced: Spans | None = None
+    wanted: Spans, view: View, read: Callable[[int], Checkpoint | None], announced: Collection[int] = ()
 ) -> Repetition:
     """What of `wanted` may be delivered by `view`; `read` reads a checkpoint, and is asked for the others alone.
     `announced`: what the present instance has announced already, so that a pause waits for it and not it for a pause.
@@ -33,7 +33,7 @@ def repetition(
     held = {
         p: span
         for p, span in wanted.items()
-        if is_held(view, p, span.epoch) or (p in (announced or {}) and is_claimed(view, p, span.epoch))
+        if is_held(view, p, span.epoch) or (p in announced and is_claimed(view, p, span.epoch))
     }
     moved = {p for p in wanted if p not in held and has_moved_on(read(p), wanted[p].epoch)}
     return Repetition(held=held, moved=frozenset(moved), doubtful=frozenset(wanted.keys() - held.keys() - moved))
@@ -41,8 +41,7 @@ def repetition(
 
 def is_held(view: View, partition: int, epoch: int) -> bool:
     """A guard: the partition is claimed, at exactly this epoch, and nothing holds it back."""
-    claim = view.deliverable.get(partition)
-    return claim is not None and claim.epoch == epoch
+    return is_claimed(view, partition, epoch) and not view.claims[partition].paused
 
 
 def is_claimed(view: View, partition: int, epoch: int) -> bool:
