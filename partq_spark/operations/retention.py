@@ -47,17 +47,13 @@ class Retained:
     held_back: tuple[HeldBack, ...]
 
 
-def acknowledged_by(queue: Queue, head: Head) -> Acknowledged:
-    """How far each group of `head` has acknowledged each partition; one listing for each group (CHK-02).
+def acknowledged_by(queue: Queue, head: Head) -> tuple[Acknowledged, frozenset[tuple[str, int]]]:
+    """How far each group of `head` has acknowledged each partition; one listing for each group (CHK-02). And by group
+    and partition, where no acknowledgement is written down (`checkpoints=none`).
 
     A partition without an offset of this very queue counts from the group's start; of one whose checkpoint cannot be
     read nothing is known. `head` must have been read before. Raises `Unavailable`.
     """
-    return _read(queue, head)[0]
-
-
-def _read(queue: Queue, head: Head) -> tuple[Acknowledged, frozenset[tuple[str, int]]]:
-    """The same, and by group and partition where no acknowledgement is written down (`checkpoints=none`)."""
     known: dict[str, GroupPositions] = {}
     silent: set[tuple[str, int]] = set()
     for name, group in head.groups.items():
@@ -91,7 +87,7 @@ def trim(queue: Queue, before: Sequence[int]) -> Retained:
         before = tuple(at(tuple(before), p) for p in range(len(head.next)))  # a number may have come meanwhile
         if all(offset <= earliest for offset, earliest in zip(before, head.earliest, strict=True)):
             break  # nothing to ask checkpoints for
-        known, silent = _read(queue, head)
+        known, silent = acknowledged_by(queue, head)
         head = housekeeping.trim(queue, before, known)
         held = held_back(head, known, before, silent)
         if all(is_known(name, group, known) for name, group in head.groups.items()):
@@ -118,7 +114,7 @@ def _older_than_retention(queue: Queue) -> tuple[int, ...]:
 
 def holding_back(queue: Queue, head: Head) -> tuple[HeldBack, ...]:
     """What groups have not acknowledged of all that can be read, most messages first. Raises `Unavailable`."""
-    known, silent = _read(queue, head)
+    known, silent = acknowledged_by(queue, head)
     return held_back(head, known, head.next, silent)
 
 
