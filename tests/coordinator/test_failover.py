@@ -12,8 +12,8 @@ from partq_spark.flow.claims import Claim
 from partq_spark.flow.loop import Batch
 from partq_spark.flow.model import GroupKey
 from tests.coordinator.sidecars import Place, consuming, eventually, living
-from tests.flow.stores.redis_servers import Pair
-from tests.support.servers import RedisServer, running
+from tests.flow.stores.redis_servers import Pair, followed
+from tests.support.servers import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 
@@ -26,9 +26,7 @@ MOVES = 1
 @pytest.fixture
 def pair(redis: RedisServer) -> Iterator[Pair]:
     """The Redis that everybody uses, and its replica."""
-    with running(RedisServer()) as replica:
-        pair = Pair(redis, replica)
-        pair.follow()
+    with followed(redis) as pair:
         yield pair
 
 

@@ -12,7 +12,7 @@ from partq_spark.flow.codec import encode_state
 from partq_spark.flow.model import Phase, RebalanceStatus
 from partq_spark.flow.stores.api import StateDocument
 from partq_spark.log.model import QueueConfig
-from tests.coordinator.world import KEY, SESSION_S, HandFlow, World
+from tests.coordinator.world import KEY, SESSION_S, HandFlow, World, two_flows
 
 DELAY_S = 5.0
 
@@ -20,13 +20,7 @@ DELAY_S = 5.0
 def shared(partitions: int = 4) -> tuple[World, HandFlow, HandFlow]:
     """Two flows that share a queue, with messages in hand."""
     world = World(partitions=partitions, config=QueueConfig(rebalance_delay_s=DELAY_S, max_handoff_time_s=2.0))
-    world.coordinator()
-    world.published(1000)
-    a = world.flow("a")
-    world.settle()
-    b = world.flow("b")
-    world.run(DELAY_S + 2)
-    assert world.counts() == {"a": 2, "b": 2}
+    a, b = two_flows(world, DELAY_S)
     for flow in (a, b):
         for number in flow.mapping():
             assert flow.deliver(number, 100)

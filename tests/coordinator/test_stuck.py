@@ -13,7 +13,7 @@ from partq_spark.flow.checkpoints import CheckpointStore, checkpoint_folder
 from partq_spark.flow.model import Phase, RebalanceStatus
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.objects.api import Document
-from tests.coordinator.world import KEY, SESSION_S, HandFlow, World
+from tests.coordinator.world import KEY, SESSION_S, HandFlow, World, two_flows
 
 DELAY_S = 5.0
 BLOB = checkpoint_folder(KEY)
@@ -63,14 +63,7 @@ KINDS = pytest.mark.parametrize("kind", ["damaged", "not allowed", "no answer"])
 def shared() -> tuple[World, HandFlow, HandFlow]:
     """Two flows with two partitions each."""
     world = World(config=QueueConfig(rebalance_delay_s=DELAY_S, max_handoff_time_s=2.0))
-    world.coordinator()
-    world.published(1000)
-    a = world.flow("a")
-    world.settle()
-    b = world.flow("b")
-    world.run(DELAY_S + 2)
-    assert world.counts() == {"a": 2, "b": 2}
-    return world, a, b
+    return world, *two_flows(world, DELAY_S)
 
 
 def healthy(world: World, partition: int) -> dict[int, str | None]:

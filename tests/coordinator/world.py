@@ -317,3 +317,15 @@ class HandFlow:
         entry = replace(self.deliveries[partition], acknowledged=offset)
         self.deliveries[partition] = entry
         self.store.report(KEY, self.name, self.instance, {partition: entry})
+
+
+def two_flows(world: World, delay_s: float) -> tuple[HandFlow, HandFlow]:
+    """A coordinator, messages, and two flows `a` and `b` with two partitions each, when all has settled."""
+    world.coordinator()
+    world.published(1000)
+    a = world.flow("a")
+    world.settle()
+    b = world.flow("b")
+    world.run(delay_s + 2)
+    assert world.counts() == {"a": 2, "b": 2}
+    return a, b

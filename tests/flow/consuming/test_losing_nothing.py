@@ -250,10 +250,8 @@ def test_without_checkpoints_a_repetition_that_is_repeated_skips_nothing(world: 
 # --- what moved on between planning and reading -----------------------------------------------------------------------
 
 
-@pytest.mark.conformance("HAN-05")
-def test_what_moved_on_between_the_end_and_its_batch_is_not_read() -> None:
-    """As in a union of two loads of one group, where the second one's question takes a while."""
-    world = World(handoff_s=1.0)
+def planned_when_another_joins(world: World) -> tuple[Query, Query]:
+    """The end of a batch of four messages of each partition is written down, then a second query comes and runs."""
     world.coordinated()
     first, second = world.query("left"), world.query("right")
     begun(world, first)
@@ -261,6 +259,14 @@ def test_what_moved_on_between_the_end_and_its_batch_is_not_read() -> None:
     first.plan()
     begun(world, second)
     second.run()
+    return first, second
+
+
+@pytest.mark.conformance("HAN-05")
+def test_what_moved_on_between_the_end_and_its_batch_is_not_read() -> None:
+    """As in a union of two loads of one group, where the second one's question takes a while."""
+    world = World(handoff_s=1.0)
+    first, second = planned_when_another_joins(world)
     world.until(lambda: len(second.rows) == 4)
     (moved,) = second.partitions
     assert {row.partition for row in first.deliver()} == {1 - moved}
@@ -284,13 +290,7 @@ def test_alone_what_another_took_between_the_end_and_its_batch_is_not_read(world
 @pytest.mark.conformance("HAN-02", "HAN-05")
 def test_a_pause_between_the_end_and_its_batch_waits_for_the_batch() -> None:
     world = World(handoff_s=60.0)
-    world.coordinated()
-    first, second = world.query("left"), world.query("right")
-    begun(world, first)
-    world.publish(4, 4)
-    first.plan()
-    begun(world, second)
-    second.run()
+    first, second = planned_when_another_joins(world)
     world.sleep(3.0)
     assert len(first.deliver()) == 8
     first.committed += 1

@@ -17,7 +17,7 @@ from partq_spark.flow.stores.redis import RedisOwnership
 from partq_spark.flow.stores.redis_client import RedisClient
 from partq_spark.flow.stores.urls import RedisUrl, parse_ownership
 from partq_spark.objects.memory import MemoryStore
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, running
 
 STORE_ID: Final = "0123456789abcdef"
 """Of the object store that these tests do without."""
@@ -95,6 +95,15 @@ class Pair:
         while not is_there():
             assert time.monotonic() < deadline_s, "the replica does not follow"
             time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def followed(server: RedisServer) -> Iterator[Pair]:
+    """The server and a replica of it, which has everything that is there by now."""
+    with running(RedisServer()) as replica:
+        pair = Pair(server, replica)
+        pair.follow()
+        yield pair
 
 
 def open_redis(

@@ -10,8 +10,8 @@ from partq_spark.flow.stores.api import Reincarnated
 from partq_spark.flow.stores.redis import RedisOwnership
 from tests.flow.stores.conftest import KEY, delivery
 from tests.flow.stores.redis_faults.conftest import ME, begin, token_of, verbs
-from tests.flow.stores.redis_servers import Pair, open_redis
-from tests.support.servers import RedisServer, running
+from tests.flow.stores.redis_servers import Pair, followed, open_redis
+from tests.support.servers import RedisServer
 
 pytestmark = pytest.mark.redis
 
@@ -19,9 +19,7 @@ pytestmark = pytest.mark.redis
 @pytest.fixture
 def pair(server: RedisServer) -> Iterator[Pair]:
     """The server that `store` uses, and its replica."""
-    with running(RedisServer()) as replica:
-        pair = Pair(server, replica)
-        pair.follow()
+    with followed(server) as pair:
         yield pair
 
 
