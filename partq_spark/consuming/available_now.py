@@ -28,26 +28,37 @@ class Target:
 
     def __init__(self, ends: Sequence[int]) -> None:
         self.ends: Mapping[int, int] = dict(enumerate(ends))
-        self._until_s: float | None = None
+        self._late_s: float | None = None  # when the wait for messages is over
+        self._unanswered_s: float | None = None  # when the wait for a coordinator's answer is over
 
     def moves_on(self) -> None:
         """There was something to read: a later wait is a new one."""
-        self._until_s = None
+        self._late_s = self._unanswered_s = None
 
     def outlook(
         self, view: View, reached: Mapping[int, int], head: Head, *, session_timeout_s: float, now_s: float
     ) -> Outlook:
-        """Nothing can be delivered now. `reached`: how far the flow is with each partition."""
-        if self._until_s is None:
-            config = head.config
-            self._until_s = now_s + config.rebalance_delay_s + config.max_handoff_time_s + session_timeout_s
+        """Nothing can be delivered now. `reached`: how far the flow is with each partition.
+
+        To wait for messages and to wait for an answer are two waits: a flow that was answered and is then forgotten
+        (its coordinator died, its record was lost) has not waited for its new answer yet.
+        """
+        config = head.config
+        over_s = now_s + config.rebalance_delay_s + config.max_handoff_time_s + session_timeout_s
+        if self._late_s is None:
+            self._late_s = over_s
+        if view.standing is Standing.UNANSWERED:
+            if self._unanswered_s is None:
+                self._unanswered_s = over_s
+        else:
+            self._unanswered_s = None
         nothing_yet = not view.claims and view.standing is not Standing.STANDBY
         if not nothing_yet and self.left(view, reached, head) == 0:
-            self._until_s = None  # while others go on it may lose what it has: that is another wait
+            self.moves_on()  # while others go on it may lose what it has: that is another wait
             return Outlook.DONE
-        if now_s < self._until_s:
-            return Outlook.WAIT
-        return Outlook.UNANSWERED if view.standing is Standing.UNANSWERED else Outlook.LATE
+        if self._unanswered_s is not None:
+            return Outlook.WAIT if now_s < self._unanswered_s else Outlook.UNANSWERED
+        return Outlook.WAIT if now_s < self._late_s else Outlook.LATE
 
     def last_word(self, outlook: Outlook, flow: str, view: View, reached: Mapping[int, int], head: Head) -> str | None:
         """What is to be logged of a `flow` that waits no longer. Raises `Unavailable` if it was never answered."""
