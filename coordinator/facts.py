@@ -31,6 +31,9 @@ class GroupFacts:
 def facts_of(head: Head, group: Group) -> GroupFacts:
     """The facts of one of the head's groups."""
     starts = {partition: group_start(group, partition) for partition in range(len(head.next))}
+    leaving = layouts.leaving(head)
+    if group.rewinds == 0:  # else somebody may have gone back behind the group's start
+        leaving = {number: end for number, end in leaving.items() if starts[number] < end}
     return GroupFacts(
         queue_id=head.queue_id,
         settings=GroupSettings(
@@ -40,6 +43,6 @@ def facts_of(head: Head, group: Group) -> GroupFacts:
         ),
         partitions=tuple(range(head.partitions)),
         starts=starts,
-        leaving={number: end for number, end in layouts.leaving(head).items() if starts[number] < end},
+        leaving=leaving,
         rewinds=group.since_sequence + group.rewinds,
     )

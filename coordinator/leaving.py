@@ -64,10 +64,16 @@ class Leaving:
         return [number for number, end in sorted(facts.leaving.items()) if self._finished.get(number) != end]
 
     def _look(self, facts: GroupFacts, records: Mapping[str, FlowRecord], setting: Setting) -> None:
-        found, _ = self._make_checkpoints(facts.queue_id).list_readable()  # whoever has a damaged one says so
+        found, damaged = self._make_checkpoints(facts.queue_id).list_readable()
         for number, end in facts.leaving.items():
+            if number in damaged:
+                continue  # whoever has it says so
             checkpoint = found.get(number)
-            if checkpoint is not None and _reached(checkpoint, records, setting) >= end:
+            if checkpoint is None or checkpoint.is_tombstone:
+                reached = facts.starts[number]  # nobody has taken it yet
+            else:
+                reached = _reached(checkpoint, records, setting)
+            if reached >= end:
                 self._finished[number] = end
 
 

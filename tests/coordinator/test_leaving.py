@@ -14,6 +14,7 @@ from partq_spark.flow.checkpoints import CheckpointStore
 from partq_spark.flow.model import RebalanceStatus
 from partq_spark.log import admin
 from partq_spark.log.layouts import resized
+from partq_spark.operations import rewinding
 from tests.coordinator.world import KEY, Coordinator, HandFlow, World
 
 
@@ -258,6 +259,57 @@ def test_a_group_that_began_after_the_change_has_nothing_to_do_with_what_is_gone
     later = replace(head.groups[KEY.group], start=head.next)
     assert facts_of(head, later).leaving == {}
     assert facts_of(head, later).partitions == (0, 1)
+
+
+def begun_at_the_end(world: World) -> None:
+    """As with `startingOffsets=latest`: the group begins where partitions 2 and 3 end, which then leave the queue."""
+    world.published(10)
+    world.altered(
+        lambda head: replace(head, groups={KEY.group: replace(head.groups[KEY.group], start=(0, 0, *head.next[2:]))})
+    )
+
+
+@pytest.mark.conformance("RES-02", "CHK-04")
+def test_a_removed_partition_that_is_rewound_behind_the_groups_start_comes_back() -> None:
+    """The partitions that share its keys wait for it, so somebody has to have it."""
+    world = World(partitions=4)
+    begun_at_the_end(world)
+    world.coordinator()
+    world.flow("a")
+    world.run(3)
+    resize(world, 2)
+    world.run(3)
+    assert known(world) == [0, 1], "nothing of the others is the group's to deliver"
+    assert world.checkpoints()[2].offset == 10
+    head = world.queue.refresh()
+    store = CheckpointStore(world.objects, KEY, head.queue_id)
+    steps = rewinding.plan("orders", head, store.list_readable(), (2,), rewinding.Goal(earliest=True), lambda _: ())
+    assert rewinding.carry_out(world.queue, store, KEY.group, steps).error is None
+    world.run(3)
+    assert known(world) == [0, 1, 2]
+    assert world.checkpoints()[2].offset == 0
+    assert world.owners()[2] == "a"
+    finish(world, 2)
+    world.run(3)
+    assert known(world) == [0, 1]
+
+
+@pytest.mark.conformance("RES-02")
+def test_a_rewind_brings_no_removed_partition_that_nobody_touched() -> None:
+    """It is still where the group begins, at its end. One that cannot be read is not known to be there."""
+    world = World(partitions=4)
+    begun_at_the_end(world)
+    resize(world, 2)
+    checkpoints = CheckpointStore(world.objects, KEY, world.queue.head.queue_id)
+    checkpoints.bury(2, confirm=lambda: None)
+    admin.count_rewind(world.queue, KEY.group)
+    head = world.queue.refresh()
+    facts = facts_of(head, head.groups[KEY.group])
+    leaving = Leaving(lambda queue_id: checkpoints, lambda: world.now_s)
+    assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1)
+    world.objects.swap(checkpoints.name_of(3), b"{damaged}", expected=None)
+    leaving.forget()
+    assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1, 3)
 
 
 @pytest.mark.conformance("RES-01", "REB-08")
