@@ -5,6 +5,7 @@ and no guard may be missing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.simulation.__main__ import FAULTS, QUERIES, Total, simulate
 from tests.simulation.queries.guards import GUARDS, Guard, first_finding
 from tests.simulation.queries.plan import KINDS, MODES, TO_GROUPS, TO_QUERIES, Plan
 from tests.simulation.queries.spark import QueryFailed, SparkCheckpoint
-from tests.simulation.queries.world import run_seed
+from tests.simulation.queries.world import World, run_seed
 from tests.support.histories import histories_of
 
 SEEDS = 300  # of each of four tests
@@ -32,6 +33,21 @@ def test_a_few_worlds_are_all_right() -> None:
     assert not total.failures, told(total)
     assert total.counts["batches"] > 0
     assert total.counts["messages repeated"] > 0
+
+
+def test_a_forgotten_ownership_is_put_right_when_all_is_calm() -> None:
+    """The group was made by the run that forgot it, and so is shared as that one had it."""
+    drawn = next(plan for plan in map(Plan.draw, range(1000)) if plan.kind == "auto shared" and _is_simple(plan))
+    world = World(replace(drawn, queries=drawn.queries[:1], accidents=(), rates=replace(drawn.rates, crash=0.0)))
+    world.queries[0].otherwise = {"ownership": "none", "sessionTimeout": None, "maxPollInterval": None}
+    world.play()
+    assert world.counts["shared as told"] == 1
+    assert world.queue.head.groups["billing"].ownership == "redis"
+
+
+def _is_simple(plan: Plan) -> bool:
+    first = plan.queries[0]
+    return len(plan.groups) == len(first.sources) == 1 and first.trigger == "processing" and not first.fails
 
 
 @pytest.mark.slow
@@ -60,6 +76,17 @@ def test_no_seed_loses_or_repeats_in_silence(first: int, report: Callable[[str],
     ]
     missing = [what for what in happened if not total.counts[what]]
     assert not missing, f"no seed shows {missing}: the simulation has become weaker"
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(12_279, id="a forgotten ownership that nobody notices while all else is refused"),
+        pytest.param(22_592, id="a removed partition that is rewound behind the group's start"),
+    ],
+)
+def test_a_seed_that_once_failed(seed: int) -> None:
+    run_seed(seed)
 
 
 @pytest.mark.slow

@@ -295,9 +295,13 @@ class World:
             self.scheduler.push(self.publish, int(self.plan.publish_us * (0.2 + 1.6 * self.rng.random())))
 
     def calm(self) -> None:
-        """No faults from now on; who is frozen wakes up, who ended its work begins again."""
+        """No faults from now on; who is frozen wakes up, who ended its work begins again. That a run has other options
+        than it should have is a fault, too: as long as it runs, all who have them right may be refused.
+        """
         self.weather.calm = True
         self.history.note(f"{self.scheduler.now_us} all is calm")
+        for execution in [each for query in self.queries for each in query.running if each.otherwise]:
+            self.interrupt(execution)
         for process in self.scheduler.processes:
             process.frozen_until_us = min(process.frozen_until_us, self.scheduler.now_us + SECOND_US)
 
