@@ -17,7 +17,6 @@ from benchmarks.report import Goal, Measure, Series
 from benchmarks.rows import make_rows
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.staging import staged
-from partq_spark.columns import batches
 from partq_spark.log import tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.compaction import Compacted, compact
@@ -25,6 +24,7 @@ from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
 from partq_spark.objects import open_store
+from partq_spark.spark.columns import batches
 
 logger = logging.getLogger(__name__)
 

@@ -30,10 +30,10 @@ from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import Run, checked
 from benchmarks.throughput import Side, measures, take_turns
-from partq_spark.flow.codec import decode_state
-from partq_spark.flow.model import GroupKey, Phase
-from partq_spark.flow.stores import open_ownership
-from partq_spark.flow.stores.api import StateDocument
+from partq_spark.group.codec import decode_state
+from partq_spark.group.model import GroupKey, Phase
+from partq_spark.group.stores import open_ownership
+from partq_spark.group.stores.api import StateDocument
 from partq_spark.log.admin import alter_queue
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store

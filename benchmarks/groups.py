@@ -23,14 +23,14 @@ from benchmarks.environment import ROOT
 from benchmarks.ownership import NAMESPACE, balanced, coordinator_process
 from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import Settings
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.codec import decode_state, encode_state
-from partq_spark.flow.model import FlowRecord, GroupKey, GroupSettings, Owner, Phase
-from partq_spark.flow.stores import open_ownership
-from partq_spark.flow.stores.api import OwnershipStore, StateDocument
-from partq_spark.flow.stores.identity import store_id
-from partq_spark.flow.stores.redis_rows import Place
-from partq_spark.flow.stores.redis_scripts import BEAT
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.codec import decode_state, encode_state
+from partq_spark.group.model import FlowRecord, GroupKey, GroupSettings, Owner, Phase
+from partq_spark.group.stores import open_ownership
+from partq_spark.group.stores.api import OwnershipStore, StateDocument
+from partq_spark.group.stores.identity import store_id
+from partq_spark.group.stores.redis_rows import Place
+from partq_spark.group.stores.redis_scripts import BEAT
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.objects import UNCHANGED, ObjectStore, open_store
 from tests.support.servers import RedisServer, die_with_parent, running

@@ -24,12 +24,12 @@ from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import PARTITIONS, Settings
 from coordinator.core.events import FlowBound, FlowExpired, Tick
 from coordinator.core.machine import decide as decide_event
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.codec import decode_state
-from partq_spark.flow.model import Flow, FlowRecord, GroupKey, GroupSettings, GroupState, Owner, Partition, Phase
-from partq_spark.flow.session import Session
-from partq_spark.flow.stores import open_ownership
-from partq_spark.flow.stores.api import StateDocument
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.codec import decode_state
+from partq_spark.group.model import Flow, FlowRecord, GroupKey, GroupSettings, GroupState, Owner, Partition, Phase
+from partq_spark.group.session import Session
+from partq_spark.group.stores import open_ownership
+from partq_spark.group.stores.api import StateDocument
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects import ObjectStore, open_store

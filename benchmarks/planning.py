@@ -36,7 +36,7 @@ from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.objects import open_store
-from partq_spark.source import PartqDataSource
+from partq_spark.spark.source import PartqDataSource
 
 PUBLISHES: Final = 10_000
 WIDE: Final = 64

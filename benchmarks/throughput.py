@@ -18,8 +18,8 @@ from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import Run, checked, parquet_stream
 from partq_spark.log.admin import delete_queue
-from partq_spark.options import batch_source_options
-from partq_spark.reader import PartqBatchReader, read_task
+from partq_spark.spark.options import batch_source_options
+from partq_spark.spark.reader import PartqBatchReader, read_task
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from coordinator.logs import LibraryLines, Lines, Log
 from coordinator.service import Service
 from coordinator.settings import Settings, load_settings
 from partq_spark import __version__
-from partq_spark.errors import Invalid, PartqError
-from partq_spark.flow.stores import open_ownership
+from partq_spark.base.errors import Invalid, PartqError
+from partq_spark.base.terminal import printable
+from partq_spark.group.stores import open_ownership
 from partq_spark.objects import open_store
-from partq_spark.terminal import printable
 
 _STORE_RETRY_S = 2.0
 """Of one read: whatever fails longer is the group's back-off's affair."""

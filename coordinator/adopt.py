@@ -14,10 +14,10 @@ from coordinator.core.machine import decide
 from coordinator.core.reconcile import differences, initial_state
 from coordinator.facts import GroupFacts
 from coordinator.listing import Listed
-from partq_spark.errors import Corrupt
-from partq_spark.flow.codec import decode_state
-from partq_spark.flow.model import GroupKey, GroupState, Phase
-from partq_spark.flow.stores.api import OwnershipStore, Pulse, StateDocument
+from partq_spark.base.errors import Corrupt
+from partq_spark.group.codec import decode_state
+from partq_spark.group.model import GroupKey, GroupState, Phase
+from partq_spark.group.stores.api import OwnershipStore, Pulse, StateDocument
 
 HOLDDOWN = "holddown"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from partq_spark.flow.model import AccessType, GroupSettings
+from partq_spark.group.model import AccessType, GroupSettings
 from partq_spark.log import layouts
 from partq_spark.log.model import Group, Head, group_start
 

@@ -12,9 +12,9 @@ from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
 from coordinator.effects_pool import Run
 from coordinator.logs import Log
 from coordinator.observe import Setting, entry_of, is_whole
-from partq_spark.errors import PartqError
-from partq_spark.flow.checkpoints import CheckpointStore, FenceRefused
-from partq_spark.flow.model import FlowRecord, GroupKey
+from partq_spark.base.errors import PartqError
+from partq_spark.group.checkpoints import CheckpointStore, FenceRefused
+from partq_spark.group.model import FlowRecord, GroupKey
 
 
 def carry_out(

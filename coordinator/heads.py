@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from coordinator import housekeeping
 from coordinator.facts import GroupFacts, facts_of
 from coordinator.housekeeping import QueueFacts
-from partq_spark.errors import Invalid
-from partq_spark.flow.model import GroupKey
+from partq_spark.base.errors import Invalid
+from partq_spark.group.model import GroupKey
 from partq_spark.log import names
 from partq_spark.log.codec import decode_head
 from partq_spark.log.groups import kind_of

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 
 _REQUEST_WAIT_S: Final = 5.0
 

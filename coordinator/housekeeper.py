@@ -20,15 +20,15 @@ from coordinator.leadership import Leadership, Timing
 from coordinator.life import StoreLife
 from coordinator.logs import Log, Value
 from coordinator.settings import Settings
-from partq_spark.errors import Conflict, PartqError
-from partq_spark.flow.effects import Effects, wall_time_us
-from partq_spark.flow.model import GroupKey
-from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
+from partq_spark.base.errors import Conflict, PartqError
+from partq_spark.group.effects import Effects, wall_time_us
+from partq_spark.group.model import GroupKey
+from partq_spark.group.retention import retain
+from partq_spark.group.stores.api import OwnershipStore, Reincarnated
 from partq_spark.log import housekeeping as log_housekeeping
 from partq_spark.log.queue import Effects as LogEffects
 from partq_spark.log.queue import Queue
 from partq_spark.objects.api import ObjectStore
-from partq_spark.operations.retention import retain
 
 LEASE_LOOKS: Final = 6
 """So many looks of silence, and another coordinator is the housekeeper."""

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from partq_spark.flow.model import GroupKey
+from partq_spark.group.model import GroupKey
 
 TURN_S: Final = 2.5
 """The longest wait without a sign of life."""

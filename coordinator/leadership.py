@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from coordinator.adopt import Timers
 from coordinator.logs import Log
 from coordinator.watch import Stillness
-from partq_spark.errors import Conflict
-from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import GroupKey, Lease, Owner
-from partq_spark.flow.stores.api import OwnershipStore, Pulse
+from partq_spark.base.errors import Conflict
+from partq_spark.group.effects import Effects
+from partq_spark.group.model import GroupKey, Lease, Owner
+from partq_spark.group.stores.api import OwnershipStore, Pulse
 
 _LEASE = "lease"
 

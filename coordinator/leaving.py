@@ -14,9 +14,9 @@ from typing import Final
 
 from coordinator.facts import GroupFacts
 from coordinator.observe import Setting, entry_of
-from partq_spark.flow.checkpoint import Checkpoint
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.model import FlowRecord
+from partq_spark.group.checkpoint import Checkpoint
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import FlowRecord
 
 LOOK_S: Final = 1.0  # between two listings
 

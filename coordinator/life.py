@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 
-from partq_spark.flow.stores.api import OwnershipStore
-from partq_spark.flow.stores.identity import known_id
+from partq_spark.group.stores.api import OwnershipStore
+from partq_spark.group.stores.identity import known_id
 from partq_spark.objects.api import ObjectStore
 
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from coordinator.core.reconcile import Mark
 from coordinator.logs import Log
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.model import GroupKey
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import GroupKey
 
 LOOK_S: Final = 5.0  # between two listings while one is damaged
 

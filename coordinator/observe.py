@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from coordinator.core.events import Event, FlowBound, FlowExpired, FlowUnbound, PartitionDrained
 from coordinator.watch import Stillness
-from partq_spark.flow.model import Delivery, FlowRecord, GroupState, Owner, Phase
+from partq_spark.group.model import Delivery, FlowRecord, GroupState, Owner, Phase
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

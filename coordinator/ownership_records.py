@@ -5,8 +5,8 @@ Nobody decides anything by them: the state and the checkpoints do. So they may l
 
 from __future__ import annotations
 
-from partq_spark.flow.model import GroupKey, GroupState, Owner, OwnershipRecord, Phase
-from partq_spark.flow.stores.api import OwnershipStore
+from partq_spark.group.model import GroupKey, GroupState, Owner, OwnershipRecord, Phase
+from partq_spark.group.stores.api import OwnershipStore
 
 
 class OwnershipRecords:

@@ -9,7 +9,7 @@ from coordinator.core.draft import is_in_handoff
 from coordinator.core.machine import next_deadline, pending
 from coordinator.facts import GroupFacts
 from coordinator.records import Records
-from partq_spark.flow.model import GroupState
+from partq_spark.group.model import GroupState
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from partq_spark.flow.model import FlowRecord
-from partq_spark.flow.stores.api import Pulse
+from partq_spark.group.model import FlowRecord
+from partq_spark.group.stores.api import Pulse
 
 
 @dataclass(frozen=True, slots=True)

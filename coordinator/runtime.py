@@ -35,12 +35,12 @@ from coordinator.records import Records
 from coordinator.tell import tell
 from coordinator.tidy import Tidying
 from coordinator.tries import Tries, words
-from partq_spark.errors import Conflict, PartqError
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.codec import encode_state
-from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import GroupKey, GroupState, Owner, Phase
-from partq_spark.flow.stores.api import OwnershipStore, Pulse, Reincarnated
+from partq_spark.base.errors import Conflict, PartqError
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.codec import encode_state
+from partq_spark.group.effects import Effects
+from partq_spark.group.model import GroupKey, GroupState, Owner, Phase
+from partq_spark.group.stores.api import OwnershipStore, Pulse, Reincarnated
 
 _ROUNDS = 8
 """Of one step. A bind at delay 0 takes three: fence, take in, look once more."""

@@ -26,11 +26,11 @@ from coordinator.logs import Log
 from coordinator.runtime import GroupRuntime
 from coordinator.schedule import FIRST_RETRY_S, Entry
 from coordinator.settings import Settings
-from partq_spark.errors import PartqError, Unavailable
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import GroupKey
-from partq_spark.flow.stores.api import HEAD, OwnershipStore, Reincarnated
+from partq_spark.base.errors import PartqError, Unavailable
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.effects import Effects
+from partq_spark.group.model import GroupKey
+from partq_spark.group.stores.api import HEAD, OwnershipStore, Reincarnated
 from partq_spark.objects.api import ObjectStore
 
 STOP_WAIT_S: Final = 1.2

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from coordinator.fields import BY_KEY, FIELDS, Field, Raw
-from partq_spark.errors import Invalid
-from partq_spark.flow.stores.urls import ALLOWED, STORE, parse_ownership
+from partq_spark.base.errors import Invalid
+from partq_spark.group.stores.urls import ALLOWED, STORE, parse_ownership
 from partq_spark.log.names import checked_name
-from partq_spark.objects.urls import canonical_url
-from partq_spark.settings import default_store
+from partq_spark.objects.urls import canonical_url, default_store
 
 __all__ = ["BY_KEY", "FIELDS", "Settings", "load_settings"]
 

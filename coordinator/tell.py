@@ -19,7 +19,7 @@ from coordinator.core.events import (
     Tick,
 )
 from coordinator.logs import Log, Value
-from partq_spark.flow.model import GroupKey, Owner
+from partq_spark.group.model import GroupKey, Owner
 
 
 def tell(log: Log, key: GroupKey, events: Sequence[Event], actions: Sequence[Action]) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable
 from coordinator.logs import Log
 from coordinator.ownership_records import OwnershipRecords
 from coordinator.records import Records
-from partq_spark.errors import PartqError
-from partq_spark.flow.model import GroupKey, GroupState, Owner
-from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
+from partq_spark.base.errors import PartqError
+from partq_spark.group.model import GroupKey, GroupState, Owner
+from partq_spark.group.stores.api import OwnershipStore, Reincarnated
 
 
 class Tidying:

@@ -12,8 +12,8 @@ from typing import Final
 
 from coordinator.core.actions import Fence
 from coordinator.core.events import FenceStuck
-from partq_spark.errors import Conflict, PartqError, Unavailable
-from partq_spark.flow.model import GroupKey, GroupState
+from partq_spark.base.errors import Conflict, PartqError, Unavailable
+from partq_spark.group.model import GroupKey, GroupState
 
 STUCK_AFTER_S: Final = 3.0
 """What a store may mend by itself is waited for so long: as long as a handoff takes by default."""

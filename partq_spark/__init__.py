@@ -21,6 +21,6 @@ def register(spark: SparkSession) -> None:
 
     Raises `Invalid` if the Python that Spark's workers run cannot import partq, naming the variable to set.
     """
-    from partq_spark.source import register as register_source
+    from partq_spark.spark.source import register as register_source
 
     register_source(spark)

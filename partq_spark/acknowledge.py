@@ -20,11 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 from partq_spark.log.names import checked_name
-from partq_spark.notify import PAGE, Address, Line
-from partq_spark.objects.urls import canonical_url
-from partq_spark.settings import default_store
+from partq_spark.objects.urls import canonical_url, default_store
+from partq_spark.query.notify import PAGE, Address, Line
 
 TIMEOUT_S: Final = 30.0
 """For one question. A reader that is busy with a store that does not answer cannot answer either."""

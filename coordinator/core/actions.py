@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from partq_spark.flow.model import Owner
+from partq_spark.group.model import Owner
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from partq_spark.flow.model import Owner
+from partq_spark.group.model import Owner
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

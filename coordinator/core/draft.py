@@ -12,7 +12,7 @@ from typing import cast
 from coordinator.core import handoff
 from coordinator.core.actions import Action, ChangeStatus, NotifyFlow
 from coordinator.core.handoff import Step
-from partq_spark.flow.model import Flow, GroupState, Owner, Partition, Phase, RebalanceStatus
+from partq_spark.group.model import Flow, GroupState, Owner, Partition, Phase, RebalanceStatus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

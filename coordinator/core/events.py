@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from partq_spark.flow.model import GroupSettings, Owner
+from partq_spark.group.model import GroupSettings, Owner
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from coordinator.core.actions import Action, Assign, Fence, Pause, Resume
-from partq_spark.flow.model import Owner, Partition, Phase
+from partq_spark.group.model import Owner, Partition, Phase
 
 
 class Step(StrEnum):

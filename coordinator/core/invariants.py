@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from coordinator.core import rebalance
 from coordinator.core.draft import is_in_handoff
-from partq_spark.flow.model import GroupState, Owner, Partition, Phase, RebalanceStatus
+from partq_spark.group.model import GroupState, Owner, Partition, Phase, RebalanceStatus
 
 
 def violations(state: GroupState) -> tuple[str, ...]:

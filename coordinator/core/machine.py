@@ -22,7 +22,7 @@ from coordinator.core.events import (
     Tick,
 )
 from coordinator.core.handoff import Step
-from partq_spark.flow.model import GroupState, Partition, Phase, RebalanceStatus
+from partq_spark.group.model import GroupState, Partition, Phase, RebalanceStatus
 
 
 def decide(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, tuple[Action, ...]]:

@@ -6,7 +6,7 @@ from coordinator.core import rebalance
 from coordinator.core.draft import Draft
 from coordinator.core.events import FlowBound, FlowExpired, FlowUnbound
 from coordinator.core.handoff import Step
-from partq_spark.flow.model import Flow, Owner, Phase, RebalanceStatus
+from partq_spark.group.model import Flow, Owner, Phase, RebalanceStatus
 
 
 def bound(draft: Draft, event: FlowBound) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from coordinator.core import assignment
 from coordinator.core.draft import Draft, Holdings, is_in_handoff, survey
 from coordinator.core.handoff import Step
-from partq_spark.flow.model import AccessType, GroupSettings, GroupState, Owner, Phase, RebalanceStatus
+from partq_spark.group.model import AccessType, GroupSettings, GroupState, Owner, Phase, RebalanceStatus
 
 
 def need(holdings: Holdings, settings: GroupSettings) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
-from partq_spark.flow.model import Flow, GroupSettings, GroupState, Owner, Partition, Phase, RebalanceStatus
+from partq_spark.group.model import Flow, GroupSettings, GroupState, Owner, Partition, Phase, RebalanceStatus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

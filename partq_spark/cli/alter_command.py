@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from partq_spark.base.errors import Unavailable
 from partq_spark.cli import output
 from partq_spark.cli.arguments import Target, json_option, queue_argument, target_options, wrong_use
 from partq_spark.cli.queue_commands import PARTITIONS, configured, settings_options
-from partq_spark.errors import Unavailable
 
 if TYPE_CHECKING:
-    from partq_spark.flow.stores.api import OwnershipStore
+    from partq_spark.group.stores.api import OwnershipStore
     from partq_spark.log.model import Head
     from partq_spark.log.queue import Queue
 
@@ -65,7 +65,7 @@ def _changes(head: Head, given: dict[str, Any]) -> Changes:
 
 def _print_dry_run(queue: Queue, partitions: int | None, changes: Changes, *, as_json: bool) -> None:
     from partq_spark.cli import resize_view
-    from partq_spark.operations import resize_plan
+    from partq_spark.client import resize_plan
 
     plan = None if partitions is None else resize_plan.plan(queue, partitions)
     if as_json:
@@ -82,7 +82,7 @@ def _print_done(
     queue: Queue, before: Head, head: Head, partitions: int | None, given: dict[str, Any], *, as_json: bool
 ) -> None:
     from partq_spark.cli import queue_view, resize_view
-    from partq_spark.operations import resize_plan
+    from partq_spark.client import resize_plan
 
     resized = partitions is not None and before.partitions != head.partitions
     groups: tuple[resize_plan.GroupPlan, ...] | None = ()
@@ -107,8 +107,8 @@ def _print_done(
 
 def _announce(queue: Queue, ownership: OwnershipStore) -> None:
     """Tell coordinators to look at the queue's head."""
-    from partq_spark.flow.model import GroupKey
-    from partq_spark.flow.stores.api import HEAD
+    from partq_spark.group.model import GroupKey
+    from partq_spark.group.stores.api import HEAD
 
     with contextlib.suppress(Unavailable):  # they look by themselves, too
         ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import click
 
-from partq_spark.errors import Invalid
-from partq_spark.terminal import printable_lines
+from partq_spark.base.errors import Invalid
+from partq_spark.base.terminal import printable_lines
 
 if TYPE_CHECKING:
-    from partq_spark.flow.stores.api import OwnershipStore
+    from partq_spark.group.stores.api import OwnershipStore
     from partq_spark.log.model import Head
     from partq_spark.log.queue import Queue
     from partq_spark.objects import ObjectStore
@@ -62,7 +62,7 @@ def _store(text: str) -> str:
 
 
 def _time(text: str) -> int:
-    from partq_spark.timestamps import parse_rfc3339
+    from partq_spark.base.timestamps import parse_rfc3339
 
     return parse_rfc3339(text)
 
@@ -78,7 +78,7 @@ def _seconds(text: str) -> float:
 
 
 def _ownership(text: str) -> str:
-    from partq_spark.flow.stores.urls import canonical_ownership
+    from partq_spark.group.stores.urls import canonical_ownership
 
     return canonical_ownership(text)
 
@@ -141,7 +141,7 @@ class Target:
         if self.ownership == "none":
             yield None
             return
-        from partq_spark.flow.stores import open_ownership
+        from partq_spark.group.stores import open_ownership
 
         ownership = open_ownership(self.ownership, store=store)
         try:
@@ -223,16 +223,16 @@ def checked(check: Callable[[], T]) -> T:
 
 
 def _default_store() -> str:
-    from partq_spark.settings import default_store
+    from partq_spark.objects.urls import default_store
 
     return checked(lambda: default_store(os.environ))
 
 
 def default_ownership() -> str:
     """What the environment says. A value that is not usable is wrong use."""
-    from partq_spark import settings
+    from partq_spark.group.stores import urls
 
-    return checked(lambda: settings.default_ownership(os.environ))
+    return checked(lambda: urls.default_ownership(os.environ))
 
 
 class _Printable(logging.Formatter):

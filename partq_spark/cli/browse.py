@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from partq_spark.base.errors import Invalid
 from partq_spark.cli import output
 from partq_spark.cli.arguments import Target, json_option, queue_argument, target_options
-from partq_spark.errors import Invalid
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -96,7 +96,7 @@ def _messages(queue: Queue, partition: int | None, from_offset: int, limit: int)
 
 
 def _print_json(messages: Iterator[Message]) -> None:
-    from partq_spark.timestamps import format_rfc3339
+    from partq_spark.base.timestamps import format_rfc3339
 
     held: list[output.Json] = []
     for message in messages:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.cli import output
 from partq_spark.cli.arguments import (
     TIME,
@@ -20,14 +21,13 @@ from partq_spark.cli.arguments import (
     wrong_use,
 )
 from partq_spark.cli.lazy import Lazy, LazyGroup
-from partq_spark.errors import Invalid, PartqError, Unavailable
 
 if TYPE_CHECKING:
-    from partq_spark.flow.checkpoints import CheckpointStore
-    from partq_spark.flow.stores.api import OwnershipStore
+    from partq_spark.group.checkpoints import CheckpointStore
+    from partq_spark.group.rewinding import Goal, Outcome, Step
+    from partq_spark.group.stores.api import OwnershipStore
     from partq_spark.log.model import Head
     from partq_spark.log.queue import Queue
-    from partq_spark.operations.rewinding import Goal, Outcome, Step
 
 EARLIEST = "earliest"
 
@@ -156,7 +156,7 @@ def rewind(
         if dry_run or not yes:
             _print_plan(queue, group, steps, notes, as_json=as_json, dry_run=dry_run)
             return
-        from partq_spark.operations.rewinding import carry_out
+        from partq_spark.group.rewinding import carry_out
 
         outcome = carry_out(queue, store, group, steps)
         notes += [
@@ -175,14 +175,14 @@ def rewind(
 
 
 def _checkpoints(queue: Queue, head: Head, group: str) -> CheckpointStore:
-    from partq_spark.flow.checkpoints import CheckpointStore
-    from partq_spark.flow.model import GroupKey
+    from partq_spark.group.checkpoints import CheckpointStore
+    from partq_spark.group.model import GroupKey
 
     return CheckpointStore(queue.store, GroupKey(queue.namespace, queue.name, group), head.queue_id)
 
 
 def _goal(to: int | str | None, time_us: int | None, by: int | None) -> Goal:
-    from partq_spark.operations.rewinding import Goal
+    from partq_spark.group.rewinding import Goal
 
     if sum(each is not None for each in (to, time_us, by)) != 1:
         wrong_use("say where to go back to: give exactly one of --to, --to-timestamp and --by.")
@@ -194,8 +194,8 @@ def _goal(to: int | str | None, time_us: int | None, by: int | None) -> Goal:
 def _plan(
     queue: Queue, head: Head, group: str, store: CheckpointStore, partitions: tuple[int, ...], goal: Goal
 ) -> tuple[Step, ...]:
+    from partq_spark.group.rewinding import plan
     from partq_spark.log.admin import group_of
-    from partq_spark.operations.rewinding import plan
 
     group_of(queue, head, group)
     return plan(str(queue), head, store.list_readable(), partitions, goal, queue.offsets_at)
@@ -205,7 +205,7 @@ def _notes(queue: Queue, group: str, steps: tuple[Step, ...], ownership: Ownersh
     """What a person should know of those who have the partitions. Raises `Invalid` for an ownership that can never be
     used as it is given.
     """
-    from partq_spark.flow.model import GroupKey
+    from partq_spark.group.model import GroupKey
 
     owners = sorted({step.owner.flow for step in steps if step.owner is not None and step.is_needed})
     flows = " and ".join([*owners[:1], *([output.plural(len(owners) - 1, "other flow")] if owners[1:] else [])])
@@ -243,8 +243,8 @@ def _print_plan(
 
 def _announce(queue: Queue, ownership: OwnershipStore) -> None:
     """Tell coordinators to look at the queue's head."""
-    from partq_spark.flow.model import GroupKey
-    from partq_spark.flow.stores.api import HEAD
+    from partq_spark.group.model import GroupKey
+    from partq_spark.group.stores.api import HEAD
 
     with contextlib.suppress(Unavailable):  # they look by themselves, too
         ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))

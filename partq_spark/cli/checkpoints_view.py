@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.cli import output
 from partq_spark.cli.output import Json
-from partq_spark.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from partq_spark.flow.checkpoints import Checkpoint
+    from partq_spark.group.checkpoints import Checkpoint
+    from partq_spark.group.rewinding import Outcome, Step
     from partq_spark.log.model import Head
     from partq_spark.log.queue import Queue
-    from partq_spark.operations.rewinding import Outcome, Step
 
 MOST_SHOWN = 64
 
@@ -39,7 +39,7 @@ class Row:
 
 def rows(head: Head, group: str, found: Mapping[int, Checkpoint], damaged: Mapping[int, Corrupt]) -> Sequence[Row]:
     """The queue's partitions, and what is left of others."""
-    from partq_spark.flow.checkpoint import acknowledged_to
+    from partq_spark.group.checkpoint import acknowledged_to
     from partq_spark.log.model import group_start
 
     made: list[Row] = []
@@ -205,7 +205,7 @@ def _print_notes(notes: Sequence[str]) -> None:
 
 def age(updated: str, now_us: int) -> str:
     """How long ago a writer's clock said that it was, in words; the text as it is where that is no time."""
-    from partq_spark.timestamps import parse_rfc3339
+    from partq_spark.base.timestamps import parse_rfc3339
 
     try:
         seconds = (now_us - parse_rfc3339(updated)) // 1_000_000

@@ -14,6 +14,7 @@ from typing import Final
 import click
 from rich.console import Console
 
+from partq_spark.base.errors import PartqError
 from partq_spark.cli import output
 from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, json_option, wrong_use
 from partq_spark.cli.demo_screen import Screen
@@ -22,9 +23,8 @@ from partq_spark.cli.status_command import look
 from partq_spark.demo.family import family
 from partq_spark.demo.flights import prepare
 from partq_spark.demo.place import alone, default_place
-from partq_spark.errors import PartqError
-from partq_spark.flow.stores import open_ownership
-from partq_spark.flow.stores.api import OwnershipStore
+from partq_spark.group.stores import open_ownership
+from partq_spark.group.stores.api import OwnershipStore
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.queue import Queue

@@ -14,13 +14,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from partq_spark.base.terminal import printable
 from partq_spark.cli.status_view import ranges
 from partq_spark.demo.ledger import Change, Joined, Kind, Ledger, Missed, Move, Moved
-from partq_spark.flow.model import PartitionStatus
-from partq_spark.terminal import printable
+from partq_spark.group.model import PartitionStatus
 
 if TYPE_CHECKING:
-    from partq_spark.flow.status import GroupView
+    from partq_spark.group.status import GroupView
 
 COLOURS = {"amber": "yellow", "blue": "bright_blue", "coral": "magenta"}
 _NOBODY = "·"

@@ -23,10 +23,10 @@ from partq_spark.cli.lazy import Lazy, LazyGroup
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from partq_spark.flow.stores.api import OwnershipStore
+    from partq_spark.group.lifecycle import GroupSummary, Remains
+    from partq_spark.group.stores.api import OwnershipStore
     from partq_spark.log.model import Group
     from partq_spark.log.queue import Queue
-    from partq_spark.operations.groups import GroupSummary, Remains
 
 COMMANDS = {
     "alter": Lazy("partq_spark.cli.group_commands:alter", "Change how a consumer group is shared."),
@@ -51,7 +51,7 @@ def list_all(target: Target, name: str, as_json: bool) -> None:
     published. `changed` is how long ago a checkpoint was written. `ownership` is how the group is shared. With
     --ownership also the flows that are bound.
     """
-    from partq_spark.operations.groups import summaries
+    from partq_spark.group.lifecycle import summaries
 
     with target.queue(name) as queue, target.group_ownership(queue.store) as ownership:
         queue.refresh()
@@ -66,7 +66,7 @@ def list_all(target: Target, name: str, as_json: bool) -> None:
 
 
 def _document(found: GroupSummary) -> dict[str, output.Json]:
-    from partq_spark.timestamps import format_rfc3339
+    from partq_spark.base.timestamps import format_rfc3339
 
     return {
         "group": found.name,
@@ -125,9 +125,9 @@ def alter(target: Target, name: str, group: str, former: str | None, force: bool
     a checkpoint that was changed within the last minute. A flow that lives all the same ends when it looks at the
     queue the next time, before it delivers.
     """
+    from partq_spark.group import lifecycle
     from partq_spark.log.admin import group_of
     from partq_spark.log.groups import kind_of
-    from partq_spark.operations import groups
 
     if not target.says_ownership:
         wrong_use("say how the group is to be shared: --ownership redis://host:port/db, store or none.")
@@ -137,9 +137,9 @@ def alter(target: Target, name: str, group: str, former: str | None, force: bool
         if was != wanted:
             place = _former(target, former, found, force=force).for_group(queue.head, group)
             with place.group_ownership(queue.store) as ownership:
-                left = groups.remains(queue, group, ownership)
+                left = lifecycle.remains(queue, group, ownership)
                 _require_nobody(queue, left, left.group or found, ownership, force=force, option="--from")
-                groups.share(queue, left, target.ownership, ownership)
+                lifecycle.share(queue, left, target.ownership, ownership)
         where = str(queue)
     if as_json:
         output.print_json({"queue": name, "group": group, "ownership": wanted, "was": was, "changed": was != wanted})
@@ -179,19 +179,19 @@ def remove(target: Target, name: str, group: str, yes: bool, force: bool, as_jso
     heartbeat says so, without it a checkpoint that was changed within the last minute. If a removal was cut off, the
     same command finishes it. A group that is made again under this name begins anew.
     """
-    from partq_spark.operations import groups
+    from partq_spark.group import lifecycle
 
     with (
         target.queue(name) as queue,
         target.for_group(queue.refresh(), group).group_ownership(queue.store) as ownership,
     ):
-        left = groups.remains(queue, group, ownership)
+        left = lifecycle.remains(queue, group, ownership)
         where = str(queue)
         if left.group is not None:
             _require_nobody(queue, left, left.group, ownership, force=force, option="--ownership")
         if not yes:
             raise Refused(f"this would remove {_contents(left)} of {where} for good. Add --yes to do so.")
-        buried = groups.remove(queue, left, ownership)
+        buried = lifecycle.remove(queue, left, ownership)
     if as_json:
         output.print_json({"queue": name, "group": group, "removed": left.group is not None, "checkpoints": buried})
     elif left.group is None:
@@ -206,11 +206,11 @@ def _require_nobody(
     """Raises `Invalid` if a flow of the group lives, or if that cannot be known (unless `force`). `option` names the
     ownership.
     """
-    from partq_spark.errors import Invalid
-    from partq_spark.operations import groups
+    from partq_spark.base.errors import Invalid
+    from partq_spark.group import lifecycle
 
     if ownership is not None and left.records is not None:
-        groups.require_no_flow(ownership, left)
+        lifecycle.require_no_flow(ownership, left)
     elif force:
         return
     elif ownership is None and found.ownership == "redis":
@@ -220,7 +220,7 @@ def _require_nobody(
             "know that nobody is at work"
         )
     else:
-        groups.require_quiet(queue, left)
+        lifecycle.require_quiet(queue, left)
 
 
 def _contents(left: Remains) -> str:

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from partq_spark.base.errors import Invalid
 from partq_spark.cli import output, queue_view
 from partq_spark.cli.arguments import (
     SECONDS,
@@ -17,7 +18,6 @@ from partq_spark.cli.arguments import (
     target_options,
     wrong_use,
 )
-from partq_spark.errors import Invalid
 
 MOST_STEPS = 1000  # of one command: some 60 million slices
 
@@ -58,7 +58,7 @@ def trim(
     What a group has not acknowledged stays: its checkpoints say how far it is, its start where there is none. The
     stored bytes are given back later, by `partq queue collect`.
     """
-    from partq_spark.operations import retention
+    from partq_spark.group import retention
 
     if (before_us is None) == (before_offsets is None):
         wrong_use("give either --before or --before-offsets.")

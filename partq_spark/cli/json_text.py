@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 
 _NULL = pa.scalar("null")
 # As JSON has it, without exponents: 1e5 in a CSV file is more often a name than a number.

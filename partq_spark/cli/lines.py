@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, cast
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 
 
 class Lines:

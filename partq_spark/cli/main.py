@@ -16,9 +16,9 @@ from typing import Any
 import click
 
 from partq_spark import __version__
+from partq_spark.base.errors import PartqError
+from partq_spark.base.terminal import printable, printable_lines
 from partq_spark.cli.lazy import Lazy, LazyGroup
-from partq_spark.errors import PartqError
-from partq_spark.terminal import printable, printable_lines
 
 COMMANDS = {
     "queue": Lazy("partq_spark.cli.queue_commands:queue", "Create, show, change and clean up queues."),

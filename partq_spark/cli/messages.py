@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 from partq_spark.log.model import MAX_KEY_BYTES
 from partq_spark.log.utf8 import first_not_utf8
-from partq_spark.schema import IGNORED
+from partq_spark.query.schema import IGNORED
 
 CHUNK_ROWS = 8192  # with CHUNK_BYTES: what a source holds in memory at a time
 CHUNK_BYTES = 4 * 1024 * 1024

@@ -1,7 +1,7 @@
 """How commands print: JSON for machines, tables for people, and the words for sizes, times and bytes.
 
 Sentences go through `say`, which wraps nothing; rich draws tables only, imported when one is drawn. Whatever is printed
-here is printable (`partq_spark.terminal`), and commands print nowhere else: ruff refuses `click.echo` in them.
+here is printable (`partq_spark.base.terminal`), and commands print nowhere else: ruff refuses `click.echo` in them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import click
 
-from partq_spark.terminal import printable, printable_json
+from partq_spark.base.terminal import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -122,7 +122,7 @@ def size(count: int) -> str:
 
 def when(time_us: int) -> str:
     """A Unix time in microseconds for people: UTC, to the millisecond; `--json` has every digit."""
-    from partq_spark.timestamps import format_rfc3339
+    from partq_spark.base.timestamps import format_rfc3339
 
     return format_rfc3339(time_us)[:-4].replace("T", " ")
 

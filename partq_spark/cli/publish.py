@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from partq_spark.base.errors import Invalid
 from partq_spark.cli import output
 from partq_spark.cli.arguments import (
     NAME,
@@ -29,7 +30,6 @@ from partq_spark.cli.arguments import (
 from partq_spark.cli.publish_view import Report, Staged, print_report
 from partq_spark.cli.sources import STANDARD_INPUT, drain_standard_input, kind_of, open_source
 from partq_spark.cli.topic_commands import TOPIC
-from partq_spark.errors import Invalid
 from partq_spark.log.model import DEFAULT_MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:

@@ -104,7 +104,7 @@ def _json_of_topic(report: Report, topic: str) -> dict[str, output.Json]:
 
 
 def _json_of_queue(published: Published | None, **counted: int) -> dict[str, output.Json]:
-    from partq_spark.timestamps import format_rfc3339
+    from partq_spark.base.timestamps import format_rfc3339
 
     per_partition = published.per_partition if published is not None else {}
     return {

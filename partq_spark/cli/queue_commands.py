@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from partq_spark.base.errors import Invalid
 from partq_spark.cli import output
 from partq_spark.cli.arguments import (
     SECONDS,
@@ -24,7 +25,6 @@ from partq_spark.cli.arguments import (
     wrong_use,
 )
 from partq_spark.cli.lazy import Lazy, LazyGroup
-from partq_spark.errors import Invalid
 
 if TYPE_CHECKING:
     from partq_spark.log.model import Head, QueueConfig
@@ -241,7 +241,7 @@ def delete(target: Target, name: str, yes: bool, as_json: bool) -> None:
     Without --yes it only says what would be deleted. If a deletion was cut off, the same command finishes it.
     """
     from partq_spark.cli import queue_view
-    from partq_spark.operations.deleting import delete_queue, remove_remains
+    from partq_spark.group.deleting import delete_queue, remove_remains
 
     with target.queue(name) as found:
         head = found.look()

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.cli import output
 from partq_spark.cli.checkpoints_view import age
 from partq_spark.cli.output import Json
 from partq_spark.log import codec, tree
-from partq_spark.timestamps import format_rfc3339
 
 if TYPE_CHECKING:
+    from partq_spark.group.retention import HeldBack
     from partq_spark.log.admin import Listed
     from partq_spark.log.model import Head
     from partq_spark.log.queue import Queue
-    from partq_spark.operations.retention import HeldBack
 
 MOST_PARTITIONS_SHOWN = 64
 _BAR = 16  # characters of the longest bar
@@ -40,8 +40,8 @@ def find_out(queue: Queue, *, count_bytes: bool) -> Findings:
 
     Raises as reading the log and listing checkpoints do.
     """
+    from partq_spark.group import retention
     from partq_spark.log.reading import oldest_us
-    from partq_spark.operations import retention
 
     head = queue.head
     oldest = queue.settled(

@@ -12,7 +12,7 @@ from partq_spark.cli.status_view import ranges
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from partq_spark.operations.resize_plan import GroupPlan, ResizePlan
+    from partq_spark.client.resize_plan import GroupPlan, ResizePlan
 
 MOST_SHOWN = 16  # partitions of a group in a table, and lines of what waits
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 
 if TYPE_CHECKING:
     from partq_spark.cli.messages import Source

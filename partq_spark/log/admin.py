@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from partq_spark.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.log import codec, groups, names
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import ACCESS_TYPES, MAX_PARTITIONS, Group, Head, Layout, QueueConfig

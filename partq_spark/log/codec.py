@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from partq_spark.errors import Corrupt, Invalid
+from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.log.entries import entries_in, entry_out, ref_in, ref_out
 from partq_spark.log.model import (
     ACCESS_TYPES,

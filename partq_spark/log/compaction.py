@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from partq_spark.errors import ObjectMissing
+from partq_spark.base.errors import ObjectMissing
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
 from partq_spark.log.queue import Queue

@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partq_spark.errors import Invalid, PartqError, Unavailable
+from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.log import writers
 from partq_spark.log.publish import Identity, Published, check_floor, check_quota
 from partq_spark.log.queue import Backoff, Queue

@@ -1,5 +1,5 @@
 """What a queue's head says of a consumer group beyond its start: how its flows share it; and taking it out. Each change
-is one swap. A group's checkpoints are `operations.groups`' business.
+is one swap. A group's checkpoints are `group.lifecycle`' business.
 
 A group is shared in one way at a time: one flow has all of it (`none`), or a coordinator shares it out by what is kept
 in Redis (`redis`) or beside the queue (`store`). Flows of two ways would know nothing of each other, and both deliver
@@ -12,7 +12,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from partq_spark.errors import Conflict, Invalid
+from partq_spark.base.errors import Conflict, Invalid
 from partq_spark.log.model import Group, Head
 from partq_spark.log.queue import Queue
 

@@ -1,7 +1,7 @@
 """Trimming messages away and collecting what nothing refers to any more.
 
 Trimming moves earliest offsets in the head, up to what the groups need: what is known of them comes as an argument,
-for checkpoints are none of the log's business (`partq_spark.operations.retention`).
+for checkpoints are none of the log's business (`partq_spark.group.retention`).
 
 Collection deletes blobs, and must never take one that a sleeping publisher or a reader with an old plan still needs:
 (1) a floor in the head refuses publishes staged too long ago, so a blob below it that the head does not name can never
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from partq_spark.errors import Conflict, Invalid
+from partq_spark.base.errors import Conflict, Invalid
 from partq_spark.log import clocks, codec, layouts, names, tree
 from partq_spark.log.model import Group, Head, Marked, Marks, StageFloor, at, group_start
 from partq_spark.log.queue import Queue

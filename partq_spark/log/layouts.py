@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 from partq_spark.log.model import Head, Layout, at
 
 MOST_LAYOUTS = 32  # in a head: each earlier one may be waited for, and is looked at in every plan

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _STAGED = re.compile(r"(?:chunk-\d+-|page-)?(\d{12})-[0-9a-f]{16}(?:\.arrow|\.json)")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from partq_spark.errors import Conflict, Invalid, ObjectMissing, Unavailable
+from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import clocks, names, tree, writers
 from partq_spark.log.model import Entry, Head, Slice, WriterRecord
 from partq_spark.log.queue import MOST_LOOKS, Backoff, Queue

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from partq_spark.errors import Conflict, Invalid, ObjectMissing, Unavailable
+from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, WriterPage
 from partq_spark.objects.api import Clocked, ObjectStore, Unchanged

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from partq_spark.errors import Corrupt, ObjectMissing
+from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.log import codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, at
 from partq_spark.log.queue import Queue

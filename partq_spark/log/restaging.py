@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from partq_spark.errors import Invalid, ObjectMissing
+from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.log import names
 from partq_spark.log.model import Slice
 from partq_spark.log.publish import Identity, Published, Repartitioned, check_floor, publish

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from partq_spark.errors import Corrupt, Invalid
+from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.log import names, soundness
 from partq_spark.log.model import MAX_KEY_BYTES, Slice
 from partq_spark.log.partitioner import partitions_of

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from partq_spark.errors import Corrupt, Invalid
+from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.log import names
 from partq_spark.log.model import Head
 from partq_spark.log.queue import Effects, Queue

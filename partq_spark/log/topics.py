@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 
 MAX_TOPIC_BYTES = 250
 

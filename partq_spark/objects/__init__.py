@@ -5,7 +5,7 @@ Importing this package imports no SDK. Stores are not pickled: every process ope
 
 from __future__ import annotations
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 from partq_spark.objects.api import (
     UNCHANGED,
     Document,

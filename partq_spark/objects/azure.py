@@ -21,7 +21,7 @@ from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpRes
 from azure.core.pipeline import PipelineRequest, PipelineResponse
 from azure.storage.blob import BlobBlock, BlobClient, BlobPrefix, BlobServiceClient, ContainerClient, ContentSettings
 
-from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqError, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqError, Unavailable
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
 from partq_spark.objects.azure_access import CONNECTION_STRING, Access, explain, find_access, tell
 from partq_spark.objects.azure_blocks import BLOCK_BYTES, AzureWriter

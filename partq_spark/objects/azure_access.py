@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from partq_spark.errors import Conflict, Invalid, ObjectMissing, PartqError, Unavailable
+from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, PartqError, Unavailable
 
 CONNECTION_STRING: Final = "AZURE_STORAGE_CONNECTION_STRING"
 ACCOUNT: Final = "AZURE_STORAGE_ACCOUNT"

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 _BLOCKS_UNDER_WAY: Final = 3

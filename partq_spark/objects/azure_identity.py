@@ -14,7 +14,7 @@ from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 from azure.core.pipeline import PipelineRequest, PipelineResponse
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 from partq_spark.objects.azure_access import CONNECTION_STRING, is_passing
 
 _METADATA_HOST: Final = "169.254.169.254"

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqError
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqError
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
 from partq_spark.objects.local_files import (
     LOOK_BYTES,

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from partq_spark.errors import Corrupt, Invalid, PartqError, Unavailable
+from partq_spark.base.errors import Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.objects.api import Document
 
 TEMPORARY_PREFIX: Final = ".tmp-"

@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from partq_spark.errors import Unavailable
+from partq_spark.base.errors import Unavailable
 from partq_spark.objects.local_files import explain
 
 LOCK_NAME: Final = ".lock"

@@ -15,7 +15,7 @@ from itertools import groupby
 from types import TracebackType
 from typing import Self
 
-from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
 from partq_spark.objects.names import check_content, check_folder_prefix, check_name, check_prefix, check_range
 

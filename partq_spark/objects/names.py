@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 
 MAX_NAME_CHARS: Final = 800
 """Azure allows 1,024 characters for prefix and name together."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
-from partq_spark.errors import Conflict, Unavailable
+from partq_spark.base.errors import Conflict, Unavailable
 from partq_spark.objects.api import Clocked, Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
 
 _FIRST_PAUSE_S: Final = 0.05

@@ -1,19 +1,20 @@
 """Store URLs: what `--store` and the option `store` may say, and the one way in which partq writes them.
 
-Only parsing lives here; nothing is opened and no environment variable is read. A URL that could carry a secret (user,
-password, query, fragment) is refused and never repeated in the message, because plans and logs show URLs.
+Only parsing lives here; nothing is opened, and the caller hands in the environment. A URL that could carry a secret
+(user, password, query, fragment) is refused and never repeated in the message, because plans and logs show URLs.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 from urllib.parse import quote, unquote_to_bytes
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 from partq_spark.objects.names import check_prefix
 
 ALLOWED: Final = "file:///absolute/dir or azure://container/prefix"
@@ -135,3 +136,23 @@ def _refuse_path(url: str) -> NoReturn:
 def _shown(text: str) -> str:
     """The text for a message, unless it could be (part of) a secret."""
     return ascii(text) if len(text) <= 64 and re.fullmatch(r"[\w./-]*", text) else "(not shown)"
+
+
+def default_store(environ: Mapping[str, str]) -> str:
+    """The store's URL where neither an option nor `--store` names one, in canonical form.
+
+    `PARTQ_STORE` if it is set and not empty, else `file://$HOME/.partq`. Raises `Invalid`, naming the variable.
+    """
+    given = environ.get("PARTQ_STORE", "").strip()
+    if given:
+        try:
+            return canonical_url(given)
+        except Invalid as error:
+            raise Invalid(f"the environment variable PARTQ_STORE is not usable: {error}") from None
+    home = environ.get("HOME", "").rstrip("/")
+    if not home.startswith("/"):
+        raise Invalid(
+            f"no store was named, and HOME={environ.get('HOME', '')!r} is no directory to keep one in: give the store "
+            "(file:///absolute/dir or azure://container/prefix), or set PARTQ_STORE"
+        )
+    return canonical_url(str(LocalUrl(folder=f"{home}/.partq")))

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow.parquet as pq
 
-from partq_spark import offsets
+from partq_spark.query import offsets
 
 READER_GONE: Final = "reader gone"
 FAILURE: Final = "the application fails"  # as those of the other modes do

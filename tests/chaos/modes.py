@@ -7,7 +7,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from partq_spark.flow.model import GroupKey
+from partq_spark.group.model import GroupKey
 from tests.ownership.cast import KEY
 
 

@@ -14,8 +14,8 @@ from typing import Final
 
 import psutil
 
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.model import Phase, RebalanceStatus
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import Phase, RebalanceStatus
 from partq_spark.log.admin import create_group
 from tests.chaos.driver import Plan
 from tests.chaos.evidence import completed_ends

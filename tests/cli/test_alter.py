@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from partq_spark.errors import Unavailable
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.model import GroupKey, Owner
-from partq_spark.flow.stores import open_ownership
-from partq_spark.flow.stores.api import HEAD
+from partq_spark.base.errors import Unavailable
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import GroupKey, Owner
+from partq_spark.group.stores import open_ownership
+from partq_spark.group.stores.api import HEAD
 from partq_spark.log.admin import create_group
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.queue import Queue
@@ -185,11 +185,11 @@ def test_messages_without_a_key_and_an_empty_queue_have_no_keys_to_move(partq: P
 
 def test_the_sample_is_bounded_and_of_the_newest(loaded: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded("publish", "orders", stdin=json_lines([{"key": "hot", "value": "x"} for _ in range(200)]))
-    monkeypatch.setattr("partq_spark.operations.resize_plan.SAMPLE_MESSAGES", 20)
+    monkeypatch.setattr("partq_spark.client.resize_plan.SAMPLE_MESSAGES", 20)
     sample = loaded.json("queue", "alter", "orders", "--partitions", 8, "--dry-run")["sample"]
     assert sample["messages"] == 20
     assert sample["keys"] < 10
-    monkeypatch.setattr("partq_spark.operations.resize_plan.SAMPLE_BYTES", 1)
+    monkeypatch.setattr("partq_spark.client.resize_plan.SAMPLE_BYTES", 1)
     assert loaded.json("queue", "alter", "orders", "--partitions", 8, "--dry-run")["sample"]["messages"] < 20
 
 

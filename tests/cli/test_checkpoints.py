@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.errors import Unavailable
-from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore, Rewound, checkpoint_folder
-from partq_spark.flow.model import GroupKey, Lease, Owner
-from partq_spark.flow.stores.objects import ObjectsOwnership
+from partq_spark.base.errors import Unavailable
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, Rewound, checkpoint_folder
+from partq_spark.group.model import GroupKey, Lease, Owner
+from partq_spark.group.stores.objects import ObjectsOwnership
 from partq_spark.log import admin
 from partq_spark.log.queue import Queue
 from partq_spark.objects import ObjectStore, open_store

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.heartbeat import Heartbeat
-from partq_spark.flow.lifeline import Lifeline
-from partq_spark.flow.model import FlowRecord, GroupKey, Owner
-from partq_spark.flow.stores import open_ownership
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.heartbeat import Heartbeat
+from partq_spark.group.lifeline import Lifeline
+from partq_spark.group.model import FlowRecord, GroupKey, Owner
+from partq_spark.group.stores import open_ownership
 from partq_spark.log import admin
 from partq_spark.log.queue import Queue
 from partq_spark.objects import ObjectStore, open_store

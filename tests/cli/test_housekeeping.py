@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.model import GroupKey, Owner
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import GroupKey, Owner
 from partq_spark.log.admin import create_group
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store

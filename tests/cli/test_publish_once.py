@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructType
 
-from partq_spark import options as options_module
 from partq_spark.cli import messages as messages_module
 from partq_spark.cli import publish as publish_module
 from partq_spark.log.partitioner import partition_of
-from partq_spark.writer import PartqBatchWriter
+from partq_spark.spark import options as options_module
+from partq_spark.spark.writer import PartqBatchWriter
 from tests.cli.conftest import Partq, json_lines, nothing_is_published, written
 
 # --- one publish ------------------------------------------------------------------------------------------------------

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.errors import Invalid
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.heartbeat import Heartbeat
-from partq_spark.flow.lifeline import Lifeline
-from partq_spark.flow.loop import Batch, run_flow
-from partq_spark.flow.model import FlowRecord, GroupKey, Owner
-from partq_spark.flow.session import Session, SessionSettings
-from partq_spark.flow.stores import open_ownership
+from partq_spark.base.errors import Invalid
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.heartbeat import Heartbeat
+from partq_spark.group.lifeline import Lifeline
+from partq_spark.group.loop import Batch, run_flow
+from partq_spark.group.model import FlowRecord, GroupKey, Owner
+from partq_spark.group.session import Session, SessionSettings
+from partq_spark.group.stores import open_ownership
 from partq_spark.log import admin
 from partq_spark.log import groups as log_groups
 from partq_spark.log.queue import Queue

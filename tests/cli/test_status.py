@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.flow import codec
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.model import (
+from partq_spark.group import codec
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import (
     Delivery,
     Flow,
     FlowRecord,
@@ -22,9 +22,9 @@ from partq_spark.flow.model import (
     Phase,
     RebalanceStatus,
 )
-from partq_spark.flow.stores import open_ownership
-from partq_spark.flow.stores.api import StateDocument
-from partq_spark.flow.stores.objects import ObjectsOwnership
+from partq_spark.group.stores import open_ownership
+from partq_spark.group.stores.api import StateDocument
+from partq_spark.group.stores.objects import ObjectsOwnership
 from partq_spark.log.admin import create_group
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partq_spark.errors import Invalid
-from partq_spark.settings import default_store
-from partq_spark.timestamps import EXAMPLE, format_rfc3339, parse_rfc3339
+from partq_spark.base.errors import Invalid
+from partq_spark.base.timestamps import EXAMPLE, format_rfc3339, parse_rfc3339
+from partq_spark.objects.urls import default_store
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -15,16 +15,16 @@ from typing import Any, Final, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-from partq_spark.errors import Unavailable
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.claims import Claim
-from partq_spark.flow.codec import decode_state
-from partq_spark.flow.loop import Batch, run_flow
-from partq_spark.flow.model import GroupKey, GroupState, PartitionStatus
-from partq_spark.flow.session import Session, SessionSettings
-from partq_spark.flow.status import partition_status
-from partq_spark.flow.stores import open_ownership
-from partq_spark.flow.stores.api import StateDocument
+from partq_spark.base.errors import Unavailable
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.claims import Claim
+from partq_spark.group.codec import decode_state
+from partq_spark.group.loop import Batch, run_flow
+from partq_spark.group.model import GroupKey, GroupState, PartitionStatus
+from partq_spark.group.session import Session, SessionSettings
+from partq_spark.group.status import partition_status
+from partq_spark.group.stores import open_ownership
+from partq_spark.group.stores.api import StateDocument
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.queue import Queue

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.flow.claims import Claim
-from partq_spark.flow.loop import Batch
-from partq_spark.flow.model import GroupKey
+from partq_spark.group.claims import Claim
+from partq_spark.group.loop import Batch
+from partq_spark.group.model import GroupKey
 from tests.coordinator.sidecars import Place, consuming, eventually, living
-from tests.flow.stores.redis_servers import Pair, followed
+from tests.group.stores.redis_servers import Pair, followed
 from tests.support.servers import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]

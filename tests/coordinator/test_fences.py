@@ -10,9 +10,9 @@ from coordinator.core.actions import Fence
 from coordinator.core.events import PartitionFenced
 from coordinator.fences import carry_out
 from coordinator.observe import Setting
-from partq_spark.errors import Unavailable
-from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.flow.model import Owner, Phase
+from partq_spark.base.errors import Unavailable
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.group.model import Owner, Phase
 from tests.coordinator.world import KEY, World
 
 A = TypeVar("A")

@@ -13,9 +13,9 @@ from coordinator.core.machine import decide
 from coordinator.facts import facts_of
 from coordinator.life import StoreLife
 from coordinator.runtime import GroupRuntime
-from partq_spark.errors import Invalid
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.model import GroupKey, GroupState, Owner, Phase
+from partq_spark.base.errors import Invalid
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import GroupKey, GroupState, Owner, Phase
 from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig
 from tests.coordinator.world import KEY, World

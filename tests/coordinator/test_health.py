@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import pytest
 
 from coordinator.health import HealthServer, Status
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 from tests.support.servers import free_port
 
 WELL = Status(alive=True, ready=True, looked_s=0.1, groups=3, leading=2, failing=0)

@@ -15,9 +15,9 @@ from coordinator.housekeeper import LEASE_LOOKS, LEASE_THREAD, RENEW_MOST_S, SWE
 from coordinator.housekeeping import Done, QueueFacts, Rules, Task, Work, due, facts_of
 from coordinator.life import StoreLife
 from coordinator.settings import Settings, load_settings
-from partq_spark.errors import Corrupt, Unavailable
-from partq_spark.flow.effects import Effects
-from partq_spark.flow.stores.memory import MemoryServer
+from partq_spark.base.errors import Corrupt, Unavailable
+from partq_spark.group.effects import Effects
+from partq_spark.group.stores.memory import MemoryServer
 from partq_spark.log import admin, tree
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects.memory import MemoryStore

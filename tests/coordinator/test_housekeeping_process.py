@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 
 from coordinator.housekeeper import lease_key
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.model import GroupKey, Owner
-from partq_spark.flow.stores import open_ownership
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import GroupKey, Owner
+from partq_spark.group.stores import open_ownership
 from partq_spark.log import admin, names
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.queue import Queue

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.core.machine import pending
-from partq_spark.errors import Unavailable
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.model import RebalanceStatus
-from partq_spark.flow.stores.api import StateDocument
+from partq_spark.base.errors import Unavailable
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import RebalanceStatus
+from partq_spark.group.stores.api import StateDocument
 from partq_spark.log.model import QueueConfig
 from tests.coordinator.world import KEY, Killed, World
 

@@ -9,9 +9,9 @@ import pytest
 
 from coordinator.facts import facts_of
 from coordinator.leaving import Leaving
-from partq_spark.errors import Unavailable
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.model import RebalanceStatus
+from partq_spark.base.errors import Unavailable
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import RebalanceStatus
 from partq_spark.log import admin
 from partq_spark.log.layouts import resized
 from partq_spark.operations import rewinding

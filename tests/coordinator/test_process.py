@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.flow.model import GroupKey
-from partq_spark.flow.stores import open_ownership
-from partq_spark.flow.stores.identity import store_id
-from partq_spark.flow.stores.redis_rows import Place as Keys
+from partq_spark.group.model import GroupKey
+from partq_spark.group.stores import open_ownership
+from partq_spark.group.stores.identity import store_id
+from partq_spark.group.stores.redis_rows import Place as Keys
 from partq_spark.log import admin
 from tests.coordinator.sidecars import WAIT_S, Place, Sidecar, eventually, living
-from tests.flow.stores.redis_servers import command
+from tests.group.stores.redis_servers import command
 from tests.support.servers import Azurite, RedisServer, free_port, running
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from partq_spark.operations import groups
+from partq_spark.group import lifecycle
 from tests.coordinator.world import KEY, World
 
 
 def remove(world: World) -> None:
     queue = world.queue
-    groups.remove(queue, groups.remains(queue, KEY.group, None), None)
+    lifecycle.remove(queue, lifecycle.remains(queue, KEY.group, None), None)
 
 
 def test_a_leader_with_an_old_look_begins_the_new_group_at_its_own_start() -> None:
@@ -24,7 +24,7 @@ def test_a_leader_with_an_old_look_begins_the_new_group_at_its_own_start() -> No
     assert {each.owner for each in world.checkpoints().values()} == {None}
     old = coordinator.facts()
     remove(world)
-    groups.make(world.queue, KEY.group, [7, 7])
+    lifecycle.make(world.queue, KEY.group, [7, 7])
     coordinator.facts = lambda: old  # type: ignore[method-assign]
     b = world.flow("b")
     world.run(30)

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.claims import Claim
-from partq_spark.flow.loop import Batch
-from partq_spark.flow.model import GroupKey
-from partq_spark.flow.order import Milestones
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.claims import Claim
+from partq_spark.group.loop import Batch
+from partq_spark.group.model import GroupKey
+from partq_spark.group.order import Milestones
 from partq_spark.log.partitioner import partition_of
 from tests.cli.conftest import Partq, json_lines
 from tests.coordinator.sidecars import Place, consuming, eventually
-from tests.flow.session.world import batch_of
+from tests.group.session.world import batch_of
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 

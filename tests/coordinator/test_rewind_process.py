@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.claims import Claim
-from partq_spark.flow.loop import Batch
-from partq_spark.flow.model import GroupKey
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.claims import Claim
+from partq_spark.group.loop import Batch
+from partq_spark.group.model import GroupKey
 from tests.cli.conftest import Partq
 from tests.coordinator.sidecars import Place, consuming, eventually
-from tests.flow.session.world import batch_of
+from tests.group.session.world import batch_of
 from tests.support.servers import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from coordinator.facts import GroupFacts
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.model import Phase, RebalanceStatus
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import Phase, RebalanceStatus
 from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig
 from tests.coordinator.world import KEY, World

@@ -9,8 +9,8 @@ import pytest
 from coordinator.core.machine import next_deadline
 from coordinator.facts import facts_of
 from coordinator.life import StoreLife
-from partq_spark.flow.model import FlowRecord, Phase, RebalanceStatus
-from partq_spark.flow.stores.identity import NAME, store_id
+from partq_spark.group.model import FlowRecord, Phase, RebalanceStatus
+from partq_spark.group.stores.identity import NAME, store_id
 from partq_spark.log.model import QueueConfig
 from tests.coordinator.world import KEY, SESSION_S, Coordinator, HandFlow, World
 

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.leadership import Timing
 from coordinator.settings import BY_KEY, FIELDS, Settings, load_settings
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "conf/coordinator.toml"

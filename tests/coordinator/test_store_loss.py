@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from coordinator.observe import Setting, drained
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.codec import encode_state
-from partq_spark.flow.model import Phase, RebalanceStatus
-from partq_spark.flow.stores.api import StateDocument
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.codec import encode_state
+from partq_spark.group.model import Phase, RebalanceStatus
+from partq_spark.group.stores.api import StateDocument
 from partq_spark.log.model import QueueConfig
 from tests.coordinator.world import KEY, SESSION_S, HandFlow, World, two_flows
 

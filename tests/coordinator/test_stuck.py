@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from partq_spark.errors import Invalid, Unavailable
-from partq_spark.flow.checkpoints import CheckpointStore, checkpoint_folder
-from partq_spark.flow.model import Phase, RebalanceStatus
+from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.group.checkpoints import CheckpointStore, checkpoint_folder
+from partq_spark.group.model import Phase, RebalanceStatus
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.objects.api import Document
 from tests.coordinator.world import KEY, SESSION_S, HandFlow, World, two_flows

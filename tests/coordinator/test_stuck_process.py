@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.flow.model import GroupKey, Phase, RebalanceStatus
+from partq_spark.group.model import GroupKey, Phase, RebalanceStatus
 from tests.coordinator.sidecars import Place, Sidecar, eventually, living
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]

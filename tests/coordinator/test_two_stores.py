@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.flow.model import GroupKey
+from partq_spark.group.model import GroupKey
 from tests.coordinator.sidecars import Place, Sidecar, eventually, living
 from tests.support.servers import RedisServer
 

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from coordinator.heads import Heads
-from partq_spark.errors import Invalid
-from partq_spark.flow.model import GroupKey
+from partq_spark.base.errors import Invalid
+from partq_spark.group.model import GroupKey
 from partq_spark.log import admin, groups
 from partq_spark.objects.memory import MemoryStore
 

@@ -17,13 +17,13 @@ from coordinator.leadership import Timing
 from coordinator.life import StoreLife
 from coordinator.logs import Value
 from coordinator.runtime import GroupRuntime, Step
-from partq_spark.errors import Unavailable
-from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.flow.codec import decode_state
-from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, GroupState, Owner, Phase
-from partq_spark.flow.stores.api import StateDocument
-from partq_spark.flow.stores.memory import MemoryOwnership, MemoryServer
+from partq_spark.base.errors import Unavailable
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.group.codec import decode_state
+from partq_spark.group.effects import Effects
+from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupState, Owner, Phase
+from partq_spark.group.stores.api import StateDocument
+from partq_spark.group.stores.memory import MemoryOwnership, MemoryServer
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.queue import Effects as LogEffects

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from partq_spark.base.errors import Unavailable
 from partq_spark.demo import family
-from partq_spark.errors import Unavailable
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.objects import open_store
 from tests.coordinator.sidecars import eventually

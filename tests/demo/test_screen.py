@@ -11,8 +11,8 @@ from rich.console import Console
 from partq_spark.cli.demo_screen import Screen
 from partq_spark.cli.demo_story import is_settled
 from partq_spark.demo.ledger import Change, Joined, Kind, Ledger, Missed, Move, Moved
-from partq_spark.flow.model import GroupKey, PartitionStatus, RebalanceStatus
-from partq_spark.flow.status import FlowView, GroupView, PartitionView
+from partq_spark.group.model import GroupKey, PartitionStatus, RebalanceStatus
+from partq_spark.group.status import FlowView, GroupView, PartitionView
 
 FACTS = {
     "missing": 0,

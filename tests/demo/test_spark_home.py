@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from partq_spark.base.errors import Invalid
 from partq_spark.demo import spark_home
-from partq_spark.errors import Invalid
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *, parts: tuple[str, ...] = ("bin", "jars", "sbin")) -> None:

@@ -14,10 +14,10 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of both packages and of the contracts, with the modules that the tests below break."""
+    """A copy of both packages and of the contracts."""
     for package in ("partq_spark", "coordinator"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("__init__.py", "cli/__init__.py", "objects/__init__.py", "log/__init__.py", "source.py", "reader.py"):
+    for name in ("__init__.py", "cli/__init__.py", "objects/__init__.py", "log/__init__.py"):
         (tmp_path / "partq_spark" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "partq_spark" / name).touch()
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
@@ -52,23 +52,24 @@ def test_the_tree_holds(tree: Path) -> None:
     ("module", "line", "contract"),
     [
         ("partq_spark/log/names.py", "import coordinator", "The coordinator imports partq_spark"),
-        ("partq_spark/log/names.py", "def f():\n    import pyspark.sql", "Only source, reader, writer, listener"),
+        ("partq_spark/log/names.py", "def f():\n    import pyspark.sql", "Only the Spark edge"),
         (
             "partq_spark/cli/extra.py",
             "from pyspark.sql import SparkSession",
-            "Only source, reader, writer, listener",
+            "Only the Spark edge",
         ),
-        ("partq_spark/cli/extra.py", "import partq_spark.source", "Command line and source above log"),
-        ("partq_spark/objects/api.py", "import partq_spark.log.names", "Command line and source above log"),
-        ("partq_spark/flow/session.py", "import partq_spark.options", "Command line and source above log"),
-        ("partq_spark/offsets.py", "import partq_spark.listener", "Command line and source above log"),
-        ("partq_spark/extra.py", "# a module that has no layer", "Command line and source above log"),
-        ("partq_spark/consuming/extra.py", "# a module that has no layer", "Behind a streaming query"),
+        ("partq_spark/cli/extra.py", "import partq_spark.spark.source", "Command line and Spark edge above"),
+        ("partq_spark/objects/api.py", "import partq_spark.log.names", "Command line and Spark edge above"),
+        ("partq_spark/group/session.py", "import partq_spark.spark.options", "Command line and Spark edge above"),
+        ("partq_spark/query/offsets.py", "import partq_spark.spark.listener", "Command line and Spark edge above"),
+        ("partq_spark/extra.py", "# a module that has no layer", "Command line and Spark edge above"),
+        ("partq_spark/query/extra.py", "# a module that has no layer", "Behind a streaming query"),
+        ("partq_spark/spark/extra.py", "# a module that has no layer", "The Spark edge"),
         ("partq_spark/objects/local.py", "from azure.storage.blob import BlobClient", "Only partq_spark.objects.azure"),
         ("partq_spark/log/names.py", "from azure.core.exceptions import AzureError", "Only partq_spark.objects.azure"),
-        ("partq_spark/log/names.py", "import redis.client", "Only partq_spark.flow.stores"),
+        ("partq_spark/log/names.py", "import redis.client", "Only partq_spark.group.stores"),
         ("partq_spark/log/names.py", "import click", "Only the command line"),
-        ("partq_spark/source.py", "from rich.console import Console", "Only the command line"),
+        ("partq_spark/spark/source.py", "from rich.console import Console", "Only the command line"),
     ],
 )
 def test_a_forbidden_import_is_caught(tree: Path, module: str, line: str, contract: str) -> None:
@@ -82,11 +83,11 @@ def test_a_forbidden_import_is_caught(tree: Path, module: str, line: str, contra
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("partq_spark/source.py", "import pyspark.sql.datasource, partq_spark.reader, partq_spark.log"),
-        ("partq_spark/reader.py", "from pyspark.sql.datasource import DataSourceStreamReader"),
+        ("partq_spark/spark/source.py", "import pyspark.sql.datasource, partq_spark.spark.reader, partq_spark.log"),
+        ("partq_spark/spark/reader.py", "from pyspark.sql.datasource import DataSourceStreamReader"),
         ("partq_spark/objects/azure.py", "from azure.storage.blob import BlobClient"),
         ("partq_spark/cli/extra.py", "import click, rich.table, partq_spark.log, partq_spark.objects"),
-        ("coordinator/runtime.py", "import partq_spark.errors"),
+        ("coordinator/runtime.py", "import partq_spark.base.errors"),
     ],
 )
 def test_what_the_design_allows_is_allowed(tree: Path, module: str, line: str) -> None:

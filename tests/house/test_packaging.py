@@ -83,7 +83,7 @@ def test_the_shim_is_one_line() -> None:
     tree = ast.parse((ROOT / "pyspark_partq.py").read_text(encoding="utf-8"))
     docstring, line = tree.body
     assert isinstance(docstring, ast.Expr)
-    assert ast.unparse(line) == "from partq_spark.source import PartqDataSource as DefaultSource"
+    assert ast.unparse(line) == "from partq_spark.spark.source import PartqDataSource as DefaultSource"
 
 
 def test_no_module_is_too_long_to_read_in_one_sitting() -> None:

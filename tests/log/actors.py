@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import admin, housekeeping, tree
 from partq_spark.log.publish import Identity, Outdated, Published, stage_for
 from partq_spark.log.queue import Queue

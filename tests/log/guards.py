@@ -2,7 +2,7 @@
 
 A guard is off in here and nowhere else. If the check does not notice, it could not notice a bug there either. Two that
 a seed hardly ever reaches have scenarios of their own: that a group which was made again is another
-(tests/operations/test_retention.py), and the floor under what compaction wrote (test_compaction_races.py).
+(tests/group/test_retention.py), and the floor under what compaction wrote (test_compaction_races.py).
 `python -m tests.log.guards --seeds N` prints the first seed that notices each.
 """
 
@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
+from partq_spark.group import rewinding
 from partq_spark.log import codec, compaction, housekeeping, names, publish, reading, tree, writers
 from partq_spark.log.model import Entry, Head, Marks, Slice
 from partq_spark.log.publish import Identity, Published
@@ -24,7 +25,6 @@ from partq_spark.log.queue import Queue
 from partq_spark.log.segment import segment_schema
 from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.objects.api import ObjectStore
-from partq_spark.operations import rewinding
 from tests.log.interleave import run_seed
 from tests.log.plans import Outcome
 from tests.support import guards

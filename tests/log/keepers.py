@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from partq_spark.errors import Fenced, Invalid
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import GroupKey, Owner
+from partq_spark.base.errors import Fenced, Invalid
+from partq_spark.group import lifecycle, retention, rewinding
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.effects import Effects
+from partq_spark.group.model import GroupKey, Owner
+from partq_spark.group.rewinding import Goal
 from partq_spark.log import admin, compaction
 from partq_spark.log.model import Head, group_start
 from partq_spark.log.queue import Queue
-from partq_spark.operations import groups, retention, rewinding
-from partq_spark.operations.rewinding import Goal
 from tests.log.oracle import demand
 from tests.log.plans import GROUP, NAMESPACE, QUEUE
 from tests.log.simulation import Job, Process
@@ -121,11 +121,11 @@ def regrouper(process: Process, job: Job) -> None:
     for queue, head in each_round(process, job, 2.0):
         with process.tolerating(head.queue_id), untimely(process):
             if GROUP in head.groups:
-                groups.remove(queue, groups.remains(queue, GROUP, None), None)
+                lifecycle.remove(queue, lifecycle.remains(queue, GROUP, None), None)
                 process.world.count("group removed")
             else:
                 start = [rng.randint(a, b) for a, b in zip(head.earliest, head.next, strict=True)]
-                groups.make(queue, GROUP, start)
+                lifecycle.make(queue, GROUP, start)
                 process.world.count("group made")
 
 

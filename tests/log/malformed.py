@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import xxhash
 
-from partq_spark import columns
-from partq_spark.errors import Corrupt
+from partq_spark.base.errors import Corrupt
 from partq_spark.log.model import Slice
 from partq_spark.log.reading import Piece
 from partq_spark.log.segment import HEADERS, TIMESTAMP, SegmentWriter, read_slice, segment_schema
 from partq_spark.objects.memory import MemoryStore
+from partq_spark.spark import columns
 
 
 @dataclass(frozen=True, kw_only=True)

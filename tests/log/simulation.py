@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import names
 from partq_spark.log.publish import Outdated
 from partq_spark.log.queue import Effects, Queue

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from partq_spark.errors import Conflict, Corrupt, Invalid, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.log import admin
 from partq_spark.log.groups import remove_group
 from partq_spark.log.model import Group, QueueConfig

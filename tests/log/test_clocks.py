@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partq_spark.group.retention import retain
 from partq_spark.log import admin, clocks, housekeeping, tree, writers
 from partq_spark.log import queue as queue_module
 from partq_spark.log.compaction import compact
@@ -19,7 +20,6 @@ from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import Identity, publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
-from partq_spark.operations.retention import retain
 from tests.log.histories import messages
 from tests.log.queues import (
     GRACE_US,

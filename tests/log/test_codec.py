@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partq_spark.errors import Corrupt, Invalid, PartqError
+from partq_spark.base.errors import Corrupt, Invalid, PartqError
 from partq_spark.log import codec
 from partq_spark.log.entries import entry_bytes
 from partq_spark.log.model import (

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from partq_spark.errors import Corrupt, Invalid
-from partq_spark.flow import codec as flow_codec
-from partq_spark.flow.model import (
+from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.group import codec as flow_codec
+from partq_spark.group.model import (
     Delivery,
     FlowRecord,
     Lease,
@@ -31,7 +31,7 @@ from partq_spark.log.model import (
     WriterPage,
     WriterRecord,
 )
-from tests.flow.test_codec import a_state
+from tests.group.test_codec import a_state
 from tests.log.queues import empty_head
 
 OTHERS: tuple[object, ...] = (None, True, 0, -1, 1.5, 1e999, 2**64, "", "x", [], [None], {}, {"x": 1}, [[1]])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from partq_spark.errors import Conflict, Corrupt, Invalid, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, compaction, housekeeping, tree
 from partq_spark.log.compaction import Compacted, compact
 from partq_spark.log.publish import Identity, Unsettled, publish, stage_for

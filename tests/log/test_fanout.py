@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partq_spark.errors import Invalid, Unavailable
+from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import fanout
 from partq_spark.log.admin import alter_queue, create_queue, delete_queue
 from partq_spark.log.fanout import Fan, Outcome, Plan, StagedFor, Unattracted

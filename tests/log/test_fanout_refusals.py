@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.errors import Invalid, Unavailable
+from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log.admin import alter_queue, delete_queue
 from partq_spark.log.model import Head
 from partq_spark.log.publish import Full, Identity, Outdated

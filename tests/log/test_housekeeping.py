@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from partq_spark.errors import Conflict, Corrupt, Invalid, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, housekeeping, names, tree, writers
 from partq_spark.log.housekeeping import collect, trim
 from partq_spark.log.publish import Identity, Outdated, publish, stage_for

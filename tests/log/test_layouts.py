@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 from partq_spark.log import layouts
 from partq_spark.log.layouts import Wait, resized, without_trimmed
 from partq_spark.log.model import Head

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.errors import Conflict, Invalid, Unavailable
+from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.log import housekeeping, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.model import Head

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from partq_spark.errors import Invalid, ObjectMissing
+from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.log import admin
 from partq_spark.log.model import Head, Layout, WriterPage
 from partq_spark.log.publish import Identity, Outdated, publish, stage_for

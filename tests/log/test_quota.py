@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.errors import Invalid, Unavailable
+from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import admin, compaction, tree
 from partq_spark.log.housekeeping import GroupPositions, trim
 from partq_spark.log.model import Head, QueueConfig

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.errors import Corrupt, Invalid, ObjectMissing
+from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
 from partq_spark.log import admin, tree
 from partq_spark.log.housekeeping import collect, trim
 from partq_spark.log.partitioner import partition_of

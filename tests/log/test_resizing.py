@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partq_spark.errors import Invalid, Unavailable
+from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import admin, housekeeping
 from partq_spark.log.model import QueueConfig, group_start
 from partq_spark.log.partitioner import partition_of

@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from partq_spark.errors import Corrupt, Invalid, Unavailable
+from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, restaging
 from partq_spark.log.model import Head, Layout
 from partq_spark.log.partitioner import partition_of

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partq_spark.errors import Corrupt, Invalid, ObjectMissing
+from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
 from partq_spark.log import names, segment, soundness
 from partq_spark.log.model import Slice
 from partq_spark.log.partitioner import partitions_of

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from partq_spark.errors import Corrupt, Invalid, ObjectMissing, Unavailable
+from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import codec, housekeeping, names, tree
 from partq_spark.log import writers as writers_module
 from partq_spark.log.admin import create_group, create_queue, delete_queue

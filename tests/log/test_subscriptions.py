@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from partq_spark.errors import Corrupt, Invalid, Unavailable
+from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.log.admin import create_queue, delete_queue
 from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
 from partq_spark.objects.api import Document

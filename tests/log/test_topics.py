@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 from partq_spark.log.topics import Attraction, checked_subscription, checked_topic, matches
 
 pytestmark = pytest.mark.conformance("DIS-07")

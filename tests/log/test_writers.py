@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.errors import Corrupt, ObjectMissing
+from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.log import codec, tree, writers
 from partq_spark.log.model import Head, WriterRecord
 from partq_spark.log.publish import Identity, extended, place

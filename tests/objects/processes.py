@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from partq_spark.errors import Conflict
+from partq_spark.base.errors import Conflict
 from partq_spark.objects import Document, open_store
 from partq_spark.objects.local_folders import FolderLock
 from tests.support.servers import die_with_parent

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from partq_spark.errors import Conflict, Invalid, ObjectMissing, PartqError, Unavailable
+from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, PartqError, Unavailable
 from partq_spark.objects import UNCHANGED, Document, ObjectStore, azure, open_store
 from partq_spark.objects.azure_access import ACCOUNT, ACCOUNT_URL, CONNECTION_STRING, tell
 from tests.objects.conftest import PAGE_SIZE, azure_store, write

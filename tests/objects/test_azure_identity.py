@@ -15,7 +15,7 @@ import requests
 import urllib3
 from azure.core.pipeline.policies import RetryPolicy
 
-from partq_spark.errors import Invalid, Unavailable
+from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.objects import ObjectStore, open_store
 from partq_spark.objects.azure_access import ACCOUNT, ACCOUNT_URL, CONNECTION_STRING
 

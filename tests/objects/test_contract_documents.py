@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from partq_spark.errors import Conflict, Corrupt
+from partq_spark.base.errors import Conflict, Corrupt
 from partq_spark.objects import UNCHANGED, Document, ObjectStore
 from tests.objects.conftest import LARGE
 

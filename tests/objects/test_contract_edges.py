@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from partq_spark.errors import Conflict, Invalid, ObjectMissing, PartqError
+from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, PartqError
 from partq_spark.objects import ObjectStore
 from partq_spark.objects.api import Clocked
 from tests.objects.conftest import SMALL, write

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from partq_spark.errors import Conflict, Corrupt, Invalid, ObjectMissing
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing
 from partq_spark.objects import ObjectStore
 from tests.objects.conftest import LARGE, SMALL, write
 

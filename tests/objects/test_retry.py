@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from partq_spark.errors import Conflict, Corrupt, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, Unavailable
 from partq_spark.objects import Document, ObjectInfo, Unchanged
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retry import Retrying

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.errors import Invalid
+from partq_spark.base.errors import Invalid
 from partq_spark.objects import canonical_url, open_store
 from partq_spark.objects.azure_access import ACCOUNT, ACCOUNT_URL, CONNECTION_STRING, Access, find_access
 from partq_spark.objects.local import LocalStore

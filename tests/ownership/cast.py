@@ -21,12 +21,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from partq_spark.errors import Unavailable
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.codec import decode_state
-from partq_spark.flow.model import GroupKey, GroupState, Lease, Phase, RebalanceStatus
-from partq_spark.flow.stores import open_ownership
-from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
+from partq_spark.base.errors import Unavailable
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.codec import decode_state
+from partq_spark.group.model import GroupKey, GroupState, Lease, Phase, RebalanceStatus
+from partq_spark.group.stores import open_ownership
+from partq_spark.group.stores.api import OwnershipStore, Reincarnated
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.queue import Queue

@@ -1,8 +1,9 @@
 """A flow as a process: `python -m tests.ownership.flow FILE`, where FILE has `Settings` as JSON.
 
-A consumer in plain Python around `partq_spark.flow.session`, with a heartbeat thread beside its work. It takes messages
-by their offsets, holds them for a while, acknowledges them in order, and writes down everything that it is told, at the
-moment it is told so. It judges nothing. SIGTERM ends it in good order; exit code 3: another process has its name.
+A consumer in plain Python around `partq_spark.group.session`, with a heartbeat thread beside its work. It takes
+messages by their offsets, holds them for a while, acknowledges them in order, and writes down everything that it is
+told, at the moment it is told so. It judges nothing. SIGTERM ends it in good order; exit code 3: another process has
+its name.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from partq_spark.errors import Invalid, Unavailable
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.claims import Position, View
-from partq_spark.flow.heartbeat import Heartbeat
-from partq_spark.flow.lifeline import Lifeline
-from partq_spark.flow.model import GroupKey
-from partq_spark.flow.order import Milestones, Order
-from partq_spark.flow.session import Session, SessionSettings
-from partq_spark.flow.stores import open_ownership
+from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.claims import Position, View
+from partq_spark.group.heartbeat import Heartbeat
+from partq_spark.group.lifeline import Lifeline
+from partq_spark.group.model import GroupKey
+from partq_spark.group.order import Milestones, Order
+from partq_spark.group.session import Session, SessionSettings
+from partq_spark.group.stores import open_ownership
 from partq_spark.log.model import at
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store

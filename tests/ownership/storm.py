@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from partq_spark.flow.model import Lease
+from partq_spark.group.model import Lease
 from tests.ownership.cast import Cast, Child
 from tests.ownership.facts import now_s
 from tests.ownership.flow import NAME_TAKEN

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from partq_spark.flow.model import GroupState, Owner, Partition, Phase
+from partq_spark.group.model import GroupState, Owner, Partition, Phase
 from tests.simulation import history as h
 from tests.support.faulty import SECOND_US
 

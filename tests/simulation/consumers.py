@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from partq_spark.errors import Invalid, Unavailable
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.claims import Claim, Position, View
-from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import Owner
-from partq_spark.flow.order import Milestones, Order
-from partq_spark.flow.session import Session, SessionSettings
-from partq_spark.flow.stores.api import OwnershipStore
+from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.claims import Claim, Position, View
+from partq_spark.group.effects import Effects
+from partq_spark.group.model import Owner
+from partq_spark.group.order import Milestones, Order
+from partq_spark.group.session import Session, SessionSettings
+from partq_spark.group.stores.api import OwnershipStore
 from partq_spark.log import model
 from partq_spark.log.model import at
 from tests.simulation import history as h

@@ -10,11 +10,11 @@ from coordinator.leadership import Timing
 from coordinator.life import StoreLife
 from coordinator.logs import Log
 from coordinator.runtime import GroupRuntime
-from partq_spark.errors import PartqError
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import GroupKey
-from partq_spark.flow.stores.api import OwnershipStore, Reincarnated
+from partq_spark.base.errors import PartqError
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.effects import Effects
+from partq_spark.group.model import GroupKey
+from partq_spark.group.stores.api import OwnershipStore, Reincarnated
 from tests.simulation.links import Link
 from tests.simulation.objects import Objects
 from tests.simulation.scheduler import Process

@@ -25,14 +25,14 @@ from coordinator.leaving import Leaving
 from coordinator.records import Records
 from coordinator.runtime import GroupRuntime, Step, Written
 from coordinator.watch import Stillness
-from partq_spark.flow.binding import Life
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.hand import Hand
-from partq_spark.flow.model import Delivery, GroupKey, GroupState, Lease
-from partq_spark.flow.order import Order
-from partq_spark.flow.session import Session
-from partq_spark.flow.stores.api import Pulse
-from partq_spark.flow.stores.memory import MemoryOwnership, MemoryServer
+from partq_spark.group.binding import Life
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.hand import Hand
+from partq_spark.group.model import Delivery, GroupKey, GroupState, Lease
+from partq_spark.group.order import Order
+from partq_spark.group.session import Session
+from partq_spark.group.stores.api import Pulse
+from partq_spark.group.stores.memory import MemoryOwnership, MemoryServer
 from tests.simulation.checker import Violation
 from tests.simulation.plan import KINDS, Outcome
 from tests.simulation.queue import Head

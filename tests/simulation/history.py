@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from partq_spark.flow.model import GroupState, Owner
+from partq_spark.group.model import GroupState, Owner
 
 
 class StoreLost(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from partq_spark.errors import PartqError, Unavailable
+from partq_spark.base.errors import PartqError, Unavailable
 from tests.simulation.scheduler import Process
 from tests.support.faulty import SECOND_US, Crash
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import cast
 
-from partq_spark.flow.codec import decode_lease, decode_record
-from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, Lease, Owner
-from partq_spark.flow.stores.api import Beat, Pulse
-from partq_spark.flow.stores.objects import _STATE_BEGIN, _STATE_MIDDLE, ObjectsOwnership
-from partq_spark.flow.stores.objects_flows import FlowDocuments, _Flow
+from partq_spark.group.codec import decode_lease, decode_record
+from partq_spark.group.effects import Effects
+from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Lease, Owner
+from partq_spark.group.stores.api import Beat, Pulse
+from partq_spark.group.stores.objects import _STATE_BEGIN, _STATE_MIDDLE, ObjectsOwnership
+from partq_spark.group.stores.objects_flows import FlowDocuments, _Flow
 from partq_spark.objects.api import Document, ObjectInfo, Unchanged
 from partq_spark.objects.memory import MemoryStore, MemoryWriter
 from tests.simulation import history as h

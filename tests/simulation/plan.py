@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from partq_spark.flow.model import AccessType, GroupSettings
+from partq_spark.group.model import AccessType, GroupSettings
 from tests.simulation.links import Rates
 from tests.support.faulty import SECOND_US
 

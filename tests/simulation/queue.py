@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from coordinator.facts import GroupFacts, facts_of
-from partq_spark.flow.model import GroupSettings
+from partq_spark.group.model import GroupSettings
 from partq_spark.log import layouts, model
 from partq_spark.log.model import Group, Layout, QueueConfig
 from tests.simulation.stores import KEY, QUEUE_ID

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from coordinator.core.invariants import violations
-from partq_spark.flow.codec import decode_state
-from partq_spark.flow.model import Delivery, FlowRecord, GroupKey, Lease, Owner, OwnershipRecord
-from partq_spark.flow.stores.api import Beat, LeaseDocument, Pulse, StateDocument
-from partq_spark.flow.stores.memory import MemoryOwnership, MemoryServer
+from partq_spark.group.codec import decode_state
+from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Lease, Owner, OwnershipRecord
+from partq_spark.group.stores.api import Beat, LeaseDocument, Pulse, StateDocument
+from partq_spark.group.stores.memory import MemoryOwnership, MemoryServer
 from partq_spark.objects.api import Unchanged
 from tests.simulation import history as h
 from tests.simulation.checker import demand

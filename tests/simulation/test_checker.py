@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.flow.model import Flow, GroupSettings, GroupState, Owner, Partition, Phase
+from partq_spark.group.model import Flow, GroupSettings, GroupState, Owner, Partition, Phase
 from tests.simulation import history as h
 from tests.simulation.checker import Checker, Violation
 from tests.support.faulty import SECOND_US

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from partq_spark.errors import Conflict, Unavailable
+from partq_spark.base.errors import Conflict, Unavailable
 from tests.simulation.links import Link, Rates, Weather
 from tests.simulation.objects import Mutex
 from tests.simulation.scheduler import Process, Scheduler

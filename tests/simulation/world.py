@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from functools import partial
 
 from coordinator.logs import Value
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.codec import decode_state
-from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import AccessType, GroupState, Owner, Phase, RebalanceStatus
-from partq_spark.flow.stores.api import OwnershipStore
-from partq_spark.flow.stores.memory import Snapshot
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.codec import decode_state
+from partq_spark.group.effects import Effects
+from partq_spark.group.model import AccessType, GroupState, Owner, Phase, RebalanceStatus
+from partq_spark.group.stores.api import OwnershipStore
+from partq_spark.group.stores.memory import Snapshot
 from tests.simulation import history as h
 from tests.simulation.checker import Checker, demand
 from tests.simulation.consumers import Actor, Consumer

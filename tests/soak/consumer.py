@@ -12,12 +12,12 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.claims import Claim
-from partq_spark.flow.loop import Batch, run_flow
-from partq_spark.flow.model import GroupKey
-from partq_spark.flow.session import Session, SessionSettings
-from partq_spark.flow.stores import open_ownership
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.claims import Claim
+from partq_spark.group.loop import Batch, run_flow
+from partq_spark.group.model import GroupKey
+from partq_spark.group.session import Session, SessionSettings
+from partq_spark.group.stores import open_ownership
 from partq_spark.log import tree
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader

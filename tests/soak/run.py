@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from partq_spark.flow.checkpoints import CheckpointStore
-from partq_spark.flow.model import GroupKey
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import GroupKey
 from partq_spark.log import admin, tree
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.names import head_name

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.environment import Environment
-from partq_spark.flow.loop import Batch
+from partq_spark.group.loop import Batch
 from tests.coordinator.test_housekeeping_process import HASTY
 from tests.soak.__main__ import told, write_document
 from tests.soak.chart import chart

@@ -7,8 +7,8 @@ from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.log import housekeeping
-from partq_spark.timestamps import format_rfc3339
 from tests.support.spark import Lab
 
 pytestmark = pytest.mark.spark

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType
 
-from partq_spark.errors import PartqError
+from partq_spark.base.errors import PartqError
 from tests.support.spark import Lab, ended, failure, wait_until
 
 pytestmark = pytest.mark.spark

@@ -18,7 +18,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from partq_spark.errors import Unavailable
+from partq_spark.base.errors import Unavailable
 from tests.support.servers import Azurite
 from tests.support.spark import Lab, ended, failure
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from chispa import assert_df_equality
 
+from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.log import admin, compaction
 from partq_spark.log.model import QueueConfig
-from partq_spark.timestamps import format_rfc3339
 from tests.support.spark import Lab, ended, failure
 
 pytestmark = pytest.mark.spark

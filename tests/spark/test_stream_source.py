@@ -10,8 +10,8 @@ import psutil
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.log import admin
-from partq_spark.timestamps import format_rfc3339
 from tests.support.processes import readers_among
 from tests.support.spark import Lab, counts, ended, failure, wait_until
 

@@ -268,6 +268,6 @@ def test_the_first_batch_must_match_the_schema_to_the_letter(probed: Probed) -> 
 
 def test_partq_takes_no_filters() -> None:
     """14: an override makes every batch read fail while Spark's setting for it is off, which is its default."""
-    from partq_spark.reader import PartqBatchReader
+    from partq_spark.spark.reader import PartqBatchReader
 
     assert PartqBatchReader.pushFilters is DataSourceReader.pushFilters

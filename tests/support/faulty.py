@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 
 import greenlet
 
-from partq_spark.errors import Conflict, ObjectMissing, Unavailable
+from partq_spark.base.errors import Conflict, ObjectMissing, Unavailable
 from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, Unchanged
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from coordinator.core.events import (
 from coordinator.core.invariants import broken_by_change, violations
 from coordinator.core.machine import decide, next_deadline, pending
 from coordinator.core.reconcile import Mark, initial_state
-from partq_spark.flow.model import (
+from partq_spark.group.model import (
     AccessType,
     GroupSettings,
     Owner,
@@ -35,7 +35,7 @@ from partq_spark.flow.model import (
     Phase,
     RebalanceStatus,
 )
-from partq_spark.flow.status import partition_status
+from partq_spark.group.status import partition_status
 
 DELAY_S = 5.0
 HANDOFF_S = 3.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from coordinator.core.handoff import TABLE, Row
-from partq_spark.flow.model import Phase
+from partq_spark.group.model import Phase
 
 FILE = Path(__file__).parents[3] / "docs/handoff.md"
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coordinator.core.assignment import plan
-from partq_spark.flow.model import Owner
+from partq_spark.group.model import Owner
 
 
 def owners(count: int) -> list[Owner]:

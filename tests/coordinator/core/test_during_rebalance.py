@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.core.machine import next_deadline
-from partq_spark.flow.model import AccessType, PartitionStatus, Phase, RebalanceStatus
+from partq_spark.group.model import AccessType, PartitionStatus, Phase, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, HANDOFF_S, balanced
 
 READY, HOLDDOWN, REBALANCING = RebalanceStatus.READY, RebalanceStatus.HOLDDOWN, RebalanceStatus.REBALANCING

@@ -7,7 +7,7 @@ import pytest
 from coordinator.core.actions import NotifyFlow
 from coordinator.core.events import FlowBound, Tick
 from coordinator.core.machine import decide
-from partq_spark.flow.model import Owner, PartitionStatus, RebalanceStatus
+from partq_spark.group.model import Owner, PartitionStatus, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, HANDOFF_S, Group, balanced
 
 

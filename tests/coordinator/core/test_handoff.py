@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.core.handoff import EDGES, TABLE, Row, Step, action, advance
-from partq_spark.flow.model import Owner, Partition, PartitionStatus, Phase, RebalanceStatus
+from partq_spark.group.model import Owner, Partition, PartitionStatus, Phase, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, HANDOFF_S, balanced, line
 
 A, A2, B, C = Owner("a", "a1"), Owner("a", "a2"), Owner("b", "b1"), Owner("c", "c1")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.core.invariants import PREDICATES, broken_by_change, violations
-from partq_spark.flow.model import Flow, GroupState, Owner, Partition, Phase, RebalanceStatus
+from partq_spark.group.model import Flow, GroupState, Owner, Partition, Phase, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, balanced
 
 A, B = Owner("a", "a1"), Owner("b", "b1")

@@ -16,7 +16,7 @@ from coordinator.core.events import (
     Tick,
 )
 from coordinator.core.machine import decide
-from partq_spark.flow.model import Owner, Phase, RebalanceStatus
+from partq_spark.group.model import Owner, Phase, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, Group, balanced
 
 

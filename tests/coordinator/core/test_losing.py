@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partq_spark.flow.model import AccessType, PartitionStatus, RebalanceStatus
+from partq_spark.group.model import AccessType, PartitionStatus, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, HANDOFF_S, Group, balanced
 
 READY, HOLDDOWN = RebalanceStatus.READY, RebalanceStatus.HOLDDOWN

@@ -10,7 +10,7 @@ import pytest
 CORE = Path(__file__).parents[3] / "coordinator/core"
 ALLOWED = {
     *("__future__", "collections.abc", "dataclasses", "enum", "typing", "heapq"),
-    "partq_spark.flow.model",
+    "partq_spark.group.model",
 }
 
 

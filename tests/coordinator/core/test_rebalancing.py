@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.core.events import Event
 from coordinator.core.machine import next_deadline
-from partq_spark.flow.model import (
+from partq_spark.group.model import (
     AccessType,
     Flow,
     GroupSettings,

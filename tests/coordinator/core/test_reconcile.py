@@ -10,7 +10,7 @@ from coordinator.core.events import CheckpointAhead, Event, PartitionFenced, Rep
 from coordinator.core.invariants import violations
 from coordinator.core.machine import next_deadline, pending
 from coordinator.core.reconcile import Mark, differences, initial_state
-from partq_spark.flow.model import GroupSettings, GroupState, Owner, Partition, Phase, RebalanceStatus
+from partq_spark.group.model import GroupSettings, GroupState, Owner, Partition, Phase, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, SESSION_S, Group, balanced
 
 A, A2, B, C = Owner("a", "a1"), Owner("a", "a2"), Owner("b", "b1"), Owner("c", "c1")

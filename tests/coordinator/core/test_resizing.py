@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.core.events import QueueAltered
 from coordinator.core.machine import decide
-from partq_spark.flow.model import AccessType, Phase, RebalanceStatus
+from partq_spark.group.model import AccessType, Phase, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, Group, balanced
 
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from coordinator.core.events import Event, PartitionDrained, PartitionFenced, ReportsLost, Tick
 from coordinator.core.machine import next_deadline, pending
 from coordinator.core.reconcile import Mark, differences
-from partq_spark.flow.model import AccessType, Owner, PartitionStatus, Phase, RebalanceStatus
+from partq_spark.group.model import AccessType, Owner, PartitionStatus, Phase, RebalanceStatus
 from tests.coordinator.core.context import Group
 
 FLOWS = st.sampled_from("abcde")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.core.events import FenceStuck
-from partq_spark.flow.model import Owner, PartitionStatus, Phase, RebalanceStatus
+from partq_spark.group.model import Owner, PartitionStatus, Phase, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, HANDOFF_S, Group, balanced
 
 READY, REBALANCING = RebalanceStatus.READY, RebalanceStatus.REBALANCING

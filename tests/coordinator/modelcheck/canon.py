@@ -12,7 +12,16 @@ from functools import cache
 from typing import NamedTuple
 
 from coordinator.core.invariants import violations
-from partq_spark.flow.model import AccessType, Flow, GroupSettings, GroupState, Owner, Partition, Phase, RebalanceStatus
+from partq_spark.group.model import (
+    AccessType,
+    Flow,
+    GroupSettings,
+    GroupState,
+    Owner,
+    Partition,
+    Phase,
+    RebalanceStatus,
+)
 from tests.coordinator.modelcheck.world import Around, Asked, Entry, Wrong, can_land, wrongs
 
 DELAY_S = 1.0

@@ -28,7 +28,7 @@ from coordinator.core.events import (
     Tick,
 )
 from coordinator.core.reconcile import Mark, differences
-from partq_spark.flow.model import AccessType, GroupState, Partition, Phase, RebalanceStatus
+from partq_spark.group.model import AccessType, GroupState, Partition, Phase, RebalanceStatus
 from tests.coordinator.modelcheck import world as outside
 from tests.coordinator.modelcheck.canon import NAMES, SETTINGS, Codec, World
 from tests.coordinator.modelcheck.steps import check_pending, check_step

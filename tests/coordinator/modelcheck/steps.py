@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.core.actions import Fence
 from coordinator.core.events import Event, PartitionDrained, Tick
-from partq_spark.flow.model import GroupState, Owner, Phase
+from partq_spark.group.model import GroupState, Owner, Phase
 from tests.coordinator.modelcheck import world as outside
 from tests.coordinator.modelcheck.world import Wrong
 

@@ -11,7 +11,7 @@ import pytest
 from coordinator.core import handoff, membership, rebalance
 from coordinator.core.draft import Draft
 from coordinator.core.handoff import Step
-from partq_spark.flow.model import Flow, GroupState, Owner, Partition, Phase
+from partq_spark.group.model import Flow, GroupState, Owner, Partition, Phase
 from tests.coordinator.modelcheck.explore import Explorer, Failure, Result
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from coordinator.core.actions import Fence
-from partq_spark.flow.model import Owner, Partition, Phase
+from partq_spark.group.model import Owner, Partition, Phase
 
 
 class Entry(NamedTuple):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.errors import Invalid, Unavailable
+from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
 from tests.objects.conftest import write

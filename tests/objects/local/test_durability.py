@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.errors import Unavailable
+from partq_spark.base.errors import Unavailable
 from partq_spark.objects import Document, local_files
 from partq_spark.objects.local import LocalStore
 from partq_spark.objects.retry import Retrying

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.errors import Conflict, Corrupt, Invalid
+from partq_spark.base.errors import Conflict, Corrupt, Invalid
 from partq_spark.objects import UNCHANGED
 from partq_spark.objects.local import LocalStore
 from tests.objects.conftest import LARGE, SMALL

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.errors import Conflict, Corrupt
+from partq_spark.base.errors import Conflict, Corrupt
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
 

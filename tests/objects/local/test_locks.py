@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.errors import Invalid, Unavailable
+from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
 from partq_spark.objects.local_folders import FolderLock

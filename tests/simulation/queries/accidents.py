@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from partq_spark.errors import PartqError
-from partq_spark.flow.stores.memory import Snapshot
-from partq_spark.operations import groups, rewinding
+from partq_spark.base.errors import PartqError
+from partq_spark.group import lifecycle, rewinding
+from partq_spark.group.stores.memory import Snapshot
 from tests.simulation.queries.plan import OWNERSHIP, GroupPlan, SourcePlan
 from tests.simulation.queries.spark import Execution
 from tests.simulation.queries.stores import key_of
@@ -149,7 +149,7 @@ class Accidents:
         head = queue.refresh()
         if plan.name not in head.groups or not plan.keeps:
             return
-        checkpoints = groups.checkpoints_of(queue, plan.name)
+        checkpoints = lifecycle.checkpoints_of(queue, plan.name)
         goal = rewinding.Goal(by=self._rng.randint(1, 3)) if self._rng.random() < 0.5 else rewinding.Goal(earliest=True)
         try:
             steps = rewinding.plan(str(queue), head, checkpoints.list_readable(), (), goal, lambda _: ())
@@ -211,7 +211,7 @@ class Accidents:
             if found is not None and found.ownership not in (None, wanted.partition(":")[0]) and not running:
                 world.counts["shared as told"] += 1
                 former = world.server.open() if found.ownership == "redis" else None
-                groups.share(queue, groups.remains(queue, source.group, former), wanted, former)
+                lifecycle.share(queue, lifecycle.remains(queue, source.group, former), wanted, former)
 
     def _shared(self, plan: GroupPlan, queries: list[Query]) -> None:
         """Alone, if its flows shared it, and the other way round: but one query goes with the change to `none`."""
@@ -223,7 +223,7 @@ class Accidents:
         world.counts["share"] += 1
         was_shared = found.ownership == "redis"
         former = world.server.open() if was_shared else None
-        groups.share(queue, groups.remains(queue, plan.name, former), "none" if was_shared else OWNERSHIP, former)
+        lifecycle.share(queue, lifecycle.remains(queue, plan.name, former), "none" if was_shared else OWNERSHIP, former)
         world.history.note(f"{world.scheduler.now_us} shared otherwise than by {found.ownership}: {plan.name}")
         if not was_shared:
             world.start_coordinator(plan.name, 0)
@@ -239,8 +239,8 @@ class Accidents:
             return
         world.counts["remove"] += 1
         ownership = world.server.open() if found.ownership == "redis" else None
-        left = groups.remains(queue, plan.name, ownership)
-        groups.remove(queue, left, ownership)
+        left = lifecycle.remains(queue, plan.name, ownership)
+        lifecycle.remove(queue, left, ownership)
         world.history.note(f"{world.scheduler.now_us} removed {key_of(plan.name)}")
         for query in queries:
             query.orphaned = bool(query.spark.offsets)

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, cast
 
 from partq_spark.acknowledge import Acknowledger, Held, InHand, KeySequences
-from partq_spark.errors import PartqError
-from partq_spark.notify import Line
+from partq_spark.base.errors import PartqError
+from partq_spark.query.notify import Line
 from tests.simulation.history import History
 from tests.simulation.links import Weather
 from tests.simulation.queries.judge import Judge, Message, Planned, Row

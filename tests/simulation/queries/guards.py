@@ -14,19 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from partq_spark import offsets
-from partq_spark.consuming import flow_planning, replaying
-from partq_spark.consuming.by_hand import GivenOut
-from partq_spark.consuming.consumer import Consumer
-from partq_spark.consuming.enrolment import Enrolment
-from partq_spark.flow.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.flow.claims import Claim, View
-from partq_spark.flow.hand import Hand
-from partq_spark.flow.missed import Missed
-from partq_spark.flow.order import Order
-from partq_spark.flow.solo import SoloSession
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.group.claims import Claim, View
+from partq_spark.group.hand import Hand
+from partq_spark.group.missed import Missed
+from partq_spark.group.order import Order
+from partq_spark.group.solo import SoloSession
 from partq_spark.log import groups
-from partq_spark.offsets import BatchEnd, Span
+from partq_spark.query import flow_planning, offsets, replaying
+from partq_spark.query.by_hand import GivenOut
+from partq_spark.query.consumer import Consumer
+from partq_spark.query.enrolment import Enrolment
+from partq_spark.query.offsets import BatchEnd, Span
 from tests.simulation.checker import Violation
 from tests.simulation.queries.plan import KINDS
 from tests.simulation.queries.world import run_seed

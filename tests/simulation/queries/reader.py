@@ -1,6 +1,6 @@
 """A simulated reader process: the real `Consumer`, and beside it what lives beside it in production, as strands.
 
-One at a time uses the consumer, and whoever waits for news in it lets the others in (`consuming.beside`).
+One at a time uses the consumer, and whoever waits for news in it lets the others in (`query.beside`).
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from partq_spark.consuming.consumer import Consumer
-from partq_spark.consuming.joining import BEAT_S, open_consumer
-from partq_spark.errors import PartqError, Unavailable
-from partq_spark.flow.claims import Position
-from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import GroupKey
-from partq_spark.flow.stores.api import OwnershipStore
-from partq_spark.notify import PAGE
-from partq_spark.options import stream_source_options
+from partq_spark.base.errors import PartqError, Unavailable
+from partq_spark.group.claims import Position
+from partq_spark.group.effects import Effects
+from partq_spark.group.model import GroupKey
+from partq_spark.group.stores.api import OwnershipStore
+from partq_spark.query.consumer import Consumer
+from partq_spark.query.joining import BEAT_S, open_consumer
+from partq_spark.query.notify import PAGE
+from partq_spark.spark.options import stream_source_options
 from tests.simulation.checker import Violation
 from tests.simulation.history import History
 from tests.simulation.links import Link, Weather

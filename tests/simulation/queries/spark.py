@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from partq_spark import offsets
-from partq_spark.consuming.consumer import Consumer
-from partq_spark.offsets import Span
+from partq_spark.query import offsets
+from partq_spark.query.consumer import Consumer
+from partq_spark.query.offsets import Span
 from tests.simulation.checker import demand
 from tests.simulation.history import History
 from tests.simulation.links import Weather

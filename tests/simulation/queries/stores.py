@@ -1,7 +1,7 @@
 """The stores of a world of queries, and each reader process' own faulty way to them, by which production code comes.
 
 What takes effect is told at the stores' own side. A reader is known by the address of its store: that is how what
-`consuming.joining` opens for it turns out to be the simulated one.
+`query.joining` opens for it turns out to be the simulated one.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Protocol
 from unittest.mock import patch
 
 from coordinator.facts import GroupFacts, facts_of
-from partq_spark.consuming import joining
-from partq_spark.errors import Unavailable
-from partq_spark.flow.effects import Effects
-from partq_spark.flow.model import GroupKey
-from partq_spark.flow.stores.api import OwnershipStore
+from partq_spark.base.errors import Unavailable
+from partq_spark.group.effects import Effects
+from partq_spark.group.model import GroupKey
+from partq_spark.group.stores.api import OwnershipStore
 from partq_spark.log import admin
+from partq_spark.log.connect import QueueAddress
 from partq_spark.log.model import Entry, Head, QueueConfig, Slice
 from partq_spark.log.queue import Effects as LogEffects
 from partq_spark.log.queue import Queue
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retry import Retrying
-from partq_spark.options import Target
+from partq_spark.query import joining
 from tests.simulation.history import History
 from tests.simulation.links import Link
 from tests.simulation.objects import Objects, TrueObjects
@@ -217,7 +217,7 @@ def opened_by(find: Callable[[str], Place], rng: random.Random) -> Iterator[None
         effects = place.effects
         return Retrying(_At(place, url), retry_timeout_s, sleep=effects.sleep, clock=effects.now_s, rng=rng)
 
-    def queue(target: Target) -> Queue:
+    def queue(target: QueueAddress) -> Queue:
         effects = find(target.store).effects
         return Queue(
             store(target.store, target.retry_timeout_s),

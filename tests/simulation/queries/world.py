@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from coordinator.logs import Value
-from partq_spark.errors import Corrupt, Fenced, Invalid, ObjectMissing, PartqError
-from partq_spark.flow.effects import Effects
+from partq_spark.base.errors import Corrupt, Fenced, Invalid, ObjectMissing, PartqError
+from partq_spark.group.effects import Effects
 from partq_spark.log.model import QueueConfig
 from tests.simulation import history as h
 from tests.simulation.checker import Violation, demand

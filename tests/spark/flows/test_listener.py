@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 import partq_spark
-from partq_spark import source
-from partq_spark.listener import PartqListener
+from partq_spark.spark import source
+from partq_spark.spark.listener import PartqListener
 from tests.spark.flows.conftest import Shared, flow_of
 from tests.support.spark import Lab, wait_until
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from partq_spark.flow.checkpoints import Checkpoint
+from partq_spark.group.checkpoints import Checkpoint
 from tests.ownership.cable import Cable
 from tests.spark.flows.conftest import GROUP, SESSION_S, Shared, flow_of
 from tests.spark.flows.driver import Plan, Query, read_lines

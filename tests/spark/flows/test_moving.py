@@ -14,8 +14,8 @@ import psutil
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from partq_spark import offsets
-from partq_spark.offsets import Span
+from partq_spark.query import offsets
+from partq_spark.query.offsets import Span
 from tests.spark.flows.conftest import SESSION_S, Shared, flow_of, got
 from tests.spark.flows.test_handoffs import Gate, statuses
 from tests.spark.test_stream_source import readers

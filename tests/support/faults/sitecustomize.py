@@ -125,10 +125,10 @@ def _patch_checkpoints(module: Any) -> None:
 
 
 _PATCHES: dict[str, Callable[[Any], None]] = {
-    "partq_spark.consuming.consumer": _patch_consuming,
-    "partq_spark.flow.checkpoints": _patch_checkpoints,
-    "partq_spark.flow.stores.redis": _patch_redis,
-    "partq_spark.consuming.joining": _patch_joining,
+    "partq_spark.query.consumer": _patch_consuming,
+    "partq_spark.group.checkpoints": _patch_checkpoints,
+    "partq_spark.group.stores.redis": _patch_redis,
+    "partq_spark.query.joining": _patch_joining,
     "partq_spark.log.publish": _patch_publish,
     "partq_spark.log.segment": _patch_segment,
 }

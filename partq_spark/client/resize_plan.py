@@ -1,0 +1,170 @@
+"""What a change of a queue's partition count would mean, before it is made: which partitions come and go, how many keys
+move, and what each group has to acknowledge first. Nothing is written here, and no words for people but errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from partq_spark.group.checkpoint import acknowledged_to
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.group.model import GroupKey
+from partq_spark.log import layouts, tree
+from partq_spark.log.model import Group, Head, at, group_start
+from partq_spark.log.queue import Queue
+from partq_spark.query import planning
+
+SAMPLE_MESSAGES = 10_000
+SAMPLE_BYTES = 64 * 1024 * 1024  # of messages; keys lie beside values, so a sample reads both
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """The keys of some of the newest messages. `moving` of the `keys` have another partition under the new count."""
+
+    messages: int
+    without_key: int
+    keys: int
+    moving: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drain:
+    """A partition of which a group has something left that was published before the change."""
+
+    partition: int
+    acknowledged: int
+    end: int  # of what was published before
+    messages: int  # left, without those that have been trimmed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupPlan:
+    """One group: what it has to acknowledge first, and which of the queue's partitions wait for which others then.
+
+    `waits`: what is published after the change to a partition, to the partitions that are acknowledged before it is
+    delivered. `unread`: partitions whose checkpoint cannot be read; they count from where the group begins.
+    """
+
+    group: str
+    drains: tuple[Drain, ...]
+    waits: Mapping[int, tuple[int, ...]]
+    unread: tuple[int, ...] = ()
+
+    @property
+    def messages(self) -> int:
+        return sum(each.messages for each in self.drains)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResizePlan:
+    """A change of the partition count, as it would be now."""
+
+    before: int
+    after: int
+    come: tuple[int, ...]
+    go: tuple[int, ...]
+    sample: Sample
+    groups: tuple[GroupPlan, ...]
+
+
+def plan(queue: Queue, partitions: int) -> ResizePlan:
+    """What altering `queue` to `partitions` would do, by its head, its groups' checkpoints and its newest messages.
+
+    Raises `Invalid` as altering does, and as reading the log does.
+    """
+    head = queue.refresh()
+    changed = layouts.resized(head, partitions)
+    return ResizePlan(
+        before=head.partitions,
+        after=partitions,
+        come=tuple(range(head.partitions, partitions)),
+        go=tuple(range(partitions, head.partitions)),
+        sample=queue.settled(lambda _: _sampled(queue, partitions)),
+        groups=group_plans(queue, changed),
+    )
+
+
+def group_plans(queue: Queue, head: Head) -> tuple[GroupPlan, ...]:
+    """What every group of `head` has left of earlier layouts, by its checkpoints; `head` may be one that is to come."""
+    return tuple(_group_plan_of(queue, head, name, group) for name, group in sorted(head.groups.items()))
+
+
+def _group_plan_of(queue: Queue, head: Head, name: str, group: Group) -> GroupPlan:
+    store = CheckpointStore(queue.store, GroupKey(queue.namespace, queue.name, name), head.queue_id)
+    found, damaged = store.list_readable()
+    return group_plan(head, name, acknowledged(head, group, found), unread=sorted(damaged))
+
+
+# --- pure -------------------------------------------------------------------------------------------------------------
+
+
+def acknowledged(head: Head, group: Group, found: Mapping[int, Checkpoint]) -> dict[int, int]:
+    """How far a group is in every partition; where nothing says so, where it begins."""
+    positions: dict[int, int] = {}
+    for partition, earliest in enumerate(head.earliest):
+        positions[partition] = max(acknowledged_to(found.get(partition), group_start(group, partition)), earliest)
+    return positions
+
+
+def group_plan(head: Head, group: str, done: Mapping[int, int], *, unread: Sequence[int] = ()) -> GroupPlan:
+    """What is left of the earlier layouts of `head` for a group that has acknowledged `done`."""
+    ends: dict[int, int] = {}
+    for left in layouts.unfinished(head, done).values():
+        for partition, end in left.items():
+            ends[partition] = max(end, ends.get(partition, 0))
+    # Of what comes after the change: as if everything that lies in the partitions now had been delivered.
+    waits = layouts.waits(head, done, {partition: at(head.next, partition) for partition in range(head.partitions)})
+    return GroupPlan(
+        group=group,
+        drains=tuple(
+            Drain(partition=partition, acknowledged=done[partition], end=end, messages=end - done[partition])
+            for partition, end in sorted(ends.items())
+        ),
+        waits={partition: tuple(sorted(wait.waits_for)) for partition, wait in sorted(waits.items())},
+        unread=tuple(unread),
+    )
+
+
+def sample_of(keys: Iterable[bytes | None], before: int, after: int) -> Sample:
+    """What of these messages' keys moves from `before` to `after` partitions."""
+    from partq_spark.log.partitioner import partition_of
+
+    distinct: set[bytes] = set()
+    messages = without_key = 0
+    for key in keys:
+        messages += 1
+        if key is None:
+            without_key += 1
+        else:
+            distinct.add(key)
+    moving = sum(partition_of(key, before) != partition_of(key, after) for key in distinct)
+    return Sample(messages=messages, without_key=without_key, keys=len(distinct), moving=moving)
+
+
+# --- the sample -------------------------------------------------------------------------------------------------------
+
+
+def _sampled(queue: Queue, partitions: int) -> Sample:
+    return sample_of(_newest_keys(queue), queue.head.partitions, partitions)
+
+
+def _newest_keys(queue: Queue) -> Iterable[bytes | None]:
+    """The keys of the newest messages of every partition, in proportion to what it holds."""
+    import pyarrow as pa
+
+    from partq_spark.log.reading import RangeReader
+
+    head = queue.head
+    shares = planning.split(
+        {partition: end - at(head.earliest, partition) for partition, end in enumerate(head.next)}, SAMPLE_MESSAGES
+    )
+    wanted = {partition: (head.next[partition] - share, head.next[partition]) for partition, share in shares.items()}
+    size_bytes = 0
+    for piece in RangeReader(queue, head.queue_id, tree.view(head, wanted), fail_on_data_loss=False).pieces():
+        # As bytes: in a queue from before keys were checked they need not be UTF-8.
+        yield from piece.batch.column("key").cast(pa.binary()).to_pylist()
+        size_bytes += piece.batch.nbytes
+        if size_bytes >= SAMPLE_BYTES:
+            return

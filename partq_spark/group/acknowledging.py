@@ -1,0 +1,130 @@
+"""Writing down how far a flow is: the checkpoints of its partitions, then its record, which says what they have.
+
+In which order is known here; when it is time is `checkpointing`'s, what was delivered and acknowledged is `hand`'s. A
+write that arrives late harms nobody: a checkpoint has its own condition, and an instance whose report got lost is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+from partq_spark.base.errors import Fenced, Unavailable
+from partq_spark.group.binding import Life
+from partq_spark.group.checkpointing import Checkpointing
+from partq_spark.group.effects import Effects
+from partq_spark.group.hand import Hand
+from partq_spark.group.model import Delivery, GroupKey, GroupState
+from partq_spark.group.others import by_records
+from partq_spark.group.stores.api import OwnershipStore, Reincarnated
+
+_log = logging.getLogger("partq.flow")
+
+
+@contextmanager
+def ending_if_unknown(life: Life) -> Iterator[None]:
+    """A guard around what changes the record. A change whose answer was lost may arrive at any later time, over what
+    was written since, and the record would say less than was delivered: nothing more is written in its instance's name.
+    """
+    try:
+        yield
+    except Unavailable as error:
+        life.end(f"nobody knows what its record says: {error}")
+        raise
+
+
+class Acknowledger:
+    """Of one session; called by its main thread alone. Raises what the stores raise, `Fenced` only of the record."""
+
+    def __init__(
+        self,
+        ownership: OwnershipStore,
+        key: GroupKey,
+        flow: str,
+        hand: Hand,
+        checkpointing: Checkpointing,
+        effects: Effects,
+    ) -> None:
+        self._ownership = ownership
+        self._key = key
+        self._flow = flow
+        self._hand = hand
+        self._checkpointing = checkpointing
+        self._effects = effects
+
+    def acknowledged(self, partitions: Collection[int], state: GroupState | None) -> Mapping[int, int]:
+        """How far each is acknowledged, whoever has it: see `Session.acknowledged`."""
+
+        def by_their_records(others: Collection[int], start_of: Callable[[int], int]) -> Mapping[int, int]:
+            return by_records(state, self._ownership.read_flows(self._key), others, start_of)
+
+        return self._checkpointing.acknowledged(partitions, by_records=by_their_records)
+
+    def write(self, life: Life, *, everything: bool) -> None:
+        """Write what is due, or all of it. A partition whose checkpoint is somebody else's is given up.
+
+        Checkpoints also by an instance that has ended: less will come again.
+        """
+        entries: dict[int, Delivery] = {}
+        for partition, holding in list(self._hand.holdings.items()):
+            if holding.checkpoint is None:
+                continue
+            try:
+                moved = self._checkpointing.advance(holding, everything=everything)
+            except Fenced as error:
+                _log.info("flow %s of group %s lost partition %d: %s", self._flow, self._key, partition, error)
+                self._hand.lose(partition)
+                continue
+            if holding.entry != holding.reported and (moved or holding.paused or holding.reported is None):
+                entries[partition] = holding.entry
+        if entries and life.is_alive(self._effects.now_s()):
+            self.report(life, entries)
+            for partition, entry in entries.items():
+                self._hand.holdings[partition].reported = entry
+
+    def report(self, life: Life, entries: Mapping[int, Delivery]) -> None:
+        """Put `entries` into the flow's record; a sign of life too."""
+        sent_s = self._effects.now_s()
+        with ending_if_unknown(life):
+            self._ownership.report(self._key, self._flow, life.instance, entries)
+        life.renew(sent_s)
+
+    def announce(self, life: Life, entries: Mapping[int, Delivery], state_token: str) -> bool:
+        """Put `entries` into the record before they are delivered, if the state is still that of `state_token`; whether
+        they may be delivered now.
+        """
+        for partition in entries:
+            self._hand.holdings[partition].reported = None  # unknown, until it has gone well
+        sent_s = self._effects.now_s()
+        try:
+            with ending_if_unknown(life):
+                accepted = self._ownership.deliver(
+                    self._key, self._flow, life.instance, entries, state_token=state_token
+                )
+        except (Fenced, Reincarnated) as error:
+            life.end(str(error))
+            return False
+        life.renew(sent_s)
+        if not accepted or not life.is_alive(self._effects.now_s()):
+            return False
+        for partition, entry in entries.items():
+            self._hand.holdings[partition].delivered = entry.delivered
+            self._hand.holdings[partition].reported = entry
+        return True
+
+    def note(self, life: Life | None, text: str) -> None:
+        """Put a remark for people into the flow's record, if it is not there. It is not worth a failure: one that did
+        not come through is written by a later call.
+        """
+        if life is None or life.ended or life.note == text:
+            return
+        life.note = None
+        try:
+            self._ownership.note(self._key, self._flow, life.instance, text)
+        except (Fenced, Reincarnated) as error:
+            life.end(str(error))
+        except Unavailable as error:
+            _log.debug("flow %s of group %s could not say %r: %s", self._flow, self._key, text, error)
+        else:
+            life.note = text

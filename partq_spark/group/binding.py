@@ -1,0 +1,218 @@
+"""Becoming an instance of a flow, by taking its name only if nobody alive has it (FLO-08), and leaving.
+
+A name is taken from a former instance whose heartbeat stood still, watched by this process's own clock, or that the
+coordinator has given up already, or that was this very process. Which partitions come of it is the coordinator's
+answer and `session`'s business.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from partq_spark.base.errors import Conflict, Invalid, Unavailable
+from partq_spark.group import claims
+from partq_spark.group.codec import decode_state
+from partq_spark.group.effects import Effects
+from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupState
+from partq_spark.group.stores.api import Beat, OwnershipStore, Reincarnated
+from partq_spark.objects.api import Unchanged
+
+MAX_TRIES: Final = 5
+MOVES_OF_THE_LIVING: Final = 2
+MAX_FORMER: Final = 8  # more than the coordinator misses in the ordinary; what it cannot see counts as delivered
+LONGEST_WATCH_S: Final = 3600.0  # whatever a foreign record asks for
+
+_WATCH_INTERVAL_S: Final = 0.1
+_RETRY_PAUSE_S: Final = 0.1
+_log = logging.getLogger("partq.flow")
+
+
+class _UnknownOutcome(Exception):
+    """The answer to a bind was lost; its cause says how."""
+
+
+class Life:
+    """One instance's time as a bound flow. The heartbeat's thread and the main thread both write to it: each attribute
+    is one assignment, and whichever comes last of two renewals is true.
+    """
+
+    __slots__ = ("ended", "instance", "note", "renewed_s", "seen", "session_timeout_s", "state_token", "updates")
+
+    def __init__(self, instance: str, session_timeout_s: float, renewed_s: float) -> None:
+        self.instance = instance
+        self.session_timeout_s = session_timeout_s
+        self.renewed_s = renewed_s  # before the last renewal that succeeded was sent
+        self.state_token: str | None = None  # as the last heartbeat found it
+        self.ended = ""  # why
+        self.seen = False  # the coordinator has taken notice of it
+        self.updates = 0  # FlowChangeUpdates passed on
+        self.note: str | None = ""  # what its record says to people; None: nobody knows
+
+    def renew(self, sent_s: float) -> None:
+        """A renewal that was sent at `sent_s` has succeeded."""
+        self.renewed_s = max(self.renewed_s, sent_s)
+
+    def left_s(self, now_s: float) -> float:
+        """Until the group may take this instance for gone, by this process's own clock."""
+        return self.renewed_s + self.session_timeout_s - now_s
+
+    def is_alive(self, now_s: float) -> bool:
+        """A guard: the group cannot have taken this instance for gone. One that was silent for too long has ended."""
+        if self.left_s(now_s) <= 0:
+            self.end(f"nothing was renewed for {self.session_timeout_s:g} s (sessionTimeout)")
+        return not self.ended
+
+    def end(self, reason: str) -> None:
+        """Nothing may be delivered any more in this instance's name. The first reason stays."""
+        if not self.ended:
+            self.ended = reason
+
+
+@dataclass(kw_only=True, slots=True)
+class _Watched:
+    """The group's state as last read while waiting, so that an unchanged one is not read again."""
+
+    token: str | None = None
+    state: GroupState | None = None
+
+
+class Binder:
+    """Binds one flow name, again and again, always as a new instance."""
+
+    def __init__(
+        self,
+        ownership: OwnershipStore,
+        key: GroupKey,
+        queue_id: str,
+        flow: str,
+        *,
+        session_timeout_s: float,
+        effects: Effects,
+    ) -> None:
+        self._ownership = ownership
+        self._key = key
+        self._queue_id = queue_id
+        self._flow = flow
+        self._session_timeout_s = session_timeout_s
+        self._effects = effects
+        self._own_instances: deque[str] = deque(maxlen=64)  # more than one process can have left behind unseen
+
+    def bind(self, mapping: Mapping[int, int], own: Mapping[int, Delivery]) -> Life:
+        """Bind as a new instance, presenting `mapping` (partition to epoch) and `own` deliveries.
+
+        Takes up to the former instance's session timeout after its last beat if that may still live. Raises `Invalid`
+        if it does, `Unavailable` if the store does not answer.
+        """
+        cause: Exception | None = None
+        for _ in range(MAX_TRIES):
+            try:
+                return self._bind(mapping, own)
+            except (Conflict, Reincarnated) as error:  # a heartbeat that was under way, another process, a restart
+                cause = error
+            except _UnknownOutcome as error:
+                cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+                self._effects.sleep(self._effects.uniform(0.0, _RETRY_PAUSE_S))
+        raise Unavailable(
+            f"flow {self._flow!r} of group {self._key} could not be bound in {MAX_TRIES} tries: {cause}; try again"
+        ) from cause
+
+    def _bind(self, mapping: Mapping[int, int], own: Mapping[int, Delivery]) -> Life:
+        incarnation = self._ownership.incarnation()
+        found = self._ownership.read_flow(self._key, self._flow)
+        if found is not None and found[0].bound and not self._is_own(found[0].instance):
+            found = self._watch(*found)
+        replaces: Beat | None = None
+        deliveries: Mapping[int, Delivery] = own
+        former: tuple[str, ...] = ()
+        if found is not None:
+            record, replaces = found
+            if record.incarnation == incarnation and record.queue_id == self._queue_id:
+                deliveries = claims.merged(record.deliveries, own, by_itself=self._is_own(record.instance))
+                former = (record.instance, *record.former)[:MAX_FORMER]
+        instance = self._effects.token()
+        self._own_instances.append(instance)
+        record = FlowRecord(
+            flow=self._flow,
+            instance=instance,
+            queue_id=self._queue_id,
+            incarnation=incarnation,
+            bound=True,
+            session_timeout_s=self._session_timeout_s,
+            mapping=dict(mapping),
+            deliveries=deliveries,
+            former=former,
+        )
+        sent_s = self._effects.now_s()
+        try:
+            self._ownership.bind(self._key, record, replaces=replaces)
+        except Reincarnated:
+            raise
+        except Unavailable as error:
+            # Never the same record again: the first one may yet arrive, after what is reported in its name.
+            raise _UnknownOutcome from error
+        _log.info("flow %s of group %s is bound as instance %s", self._flow, self._key, instance)
+        return Life(instance, self._session_timeout_s, sent_s)
+
+    def leave(self, life: Life) -> None:
+        """Unbind. Raises `Unavailable` if the store does not answer: the group will notice the silence."""
+        for left in reversed(range(MAX_TRIES)):
+            try:
+                return self._ownership.unbind(self._key, self._flow, life.instance)
+            except Reincarnated:
+                return None  # its record belongs to a former life of the store
+            except Unavailable:
+                if not left:
+                    raise
+                self._effects.sleep(self._effects.uniform(0.0, _RETRY_PAUSE_S))
+        return None
+
+    # --- who has the name ---------------------------------------------------------------------------------------------
+
+    def _is_own(self, instance: str) -> bool:
+        """It was this process: nobody else can be alive under it."""
+        return instance in self._own_instances
+
+    def _watch(self, record: FlowRecord, beat: Beat) -> tuple[FlowRecord, Beat] | None:
+        """The record once its instance is known to be gone. Raises `Invalid` as soon as its heartbeat has moved twice:
+        once may be the last beat of a process that was killed, on its way for long.
+        """
+        moves = 0
+        watched = _Watched()
+        interval_s = max(_WATCH_INTERVAL_S, self._ownership.look_interval_s)
+        until_s = self._effects.now_s() + min(record.session_timeout_s, LONGEST_WATCH_S)
+        while (left_s := until_s - self._effects.now_s()) > 0:
+            if self._is_given_up(record.instance, watched):
+                break
+            self._effects.sleep(min(interval_s, left_s))
+            found = self._ownership.read_flow(self._key, self._flow)
+            if found is None or not found[0].bound:
+                return found
+            if self._moves(beat, found[1]):
+                moves += 1
+                until_s = self._effects.now_s() + min(found[0].session_timeout_s, LONGEST_WATCH_S)
+            record, beat = found
+            if moves == MOVES_OF_THE_LIVING:
+                raise Invalid(
+                    f"flow {self._flow!r} of group {self._key} is in use by another live process (instance "
+                    f"{beat.instance}): stop that one, or give this one a name or Spark checkpoint of its own"
+                )
+        return record, beat
+
+    def _moves(self, before: Beat, now: Beat) -> bool:
+        """Somebody lives under the name. Ages are by another clock and not looked at."""
+        return (before.instance, before.count) != (now.instance, now.count)
+
+    def _is_given_up(self, instance: str, watched: _Watched) -> bool:
+        """The coordinator has seen this instance and has seen it go, so that waiting tells nothing new."""
+        found = self._ownership.read_state(self._key, known=watched.token)
+        if found is None:
+            return False
+        if not isinstance(found, Unchanged):
+            watched.token = found.token
+            watched.state = decode_state(found.body, self._effects.now_s(), f"state of group {self._key}")
+        flow = watched.state.flows.get(self._flow) if watched.state is not None else None
+        return flow is not None and flow.instance == instance and not flow.bound

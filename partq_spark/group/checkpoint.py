@@ -1,0 +1,133 @@
+"""One version of a partition's checkpoint, and how it is written down as metadata (CHK-02). No I/O.
+
+How it changes, and who may change it, is `checkpoints`' business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from partq_spark.base.errors import Corrupt
+from partq_spark.group.model import GroupKey, Owner
+from partq_spark.group.sealing import check_sealed, sealed
+
+_REPAIR: Final = "restore the blob from a copy, or delete it: then the partition begins at the group's start again"
+
+NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
+_NAME = re.compile(r"[!-~]+", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """One version of a partition's checkpoint.
+
+    `offset` is the next message to deliver: everything before it is acknowledged; None where offsets are not kept
+    (`checkpoints=none`). Messages below `redelivered_below` may have been delivered before. `updated` is the writer's
+    own clock (RFC 3339), for people. `etag` is None in a listing: such a one cannot be written to. `rewound`: it was
+    taken from its owner by a rewind, and nobody was given it since; that owner may have delivered more than is marked.
+    `delivering`: the owner has the group to itself, and may have delivered any message that there is: it says how far
+    it came when it leaves, and one that was killed has not.
+
+    The checkpoint of a former queue of the same name, which `queue_id` tells, counts as absent, but its epoch
+    continues (RES-05): it has no owner, no offset and no mark.
+    """
+
+    partition: int
+    epoch: int
+    owner: Owner | None
+    offset: int | None
+    redelivered_below: int
+    updated: str
+    queue_id: str
+    etag: str | None
+    rewound: bool = False
+    delivering: bool = False
+
+    @property
+    def is_tombstone(self) -> bool:
+        """Of a group that was removed: nothing of it counts but the epoch, which is nobody's."""
+        return self.owner is None and self.offset is None and self.redelivered_below == 0 and not self.rewound
+
+    def is_of(self, queue_id: str, owner: Owner | None, epoch: int) -> bool:
+        """Exactly this queue's, flow's, instance's and epoch's."""
+        return (self.queue_id, self.owner, self.epoch) == (queue_id, owner, epoch)
+
+
+def acknowledged_to(checkpoint: Checkpoint | None, start: int) -> int:
+    """The offset before which a group has acknowledged everything of a partition: `start`, where the group begins in
+    it, if there is no checkpoint, or one without an offset.
+    """
+    return checkpoint.offset if checkpoint is not None and checkpoint.offset is not None else start
+
+
+def is_without_offset(checkpoint: Checkpoint) -> bool:
+    """Whether its owner does not write acknowledgements down (`checkpoints=none`)."""
+    return checkpoint.owner is not None and checkpoint.offset is None
+
+
+def removed(key: GroupKey, therefore: str) -> str:
+    """What a flow says whose group is gone, or is another one by now."""
+    return (
+        f"group {key} was removed (`partq group remove`), {therefore}: to begin anew, start the query with a new "
+        "checkpoint location, which makes the group again, or with another group"
+    )
+
+
+def decode(name: str, partition: int, metadata: Mapping[str, str], etag: str | None, queue_id: str) -> Checkpoint:
+    """The checkpoint that lies in the blob `name`, as the queue with this id has it. Raises `Corrupt`."""
+    check_sealed(metadata, f"checkpoint {name}", _REPAIR)
+    written_for = _field(name, metadata, "queue_id", _NAME)
+    epoch = int(_field(name, metadata, "epoch", NUMBER))
+    offset = int(_field(name, metadata, "offset", NUMBER)) if "offset" in metadata else None
+    below = int(_field(name, metadata, "redelivered_below", NUMBER))
+    owner = None
+    if "flow" in metadata or "instance" in metadata:
+        owner = Owner(_field(name, metadata, "flow", _NAME), _field(name, metadata, "instance", _NAME))
+    former = written_for != queue_id
+    return Checkpoint(
+        partition=partition,
+        epoch=epoch,
+        owner=None if former else owner,
+        offset=None if former else offset,
+        redelivered_below=0 if former else below,
+        updated=metadata.get("updated", ""),
+        queue_id=written_for,
+        etag=etag,
+        rewound=not former and "rewound" in metadata,
+        delivering=not former and "delivering" in metadata,
+    )
+
+
+def queue_id_of(metadata: Mapping[str, str]) -> str | None:
+    """Which queue a checkpoint was written for, whatever else is in it; None: it does not say."""
+    return metadata.get("queue_id")
+
+
+def encode(checkpoint: Checkpoint) -> Mapping[str, str]:
+    """Metadata as interface.md names it. What is not there has no key: a value may not be empty."""
+    metadata = {
+        "epoch": str(checkpoint.epoch),
+        "redelivered_below": str(checkpoint.redelivered_below),
+        "updated": checkpoint.updated,
+        "queue_id": checkpoint.queue_id,
+    }
+    if checkpoint.offset is not None:
+        metadata["offset"] = str(checkpoint.offset)
+    if checkpoint.owner is not None:
+        metadata["flow"], metadata["instance"] = checkpoint.owner
+    if checkpoint.rewound:
+        metadata["rewound"] = "1"
+    if checkpoint.delivering:
+        metadata["delivering"] = "1"
+    return sealed(metadata)
+
+
+def _field(name: str, metadata: Mapping[str, str], key: str, allowed: re.Pattern[str]) -> str:
+    value = metadata.get(key)
+    if value is None or not allowed.fullmatch(value):
+        was = "is missing" if value is None else f"is {value[:40]!a}"
+        raise Corrupt(f"checkpoint {name}: its metadata key {key!r} {was}: {_REPAIR}")
+    return value

@@ -1,0 +1,398 @@
+"""How far a group has acknowledged each partition, and whose the partition is: one small blob per partition (seed 004).
+
+A checkpoint carries the fence: whoever lost a partition fails at his next write, however late it arrives (CHK-05). It
+is changed by compare-and-swap only, and only forward in (epoch, offset) (CHK-04). Its owner moves the offset
+(`update_checkpoint`), the coordinator replaces the owner (`fence`), a person goes back by a new epoch (`rewind`).
+
+Nothing here knows who should have what, nor when a checkpoint is to be written. Reading is tried again by the object
+store; a swap whose outcome is unknown is settled here, by reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from partq_spark.base.errors import Conflict, Corrupt, Fenced, Invalid, PartqError, Unavailable
+from partq_spark.base.timestamps import format_rfc3339
+from partq_spark.group.checkpoint import NUMBER, Checkpoint, decode, encode, removed
+from partq_spark.group.effects import Effects, wall_time_us
+from partq_spark.group.model import GroupKey, Owner
+from partq_spark.objects.api import Document, ObjectStore
+
+__all__ = ["MAX_TRIES", "Checkpoint", "CheckpointStore", "FenceRefused", "Rewound", "checkpoint_folder"]
+
+MAX_TRIES: Final = 8
+"""Swaps of one change. Only the owner, the coordinator and a person write, so that a handful of conflicts is a lot."""
+
+_FIRST_PAUSE_S: Final = 0.01
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rewound:
+    """What a rewind did: messages `[after.offset, before.offset)` were acknowledged and will be delivered again."""
+
+    before: Checkpoint
+    after: Checkpoint
+
+
+class FenceRefused(Conflict):
+    """The checkpoint has an epoch or an owner that the fence does not know of, and was left as it is: decide anew,
+    with an epoch above `epoch`.
+    """
+
+    def __init__(self, message: str, epoch: int) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+
+
+def checkpoint_folder(key: GroupKey) -> str:
+    """Where a group's checkpoints lie in the object store, ending in '/' (CHK-01)."""
+    return f"{key.namespace}/{key.queue}/{key.group}/checkpoint/"
+
+
+class CheckpointStore:
+    """The checkpoints of one group of one queue. Safe for use by several threads: it keeps nothing between calls.
+
+    `key` has its names in lower case already. `effects` is for the short pauses between tries; `time_us` (Unix) for
+    `updated` alone.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        key: GroupKey,
+        queue_id: str,
+        *,
+        effects: Effects | None = None,
+        time_us: Callable[[], int] = wall_time_us,
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._folder = checkpoint_folder(key)
+        self._queue_id = queue_id
+        self._effects = effects if effects is not None else Effects()
+        self._time_us = time_us
+
+    def __repr__(self) -> str:
+        return f"CheckpointStore({self._store!r}, {self._folder!r})"
+
+    def name_of(self, partition: int) -> str:
+        """The blob of a partition."""
+        return f"{self._folder}{partition}"
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def list_checkpoints(self) -> Mapping[int, Checkpoint]:
+        """All checkpoints by partition, by one listing with metadata (CHK-02), without ETags.
+
+        What has no partition's name is somebody else's and left out. Raises `Corrupt`, `Unavailable`.
+        """
+        found, damaged = self.list_readable()
+        for problem in damaged.values():
+            raise problem
+        return found
+
+    def list_readable(self) -> tuple[Mapping[int, Checkpoint], Mapping[int, Corrupt]]:
+        """As `list_checkpoints`, and what is wrong with those that cannot be read: for people. Raises `Unavailable`."""
+        found: dict[int, Checkpoint] = {}
+        damaged: dict[int, Corrupt] = {}
+        for info in self._store.list(self._folder):
+            last_part = info.name[len(self._folder) :]
+            if NUMBER.fullmatch(last_part):
+                partition = int(last_part)
+                try:
+                    found[partition] = decode(self.name_of(partition), partition, info.metadata, None, self._queue_id)
+                except Corrupt as problem:
+                    damaged[partition] = problem if info.metadata else self._why(partition, problem)
+        return dict(sorted(found.items())), dict(sorted(damaged.items()))
+
+    def _why(self, partition: int, problem: Corrupt) -> Corrupt:
+        """What is wrong with one that a listing shows without metadata: perhaps that it may not be read."""
+        try:
+            self.read(partition)
+        except Invalid as error:
+            return Corrupt(f"checkpoint {self.name_of(partition)} cannot be read: {error}")
+        except PartqError:
+            pass  # as was found
+        return problem
+
+    def read(self, partition: int) -> Checkpoint | None:
+        """One checkpoint as it is now; None: there is none. Raises `Corrupt`, `Unavailable`."""
+        document = self._store.load(self.name_of(partition))
+        if not isinstance(document, Document):
+            return None
+        return decode(self.name_of(partition), partition, document.metadata, document.etag, self._queue_id)
+
+    def require_group(self, therefore: str) -> None:
+        """Raises `Invalid` if the group was removed: it has checkpoints, and all of them are tombstones. For who was
+        given partitions before, by one listing, where offsets are kept. Raises `Unavailable`.
+        """
+        found, damaged = self.list_readable()
+        mine = [each.is_tombstone and each.queue_id == self._queue_id for each in found.values()]
+        if mine and all(mine) and not damaged:
+            raise Invalid(removed(self._key, therefore))
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def fence(
+        self,
+        partition: int,
+        *,
+        to: Owner | None,
+        epoch: int,
+        replaces: Owner | None = None,
+        start: int | None,
+        delivered: int | None,
+        finished: int = 0,
+    ) -> Checkpoint:
+        """Give the partition to `to` (None: nobody) at `epoch`: whatever another owner writes from now on fails.
+
+        The offset stays; a partition without one begins at `start` (None: it is kept without, `checkpoints=none`).
+        Where the group has `finished` everything before an offset, it moves there, unless somebody went back meanwhile.
+        Messages below `delivered` are marked as delivered before, on top of those that are marked already. An epoch
+        that the checkpoint has already is accepted only where its owner is `replaces`, the former instance of the
+        same flow (LOS-01). A fence that is in place already is success, so that it may be repeated by anybody.
+
+        Raises `FenceRefused` with the epoch found if that is higher, or has another owner than the fence knows of;
+        nothing was changed. `Unavailable`: the outcome is unknown, repeat the call.
+        """
+
+        looks: list[Checkpoint | None] = []
+
+        def fenced(found: Checkpoint | None) -> Checkpoint:
+            looks.append(found)
+            if found is not None and self._is_fence(found, to, epoch):
+                if to is None and (delivered or 0) > found.redelivered_below:
+                    # A rewind looks like a fence for nobody, and whoever lost the partition by it may have gone on.
+                    return replace(found, redelivered_below=delivered or 0, updated=self._now())
+                return found
+            buried_meanwhile = self._is_tombstone(found) and not self._is_tombstone(looks[0])
+            if found is not None and (buried_meanwhile or not self._may_fence(found, to, epoch, replaces)):
+                raise FenceRefused(
+                    f"checkpoint {self.name_of(partition)} is {_owned(found)} and cannot be fenced for "
+                    f"{to.flow if to else 'nobody'} at epoch {epoch}: decide anew with a higher epoch",
+                    found.epoch,
+                )
+            known = found.offset if found is not None else None
+            offset = known if known is not None else start
+            if finished and not (found is not None and found.rewound):
+                offset = max(offset or 0, finished)
+            marked = found.redelivered_below if found is not None else 0
+            return Checkpoint(
+                partition=partition,
+                epoch=epoch,
+                owner=to,
+                offset=offset,
+                redelivered_below=max(marked, delivered or 0),
+                updated=self._now(),
+                queue_id=self._queue_id,
+                etag=found.etag if found is not None else None,
+            )
+
+        return self._change(partition, fenced)
+
+    def update_checkpoint(self, held: Checkpoint, offset: int) -> Checkpoint:
+        """Acknowledge everything before `offset` of a partition that is held as `held`; returns it as it is now held.
+
+        One request where nobody else wrote. After a failed or unknown outcome the checkpoint is read: while flow,
+        instance and epoch are still those of `held`, both offsets are merged forward. An offset that is not ahead
+        changes nothing. Raises `Fenced` if the partition is somebody else's now, `Unavailable` if the outcome is
+        unknown; both may be repeated safely.
+        """
+        if held.offset is not None and offset <= held.offset:
+            return held
+        if held.etag is None:
+            raise Invalid(
+                f"checkpoint {self.name_of(held.partition)} comes from a listing and cannot be written: read it first"
+            )
+
+        def moved(found: Checkpoint | None) -> Checkpoint:
+            mine = self._still_held(found, held)
+            if mine.offset is not None and offset <= mine.offset:
+                return mine
+            return replace(mine, offset=offset, updated=self._now())
+
+        return self._change(held.partition, moved, known=held)
+
+    def deliver(self, held: Checkpoint) -> Checkpoint:
+        """Say that the owner delivers from now on, where no record says how far. Returns and raises as
+        `update_checkpoint`; nothing is written if it is said already.
+        """
+
+        def said(found: Checkpoint | None) -> Checkpoint:
+            mine = self._still_held(found, held)
+            return mine if mine.delivering else replace(mine, delivering=True, updated=self._now())
+
+        return self._change(held.partition, said, known=held)
+
+    def leave(self, held: Checkpoint, *, offset: int | None, delivered: int) -> Checkpoint:
+        """The last word of an owner who leaves: acknowledged before `offset` (None: offsets are not kept), delivered up
+        to `delivered`. Returns and raises as `update_checkpoint`.
+        """
+
+        def left(found: Checkpoint | None) -> Checkpoint:
+            mine = self._still_held(found, held)
+            done = max(offset, mine.offset or 0) if offset is not None else mine.offset
+            below = max(mine.redelivered_below, delivered if delivered > (done or 0) else 0)
+            wanted = replace(mine, offset=done, redelivered_below=below, delivering=False)
+            return mine if wanted == mine else replace(wanted, updated=self._now())
+
+        return self._change(held.partition, left, known=held)
+
+    def rewind(self, partition: int, offset: int, *, fence: bool = False, delivered: int | None = None) -> Rewound:
+        """Go back to `offset`, at a new epoch without an owner: everything from there on is delivered again, marked.
+
+        Refused with `Conflict` while a flow owns the partition, unless `fence` takes it away from that flow;
+        `delivered` is then how far it may have delivered (the log's end, if nobody knows): what whoever had it before
+        delivered is marked already. Raises `Invalid` where there is no offset to go back from.
+        """
+        before: Checkpoint | None = None
+
+        def rewound(found: Checkpoint | None) -> Checkpoint:
+            nonlocal before
+            name = self.name_of(partition)
+            if before is not None and found is not None and self._is_rewound(found, before, offset):
+                return found
+            if found is None or found.offset is None:
+                raise Invalid(f"checkpoint {name} has no offset: there is nothing to rewind")
+            if not 0 <= offset <= found.offset:
+                raise Invalid(
+                    f"checkpoint {name} is at offset {found.offset} and cannot be rewound to {offset}: "
+                    f"give an offset from 0 to {found.offset}"
+                )
+            if found.owner is not None and not fence:
+                raise Conflict(
+                    f"checkpoint {name} is {_owned(found)}: stop that flow first, or ask for the partition to be fenced"
+                )
+            before = found
+            return replace(
+                found,
+                epoch=found.epoch + 1,
+                owner=None,
+                offset=offset,
+                redelivered_below=max(
+                    found.redelivered_below, found.offset, (delivered or 0) if found.owner is not None else 0
+                ),
+                updated=self._now(),
+                rewound=found.rewound or found.owner is not None,
+                delivering=False,
+            )
+
+        after = self._change(partition, rewound)
+        if before is None:  # unreachable: the first look never finds its own repetition
+            raise Conflict(f"checkpoint {self.name_of(partition)} was not changed: rewind again")
+        return Rewound(before=before, after=after)
+
+    def bury(self, partition: int, *, confirm: Callable[[], None]) -> bool:
+        """Make the checkpoint of a removed group a tombstone: nobody's, at a new epoch, without offset and marks. Where
+        there is none yet one is made, so that a first fence of the former group that lands late finds it.
+
+        It is never deleted: a group made again under this name continues its epochs, so that nothing that flows of the
+        former one remember can be taken for the new one's. `confirm` raises if the group is there, and is called
+        between reading and swapping: whatever a new group writes after that makes the swap fail. False: there was
+        nothing that said anything. Raises what `confirm` raises, `Corrupt`, `Unavailable`.
+        """
+        buried = False
+
+        def tombstone(found: Checkpoint | None) -> Checkpoint:
+            nonlocal buried
+            if found is not None and self._is_tombstone(found):
+                return found
+            confirm()
+            buried = buried or (found is not None and not found.is_tombstone)
+            return Checkpoint(
+                partition=partition,
+                epoch=found.epoch + 1 if found is not None else 1,
+                owner=None,
+                offset=None,
+                redelivered_below=0,
+                updated=self._now(),
+                queue_id=self._queue_id,
+                etag=found.etag if found is not None else None,
+            )
+
+        self._change(partition, tombstone)
+        return buried
+
+    # --- guards: one method each --------------------------------------------------------------------------------------
+
+    def _is_tombstone(self, found: Checkpoint | None) -> bool:
+        """Of a group of this very queue: what a former queue left makes nobody's late write fail."""
+        return found is not None and found.is_tombstone and found.queue_id == self._queue_id
+
+    def _is_fence(self, found: Checkpoint, to: Owner | None, epoch: int) -> bool:
+        """The fence that is asked for is in place already."""
+        return found.is_of(self._queue_id, to, epoch)
+
+    def _may_fence(self, found: Checkpoint, to: Owner | None, epoch: int, replaces: Owner | None) -> bool:
+        """Epochs grow; only a flow that comes back as a new instance takes its former instance's place at the same."""
+        if found.epoch == epoch and to is not None and replaces is not None and found.owner == replaces:
+            return to.flow == replaces.flow
+        return found.epoch < epoch
+
+    def _is_held(self, found: Checkpoint, held: Checkpoint) -> bool:
+        """The same queue, flow, instance and epoch: whoever wrote meanwhile was this very owner."""
+        return found.is_of(held.queue_id, held.owner, held.epoch)
+
+    def _still_held(self, found: Checkpoint | None, held: Checkpoint) -> Checkpoint:
+        """`found`, as its owner has it. Raises `Fenced` if `held` is somebody else's now."""
+        if found is None or not self._is_held(found, held):
+            raise Fenced(
+                f"checkpoint {self.name_of(held.partition)} is {_owned(found)}, not {_owned(held)}: "
+                "stop delivering this partition"
+            )
+        return found
+
+    def _is_rewound(self, found: Checkpoint, before: Checkpoint, offset: int) -> bool:
+        """The rewind that went out before its answer was lost has arrived."""
+        return (found.epoch, found.owner, found.offset) == (before.epoch + 1, None, offset)
+
+    # --- the swap -----------------------------------------------------------------------------------------------------
+
+    def _change(
+        self, partition: int, decide: Callable[[Checkpoint | None], Checkpoint], *, known: Checkpoint | None = None
+    ) -> Checkpoint:
+        """Swap in what `decide` makes of the present checkpoint, until it finds nothing to change.
+
+        `known` saves the first read. After any failure the checkpoint is read anew, also after an unknown outcome, so
+        that `decide` recognises what it did before.
+        """
+        found = known if known is not None else self.read(partition)
+        pause_s = _FIRST_PAUSE_S
+        cause: Conflict | Unavailable | None = None
+        for _ in range(MAX_TRIES):
+            wanted = decide(found)
+            if wanted is found:
+                return wanted
+            expected = found.etag if found is not None else None
+            try:
+                etag = self._store.swap(self.name_of(partition), encode(wanted), expected=expected)
+            except (Conflict, Unavailable) as error:
+                cause = error
+            else:
+                return replace(wanted, etag=etag)
+            if isinstance(cause, Unavailable):  # the others are at work, or the store is: not at once again
+                self._effects.sleep(self._effects.uniform(0.0, pause_s))
+                pause_s *= 2
+            found = self.read(partition)
+        wanted = decide(found)
+        if wanted is found:
+            return wanted
+        raise Unavailable(
+            f"checkpoint {self.name_of(partition)} could not be swapped in {MAX_TRIES} tries: {cause}; try again later"
+        ) from cause
+
+    def _now(self) -> str:
+        return format_rfc3339(self._time_us())
+
+
+def _owned(checkpoint: Checkpoint | None) -> str:
+    """Whose it is, in words."""
+    if checkpoint is None:
+        return "gone"
+    if checkpoint.owner is None:
+        return f"nobody's at epoch {checkpoint.epoch}"
+    owner = checkpoint.owner
+    return f"flow {owner.flow}'s (instance {owner.instance}) at epoch {checkpoint.epoch}"

@@ -1,0 +1,279 @@
+"""Consumer groups as a whole: making one where nothing of a former one is left, listing them, removing one.
+
+A group is an entry in the queue's head, a checkpoint per partition beside it, and what the ownership store has of it.
+To remove it the head comes first: from then on no message is held back for it, and nothing binds. Then each checkpoint
+becomes a tombstone, which keeps nothing but the epoch, and a partition that has none gets one. So what flows and
+coordinators of the former group still remember (offsets at an epoch, a checkpoint's ETag or that there is none, a fence
+under way) can never be taken for that of a group made again under its name.
+Whoever is killed in between repeats the command, and who makes the group finds what was left and buries it first.
+
+No words for people but errors; no clock of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from partq_spark.base.errors import Conflict, Invalid, Unavailable
+from partq_spark.group.checkpoint import acknowledged_to
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
+from partq_spark.group.effects import Effects
+from partq_spark.group.model import FlowRecord, GroupKey
+from partq_spark.group.stores.api import HEAD, Beat, OwnershipStore
+from partq_spark.log import admin
+from partq_spark.log.groups import change_ownership, kind_of, remove_group
+from partq_spark.log.model import Group, Head, at, group_start
+from partq_spark.log.names import checked_name
+from partq_spark.log.queue import Queue
+from partq_spark.log.reading import oldest_us
+
+QUIET_S: Final = 60.0
+"""Without an ownership nobody knows who lives: checkpoints that were left alone for so long are taken for nobody's."""
+
+LONGEST_WATCH_S: Final = 60.0
+"""For a heartbeat, whatever the session timeout is."""
+
+_WATCH_INTERVAL_S: Final = 0.1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupSummary:
+    """One group of a list. `ownership`: its kind, as `Group` has it. `changed_s`: since the last change of a
+    checkpoint, by the store's own clock; None: there is none. `oldest_us`: when the first message was published that is
+    not acknowledged (Unix, microseconds). `flows`: those that are bound, None where that is not known.
+    """
+
+    name: str
+    since_sequence: int
+    ownership: str | None
+    unacknowledged: int
+    oldest_us: int | None
+    changed_s: float | None
+    flows: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remains:
+    """What a removal has to do. `group` None: the head has it no more, only checkpoints are left. `kept_by`: flows that
+    the ownership store knows, bound or not; None: it was not asked, or has nothing of the group.
+    """
+
+    key: GroupKey
+    group: Group | None
+    checkpoints: Mapping[int, Checkpoint]
+    records: Mapping[str, FlowRecord] | None
+
+    @property
+    def to_bury(self) -> tuple[int, ...]:
+        """Partitions whose checkpoint still says something."""
+        return tuple(number for number, each in self.checkpoints.items() if not each.is_tombstone)
+
+
+def key_of(queue: Queue, group: str) -> GroupKey:
+    """The group of this name of a queue. Raises `Invalid` for a name that no group can have."""
+    return GroupKey(queue.namespace, queue.name, checked_name("group", group))
+
+
+def checkpoints_of(queue: Queue, group: str) -> CheckpointStore:
+    """The checkpoints of a group of the queue as its handle last saw it."""
+    return CheckpointStore(queue.store, key_of(queue, group), queue.head.queue_id)
+
+
+# --- making one -------------------------------------------------------------------------------------------------------
+
+
+def make(queue: Queue, group: str, start: Sequence[int], *, exact: bool = False, ownership: str | None = None) -> Group:
+    """Create the group as `log.admin.create_group` does; what a former one of this name left is buried first.
+
+    Raises as that does, and `Corrupt` for a checkpoint that cannot be read.
+    """
+    found = queue.refresh().groups.get(group)
+    if found is not None:
+        return admin.create_group(queue, group, start, exact=exact, ownership=ownership)
+    try:
+        found_checkpoints = checkpoints_of(queue, group).list_checkpoints()
+        # A group that never was has none, and nothing of it can come late; to bury a thousand partitions takes a while.
+        if any(each.queue_id == queue.head.queue_id for each in found_checkpoints.values()):
+            bury(queue, group, found_checkpoints)
+    except _MadeMeanwhile:
+        pass  # and whoever made it has buried what was left
+    return admin.create_group(queue, group, start, exact=exact, ownership=ownership)
+
+
+# --- removing one -----------------------------------------------------------------------------------------------------
+
+
+def remains(queue: Queue, group: str, ownership: OwnershipStore | None) -> Remains:
+    """What there is of a group. Raises `Invalid` if that is nothing, `Corrupt` for what cannot be read."""
+    key = key_of(queue, group)
+    head = queue.refresh()
+    found = head.groups.get(key.group)
+    checkpoints = checkpoints_of(queue, key.group).list_checkpoints()
+    records = None
+    if ownership is not None:
+        known = ownership.read_flows(key)
+        kept = bool(known) or ownership.read_state(key) is not None
+        records = {name: each for name, each in known.items() if each.queue_id == head.queue_id} if kept else None
+    made = Remains(key=key, group=found, checkpoints=checkpoints, records=records)
+    if found is None and not made.to_bury:
+        admin.group_of(queue, head, key.group)
+    return made
+
+
+def require_quiet(queue: Queue, left: Remains) -> None:
+    """Raises `Invalid` if a checkpoint was changed within `QUIET_S`: somebody may be at work of whom only the
+    checkpoints know (`ownership=none`). Ages are the store's own.
+    """
+    ages = checkpoint_ages(queue, left.key.group, left.to_bury)
+    if not ages or min(ages.values()) >= QUIET_S:
+        return
+    partition = min(ages, key=lambda number: ages[number])
+    owner = left.checkpoints[partition].owner
+    whose = f" (flow {owner.flow!r})" if owner is not None else ""
+    raise Invalid(
+        f"group {left.key.group!r} of {queue} may be in use: checkpoint {partition}{whose} was changed "
+        f"{ages[partition]:.0f} s ago, less than {QUIET_S:.0f} s: stop its queries and wait, name the ownership that "
+        "they use (--ownership), or add --force if you know that nobody is at work"
+    )
+
+
+def require_no_flow(ownership: OwnershipStore, left: Remains, effects: Effects | None = None) -> None:
+    """Raises `Invalid` that names a bound flow whose heartbeat moves.
+
+    A flow counts as gone when its heartbeat is older than its session timeout by the store's own clock, or stood still
+    for the rest of it while it was watched: at most `LONGEST_WATCH_S`.
+    """
+    effects = effects if effects is not None else Effects()
+    timeouts = {name: each.session_timeout_s for name, each in (left.records or {}).items() if each.bound}
+    before = {name: beat for name, beat in ownership.read_beats(left.key).items() if name in timeouts}
+    begun_s = effects.now_s()
+    waits = {name: min(timeouts[name], LONGEST_WATCH_S) - beat.age_s for name, beat in before.items()}
+    interval_s = max(_WATCH_INTERVAL_S, ownership.look_interval_s)
+    while (left_s := max(waits.values(), default=0.0) - (effects.now_s() - begun_s)) > 0:
+        effects.sleep(min(interval_s, left_s))
+        for name, beat in ownership.read_beats(left.key).items():
+            # Also one that bound since: whoever is new lives.
+            if name not in before or _moves(before[name], beat):
+                raise Invalid(
+                    f"group {left.key.group!r} of queue {left.key.queue!r} is in use by flow {name!r} (instance "
+                    f"{beat.instance}), whose heartbeat moves: stop its query, then repeat the command"
+                )
+
+
+def _moves(before: Beat, now: Beat) -> bool:
+    """A guard: somebody lives under the name."""
+    return (before.instance, before.count) != (now.instance, now.count)
+
+
+def remove(queue: Queue, left: Remains, ownership: OwnershipStore | None) -> int:
+    """Remove the group: the head first, then its checkpoints, then what the ownership store has. Returns how many
+    checkpoints were buried. May be repeated after a crash at any point.
+
+    Raises `Conflict` if the group was made again meanwhile, `Unavailable` if it has to be repeated.
+    """
+    if left.group is not None:
+        remove_group(queue, left.key.group, left.group)
+    try:
+        # Listed again: what flows wrote until they saw the head belongs to the group that is gone, too.
+        buried = bury(queue, left.key.group, checkpoints_of(queue, left.key.group).list_checkpoints())
+    except _MadeMeanwhile as error:
+        raise Conflict(f"{error}: its checkpoints are its own, nothing more is to be done") from None
+    if ownership is not None:
+        ownership.drop_group(left.key)
+        with suppress(Unavailable):  # coordinators look by themselves, too
+            ownership.announce(left.key._replace(group=HEAD))
+    return buried
+
+
+class _MadeMeanwhile(Exception):
+    """The head has the group (again)."""
+
+
+def bury(queue: Queue, group: str, listed: Mapping[int, Checkpoint]) -> int:
+    """Make tombstones of the checkpoints of a group that the head does not have, `listed` a moment ago; returns how
+    many of them said something. Also of partitions that have none: a coordinator may be about to write the first one.
+    """
+    checkpoints = checkpoints_of(queue, group)
+    queue_id = queue.head.queue_id
+
+    def confirm() -> None:
+        if group in queue.require(queue_id).groups:
+            raise _MadeMeanwhile(f"group {group!r} of {queue} was made again meanwhile")
+
+    done = {number for number, each in listed.items() if each.is_tombstone and each.queue_id == queue_id}
+    wanted = sorted({*listed, *range(len(queue.head.next))} - done)
+    return sum(checkpoints.bury(partition, confirm=confirm) for partition in wanted)
+
+
+# --- sharing one in another way ---------------------------------------------------------------------------------------
+
+
+def share(queue: Queue, left: Remains, ownership: str, former: OwnershipStore | None) -> None:
+    """Have the group shared by `ownership` from now on; its checkpoints stay. What `former` has of it is dropped.
+
+    Nobody may live in the group (`require_no_flow`, `require_quiet`). Whoever does all the same ends when he looks at
+    the head, before he delivers. Raises `Conflict` if the group is not as it was looked at, `Fenced` if somebody takes
+    a partition meanwhile.
+    """
+    if left.group is None:
+        raise Invalid(f"group {left.key.group!r} of {queue} was removed: it is shared as its next first flow has it")
+    if ownership == "none":
+        _say_delivering(checkpoints_of(queue, left.key.group))
+    change_ownership(queue, left.key.group, left.group, ownership)
+    if former is not None:
+        former.drop_group(left.key)
+        with suppress(Unavailable):  # coordinators look by themselves, too
+            former.announce(left.key._replace(group=HEAD))
+
+
+def _say_delivering(checkpoints: CheckpointStore) -> None:
+    """How far the last owners came stands in records that are about to be dropped, and which a query that has the group
+    to itself does not read: it marks what is there when it begins.
+    """
+    for partition in checkpoints.list_checkpoints():
+        found = checkpoints.read(partition)
+        if found is not None and found.owner is not None:
+            checkpoints.deliver(found)
+
+
+# --- listing ----------------------------------------------------------------------------------------------------------
+
+
+def summaries(queue: Queue, head: Head, ownership: OwnershipStore | None) -> list[GroupSummary]:
+    """All groups of a head, by name: two listings for each, and what the ownership store says. Raises `Corrupt`."""
+    return [_summary(queue, head, name, head.groups[name], ownership) for name in sorted(head.groups)]
+
+
+def _summary(queue: Queue, head: Head, name: str, group: Group, ownership: OwnershipStore | None) -> GroupSummary:
+    if ownership is not None and group.ownership not in (None, kind_of(ownership.url)):
+        ownership = None  # it knows nothing of this one
+    checkpoints = checkpoints_of(queue, name).list_checkpoints()
+    wanted: dict[int, tuple[int, int]] = {}
+    for partition, end in enumerate(head.next):
+        offset = acknowledged_to(checkpoints.get(partition), group_start(group, partition))
+        wanted[partition] = (max(offset, at(head.earliest, partition)), end)
+    ages = checkpoint_ages(queue, name, [number for number, each in checkpoints.items() if not each.is_tombstone])
+    flows = None
+    if ownership is not None:
+        records = ownership.read_flows(key_of(queue, name))
+        bound = (flow for flow, each in records.items() if each.bound and each.queue_id == head.queue_id)
+        flows = tuple(sorted(bound))
+    return GroupSummary(
+        name=name,
+        since_sequence=group.since_sequence,
+        ownership=group.ownership,
+        unacknowledged=sum(max(end - offset, 0) for offset, end in wanted.values()),
+        oldest_us=oldest_us(queue, head, wanted),
+        changed_s=min(ages.values(), default=None),
+        flows=flows,
+    )
+
+
+def checkpoint_ages(queue: Queue, group: str, partitions: Collection[int]) -> dict[int, float]:
+    """Seconds since the checkpoints of these partitions were written, by the store's own clock; one listing."""
+    folder = checkpoint_folder(key_of(queue, group))
+    wanted = {f"{folder}{partition}": partition for partition in partitions}
+    return {wanted[info.name]: info.age_s for info in queue.store.list(folder) if info.name in wanted}

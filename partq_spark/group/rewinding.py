@@ -1,0 +1,185 @@
+"""Taking a consumer group back: what a rewind would do, checked as a whole before anything is changed, and doing it.
+
+The checkpoints come first, each by compare-and-swap, then the counter in the queue's head, by which coordinators hear
+of it whatever happens to the one who rewinds. Whoever is killed in between repeats the command. No words for people
+but errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from partq_spark.base.errors import Corrupt, Invalid, PartqError
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, Rewound
+from partq_spark.group.model import Owner
+from partq_spark.log import admin
+from partq_spark.log.model import Head, at
+from partq_spark.log.queue import Queue
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goal:
+    """Where to go back to: exactly one of the fields is set."""
+
+    earliest: bool = False
+    offset: int | None = None
+    time_us: int | None = None  # Unix: to the first message published at or after it
+    by: int | None = None  # so many messages
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One partition, from `acknowledged` back to `to`; nothing is done if the two are the same. `owner` has it now.
+
+    `end` is the log's: a checkpoint beyond it (the store was restored from an older copy) counts what is gone.
+    """
+
+    partition: int
+    acknowledged: int
+    to: int
+    end: int
+    owner: Owner | None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the checkpoint changes."""
+        return self.to != self.acknowledged
+
+    @property
+    def messages(self) -> int:
+        """How many come again."""
+        return self.messages_from(self.acknowledged)
+
+    def messages_from(self, acknowledged: int) -> int:
+        """How many, if the checkpoint has moved to `acknowledged` meanwhile."""
+        return max(min(acknowledged, self.end) - self.to, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gone:
+    """Messages `[start, end)` of a partition were trimmed while the group was taken back to `start`."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What was done, in order; `error` is why it ended before its time; `gone` is what will not come again."""
+
+    done: tuple[Rewound, ...]
+    error: PartqError | None
+    gone: tuple[Gone, ...] = ()
+
+
+def plan(
+    queue: str,
+    head: Head,
+    found: tuple[Mapping[int, Checkpoint], Mapping[int, Corrupt]],
+    partitions: Collection[int],
+    goal: Goal,
+    offsets_at: Callable[[int], Sequence[int]],
+) -> tuple[Step, ...]:
+    """What is to be done. `found`: the group's checkpoints, and those that cannot be read; `partitions`: which to take
+    back, none for all that have a checkpoint; `queue` names it in messages; `offsets_at` finds a time in the log.
+
+    Raises `Invalid` for a partition that is not there or has nothing to go back from, and for an offset that is not
+    acknowledged yet or not kept any more; `Corrupt` for a checkpoint that cannot be read.
+    """
+    checkpoints, damaged = found
+    unknown = [number for number in partitions if number >= len(head.next)]
+    if unknown:
+        raise Invalid(f"{queue} has partitions 0 to {len(head.next) - 1}, there is no {unknown[0]}: name one of them")
+    known = (number for number in range(len(head.next)) if number in checkpoints or number in damaged)
+    wanted = sorted(set(partitions) or known)
+    times = offsets_at(goal.time_us) if goal.time_us is not None else ()
+    steps: list[Step] = []
+    for number in wanted:
+        if number in damaged:
+            raise damaged[number]
+        checkpoint = checkpoints.get(number)
+        if checkpoint is None or checkpoint.offset is None:
+            if partitions or (checkpoint is not None and not checkpoint.is_tombstone):
+                raise Invalid(_nothing(queue, number, checkpoint))
+            continue
+        to = _target(goal, number, checkpoint.offset, head, times)
+        _check(queue, number, to, checkpoint.offset, at(head.earliest, number))
+        end = at(head.next, number)
+        steps.append(Step(partition=number, acknowledged=checkpoint.offset, to=to, end=end, owner=checkpoint.owner))
+    if not steps:
+        raise Invalid(f"no partition of {queue} has a checkpoint of this group yet: there is nothing to rewind")
+    return tuple(steps)
+
+
+def carry_out(queue: Queue, checkpoints: CheckpointStore, group: str, steps: Sequence[Step]) -> Outcome:
+    """Rewind, partition by partition, and count it in the head. What fails ends it; what was done before is counted.
+
+    It is counted also if nothing was left to do: whoever did it may not have come so far. A trim that had read the
+    checkpoints before may have landed until it was counted, and none does after: what that took is `gone`.
+    """
+    queue_id = queue.head.queue_id
+    done: list[Rewound] = []
+    failed: PartqError | None = None
+    for step in steps:
+        if not step.is_needed:
+            continue
+        try:
+            # Nobody knows how much a flow delivers while this goes on: whoever fences it for a flow looks once more.
+            end = at(queue.require(queue_id).next, step.partition)
+            done.append(checkpoints.rewind(step.partition, step.to, fence=True, delivered=end))
+        except PartqError as error:
+            failed = error
+            break
+    if done or failed is None:
+        try:
+            admin.count_rewind(queue, group)
+        except PartqError as error:
+            failed = failed or error
+    return Outcome(done=tuple(done), error=failed, gone=gone(queue.head, steps, done))
+
+
+def gone(head: Head, steps: Sequence[Step], done: Sequence[Rewound]) -> tuple[Gone, ...]:
+    """Guard: what a trim took between the reading of the head that was planned by and the counting of the rewind."""
+    ended = {step.partition for step in steps if not step.is_needed}  # by an earlier try
+    ended |= {each.after.partition for each in done}
+    found = (
+        Gone(partition=step.partition, start=step.to, end=at(head.earliest, step.partition))
+        for step in steps
+        if step.partition in ended and step.to < at(head.earliest, step.partition)
+    )
+    return tuple(found)
+
+
+def _target(goal: Goal, partition: int, acknowledged: int, head: Head, times: Sequence[int]) -> int:
+    if goal.offset is not None:
+        return goal.offset
+    if goal.by is not None:
+        return acknowledged - goal.by
+    # What is not acknowledged yet comes anyway.
+    earliest = at(head.earliest, partition)
+    return min(acknowledged, max(earliest, times[partition]) if goal.time_us is not None else earliest)
+
+
+def _check(queue: str, partition: int, to: int, acknowledged: int, earliest: int) -> None:
+    if to > acknowledged:
+        raise Invalid(
+            f"partition {partition} of {queue} is acknowledged up to {acknowledged} and cannot be rewound to {to}: "
+            f"give an offset from {earliest} to {acknowledged}, or leave the partition out by naming the others with "
+            "--partition"
+        )
+    if to < earliest and to != acknowledged:
+        raise Invalid(
+            f"partition {partition} of {queue} keeps messages from {earliest} on and cannot be rewound to {to}: give "
+            f"an offset from {earliest} to {acknowledged}, or --to earliest"
+        )
+
+
+def _nothing(queue: str, partition: int, checkpoint: Checkpoint | None) -> str:
+    why = (
+        "no flow has taken it yet"
+        if checkpoint is None or checkpoint.is_tombstone
+        else "its checkpoint has no offset (checkpoints=none)"
+    )
+    return f"partition {partition} of {queue} cannot be rewound: {why}"

@@ -1,0 +1,396 @@
+"""One flow of a group, without threads and without Spark: bind, beat, observe, deliver, acknowledge, unbind.
+
+A session holds what this process has in hand and says what it may deliver. It decides nothing about who gets what: the
+coordinator does, and the session only acts on a state that names this very instance, after it has read its own name
+in the checkpoint (OWN-03), with its record ahead of its deliveries, and while its lease lasts by its own clock.
+
+A main thread calls everything; a heartbeat thread may call `beat` beside it. Nothing is locked: what both touch is
+`Life`, whose every attribute is one assignment. All waiting goes through `Effects.sleep`. An instance that ended, for
+whatever reason, is replaced by a new one at the next `observe`, with the mapping and deliveries that are known.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from partq_spark.base.errors import Fenced, Invalid, PartqError, Unavailable
+from partq_spark.group import claims
+from partq_spark.group.acknowledging import Acknowledger
+from partq_spark.group.binding import Binder, Life
+from partq_spark.group.checkpointing import Checkpointing
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.group.claims import Binding, Grant, Position, Standing, View
+from partq_spark.group.codec import decode_state
+from partq_spark.group.effects import Effects
+from partq_spark.group.hand import Hand, Holding
+from partq_spark.group.model import Delivery, GroupKey, GroupState, Owner
+from partq_spark.group.settings import SessionSettings, checked_flow_name
+from partq_spark.group.stores.api import OwnershipStore, Reincarnated
+from partq_spark.objects.api import Unchanged
+
+__all__ = ["Session", "SessionSettings"]
+
+MAX_TRIES: Final = 5
+"""Instances that one `observe` may begin."""
+
+_FIRST_LOOK: Final = 0.05
+_LOOKS_GROW: Final = 1.3
+"""An answer takes some milliseconds where it comes at once: look soon at first, in parts of the usual interval."""
+
+_log = logging.getLogger("partq.flow")
+
+
+class Session:
+    """One flow, by name, as one process has it. `flow` is in lower case already; `queue_id` is that of the head.
+
+    `start_of` gives the first offset of a partition whose checkpoint has none (`checkpoints=none`): the group's start.
+    `milestones`: offsets of a partition at which others may wait for it (`order.Milestones`).
+    """
+
+    def __init__(
+        self,
+        ownership: OwnershipStore,
+        checkpoints: CheckpointStore,
+        key: GroupKey,
+        queue_id: str,
+        flow: str,
+        settings: SessionSettings | None = None,
+        effects: Effects | None = None,
+        *,
+        start_of: Callable[[int], int] = lambda _: 0,
+        milestones: Callable[[int], Sequence[int]] = lambda _: (),
+    ) -> None:
+        self._ownership = ownership
+        self._checkpoints = checkpoints
+        self._key = key
+        self._queue_id = queue_id
+        self._flow = flow = checked_flow_name(flow)
+        self._settings = settings if settings is not None else SessionSettings()
+        self._effects = effects if effects is not None else Effects()
+        timeout_s = self._settings.session_timeout_s
+        self._binder = Binder(ownership, key, queue_id, flow, session_timeout_s=timeout_s, effects=self._effects)
+        self._life: Life | None = None
+        self._state: GroupState | None = None
+        self._state_token: str | None = None
+        self._hand = Hand()
+        self._checkpointing = Checkpointing(
+            checkpoints, self._hand, self._settings, self._effects, start_of=start_of, milestones=milestones
+        )
+        self._acknowledger = Acknowledger(ownership, key, flow, self._hand, self._checkpointing, self._effects)
+
+    def __repr__(self) -> str:
+        return f"Session({self._key}, {self._flow!r})"
+
+    @property
+    def flow(self) -> str:
+        """The flow's name."""
+        return self._flow
+
+    @property
+    def key(self) -> GroupKey:
+        """The group."""
+        return self._key
+
+    @property
+    def ownership(self) -> str:
+        """Where the group keeps who has what: the store's address, without secrets."""
+        return self._ownership.url
+
+    @property
+    def settings(self) -> SessionSettings:
+        """As given."""
+        return self._settings
+
+    @property
+    def is_bound(self) -> bool:
+        """Between `bind` and `unbind`, also while an instance that ended waits to be replaced."""
+        return self._life is not None
+
+    @property
+    def instance(self) -> str | None:
+        """The present instance, which may have ended; None while unbound."""
+        return self._life.instance if self._life is not None else None
+
+    @property
+    def mapping(self) -> Mapping[int, int]:
+        """The partitions (with epochs) that this flow has, or would get back as another instance."""
+        return dict(self._hand.mapping)
+
+    # --- coming and going ---------------------------------------------------------------------------------------------
+
+    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> Binding:
+        """Join the group, presenting the partitions (with epochs) that this client already had, if any.
+
+        Waits for at most `wait_s` for the coordinator's answer, and before that up to a session timeout where the
+        name was bound by a process that may still live. Raises `Invalid` if it does live, or the session is bound;
+        `Unavailable` if the store does not answer.
+        """
+        if self._life is not None:
+            raise Invalid(f"flow {self._flow!r} of group {self._key} is bound already: unbind it first")
+        self._hand.mapping = dict(mapping or {})
+        life = self._life = self._binder.bind(self._hand.mapping, self._hand.deliveries())
+        until_s = self._effects.now_s() + wait_s
+        pause_s = self._ownership.look_interval_s * _FIRST_LOOK
+        while True:
+            try:
+                life = self._observed_life()
+                answered = self._is_answered(life)
+            except Unavailable:
+                answered = False
+            except PartqError:
+                self._life = None
+                with suppress(PartqError):  # or the coordinator gives partitions to nobody for a session timeout
+                    self._binder.leave(life)
+                raise
+            left_s = until_s - self._effects.now_s()
+            if answered or left_s <= 0:
+                return Binding(view=self._view(life), answered=answered)
+            self._effects.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * _LOOKS_GROW, self._ownership.look_interval_s)
+            self._beat_if_due()
+
+    def _beat_if_due(self) -> None:
+        """The heartbeat's thread may not run yet."""
+        life = self._life
+        if life is not None and self._effects.now_s() - life.renewed_s >= self._settings.beat_interval_s:
+            with suppress(Unavailable):
+                self.beat()
+
+    def unbind(self) -> None:
+        """Acknowledge what is left to acknowledge, then leave the group. Repeating it is harmless. Raises `Unavailable`
+        if the store did not answer: the group will notice the silence.
+        """
+        life = self._life
+        if life is None:
+            return
+        try:
+            self.flush()
+        finally:
+            life.end("it has unbound")
+            self._life = None
+            self._hand.clear()
+            self._binder.leave(life)
+
+    # --- being alive --------------------------------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """One heartbeat, one round trip; by any thread. What it learns is acted upon by the main thread. Raises
+        `Unavailable` if the store did not answer: beat again.
+        """
+        life = self._life
+        if life is None or not life.is_alive(self._effects.now_s()):
+            return
+        sent_s = self._effects.now_s()
+        try:
+            life.state_token = self._ownership.beat(self._key, self._flow, life.instance)
+        except (Fenced, Reincarnated) as error:
+            life.end(str(error))
+        else:
+            life.renew(sent_s)
+
+    def lease_left_s(self) -> float:
+        """Until the group may take this instance for gone, by this process's clock alone; below 0 once it may have."""
+        life = self._life
+        return -1.0 if life is None or life.ended else life.left_s(self._effects.now_s())
+
+    @property
+    def has_news(self) -> bool:
+        """The last heartbeat found another state than the last `observe`; costs nothing to ask."""
+        life = self._life
+        return life is not None and (bool(life.ended) or life.state_token not in (None, self._state_token))
+
+    def wait_news(self, timeout_s: float) -> None:
+        """For an idle main thread: wait until the group's state has changed, at most so long."""
+        self._ownership.wait_news(timeout_s)
+
+    def pause(self, duration_s: float) -> None:
+        """Wait, whatever happens."""
+        self._effects.sleep(duration_s)
+
+    # --- what is mine -------------------------------------------------------------------------------------------------
+
+    def observe(self) -> View:
+        """Look at the group's state; give up what is lost, claim what is new, acknowledge what is due.
+
+        An instance that has ended is replaced here, see `bind`. Raises `Unavailable`, `Corrupt`, and `Invalid` if
+        another process lives under this name now.
+        """
+        return self._view(self._observed_life())
+
+    def confirm(self) -> View:
+        """A look just before what was announced is read: whether it is still this flow's. Raises as `observe` does."""
+        return self.observe()
+
+    def deliver(self, ends: Mapping[int, int]) -> bool:
+        """Announce that the messages up to `ends` (partition to exclusive end) are about to be delivered.
+
+        True: deliver them now. False: nothing of it may be delivered, observe again. Only partitions that the last
+        view has as deliverable, and no end below its position. The lease is looked at as the very last act.
+        """
+        life = self._life
+        if life is None or self._state_token is None or not life.is_alive(self._effects.now_s()):
+            return False
+        entries: dict[int, Delivery] = {}
+        for partition, end in ends.items():
+            holding = self._hand.holdings.get(partition)
+            if holding is None or holding.checkpoint is None or holding.paused:
+                return False
+            if end < holding.delivered:
+                raise Invalid(
+                    f"partition {partition} of group {self._key} is delivered up to {holding.delivered} and cannot be "
+                    f"delivered up to {end}: begin at the view's position"
+                )
+            entries[partition] = Delivery(epoch=holding.epoch, delivered=end, acknowledged=holding.acknowledged)
+        return not entries or self._acknowledger.announce(life, entries, self._state_token)
+
+    def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]:
+        """Everything before these positions is dealt with. Returns the partitions that this flow still has at that
+        epoch; the others' messages come again elsewhere, and are not acknowledged (HAN-10).
+
+        Written at once where the partition is paused, else at the checkpoint interval, by this call or a later one.
+        Raises `Unavailable` where writing did: it is done again later.
+        """
+        still = self._hand.acknowledge(positions)
+        self._write(everything=False)
+        return still
+
+    def flush(self) -> None:
+        """Write down all acknowledgements now."""
+        self._write(everything=True)
+
+    def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
+        """How far each of these is acknowledged for good, whoever has it; one listing if any is not this flow's.
+
+        With `checkpoints=none` nothing is for good, and others' records count. Raises `Unavailable`.
+        """
+        return self._acknowledger.acknowledged(partitions, self._state)
+
+    def in_hand(self) -> Mapping[int, int]:
+        """Messages of each partition that were delivered and are not acknowledged."""
+        return self._hand.unacknowledged()
+
+    def note(self, text: str | None) -> None:
+        """Tell people something of this flow, until it is something else; None: nothing. Cheap to repeat, not lost."""
+        self._acknowledger.note(self._life, text or "")
+
+    # --- a guard; the others are `Life.is_alive` and `Hand.is_same_epoch` --------------------------------------------
+
+    def _names_me(self, checkpoint: Checkpoint, me: Owner, epoch: int) -> bool:
+        """What the state grants is this very instance's by the checkpoint, too."""
+        return checkpoint.is_of(self._queue_id, me, epoch)
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def _observed_life(self) -> Life:
+        life = self._present_life()
+        for _ in range(MAX_TRIES):
+            try:
+                state = self._look()
+                self._place(life, state)
+                if not life.ended:
+                    self._settle(life, state)
+            except (Fenced, Reincarnated) as error:
+                life.end(str(error))
+            if not life.ended:
+                return life
+            life = self._present_life()
+        raise Unavailable(f"flow {self._flow!r} of group {self._key} lost {MAX_TRIES} instances in a row; try again")
+
+    def _present_life(self) -> Life:
+        """The instance, replaced by a new one if it has ended."""
+        life = self._life
+        if life is None:
+            raise Invalid(f"flow {self._flow!r} of group {self._key} is not bound: call bind first")
+        if life.is_alive(self._effects.now_s()):
+            return life
+        _log.warning("flow %s of group %s: instance %s ended: %s", self._flow, self._key, life.instance, life.ended)
+        if life.seen and self._settings.keep_offsets:
+            self._checkpoints.require_group(f"flow {self._flow!r} ends")
+        self._hand.drop()
+        self._life = self._binder.bind(self._hand.mapping, self._hand.deliveries())
+        return self._life
+
+    def _look(self) -> GroupState | None:
+        """The group's state now; None if there is none, or only a former queue's."""
+        found = self._ownership.read_state(self._key, known=self._state_token)
+        if found is None:
+            self._state = self._state_token = None
+        elif not isinstance(found, Unchanged):
+            state = decode_state(found.body, self._effects.now_s(), f"state of group {self._key}")
+            is_mine = state.queue_id == self._queue_id
+            self._state, self._state_token = (state, found.token) if is_mine else (None, None)
+        return self._state
+
+    def _place(self, life: Life, state: GroupState | None) -> None:
+        """What the coordinator thinks of this instance."""
+        flow = claims.flow_of(state, self._me(life))
+        if flow is not None:
+            life.seen = True
+            self._hand.add_updates(claims.updates_since(flow, life.updates))
+            life.updates = max(life.updates, flow.updates)
+        elif life.seen and state is not None:
+            life.end("the coordinator has given it up")
+
+    def _settle(self, life: Life, state: GroupState | None) -> None:
+        """Give up what is lost, claim what is new, write down what is due."""
+        if state is None or not life.seen:
+            self._hand.hold_back()
+        else:
+            self._claim(life, self._hand.settle(state, self._me(life)))
+        self._acknowledger.write(life, everything=False)
+
+    def _claim(self, life: Life, grants: Mapping[int, Grant]) -> None:
+        """Read the checkpoints of what is newly granted, and enter it into the record before anything is delivered."""
+        fresh: list[tuple[Holding, Checkpoint]] = []
+        for partition, grant in grants.items():
+            if self._hand.has_claimed((partition,)):
+                continue
+            checkpoint = self._checkpoints.read(partition)
+            if checkpoint is None or not self._names_me(checkpoint, self._me(life), grant.epoch):
+                # The state may be about to change. If it stays, a new bind makes the coordinator look at that.
+                now_s, patience_s = self._effects.now_s(), self._settings.beat_interval_s
+                if self._hand.doubts_for_s(partition, self._state_token, now_s) >= patience_s:
+                    life.end(f"the checkpoint of partition {partition} does not name it, although the state does")
+                continue
+            fresh.append((self._hand.offered(checkpoint, grant, self._checkpointing.begin(checkpoint)), checkpoint))
+        if fresh:
+            self._acknowledger.report(life, {checkpoint.partition: holding.entry for holding, checkpoint in fresh})
+        for holding, checkpoint in fresh:
+            self._hand.take(holding, checkpoint, self._effects.now_s())
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _write(self, *, everything: bool) -> None:
+        life = self._life
+        if life is None:
+            return
+        try:
+            self._acknowledger.write(life, everything=everything)
+        except (Fenced, Reincarnated) as error:
+            life.end(str(error))
+
+    # --- bookkeeping --------------------------------------------------------------------------------------------------
+
+    def _me(self, life: Life) -> Owner:
+        return Owner(self._flow, life.instance)
+
+    def _is_answered(self, life: Life) -> bool:
+        """The coordinator has taken notice, and everything that it gives at once is claimed."""
+        state = self._state
+        if state is None or not life.seen or claims.is_settling(state, self._me(life)):
+            return False
+        return self._hand.has_claimed(claims.granted(state, self._me(life)))
+
+    def _view(self, life: Life) -> View:
+        """What is in hand now, with what has to be told once."""
+        lost, updates = self._hand.tell_once()
+        return View(
+            instance=life.instance,
+            standing=claims.standing(self._state, self._me(life)) if life.seen else Standing.UNANSWERED,
+            claims=self._hand.claims(),
+            lost=lost,
+            updates=updates,
+        )

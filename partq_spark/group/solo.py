@@ -1,0 +1,378 @@
+"""A flow that has a whole group to itself (`ownership=none`): it takes every partition by fencing its checkpoint.
+
+There is no coordinator and no heartbeat. Whoever comes last has the group: the one before finds another name in the
+checkpoints, at its next batch at the latest, and stops with an error that says whose. Nothing is given back at the end,
+because a restart on the same Spark checkpoint must find its partitions at the epoch at which it left them, or the batch
+that it has to repeat would be nobody's. A partition that is nobody's all of a sudden was rewound: it is taken again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from partq_spark.base.errors import Fenced, Invalid
+from partq_spark.group.checkpoint import removed
+from partq_spark.group.checkpointing import Checkpointing
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused
+from partq_spark.group.claims import Binding, Position, Standing, View
+from partq_spark.group.effects import Effects
+from partq_spark.group.hand import Hand, Holding
+from partq_spark.group.model import GroupKey, Owner
+from partq_spark.group.settings import SessionSettings
+from partq_spark.log import layouts
+from partq_spark.log.model import Head, at
+
+CONFIRMED_S: Final = 5.0
+"""For so long a look at the checkpoints is good for reading a batch: who stands still for longer looks again."""
+
+MAX_TRIES: Final = 5
+"""Fences of one partition: only another query that starts at this moment makes a second one necessary."""
+
+_log = logging.getLogger("partq.flow")
+
+
+class SoloSession:
+    """A `Membership` without others. `head` reads the queue's head, now; `start_of` is where the group begins;
+    `milestones` as `Session` has it.
+    """
+
+    def __init__(
+        self,
+        checkpoints: CheckpointStore,
+        key: GroupKey,
+        queue_id: str,
+        flow: str,
+        settings: SessionSettings | None = None,
+        effects: Effects | None = None,
+        *,
+        head: Callable[[], Head],
+        start_of: Callable[[int], int],
+        milestones: Callable[[int], Sequence[int]] = lambda _: (),
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._key = key
+        self._queue_id = queue_id
+        self._flow = flow
+        self._settings = settings if settings is not None else SessionSettings()
+        self._effects = effects if effects is not None else Effects()
+        self._head = head
+        self._hand = Hand()
+        self._checkpointing = Checkpointing(
+            checkpoints, self._hand, self._settings, self._effects, start_of=start_of, milestones=milestones
+        )
+        self._me: Owner | None = None
+        self._verified_s = 0.0
+        self._confirmed_s: float | None = None
+
+    def __repr__(self) -> str:
+        return f"SoloSession({self._key}, {self._flow!r})"
+
+    @property
+    def flow(self) -> str:
+        return self._flow
+
+    @property
+    def is_bound(self) -> bool:
+        return self._me is not None
+
+    @property
+    def instance(self) -> str | None:
+        return self._me.instance if self._me is not None else None
+
+    @property
+    def mapping(self) -> Mapping[int, int]:
+        return dict(self._hand.mapping)
+
+    @property
+    def has_news(self) -> bool:
+        return False
+
+    # --- coming and going ---------------------------------------------------------------------------------------------
+
+    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> Binding:
+        """Take every partition; those of `mapping` at the epoch at which this flow left them, if nobody came since.
+
+        Raises `Unavailable`: what was taken is taken, call again.
+        """
+        me = self._me if self._me is not None else Owner(self._flow, self._effects.token())
+        self._take(me, dict(mapping or {}))
+        self._me = me
+        self._verified_s = self._effects.now_s()
+        return Binding(view=self._view(me), answered=True)
+
+    def unbind(self) -> None:
+        """Write down what is acknowledged and delivered. The partitions stay this flow's until somebody takes them."""
+        if self._me is None:
+            return
+        try:
+            self.flush()
+        finally:
+            self._me = None
+            self._hand.clear()
+
+    def beat(self) -> None:
+        """Nobody listens."""
+
+    def _take(self, me: Owner, mapping: Mapping[int, int]) -> Head:
+        """What the group has to deliver and this flow does not have yet; returns the head by which that was."""
+        head = self._head()
+        taken: dict[int, Checkpoint] = {}
+        silent: set[int] = set()
+        wanted = layouts.partitions_for(head, self.acknowledged(layouts.leaving(head)))
+        for partition in mapping.keys() - set(wanted):
+            self._leave_finished(me, partition, mapping[partition], at(head.next, partition))
+        for partition in wanted:
+            if self._hand.has_claimed((partition,)):
+                continue
+            taken[partition], is_silent = self._fence(me, partition, mapping.get(partition), head.next[partition])
+            if is_silent:
+                silent.add(partition)
+        if not taken:
+            return head
+        # Whom this fence overtook may have delivered what was published up to the fence, but nothing after it, because
+        # he looks at the checkpoints after he has looked at the log (`confirm`).
+        after = self._head().next if silent else head.next
+        for partition, checkpoint in taken.items():
+            below = max(checkpoint.redelivered_below, after[partition] if partition in silent else 0)
+            self._hold(replace(checkpoint, redelivered_below=below))
+        return head
+
+    def _fence(self, me: Owner, partition: int, known: int | None, end: int) -> tuple[Checkpoint, bool]:
+        """The partition's checkpoint as this flow's, and whether its owner before left no word of how far he came: it
+        was another flow, or this one, killed.
+        """
+        refused: FenceRefused | None = None
+        for _ in range(MAX_TRIES):
+            found = self._checkpoints.read(partition)
+            owner = found.owner if found is not None else None
+            # Deleted, as a damaged one may be: no epoch comes twice, and this flow delivered from it before.
+            deleted = found is None and known is not None
+            epoch = found.epoch if found is not None else known or 0
+            same = owner is not None and owner.flow == me.flow and epoch == known
+            foreign = deleted or (owner is not None and not same)
+            silent = foreign or (found is not None and (found.delivering or found.rewound))
+            try:
+                fenced = self._checkpoints.fence(
+                    partition,
+                    to=me,
+                    epoch=epoch if same else epoch + 1,
+                    replaces=owner if same else None,
+                    start=self._checkpointing.start(partition),
+                    delivered=end if silent else None,
+                )
+            except FenceRefused as error:
+                refused = error
+                continue
+            if foreign and owner is not None:
+                _log.warning(
+                    "flow %s took partition %d of group %s from flow %s", me.flow, partition, self._key, owner.flow
+                )
+            return fenced, silent
+        raise Fenced(
+            f"partition {partition} of group {self._key} was taken by others {MAX_TRIES} times in a row while flow "
+            f"{me.flow!r} took it: run one query of a group with ownership=none, or share it by an ownership"
+        ) from refused
+
+    # --- what is mine -------------------------------------------------------------------------------------------------
+
+    def observe(self) -> View:
+        """Write down what is due, take partitions that are new in the queue or were rewound, and now and then look
+        whether the group is still this flow's. Raises `Fenced` if it is not.
+        """
+        me = self._required()
+        self._confirmed_s = None
+        now_s = self._effects.now_s()
+        if now_s - self._verified_s >= max(self._settings.checkpoint_interval_s, self._settings.beat_interval_s):
+            self._verify(me)
+            self._let_go(self._take(me, {}))
+        self._write(everything=False)
+        return self._view(me)
+
+    def _let_go(self, head: Head) -> None:
+        """Partitions that the queue does not have any more, and that are acknowledged to their end, become nobody's: a
+        number that comes back begins where this one ended, above this epoch (RES-04). Without offsets nothing would say
+        that they are finished.
+        """
+        if not self._settings.keep_offsets:
+            return
+        for partition, end in layouts.leaving(head).items():
+            holding = self._hand.holdings.get(partition)
+            if holding is None or holding.acknowledged < end:
+                continue
+            try:
+                self._checkpoints.fence(partition, to=None, epoch=holding.epoch + 1, start=end, delivered=None)
+            except FenceRefused:
+                continue  # somebody took it, which the next look finds out
+            self._hand.lose(partition)
+            _log.info("flow %s is done with partition %d of group %s", self._flow, partition, self._key)
+
+    def _leave_finished(self, me: Owner, partition: int, known: int, end: int) -> None:
+        """The same of one that was finished, or has gone, before this process began: a batch that Spark repeats from an
+        older Spark checkpoint would wait for it.
+        """
+        found = self._checkpoints.read(partition)
+        if found is None or found.owner is None or (found.owner.flow, found.epoch) != (me.flow, known):
+            return
+        with suppress(FenceRefused):  # somebody took it, as above
+            self._checkpoints.fence(partition, to=None, epoch=known + 1, start=end, delivered=None)
+
+    def confirm(self) -> View:
+        """Look whether the partitions are still this flow's, after the log was looked at. Raises `Fenced`."""
+        me = self._required()
+        asked_s = self._effects.now_s()
+        self._verify(me)
+        self._confirmed_s = asked_s
+        return self._view(me)
+
+    def deliver(self, ends: Mapping[int, int]) -> bool:
+        """Note it; the checkpoint says only that messages are delivered, and that once. Raises `Fenced`."""
+        me = self._required()
+        for partition in ends:
+            holding = self._hand.holdings.get(partition)
+            if holding is None or holding.checkpoint is None:
+                return False
+            try:
+                holding.checkpoint = self._checkpoints.deliver(holding.checkpoint)
+            except Fenced:
+                self._verify(me)  # raises, unless it was rewound
+                return False
+        for partition, end in ends.items():  # not before all may be: of False nothing is delivered
+            holding = self._hand.holdings[partition]
+            holding.delivered = max(holding.delivered, end)
+        return True
+
+    def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]:
+        still = self._hand.acknowledge(positions)
+        self._write(everything=False)
+        return still
+
+    def flush(self) -> None:
+        """Also how far it has delivered: an AvailableNow run ends here, and may be killed before it is stopped."""
+        self._write(everything=True)
+
+    def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
+        return self._checkpointing.acknowledged(partitions)
+
+    def in_hand(self) -> Mapping[int, int]:
+        return self._hand.unacknowledged()
+
+    def note(self, text: str | None) -> None:
+        """Nobody listens."""
+
+    def lease_left_s(self) -> float:
+        """Without end, but for what was confirmed: there is no lease, and who takes over asks nobody."""
+        if self._me is None:
+            return -1.0
+        return math.inf if self._confirmed_s is None else self._confirmed_s + CONFIRMED_S - self._effects.now_s()
+
+    def wait_news(self, timeout_s: float) -> None:
+        self._effects.sleep(timeout_s)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def _required(self) -> Owner:
+        if self._me is None:
+            raise Invalid(f"flow {self._flow!r} of group {self._key} is not bound: call bind first")
+        return self._me
+
+    def _verify(self, me: Owner) -> bool:
+        """One listing. False: something was rewound, and begins elsewhere now. Raises `Fenced`, which says who took
+        over.
+        """
+        now_s = self._effects.now_s()
+        listed = self._checkpoints.list_checkpoints()
+        rewound: list[int] = []
+        for partition, holding in self._hand.holdings.items():
+            found = listed.get(partition)
+            if found is not None and self._is_rewound(found, me, holding.epoch):
+                rewound.append(partition)
+            elif found is None or not found.is_of(self._queue_id, me, holding.epoch):
+                raise Fenced(self._taken_over(partition, found))
+        for partition in rewound:
+            self._take_again(me, partition)
+        self._verified_s = now_s
+        return not rewound
+
+    def _take_again(self, me: Owner, partition: int) -> None:
+        """Go on from where somebody rewound the partition to. It is held as before until that has gone well."""
+        holding = self._hand.holdings[partition]
+        for _ in range(MAX_TRIES):
+            found = self._checkpoints.read(partition)
+            if found is None or not self._is_rewound(found, me, holding.epoch):
+                break  # whoever came in between has the whole group, or will have
+            try:
+                fenced = self._checkpoints.fence(
+                    partition,
+                    to=me,
+                    epoch=found.epoch if found.owner == me else found.epoch + 1,
+                    start=self._checkpointing.start(partition),
+                    delivered=holding.delivered,
+                )
+            except FenceRefused:
+                continue
+            _log.warning(
+                "partition %d of group %s was rewound to offset %s: flow %s goes on from there",
+                partition,
+                self._key,
+                fenced.offset,
+                me.flow,
+            )
+            self._hand.lose(partition)
+            self._hold(fenced)
+            return
+        raise Fenced(self._taken_over(partition, self._checkpoints.read(partition)))
+
+    def _hold(self, checkpoint: Checkpoint) -> None:
+        start = self._checkpointing.begin(checkpoint)
+        holding = Holding(epoch=checkpoint.epoch, delivered=start, done=start, acknowledged=start)
+        self._hand.take(holding, checkpoint, self._effects.now_s())
+
+    def _is_rewound(self, found: Checkpoint, me: Owner, epoch: int) -> bool:
+        """A guard: taken away for nobody, and by nobody else since. `me`: taken again, and the answer was lost. A
+        tombstone was not rewound: its group was removed.
+        """
+        if found.is_tombstone:
+            return False
+        return found.queue_id == self._queue_id and found.epoch > epoch and found.owner in (None, me)
+
+    def _taken_over(self, partition: int, found: Checkpoint | None) -> str:
+        if found is None:
+            return (
+                f"checkpoint {self._checkpoints.name_of(partition)} of flow {self._flow!r} was deleted while it was in "
+                "use: start the query again"
+            )
+        if found.is_tombstone and found.queue_id == self._queue_id:
+            return removed(self._key, f"flow {self._flow!r} stops")
+        who = "nobody" if found.owner is None else f"flow {found.owner.flow!r} (instance {found.owner.instance})"
+        return (
+            f"{who} took over partition {partition} of group {self._key} at epoch {found.epoch}, flow {self._flow!r} "
+            "stops: with ownership=none one query has the whole group; stop that one, give this one another group, or "
+            "share the group by the option ownership"
+        )
+
+    def _write(self, *, everything: bool) -> None:
+        me = self._me
+        if me is None:
+            return
+        for partition, holding in self._hand.holdings.items():
+            try:
+                if everything and holding.checkpoint is not None and holding.checkpoint.delivering:
+                    self._checkpointing.leave(holding)
+                else:
+                    self._checkpointing.advance(holding, everything=everything)
+            except Fenced as error:
+                found = self._checkpoints.read(partition)
+                if found is None or not self._is_rewound(found, me, holding.epoch):
+                    raise Fenced(self._taken_over(partition, found)) from error
+                self._verified_s = -math.inf  # the next look takes it again; this comes again from there
+
+    def _view(self, me: Owner) -> View:
+        lost, updates = self._hand.tell_once()
+        return View(
+            instance=me.instance, standing=Standing.ACTIVE, claims=self._hand.claims(), lost=lost, updates=updates
+        )

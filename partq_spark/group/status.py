@@ -1,0 +1,376 @@
+"""Who has which partition and why one does not flow, worked out from what the stores say: pure, without I/O.
+
+Nothing here decides anything. The four partition statuses are those of seed 001 (FLO-01); every partition that does not
+deliver gets its reason in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from partq_spark.group import scaling
+from partq_spark.group.checkpoint import acknowledged_to, is_without_offset
+from partq_spark.group.claims import flow_of
+from partq_spark.group.model import (
+    Delivery,
+    FlowRecord,
+    GroupKey,
+    GroupState,
+    Lease,
+    Owner,
+    Partition,
+    PartitionStatus,
+    Phase,
+    RebalanceStatus,
+)
+from partq_spark.log import layouts
+
+if TYPE_CHECKING:
+    from partq_spark.group.checkpoints import Checkpoint
+    from partq_spark.log.model import Head
+
+SILENT_LEADER_S = 10.0  # a leader renews about once a second; longer silence is told to people
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HandoffView:
+    """A handoff under way. `remaining_s` is None where nothing is waited for any more."""
+
+    to: str | None
+    remaining_s: float | None
+    waiting_for: int  # messages that were delivered and are not acknowledged
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionView:
+    """One partition. Offsets are exclusive ends; None: not known. `reason` is empty where messages flow."""
+
+    partition: int
+    status: PartitionStatus
+    flow: str | None
+    epoch: int
+    acknowledged: int
+    delivered: int | None
+    end: int
+    handoff: HandoffView | None
+    reason: str
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not acknowledged."""
+        return max(self.end - self.acknowledged, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlowView:
+    """One flow. `last_seen_s`: since its last heartbeat, by the ownership store's clock; None: it has none. `note` is
+    what it says of itself.
+    """
+
+    flow: str
+    active: bool
+    bound: bool
+    partitions: tuple[int, ...]
+    last_seen_s: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupView:
+    """Everything that `partq status` shows of a group. `notes` concern the group as a whole."""
+
+    key: GroupKey
+    rebalance_status: RebalanceStatus
+    rebalance_deadline_s: float | None
+    scale_status: str
+    partitions: tuple[PartitionView, ...]
+    flows: tuple[FlowView, ...]
+    leader: str | None
+    leader_age_s: float | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What was read, each part once. `state` has its deadlines as remaining seconds when it was written,
+    `state_age_s` ago; the lease's timers, if they belong to the same state, are fresher.
+    """
+
+    key: GroupKey
+    ends: Sequence[int]  # of the log, per partition
+    starts: Sequence[int]  # of the group
+    layout_partitions: int
+    checkpoints: Mapping[int, Checkpoint]
+    damaged: Mapping[int, str] = field(default_factory=dict)  # of checkpoints that cannot be read: why, and what to do
+    head: Head | None = None  # None: the partition count never changed
+    kept: bool = True  # False: no ownership was asked, there is nothing but checkpoints
+    ownership: str | None = None  # how the group is shared, as the head says it
+    state: GroupState | None = None
+    state_token: str | None = None
+    state_age_s: float = 0.0
+    records: Mapping[str, FlowRecord] = field(default_factory=dict)
+    beats_age_s: Mapping[str, float] = field(default_factory=dict)
+    lease: Lease | None = None
+    lease_age_s: float | None = None
+
+
+def partition_status(state: GroupState, partition: Partition) -> PartitionStatus:
+    """Exactly one of four (FLO-01)."""
+    having = partition.holder
+    if having is None:
+        return PartitionStatus.UNASSIGNED
+    if flow_of(state, having) is None:
+        return PartitionStatus.UNBOUND
+    if partition.phase in (Phase.PAUSED, Phase.FENCING):
+        return PartitionStatus.PAUSED
+    return PartitionStatus.READY
+
+
+def view(seen: Seen) -> GroupView:
+    """The whole picture of one group."""
+    if seen.state is None:
+        return _without_coordinator(seen)
+    state = seen.state
+    deadline = _remaining(seen, "holddown", state.holddown_until_s)
+    partitions = tuple(_partition(seen, state, each, deadline) for each in state.partitions.values())
+    return GroupView(
+        key=seen.key,
+        rebalance_status=state.status,
+        rebalance_deadline_s=deadline,
+        scale_status=_scale_status(seen, state.partitions.keys()),
+        partitions=_with_waits(seen, partitions),
+        flows=tuple(_flow(seen, state, name) for name in sorted({*state.flows, *seen.records})),
+        leader=seen.lease.name if seen.lease else None,
+        leader_age_s=seen.lease_age_s,
+        notes=_notes(seen),
+    )
+
+
+def _without_coordinator(seen: Seen) -> GroupView:
+    """No state was ever written, or it was lost: the checkpoints alone say whose the partitions are."""
+    partitions = []
+    present = range(seen.layout_partitions)
+    numbers = present if seen.head is None else layouts.partitions_for(seen.head, _done(seen))
+    for number in numbers:
+        checkpoint = seen.checkpoints.get(number)
+        owner = checkpoint.owner if checkpoint else None
+        partitions.append(
+            PartitionView(
+                partition=number,
+                status=_status_without_state(seen, owner),
+                flow=owner.flow if owner else None,
+                epoch=checkpoint.epoch if checkpoint else 0,
+                acknowledged=_acknowledged(seen, number),
+                delivered=None,
+                end=_at(seen.ends, number),
+                handoff=None,
+                reason=seen.damaged.get(number) or _last_owner(seen, owner),
+            )
+        )
+    return GroupView(
+        key=seen.key,
+        rebalance_status=RebalanceStatus.READY,
+        rebalance_deadline_s=None,
+        scale_status=_scale_status(seen, numbers),
+        partitions=_with_waits(seen, partitions),
+        flows=tuple(
+            FlowView(
+                flow=name,
+                active=False,
+                bound=record.bound,
+                partitions=(),
+                last_seen_s=seen.beats_age_s.get(name),
+                note=_note(seen, name),
+            )
+            for name, record in sorted(seen.records.items())
+        ),
+        leader=seen.lease.name if seen.lease else None,
+        leader_age_s=seen.lease_age_s,
+        notes=_notes(seen),
+    )
+
+
+def _status_without_state(seen: Seen, owner: Owner | None) -> PartitionStatus:
+    if owner is None:
+        return PartitionStatus.UNASSIGNED
+    return PartitionStatus.UNBOUND if seen.kept else PartitionStatus.READY
+
+
+def _last_owner(seen: Seen, owner: Owner | None) -> str:
+    if owner is None:
+        return "no flow has taken it yet"
+    return f"flow {owner.flow} took it last, " + (
+        "no coordinator has seen the group since" if seen.kept else "whether it runs is not known here"
+    )
+
+
+def _notes(seen: Seen) -> tuple[str, ...]:
+    return (*_sharing_notes(seen), *_retention_notes(seen))
+
+
+def _retention_notes(seen: Seen) -> tuple[str, ...]:
+    if not any(is_without_offset(each) for each in seen.checkpoints.values()):
+        return ()
+    note = (
+        "checkpoints=none: acknowledgements are not written down, so the group holds back every message since its "
+        "start from going by age (`partq group remove` ends that)"
+    )
+    return (note,)
+
+
+def _sharing_notes(seen: Seen) -> tuple[str, ...]:
+    if not seen.kept and seen.ownership == "none":
+        return ("ownership=none: one query has all of the group, and only its checkpoints tell of it",)
+    if not seen.kept:
+        return ("only the checkpoints are shown: name the place where ownership is kept with --ownership",)
+    if seen.lease is None or not seen.lease.token:
+        return ("no coordinator leads this group: start one with `partq coordinator run`",)
+    if seen.lease_age_s is not None and seen.lease_age_s > SILENT_LEADER_S:
+        silent = f"the coordinator {seen.lease.name} was last heard of {seen.lease_age_s:.0f} s ago"
+        return (f"{silent}: flows go on with what they have, nothing is rebalanced; start `partq coordinator run`",)
+    return ()
+
+
+def _scale_status(seen: Seen, known: Collection[int]) -> str:
+    if seen.head is not None:
+        return scaling.scale_status(seen.head, _done(seen), known)
+    if seen.layout_partitions > len(known):
+        return "ScalingUp"
+    return "ScalingDown" if seen.layout_partitions < len(known) else "Ready"
+
+
+def _done(seen: Seen) -> dict[int, int]:
+    """How far each partition is acknowledged. With `checkpoints=none` only flows' records say it, and of a partition
+    that was removed, that it is gone.
+    """
+    done = {number: _acknowledged(seen, number) for number in range(len(seen.ends))}
+    if seen.state is None:
+        return done
+    for number, partition in seen.state.partitions.items():
+        entry = _entry(seen, partition)
+        if entry is not None:
+            done[number] = max(done.get(number, 0), entry.acknowledged)
+    for number, epoch in seen.state.retired.items():
+        mark = seen.checkpoints.get(number)
+        if mark is not None and mark.owner is None and mark.epoch == epoch and number not in seen.state.partitions:
+            done[number] = _at(seen.ends, number)
+    return done
+
+
+def _entry(seen: Seen, partition: Partition) -> Delivery | None:
+    """What its owner's record says of it."""
+    record = seen.records.get(partition.owner.flow) if partition.owner is not None else None
+    return record.entry(partition.partition, partition.epoch) if record is not None else None
+
+
+def _with_waits(seen: Seen, partitions: Iterable[PartitionView]) -> tuple[PartitionView, ...]:
+    """With what the partitions wait for after the partition count was changed (RES-03)."""
+    made = tuple(partitions)
+    if seen.head is None:
+        return made
+    reached = {each.partition: max(each.delivered or 0, each.acknowledged) for each in made}
+    reasons = scaling.reasons(seen.head, _done(seen), reached)
+    return tuple(
+        replace(each, reason="; ".join(filter(None, (each.reason, reasons[each.partition]))))
+        if each.partition in reasons
+        else each
+        for each in made
+    )
+
+
+def _partition(seen: Seen, state: GroupState, partition: Partition, holddown_s: float | None) -> PartitionView:
+    having = partition.holder
+    status = partition_status(state, partition)
+    entry = _entry(seen, partition)
+    delivered = entry.delivered if entry is not None else None
+    acknowledged = _acknowledged(seen, partition.partition)
+    damage = seen.damaged.get(partition.partition, "")
+    if damage and entry is not None:
+        acknowledged = max(acknowledged, entry.acknowledged)
+    handoff = None
+    if partition.phase is Phase.PAUSED or (partition.phase is Phase.FENCING and partition.owner != partition.to):
+        handoff = HandoffView(
+            to=partition.to.flow if partition.to else None,
+            remaining_s=_remaining(seen, str(partition.partition), partition.deadline_s),
+            waiting_for=max((delivered or 0) - acknowledged, 0) if partition.phase is Phase.PAUSED else 0,
+        )
+    made = PartitionView(
+        partition=partition.partition,
+        status=status,
+        flow=having.flow if having else None,
+        epoch=partition.to_epoch if partition.phase is Phase.FENCING else partition.epoch,
+        acknowledged=acknowledged,
+        delivered=delivered,
+        end=_at(seen.ends, partition.partition),
+        handoff=handoff,
+        reason="",
+    )
+    return replace(made, reason=_trouble(partition, damage) or _reason(state, partition, made, holddown_s))
+
+
+def _trouble(partition: Partition, damage: str) -> str:
+    """What is wrong with its checkpoint, and what to do."""
+    if not partition.stuck:
+        return damage
+    receiver = f"flow {partition.to.flow}" if partition.to is not None else "nobody"
+    return (
+        f"stuck: its checkpoint cannot be rewritten for {receiver} at epoch {partition.to_epoch}, the other partitions"
+        f" go on; repair this, it is tried again every few seconds: {damage or partition.stuck}"
+    )
+
+
+def _reason(state: GroupState, partition: Partition, seen: PartitionView, holddown_s: float | None) -> str:
+    """Why nothing flows, in words; empty where it does."""
+    soon = "" if holddown_s is None else f", mapped anew in {holddown_s:.1f} s"
+    if seen.status is PartitionStatus.UNASSIGNED:
+        return "no flow is bound" if not any(flow.bound for flow in state.flows.values()) else f"no flow has it{soon}"
+    if seen.status is PartitionStatus.UNBOUND:
+        return f"flow {seen.flow} is not bound{soon or ', waits for the running handoffs'}"
+    if partition.phase is Phase.PAUSED and seen.handoff is not None:
+        left = "" if seen.handoff.remaining_s is None else f", {seen.handoff.remaining_s:.1f} s left"
+        messages = f"{seen.handoff.waiting_for:,} message{'' if seen.handoff.waiting_for == 1 else 's'}"
+        return f"paused: waits for {messages} of flow {seen.flow}{left}, then goes to {seen.handoff.to}"
+    if partition.phase is Phase.FENCING:
+        return f"paused: its checkpoint is being handed to flow {seen.flow} at epoch {seen.epoch}"
+    if seen.delivered is None and seen.lag:
+        return f"flow {seen.flow} has not taken it yet"
+    return ""
+
+
+def _flow(seen: Seen, state: GroupState, name: str) -> FlowView:
+    flow = state.flows.get(name)
+    having = [each.partition for each in state.partitions.values() if (owner := each.holder) and owner.flow == name]
+    return FlowView(
+        flow=name,
+        active=bool(flow and flow.bound and flow.active),
+        bound=bool(flow and flow.bound),
+        partitions=tuple(having),
+        last_seen_s=seen.beats_age_s.get(name),
+        note=_note(seen, name),
+    )
+
+
+def _note(seen: Seen, name: str) -> str:
+    """What it says, while it is there to say it."""
+    record = seen.records.get(name)
+    return record.note if record is not None and record.bound else ""
+
+
+def _remaining(seen: Seen, timer: str, deadline_s: float | None) -> float | None:
+    """Seconds left, as of now: from the lease if it speaks of this state, else from the state itself."""
+    if deadline_s is None:
+        return None
+    lease = seen.lease
+    if lease is not None and lease.state_token == seen.state_token and timer in lease.timers:
+        return max(lease.timers[timer] - (seen.lease_age_s or 0.0), 0.0)
+    return max(deadline_s - seen.state_age_s, 0.0)
+
+
+def _acknowledged(seen: Seen, partition: int) -> int:
+    return acknowledged_to(seen.checkpoints.get(partition), _at(seen.starts, partition))
+
+
+def _at(vector: Sequence[int], partition: int) -> int:
+    return vector[partition] if partition < len(vector) else 0

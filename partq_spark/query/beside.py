@@ -1,0 +1,182 @@
+"""What lives beside Spark's calls in a flow's reader process: the heartbeat, the news, the mailbox; and who may use the
+flow when. No pyspark.
+
+A monitor guards the consumer: one thread at a time, and whoever waits for news in it lets the others in. So a pause is
+seen, and what a listener or an application says is written down, also while the main thread waits or a batch runs for
+long. All threads are daemons, from the first call that needs them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from partq_spark.base.errors import Invalid, PartqError, Unavailable
+from partq_spark.group.claims import Position
+from partq_spark.group.heartbeat import Heartbeat
+from partq_spark.group.lifeline import Lifeline, Sign
+from partq_spark.query.consumer import Consumer
+from partq_spark.query.joining import BEAT_S
+from partq_spark.query.notify import PAGE, Mailbox, Message
+
+BESIDE_S: Final = 0.5
+"""How often the flow is looked after while Spark is busy with a batch and there are no news."""
+
+_BUSY_WAIT_S: Final = 20.0  # for the flow, by who asks through the mailbox; less than the asker waits
+_LEAST_PAUSE_S: Final = 0.01  # between two looks, however often there are news
+_STOP_WAIT_S: Final = 5.0
+_log = logging.getLogger("partq.flow")
+
+
+class Beside:
+    """A consumer with the threads beside it. `make` gets what the consumer is to wait with."""
+
+    def __init__(self, make: Callable[[Callable[[float], None]], Consumer]) -> None:
+        self._monitor = threading.Condition(threading.RLock())
+        self._consumer = make(self._wait)
+        self._asking = False  # Spark is: the flow is looked after anyway
+        self._stopping = threading.Event()
+        self._trouble: Exception | None = None
+        self._mailbox: Mailbox | None = None
+        self._is_deaf = False  # it was tried, and said
+        self._lifeline = Lifeline(parent=os.getppid())
+        self._heartbeat = Heartbeat(self._beat, BEAT_S, self._lifeline, name="the query").start()
+        threading.Thread(target=self._hear, name="partq news", daemon=True).start()
+
+    @contextmanager
+    def asked(self) -> Iterator[Consumer]:
+        """The consumer, for one of Spark's questions. Raises what ended the heartbeat or went wrong beside a batch."""
+        with self._monitor:
+            self._heartbeat.check()
+            trouble, self._trouble = self._trouble, None
+            if trouble is not None:
+                raise trouble
+            self._asking = True
+            try:
+                yield self._consumer
+            finally:
+                self._asking = False
+            self._open_mailbox()
+
+    def report(self) -> dict[str, object] | None:
+        """For the query's progress."""
+        return self._consumer.report()
+
+    def stop(self) -> None:
+        """Leave the group. Bounded; may be repeated."""
+        self._stopping.set()
+        self._heartbeat.stop()
+        if self._mailbox is not None:
+            self._mailbox.close()
+        if not self._monitor.acquire(timeout=_STOP_WAIT_S):
+            _log.warning("the flow's group will notice that it is gone: a store does not answer")
+            return
+        try:
+            self._consumer.stop()
+        except PartqError as error:
+            _log.warning("the flow left without a word: %s", error)
+        finally:
+            self._monitor.release()
+
+    # --- threads ------------------------------------------------------------------------------------------------------
+
+    def _wait(self, timeout_s: float) -> None:
+        """The main thread's: lets the others in, and ends early if one of them has news."""
+        self._monitor.wait(timeout_s)
+
+    def _beat(self) -> None:
+        member = self._consumer.member
+        if member is not None:
+            member.beat()
+
+    def _hear(self) -> None:
+        """Whatever happens in the group is acted upon at once, by the main thread if it waits, else here."""
+        while not self._stopping.wait(_LEAST_PAUSE_S):
+            member = self._consumer.member
+            try:
+                if member is None or not member.is_bound:
+                    self._stopping.wait(BESIDE_S)
+                else:
+                    member.wait_news(BESIDE_S)
+            except PartqError:
+                self._stopping.wait(BESIDE_S)  # whoever looks meets it by himself
+            except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by the next question
+                self._trouble = error
+                self._stopping.wait(BESIDE_S)
+            with self._monitor:
+                self._look()
+
+    def _look(self) -> None:
+        """With the monitor."""
+        self._consumer.wake()
+        if self._asking:
+            self._monitor.notify_all()
+        elif not self._stopping.is_set() and self._is_living:
+            try:
+                self._consumer.look_beside()
+            except Unavailable as error:
+                _log.info("beside a batch: %s", error)  # the next question meets it by itself
+            except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by the next question
+                self._trouble = error
+
+    @property
+    def _is_living(self) -> bool:
+        """A guard: a look may begin a new instance, which nobody does in the name of a frozen or dead JVM (LOS-06)."""
+        return self._heartbeat.is_beating and self._lifeline.look().sign is Sign.ALIVE
+
+    @property
+    def _is_bound(self) -> bool:
+        member = self._consumer.member
+        return member is not None and member.is_bound
+
+    # --- the mailbox --------------------------------------------------------------------------------------------------
+
+    def _open_mailbox(self) -> None:
+        """As soon as the flow can be found by its name."""
+        if self._mailbox is not None or self._is_deaf:
+            return
+        address = self._consumer.address
+        if address is None:
+            return
+        try:
+            self._mailbox = Mailbox(address, self._handle)
+        except Invalid as error:
+            if self._consumer.needs_mailbox:
+                raise Invalid(f"{address} cannot be reached by its application: {error}") from error
+            self._is_deaf = True
+            _log.warning("no listener can reach %s: %s", address, error)
+            return
+        self._consumer.notify = self._mailbox.path
+
+    def _handle(self, message: Message) -> Message | None:
+        if not self._monitor.acquire(timeout=_BUSY_WAIT_S):
+            raise Unavailable("the reader process waits for a store that does not answer: ask again later")
+        try:
+            return self._handled(message)
+        finally:
+            self._monitor.release()
+
+    def _handled(self, message: Message) -> Message | None:
+        match message["do"]:
+            case "complete":
+                try:
+                    self._consumer.complete(str(message["end"]))
+                finally:
+                    self._look()
+                return None
+            case "in_hand":
+                return {
+                    **self._consumer.acknowledged.in_hand(after=int(message["after"]), most=PAGE),
+                    "bound": self._is_bound,
+                }
+            case "acknowledge":
+                positions = {int(p): Position(*map(int, position)) for p, position in message["p"].items()}
+                still = self._consumer.acknowledged.by_application(str(message["process"]), positions)
+                self._look()
+                return {"still": sorted(still), "bound": self._is_bound}
+            case other:
+                raise Invalid(f"{other!r} is not known to this version of partq")

@@ -1,0 +1,398 @@
+"""The flow behind a streaming query: what each micro-batch delivers, and when it is acknowledged. No pyspark, no
+threads.
+
+Spark keeps a query's progress in offsets, the group keeps ownership outside every query, and this is where the two
+meet. Four rules make it safe. An offset says by itself what its batch reads, so that a replay needs no other knowledge.
+What is about to be delivered is announced before the offset is given away, on condition that the group's state has not
+changed. The offset that Spark starts from is the acknowledgement, of exactly those partitions whose epoch in it is the
+one held now. And ownership alone never changes the offset: only messages do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.group.claims import Claim, View
+from partq_spark.group.effects import Effects
+from partq_spark.group.membership import Membership
+from partq_spark.group.missed import Missed
+from partq_spark.group.order import LOOK_S, Order
+from partq_spark.log import tree
+from partq_spark.log.model import Head
+from partq_spark.log.queue import Queue
+from partq_spark.query import flow_planning, offsets
+from partq_spark.query.acknowledged import Acknowledged
+from partq_spark.query.available_now import Outlook, Target
+from partq_spark.query.enrolment import Enrolment, Join
+from partq_spark.query.flow_planning import Plan, Spans, Unacknowledged
+from partq_spark.query.idle import Pace
+from partq_spark.query.looks import Announced, Quiet
+from partq_spark.query.notify import Address
+from partq_spark.query.offsets import BatchEnd, Span
+from partq_spark.query.patience import Patience
+from partq_spark.query.replaying import is_claimed, repetition
+from partq_spark.query.settings import SourceOptions
+
+T = TypeVar("T")
+
+MAX_LOOKS: Final = 1000
+"""At a state that changes each time that something is to be delivered; a rebalance changes it a few dozen times."""
+
+QUIET_S: Final = 0.5  # for so long an idle flow relies on being told of news of its group
+_log = logging.getLogger("partq.flow")
+
+
+class Consumer:
+    """One query's flow in one process. `join` makes its membership from a name, when that is known.
+
+    One call at a time: whoever has threads serialises them (`group_reader`).
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        options: SourceOptions,
+        *,
+        create_group: Callable[[], None],
+        join: Join,
+        effects: Effects | None = None,
+        wait: Callable[[float], None] | None = None,
+    ) -> None:
+        """`create_group` makes the group in the head, or warns if it is there and begins elsewhere; `join` takes a
+        flow's name and the queue's id. `wait` returns after that many seconds, or as soon as there are news; without
+        it the membership is asked. Nothing is read yet.
+        """
+        self.queue = queue
+        if options.group is None:
+            raise Invalid("a query without a group is no flow: give the option group")
+        self._options = options
+        self._group = options.group
+        # Nobody listens for the heartbeat of a query that has the group to itself.
+        self._session_timeout_s = 0.0 if self._group.ownership == "none" else self._group.session_timeout_s
+        self._effects = effects if effects is not None else Effects()
+        self._patience = Patience(
+            options.target.retry_timeout_s, self._effects, f"group {self._group.name!r} of {queue}"
+        )
+        self._who = Enrolment(
+            queue,
+            self._group,
+            create_group=create_group,
+            join=join,
+            effects=self._effects,
+            patience=self._patience,
+        )
+        self._target: Target | None = None  # of Trigger.AvailableNow
+        self._last: Announced | None = None
+        self._missed = Missed(queue.store, self._who.key, lambda: self._who.flow, self._effects)
+        self._reached: dict[int, int] = {}
+        self._order = Order(self._group.name, look_s=queue.store.look_interval_s, now_s=self._effects.now_s)
+        self.acknowledged = Acknowledged(queue, self._group, self._who, self._effects)
+        self._wait_for = wait
+        self.notify: str | None = None  # where the reader process listens
+        self._quiet: Quiet | None = None
+        self._woken = False
+        self._asked_s = self._effects.now_s()
+        self._pace = Pace(queue.store.look_interval_s, options.poll_interval_s, self._asked_s)
+
+    @property
+    def member(self) -> Membership | None:
+        """The flow's membership, once its name is known."""
+        return self._who.member
+
+    @property
+    def _name(self) -> str:
+        return f"flow {self._who.flow!r} of {self.queue}"
+
+    @property
+    def address(self) -> Address | None:
+        """By which this machine finds the flow, once its name is known."""
+        at, flow = self._options.target, self._who.flow
+        return Address(at.store, at.namespace, at.queue, self._group.name, flow) if flow is not None else None
+
+    @property
+    def needs_mailbox(self) -> bool:
+        """Whether nothing is ever acknowledged without one."""
+        return self._group.by_hand
+
+    # --- Spark's questions --------------------------------------------------------------------------------------------
+
+    def fix_target(self) -> None:
+        """AvailableNow: read up to where every partition of the queue ends now, and then end."""
+        self._target = Target(self.queue.refresh().next)
+
+    def next_end(self, start: dict[str, Any], *, limited: bool = True) -> dict[str, Any]:
+        """The end of the batch that follows `start`, which is complete; `start` itself if there is nothing new.
+
+        Looks for up to `pollInterval`. When this returns another end, its messages are announced and the flow's lease
+        still lasts. `limited`: whether the configured limits count (spark-traps 13).
+
+        Raises `Invalid` for an offset of another queue, group or flow, and if another live process has the flow's
+        name; `Unavailable` if a store does not answer for `retryTimeout`; `Fenced` if another query took the group
+        over (`ownership=none`); `ObjectMissing` for what was trimmed (`failOnDataLoss`).
+        """
+        self._asked_s = self._effects.now_s()
+        before = self._who.checked(start)
+        if before is None:
+            return self._who.introduce()
+        member = self._who.joined(before)
+        quiet, self._quiet = self._quiet, None
+        if quiet is not None and self._is_quiet(member, quiet, start):
+            news = self._wait_for_news(member, quiet.plan, self._asked_s + self._pace.poll_s)
+            if not news:
+                self._quiet = quiet
+                return start
+        missed, refused = self._missed_by(before), 0
+        idle_until_s: float | None = None
+        while refused < MAX_LOOKS:
+            view = self._patience.try_for(lambda: self._settled(member, before, before, missed))
+            plan = self._planned(member, before, view, limited, missed)
+            if plan.news:
+                if self._patience.try_for(partial(member.deliver, plan.news)):
+                    return self._given(member, before, plan)
+                refused += 1  # the state has changed: look again
+                continue
+            self._note_reached(plan)
+            if self._target is not None:
+                if self._waits_for_share(member, view, self._target):
+                    continue
+                self._patience.try_for(member.flush)  # the run's last batch (CHK-06)
+                return start
+            now_s = self._effects.now_s()
+            idle_until_s = now_s + self._pace.poll_s if idle_until_s is None else idle_until_s
+            quiet = Quiet(start, plan, now_s)
+            if not self._wait_for_news(member, plan, idle_until_s):
+                self._quiet = quiet if self._wait_for is not None and not plan.barred else None
+                return start  # itself: a different text would be an empty batch (spark-traps 6)
+        raise Unavailable(f"the state of group {self._group.name!r} of {self.queue} does not hold still: try again")
+
+    def batch(self, start: dict[str, Any], end: dict[str, Any], plan: Callable[[Head, Spans], T], nothing: T) -> T:
+        """What `plan` makes of the spans that the batch up to `end` delivers; `nothing` if it delivers none.
+
+        A batch that this process has just announced is delivered as it stands, unless a partition of it has moved on
+        since (HAN-05). Such a batch, and one that is replayed, delivers what is still held at the epoch in `end`; what
+        has moved on (its checkpoint has a higher epoch) is left out, because its new owner began at or before that
+        point (HAN-10). Waits while that is in doubt. The lease is the last thing looked at. Raises as `next_end` does,
+        and `Unavailable` if the doubt stays.
+        """
+        self._asked_s = self._effects.now_s()
+        after = self._who.checked(end, to_read=True)
+        wanted = {p: span for p, span in after.spans.items() if span.start < span.to} if after is not None else {}
+        if after is None or not wanted:
+            return nothing
+        for _ in range(MAX_LOOKS):
+            if (last := self._last) is None or last.raw != end or not self._is_still_mine(last):
+                last = self._last = self._repeated(self._who.checked(start), end, after, wanted)
+                self._who.fresh_head(after, complete=False)
+                if last.spans:
+                    continue  # confirm it: a process may stand still anywhere
+            if not last.spans:
+                return nothing
+            planned = plan(self.queue.head, last.spans)
+            if self._who.is_alive(last.instance):
+                self._last = replace(last, planned=True)
+                self.acknowledged.given_out.add(last.spans)
+                return planned
+        raise Unavailable(f"{self._name} loses its lease while it plans a batch: try again")
+
+    def report(self) -> dict[str, Any] | None:
+        """For the query's progress: the flow, and of each of its partitions epoch, end and lag in messages."""
+        view = self._who.view
+        if view is None or self.queue.etag is None:
+            return None
+        partitions = flow_planning.progress(view, self.queue.head, self._reached)
+        return {"flow": self._who.flow, "partitions": partitions, "notify": self.notify}
+
+    def wake(self) -> None:
+        """There may be news of the group: whoever waits looks at everything, and so does the next question."""
+        self._woken = True
+
+    def _is_quiet(self, member: Membership, quiet: Quiet, start: dict[str, Any]) -> bool:
+        """Nothing has happened since a whole look that is not old: the log alone needs to be looked at."""
+        fresh = self._asked_s - quiet.at_s <= QUIET_S and quiet.start == start
+        return fresh and not self._woken and not member.has_news and self._who.is_alive(member.instance)
+
+    # --- beside and after a batch -------------------------------------------------------------------------------------
+
+    def look_beside(self) -> None:
+        """While Spark is busy with a batch: see a pause, write down what is due, give up what is lost; and leave the
+        group if Spark has not asked for `maxPollInterval`. Raises as `next_end` does, `Unavailable` at once.
+        """
+        member = self._who.bound_member()
+        if member is None:
+            return
+        limit_s = self._group.max_poll_interval_s
+        silent_s = self._effects.now_s() - self._asked_s
+        if limit_s is not None and silent_s > limit_s:
+            _log.warning("%s leaves: Spark has not asked for %.0f s (maxPollInterval)", self._name, silent_s)
+            member.unbind()
+            return
+        self._who.seen(member.observe())
+
+    def complete(self, digest: str) -> None:
+        """The listener's word: the batch up to the end with this digest is complete. Raises as `look_beside`."""
+        last, member = self._last, self._who.bound_member()
+        if last is not None and member is not None and offsets.digest(last.raw) == digest:
+            self.acknowledged.complete(member, last.end)
+
+    def stop(self) -> None:
+        """Write down what is acknowledged and leave the group. Raises as the stores do; may be repeated."""
+        if self._who.member is not None:
+            self._who.member.unbind()
+
+    # --- the next batch -----------------------------------------------------------------------------------------------
+
+    def _settled(self, member: Membership, before: BatchEnd | None, reached: BatchEnd, missed: Collection[int]) -> View:
+        """Look, then acknowledge what `before` has, and what was done up to `reached`, but for what it `missed`."""
+        self._woken = False
+        view = member.observe()
+        if before is not None:
+            self.acknowledged.complete(member, before)
+        self.acknowledged.leave_out(member, reached, view, missed)
+        return self._who.seen(view)
+
+    def _missed_by(self, before: BatchEnd) -> frozenset[int]:
+        """The partitions that the batch up to `before` left out, where the checkpoints do not say it."""
+        if self._group.keep_offsets or not before.spans:
+            return frozenset()
+        return self._patience.try_for(lambda: self._missed.of(offsets.digest(offsets.encode(before))))
+
+    def _planned(
+        self, member: Membership, before: BatchEnd, view: View, limited: bool, missed: Collection[int]
+    ) -> Plan:
+        head = self._who.fresh_head(before)
+        last, given_out = self._last, self.acknowledged.given_out
+        unread = last.spans if last is not None and last.end != before and not last.planned else {}
+        bound = self._options.max_delivered_unacked
+        unacknowledged = Unacknowledged(bound=bound, in_hand=member.in_hand()) if bound is not None else None
+
+        def begin(claim: Claim) -> Span:
+            p, reached = claim.partition, given_out.reached(claim.partition, claim.epoch)
+            if self._group.by_hand:
+                mine = None if given_out.is_void(p) else unread.get(p)
+                return flow_planning.begin_by_hand(before, given_out.last(p), claim, unread=mine, reached=reached)
+            return flow_planning.begin(
+                before,
+                claim,
+                unread=unread.get(p),
+                reached=reached,
+                keeps_offsets=self._group.keep_offsets,
+                missed=missed,
+            )
+
+        return flow_planning.plan(
+            head,
+            view,
+            before,
+            begin=begin,
+            mapping=member.mapping,
+            waits=lambda reached: self._patience.try_for(lambda: self._order.waits(head, member, view.claims, reached)),
+            target=self._target.ends if self._target is not None else None,
+            limits=flow_planning.limits(self._options, unacknowledged, limited),
+            unacknowledged=unacknowledged,
+            entries=lambda spans: tree.walk(tree.view(head, spans), self.queue.load_chunk),
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            warn=_log.warning,
+            missed=missed,
+        )
+
+    def _given(self, member: Membership, before: BatchEnd, plan: Plan) -> dict[str, Any]:
+        end = before.followed_by(plan.all_spans)
+        raw = offsets.encode(end)
+        self._last = Announced(raw=raw, end=end, spans=plan.filled, instance=member.instance)
+        self.acknowledged.begin()
+        self._pace.news(self._effects.now_s())
+        self._note_reached(plan)
+        if self._target is not None:
+            self._target.moves_on()
+        return raw
+
+    def _note_reached(self, plan: Plan) -> None:
+        self._reached = {p: span.to for p, span in plan.all_spans.items()}
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def _wait(self, member: Membership, wait_s: float) -> None:
+        if self._wait_for is not None:
+            self._wait_for(wait_s)
+        else:
+            self._patience.try_for(partial(member.wait_news, wait_s))
+
+    def _wait_for_news(self, member: Membership, plan: Plan, until_s: float) -> bool:
+        """An idle look: True as soon as log or group may have something new, or what waits for others may go on."""
+        head = self.queue.head
+        look_s = self._effects.now_s() + max(LOOK_S, self.queue.store.look_interval_s)
+        while (left_s := until_s - (asked_s := self._effects.now_s())) > 0:
+            wait_s = min(self._pace.look_s(asked_s), left_s)
+            self._wait(member, wait_s)
+            if self._woken or member.has_news or self._effects.now_s() - asked_s < 0.8 * wait_s:
+                return True
+            fresh = self.queue.refresh()
+            if fresh is not head and (fresh.layout.generation != head.layout.generation or plan.may_go_on(fresh)):
+                return True
+            if plan.barred and self._effects.now_s() >= look_s:
+                return True
+        return False
+
+    def _waits_for_share(self, member: Membership, view: View, target: Target) -> bool:
+        """AvailableNow has nothing to read: whether that may still change, and a wait if so."""
+        head, now_s = self.queue.head, self._effects.now_s()
+        outlook = target.outlook(view, self._reached, head, session_timeout_s=self._session_timeout_s, now_s=now_s)
+        if outlook is Outlook.WAIT:
+            self._wait(member, LOOK_S)
+            return True
+        said = target.last_word(outlook, self._name, view, self._reached, head)
+        if said is not None:
+            _log.warning(said)
+        return False
+
+    # --- what of a batch is still the flow's --------------------------------------------------------------------------
+
+    def _is_still_mine(self, last: Announced) -> bool:
+        """A guard: everything that was announced, in the same instance's name, by a look at the group made now."""
+        member = self._who.bound_member()
+        if member is None or member.instance != last.instance:
+            return False
+        view = self._who.seen(self._patience.try_for(member.confirm))
+        held = all(is_claimed(view, p, span.epoch) for p, span in last.spans.items())
+        return held and self._who.is_alive(last.instance)
+
+    def _repeated(self, before: BatchEnd | None, end: dict[str, Any], after: BatchEnd, wanted: Spans) -> Announced:
+        """Of `wanted` what is still this flow's, announced. With `ackMode=manual` nothing of what another process or
+        instance has announced: it comes again in the next batches, in order with all that is not acknowledged.
+        """
+        member = self._who.joined(after, complete=False)
+        last = self._last if self._last is not None and self._last.raw == end else None
+        config = self.queue.head.config
+        wait_s = config.rebalance_delay_s + config.max_handoff_time_s + 2 * self._session_timeout_s + LOOK_S
+        until_s = self._effects.now_s() + wait_s
+        while True:
+            view = self._patience.try_for(lambda: self._settled(member, before, after, after.spans.keys()))
+            announced = last.spans if last is not None and self._who.is_alive(last.instance) else {}
+            if self._group.by_hand and not announced:
+                _log.info("flow %s of %s: what is not acknowledged comes again", self._who.flow, self.queue)
+                self.acknowledged.given_out.void(wanted.keys())
+                return Announced(raw=end, end=after, spans={}, instance=member.instance)
+            found = self._patience.try_for(partial(repetition, wanted, view, self._who.checkpoint, announced))
+            if not found.doubtful:
+                ends = {
+                    p: max(span.to, view.claims[p].position) for p, span in found.held.items() if p not in announced
+                }
+                if self._patience.try_for(partial(member.deliver, ends)):
+                    if found.moved:
+                        if not self._group.keep_offsets:
+                            note = partial(self._missed.note, offsets.digest(end), found.moved, after.queue_id)
+                            self._patience.try_for(note)
+                        _log.warning("%s repeats a batch without partitions %s", self._name, sorted(found.moved))
+                    return Announced(raw=end, end=after, spans=found.held, instance=member.instance)
+            if self._effects.now_s() >= until_s:
+                raise Unavailable(
+                    f"{self._name} has to repeat a batch, and for {wait_s:.0f} s nothing says "
+                    f"whether partitions {sorted(found.doubtful)} are still its own: is a coordinator running? Start "
+                    "the query again"
+                )
+            self._wait(member, LOOK_S)

@@ -1,0 +1,173 @@
+"""How a query becomes a flow of its group, and stays one: its name, the group in the head, the bind. No pyspark.
+
+The very first offset of a query has nothing but the flow's name, and since when its group is there. It costs an empty
+batch, and whatever happens after it the query finds its own partitions again; the group never hears of a name that a
+crash could still make forgotten. A query whose group is gone, or was made again, is refused: where the next one begins
+is not where this query was, and what lies between would be left out without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from partq_spark.base.errors import Fenced, Invalid
+from partq_spark.group.checkpoint import removed
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.group.claims import View
+from partq_spark.group.effects import Effects
+from partq_spark.group.membership import Membership
+from partq_spark.group.model import GroupKey
+from partq_spark.log import groups
+from partq_spark.log.model import Head
+from partq_spark.log.queue import Queue
+from partq_spark.query import offsets
+from partq_spark.query.offsets import BatchEnd
+from partq_spark.query.patience import Patience
+from partq_spark.query.settings import GroupOptions
+
+BIND_WAIT_S: Final = 5.0
+"""For a coordinator's answer. A flow that got none looks on at every trigger."""
+
+Join = Callable[[str, str], tuple[Membership, CheckpointStore]]
+MOST_PLACES: Final = 50
+"""Partitions that an error names with where the query was."""
+
+_log = logging.getLogger("partq.flow")
+
+
+class Enrolment:
+    """One query's name and membership. `create_group` and `join` are `Consumer`'s. Nothing is read yet."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        group: GroupOptions,
+        *,
+        create_group: Callable[[], None],
+        join: Join,
+        effects: Effects,
+        patience: Patience,
+    ) -> None:
+        self._queue = queue
+        self._group = group
+        self._create_group = create_group
+        self._join = join
+        self._effects = effects
+        self._patience = patience
+        self._checkpoints: CheckpointStore | None = None
+        self.key = GroupKey(queue.namespace, queue.name, group.name)
+        self.flow = group.flow  # None until it is known
+        self.member: Membership | None = None  # once the name is known
+        self.view: View | None = None  # the last look
+
+    def introduce(self) -> dict[str, Any]:
+        """The first offset: the group is there, the flow has its name, and nobody has been told yet."""
+        self._create_group()
+        if self.flow is None:
+            self.flow = f"flow-{self._effects.token()}"
+        head = self._queue.head
+        nothing = BatchEnd(
+            queue_id=head.queue_id,
+            group=self._group.name,
+            since=head.groups[self._group.name].since_sequence,
+            flow=self.flow,
+            spans={},
+        )
+        return offsets.encode(offsets.in_ack_mode(nothing, self.flow, by_hand=self._group.by_hand))
+
+    def checked(self, raw: dict[str, Any], *, to_read: bool = False) -> BatchEnd | None:
+        """An offset of this group, flow and `ackMode`; adopts the flow's name. `to_read`: its batch is asked for.
+        Raises `Invalid`.
+        """
+        end = offsets.decode(raw)
+        if end is None:
+            return None
+        # Once joined, it stays who it is: another run of the query may write into the same Spark checkpoint.
+        offsets.require_same_group(end, self._group.name, self._group.flow if self.member is None else self.flow)
+        self.flow = end.flow
+        return offsets.in_ack_mode(end, self.flow or "", by_hand=self._group.by_hand, to_read=to_read)
+
+    def fresh_head(self, known: BatchEnd, *, complete: bool = True) -> Head:
+        """The head now. Raises `Invalid` if it is another queue's than that of `known`, or if the group of `known` was
+        removed from it, or is shared in another way; `Fenced` if it was removed and made again while this process was a
+        flow of it. `complete`: whether the batch up to `known` is.
+        """
+        head = self._queue.refresh()
+        offsets.require_same_queue(known, head.queue_id, str(self._queue))
+        self._require_same_life(head, known, complete=complete)
+        groups.require_ownership(head, self._group.name, self._group.ownership, store=self._queue.store.url)
+        return head
+
+    def joined(self, known: BatchEnd, *, complete: bool = True) -> Membership:
+        """The membership, bound; presenting what this flow had according to `known` (FLO-07). Raises as
+        `fresh_head`.
+        """
+        if self.member is None:
+            head = self.fresh_head(known, complete=complete)
+            found = head.groups[self._group.name]
+            if found.ownership is None:
+                groups.join(self._queue, self._group.name, found.since_sequence, self._group.ownership)
+            self.member, self._checkpoints = self._join(self.flow or "", head.queue_id)
+        member = self.member
+        if not member.is_bound:
+            mapping = {partition: span.epoch for partition, span in known.spans.items()}
+            bound = self._patience.try_for(lambda: member.bind(mapping, wait_s=BIND_WAIT_S))
+            self.seen(bound.view)
+            if not bound.answered:
+                _log.warning(
+                    "no coordinator has answered flow %s of %s for %.0f s: is one running (partq coordinator run)?",
+                    self.flow,
+                    self._queue,
+                    BIND_WAIT_S,
+                )
+        return member
+
+    def _require_same_life(self, head: Head, known: BatchEnd, *, complete: bool) -> None:
+        """A guard: the group is the one in which this query began."""
+        found = head.groups.get(self._group.name)
+        if found is not None and found.since_sequence == known.since:
+            return
+        therefore = (
+            f"flow {self.flow!r} ends" if found is None else f"was made again since, and flow {self.flow!r} ends"
+        )
+        where = None if self._group.by_hand else _places(known, len(head.next), complete=complete)
+        said = removed(self.key, therefore) + (f"; {where}" if where else "")
+        raise Invalid(said) if found is None or self.member is None else Fenced(said)
+
+    def bound_member(self) -> Membership | None:
+        """The membership, if it is bound."""
+        return self.member if self.member is not None and self.member.is_bound else None
+
+    def is_alive(self, instance: str | None) -> bool:
+        """A guard: nobody can have taken this instance for gone. Another thread may have begun a new one meanwhile."""
+        member = self.member
+        return member is not None and member.instance == instance is not None and member.lease_left_s() > 0
+
+    def seen(self, view: View) -> View:
+        """A look at the group; what is told once goes to the log."""
+        for partition, epoch in view.lost.items():
+            _log.info("flow %s of %s gave up partition %d (epoch %d)", self.flow, self._queue, partition, epoch)
+        for update in view.updates:
+            _log.info("flow %s of %s is %s now", self.flow, self._queue, "active" if update.active else "inactive")
+        self.view = view
+        return view
+
+    def checkpoint(self, partition: int) -> Checkpoint | None:
+        """A partition's checkpoint as it is now. Raises `Unavailable`, `Corrupt`."""
+        return self._checkpoints.read(partition) if self._checkpoints is not None else None
+
+
+def _places(known: BatchEnd, partitions: int, *, complete: bool) -> str | None:
+    """Where a query was, in words: how to go on from there if it had all partitions. None: that cannot be said, or is
+    too long.
+    """
+    places = {str(p): span.to if complete else span.start for p, span in sorted(known.spans.items())}
+    if not 0 < len(places) <= MOST_PLACES:
+        return None
+    text = json.dumps(places, separators=(",", ":"))
+    if len(places) == partitions:
+        return f"to go on where this query was, give it startingOffsets={text} and a new checkpoint location"
+    return f"of its own partitions this query was at {text}"

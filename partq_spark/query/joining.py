@@ -1,0 +1,146 @@
+"""How a query becomes a flow: the group in the queue's head, the stores that its options name, the session. No pyspark.
+
+The group is created before its first flow binds, with the starting offset of every partition, so that two flows never
+resolve `latest` differently.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable
+
+from partq_spark.base.errors import Invalid
+from partq_spark.base.timestamps import format_rfc3339
+from partq_spark.group import lifecycle
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.effects import Effects
+from partq_spark.group.membership import Membership
+from partq_spark.group.model import GroupKey
+from partq_spark.group.order import Milestones
+from partq_spark.group.session import Session, SessionSettings
+from partq_spark.group.solo import SoloSession
+from partq_spark.group.stores import open_ownership
+from partq_spark.log.connect import QueueAddress, open_queue, shared_store
+from partq_spark.log.groups import require_ownership
+from partq_spark.log.model import Head, at, group_start
+from partq_spark.log.queue import Queue
+from partq_spark.query import planning
+from partq_spark.query.consumer import Consumer
+from partq_spark.query.settings import GroupOptions, Place, SourceOptions
+
+BEAT_S = 1.0
+STORE_RETRY_S = 2.0
+"""How long the stores themselves try again: not for long, because whoever waits for them goes on trying by himself."""
+
+_log = logging.getLogger("partq.flow")
+
+
+def open_consumer(
+    options: SourceOptions, effects: Effects | None = None, *, wait: Callable[[float], None] | None = None
+) -> Consumer:
+    """The flow that `options` describe; `wait` as `Consumer` has it. Nothing is read or connected yet. Raises
+    `Invalid`.
+    """
+    group = options.group
+    if group is None:
+        raise Invalid("a query without a group is no flow: give the option group")
+    queue = open_queue(options.target)
+
+    def join(flow: str, queue_id: str) -> tuple[Membership, CheckpointStore]:
+        return join_group(queue, options, group, flow, queue_id, effects)
+
+    return Consumer(
+        queue,
+        options,
+        create_group=lambda: create_group(queue, options, group),
+        join=join,
+        effects=effects,
+        wait=wait,
+    )
+
+
+def create_group(queue: Queue, options: SourceOptions, group: GroupOptions) -> None:
+    """Make the group where it is not there; warn if it is there and the options would have it begin elsewhere. Raises
+    `Invalid` if it is shared in another way.
+    """
+    head = queue.refresh()
+    place = options.start or Place(edge="latest")
+    require_ownership(head, group.name, group.ownership, store=queue.store.url)
+    found = head.groups.get(group.name)
+    if found is None:
+        start = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
+        offsets = [start[partition] for partition in sorted(start)]
+        # An edge or a time means what can be read; offsets that were trimmed are an error that says so.
+        found = lifecycle.make(queue, group.name, offsets, exact=place.offsets is not None, ownership=group.ownership)
+        head = queue.head  # messages may have gone meanwhile
+    if options.start is None or place.edge == "latest":  # that is where the group began, at its time
+        return
+    wanted = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
+    if any(max(at(found.start, p), at(head.earliest, p)) != offset for p, offset in wanted.items()):
+        _log.warning(
+            "group %s of %s exists and begins elsewhere than startingOffsets or startingTimestamp say, which is of no "
+            "effect: to go back in an existing group use `%s`",
+            group.name,
+            queue,
+            _rewind_command(options.target, group.name, place),
+        )
+
+
+def _rewind_command(target: QueueAddress, group: str, place: Place) -> str:
+    """What takes the group to `place`, where it is past it."""
+    words = ["partq", "checkpoints", "rewind", target.queue, "--group", group]
+    if place.time_us is not None:
+        words += ["--to-timestamp", format_rfc3339(place.time_us)]
+    elif place.offsets is not None and len(set(place.offsets.values())) > 1:
+        words += ["--partition", "P", "--to", "OFFSET"]
+    else:
+        words += ["--to", str(next(iter(place.offsets.values()))) if place.offsets else "earliest"]
+    if target.namespace != "default":
+        words += ["--namespace", target.namespace]
+    return shlex.join([*words, "--store", target.store])
+
+
+def join_group(
+    queue: Queue,
+    options: SourceOptions,
+    group: GroupOptions,
+    flow: str,
+    queue_id: str,
+    effects: Effects | None = None,
+) -> tuple[Membership, CheckpointStore]:
+    """A membership of `flow`, not bound yet, and the group's checkpoints. Raises `Invalid`."""
+    target = options.target
+    key = GroupKey(target.namespace, target.queue, group.name)
+    store = shared_store(target.store, min(STORE_RETRY_S, target.retry_timeout_s))
+    checkpoints = CheckpointStore(store, key, queue_id, effects=effects)
+    interval_s = group.checkpoint_interval_s
+    settings = SessionSettings(
+        session_timeout_s=group.session_timeout_s,
+        beat_interval_s=BEAT_S,
+        checkpoint_interval_s=interval_s if interval_s is not None else default_checkpoint_interval_s(target.store),
+        keep_offsets=group.keep_offsets,
+    )
+
+    def start_of(partition: int) -> int:
+        return group_start(queue.head.groups.get(group.name), partition)
+
+    def head() -> Head:
+        return queue.require(queue_id)
+
+    milestones = Milestones(lambda: queue.head)
+    if group.ownership == "none":
+        solo = SoloSession(
+            checkpoints, key, queue_id, flow, settings, effects, head=head, start_of=start_of, milestones=milestones
+        )
+        return solo, checkpoints
+    ownership = open_ownership(group.ownership, store=shared_store(target.store, 0.0), group=key)
+    session = Session(
+        ownership, checkpoints, key, queue_id, flow, settings, effects, start_of=start_of, milestones=milestones
+    )
+    return session, checkpoints
+
+
+def default_checkpoint_interval_s(store_url: str) -> float:
+    """Seconds, as interface.md has it: a write costs next to nothing on a disk, and a request elsewhere."""
+    return 1.0 if store_url.startswith("file:") else 10.0

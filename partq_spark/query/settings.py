@@ -1,0 +1,53 @@
+"""What a streaming or batch query was asked for: the options of the source, as typed, frozen values. No pyspark.
+
+Which options there are, and which of them contradict each other, is `spark.options`' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from partq_spark.log.connect import QueueAddress
+
+Edge = Literal["earliest", "latest"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """NamespaceAddress to begin or end: exactly one of the fields is set."""
+
+    edge: Edge | None = None
+    offsets: Mapping[int, int] | None = None  # one per partition
+    time_us: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupOptions:
+    """How a stream takes part in a consumer group. Free of secrets: Redis' user and password are each process's own."""
+
+    name: str
+    ownership: str  # none, store, or a canonical Redis URL
+    keep_offsets: bool  # False with checkpoints=none
+    flow: str | None  # None: generated, and kept in the query's offsets
+    checkpoint_interval_s: float | None  # None: the store's default
+    session_timeout_s: float
+    max_poll_interval_s: float | None
+    by_hand: bool = False  # ackMode=manual
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceOptions:
+    """The options of a batch or stream source. `group` is None for a query that stands alone."""
+
+    target: QueueAddress
+    group: GroupOptions | None
+    start: Place | None  # None: the role's default
+    end: Place
+    max_messages: int | None
+    max_bytes: int | None
+    max_delivered_unacked: int | None  # messages
+    fail_on_data_loss: bool
+    include_headers: bool
+    poll_interval_s: float | None  # None: the store's default

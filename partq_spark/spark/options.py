@@ -1,0 +1,289 @@
+"""The options of the Spark source and sink: what is allowed where, and their values as typed, frozen settings. No
+pyspark.
+
+Names are case-insensitive. Whatever is unknown, malformed or contradicts itself is refused here, with the option, the
+value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from partq_spark.base.errors import Invalid
+from partq_spark.base.timestamps import parse_rfc3339
+from partq_spark.group.stores.urls import canonical_ownership, default_ownership
+from partq_spark.log.connect import NamespaceAddress, QueueAddress
+from partq_spark.log.names import checked_name
+from partq_spark.log.topics import checked_topic
+from partq_spark.objects.urls import canonical_url, default_store
+from partq_spark.query.settings import GroupOptions, Place, SourceOptions
+from partq_spark.spark.options_given import MOST, WHOLE, Given
+
+COMMON = ("queue", "path", "store", "namespace", "retryTimeout", "includeHeaders")
+GROUP_ONLY = ("ownership", "checkpoints", "flow", "ackMode", "checkpointInterval", "sessionTimeout", "maxPollInterval")
+SHARED_ONLY = ("sessionTimeout", "maxPollInterval")  # with an ownership other than none
+SOURCE = (
+    *COMMON,
+    "group",
+    *GROUP_ONLY,
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "maxDeliveredUnackedMsgsPerFlow",
+    "failOnDataLoss",
+    "pollInterval",
+)
+BATCH_SOURCE_ONLY = ("endingOffsets", "endingTimestamp")
+STREAM_SOURCE_ONLY = (
+    "group",
+    *GROUP_ONLY,
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "maxDeliveredUnackedMsgsPerFlow",
+    "pollInterval",
+)
+SINK = (*COMMON, "topic", "failOnUnattractedTopic", "compression")
+BATCH_SINK_ONLY = ("txnAppId", "txnVersion")
+# Spark puts these among a streaming sink's options itself (spark-traps 8).
+FROM_SPARK = ("checkpointLocation", "queryName")
+
+MANUAL_IN_HAND = 10_000  # messages: what an application may leave unacknowledged unless it says otherwise
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SinkOptions:
+    """The options of a batch or stream sink. `transaction` is (txnAppId, txnVersion).
+
+    `queue` is None only where messages have topics: then it gets those without.
+    """
+
+    where: NamespaceAddress
+    queue: str | None
+    topic: str | None  # of all messages, whatever a column says
+    fail_on_unattracted: bool
+    compression: str
+    include_headers: bool
+    transaction: tuple[str, int] | None
+
+
+def source_options(options: Mapping[str, str]) -> SourceOptions:
+    """The options of `spark.read` or `spark.readStream`, which Spark does not tell apart at `.load()`. Raises
+    `Invalid`.
+    """
+    return _source(Given(options, SOURCE, "source"))
+
+
+def batch_source_options(options: Mapping[str, str]) -> SourceOptions:
+    """`source_options`, refusing what only a stream has. Raises `Invalid`."""
+    given = Given(options, SOURCE, "source")
+    given.refuse(STREAM_SOURCE_ONLY, "is for streams (spark.readStream), this is a batch read")
+    return _source(given)
+
+
+def stream_source_options(options: Mapping[str, str]) -> SourceOptions:
+    """`source_options`, refusing what only a batch read has. Raises `Invalid`."""
+    given = Given(options, SOURCE, "source")
+    given.refuse(BATCH_SOURCE_ONLY, "is for batch reads (spark.read), a stream has no end")
+    return _source(given)
+
+
+def _source(given: Given) -> SourceOptions:
+    group = _group(given)
+    bound = given.count("maxDeliveredUnackedMsgsPerFlow")
+    return SourceOptions(
+        target=_target(given),
+        group=group,
+        start=_place(given, "startingOffsets", "startingTimestamp"),
+        end=_place(given, "endingOffsets", "endingTimestamp") or Place(edge="latest"),
+        max_messages=given.count("maxMessagesPerTrigger"),
+        max_bytes=given.size("maxBytesPerTrigger"),
+        max_delivered_unacked=MANUAL_IN_HAND if bound is None and group is not None and group.by_hand else bound,
+        fail_on_data_loss=given.bool("failOnDataLoss", True),
+        include_headers=given.bool("includeHeaders", False),
+        poll_interval_s=given.duration_s("pollInterval", least_s=0.0, most_s=60.0),
+    )
+
+
+def _group(given: Given) -> GroupOptions | None:
+    name = given.text("group")
+    if name is None:
+        given.refuse(GROUP_ONLY, "is for a consumer group, and none is named", "give the option group, or leave it out")
+        return None
+    if name.startswith("_"):
+        raise Invalid(f"option group={name!r} is not allowed: names that begin with '_' are the queue's own")
+    ownership = _ownership(given)
+    if ownership == "none":
+        given.refuse(SHARED_ONLY, "is for flows that share a group, and with ownership=none one query has all of it")
+    ack_mode = (given.text("ackMode") or "auto").lower()
+    if ack_mode not in ("auto", "manual"):
+        raise Invalid(f"option ackMode={ack_mode!r} is not allowed: give auto or manual")
+    checkpoints = (given.text("checkpoints") or "store").lower()
+    if checkpoints not in ("store", "none"):
+        raise Invalid(f"option checkpoints={checkpoints!r} is not allowed: give store or none")
+    if checkpoints == "none":
+        given.refuse(("checkpointInterval",), "is for checkpoints=store, this query keeps none")
+    flow = given.text("flow")
+    if ack_mode == "manual" and flow is None:
+        raise Invalid(
+            "option ackMode='manual' needs the option flow: the application names the flow for which it acknowledges"
+        )
+    if ack_mode == "manual" and checkpoints == "none":
+        raise Invalid(
+            "options ackMode='manual' and checkpoints='none' contradict each other: an acknowledgement is kept in a "
+            "checkpoint, leave one of them out"
+        )
+    timeout_s = given.duration_s("sessionTimeout", least_s=5.0, most_s=3600.0)
+    return GroupOptions(
+        name=checked_name("group", name),
+        ownership=ownership,
+        keep_offsets=checkpoints == "store",
+        flow=checked_name("flow", flow) if flow is not None else None,
+        checkpoint_interval_s=given.duration_s("checkpointInterval", least_s=0.0, most_s=3600.0),
+        session_timeout_s=10.0 if timeout_s is None else timeout_s,
+        max_poll_interval_s=given.duration_s("maxPollInterval", least_s=1.0, most_s=7 * 24 * 3600.0),
+        by_hand=ack_mode == "manual",
+    )
+
+
+def _ownership(given: Given) -> str:
+    text = given.text("ownership")
+    if text is None:
+        return default_ownership(os.environ)
+    try:
+        return canonical_ownership(text)
+    except Invalid as error:
+        raise Invalid(f"option ownership is not usable: {error}") from None
+
+
+def batch_sink_options(options: Mapping[str, str], *, topic_column: bool = False) -> SinkOptions:
+    """The options of `df.write`; `topic_column` says whether the rows have that column. Raises `Invalid`."""
+    given = Given(options, (*SINK, *BATCH_SINK_ONLY), "batch sink")
+    app, version = given.text("txnAppId"), given.text("txnVersion")
+    if (app is None) != (version is None):
+        missing = "txnVersion" if version is None else "txnAppId"
+        raise Invalid(
+            f"option {missing!r} is missing: txnAppId and txnVersion make a write idempotent together, give both"
+        )
+    transaction = None
+    if app is not None and version is not None:
+        if not app or len(app.encode()) > 255:
+            raise Invalid(f"option txnAppId={app!r} is not allowed: give 1 to 255 bytes")
+        if not WHOLE.fullmatch(version) or int(version) > MOST:
+            raise Invalid(
+                f"option txnVersion={version!r} is not allowed: give a whole number from 0, larger for each new write"
+            )
+        transaction = (app, int(version))
+    return _sink(given, transaction, topic_column)
+
+
+def stream_sink_options(options: Mapping[str, str], *, topic_column: bool = False) -> SinkOptions:
+    """The options of `df.writeStream`; `topic_column` as for a batch. Raises `Invalid`."""
+    given = Given(options, (*SINK, *BATCH_SINK_ONLY, *FROM_SPARK), "stream sink")
+    given.refuse(BATCH_SINK_ONLY, "is for batch writes; a stream is idempotent by its own query id and batch")
+    return _sink(given, None, topic_column)
+
+
+def _sink(given: Given, transaction: tuple[str, int] | None, topic_column: bool) -> SinkOptions:
+    compression = (given.text("compression") or "lz4").lower()
+    if compression not in ("none", "lz4", "zstd"):
+        raise Invalid(f"option compression={compression!r} is not allowed: give none, lz4 or zstd")
+    topic, queue = given.text("topic"), _queue(given)
+    if topic is not None:
+        try:
+            checked_topic(topic)
+        except Invalid as error:
+            raise Invalid(f"option {error}") from None
+    elif not topic_column:
+        given.refuse(
+            ("failOnUnattractedTopic",),
+            "is for messages with topics, and these have none",
+            "give the option topic or a column topic, or leave it out",
+        )
+        if queue is None:
+            raise Invalid(
+                'no queue was named, and no topic: give .option("queue", "orders") or .save("orders"), or '
+                '.option("topic", "orders/eu") or a column topic'
+            )
+    return SinkOptions(
+        where=_where(given),
+        queue=queue,
+        topic=topic,
+        fail_on_unattracted=given.bool("failOnUnattractedTopic", False),
+        compression=compression,
+        include_headers=given.bool("includeHeaders", False),
+        transaction=transaction,
+    )
+
+
+def _target(given: Given) -> QueueAddress:
+    queue = _queue(given)
+    if queue is None:
+        raise Invalid('no queue was named: give .option("queue", "orders") or .load("orders")')
+    return _where(given).target(queue)
+
+
+def _queue(given: Given) -> str | None:
+    queue, path = given.text("queue"), given.text("path")
+    if queue is not None and path is not None and queue.lower() != path.lower():
+        raise Invalid(f"option queue={queue!r} and the path {path!r} name two queues: give one of them")
+    name = queue or path
+    return checked_name("queue", name) if name else None
+
+
+def _where(given: Given) -> NamespaceAddress:
+    timeout_s = given.duration_s("retryTimeout", least_s=0.0, most_s=24 * 3600.0)
+    return NamespaceAddress(
+        store=canonical_url(given.text("store") or default_store(os.environ)),
+        namespace=checked_name("namespace", given.text("namespace") or "default"),
+        retry_timeout_s=120.0 if timeout_s is None else timeout_s,
+    )
+
+
+def _place(given: Given, offsets: str, timestamp: str) -> Place | None:
+    by_offset, by_time = given.text(offsets), given.text(timestamp)
+    if by_offset is not None and by_time is not None:
+        raise Invalid(
+            f"options {offsets}={by_offset!r} and {timestamp}={by_time!r} contradict each other: give one of them"
+        )
+    if by_time is not None:
+        try:
+            return Place(time_us=parse_rfc3339(by_time))
+        except Invalid as error:
+            raise Invalid(f"option {timestamp}={by_time!r} is not allowed: {error}") from None
+    if by_offset is None:
+        return None
+    if by_offset.lower() == "earliest":
+        return Place(edge="earliest")
+    if by_offset.lower() == "latest":
+        return Place(edge="latest")
+    return Place(offsets=_offsets(offsets, by_offset))
+
+
+def _offsets(name: str, text: str) -> dict[int, int]:
+    try:
+        pairs = json.loads(text, object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError):
+        pairs = None
+    found: dict[int, int] = {}
+    for partition, offset in pairs if isinstance(pairs, _Pairs) else ():
+        # type() and not isinstance: true is an int to Python, and 1.0 none
+        if not WHOLE.fullmatch(partition) or int(partition) in found or type(offset) is not int or offset < 0:
+            found = {}
+            break
+        found[int(partition)] = offset
+    if not found:
+        raise Invalid(
+            f"option {name}={text!r} is not allowed: give earliest, latest, or JSON naming every partition once, such "
+            'as {"0": 12, "1": 7}'
+        )
+    return found
+
+
+class _Pairs(list[tuple[str, object]]):
+    """A JSON object as it was written, with its repeated keys."""

@@ -1,0 +1,157 @@
+"""What Spark finds under the name `partq`. Thin: options, schema, and which reader or writer is made.
+
+Readers and writers are imported when asked for, since Spark imports this module afresh in many short-lived processes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from partq_spark.base.errors import Invalid
+from partq_spark.log.connect import open_queue
+from partq_spark.query.schema import check_sink_columns, check_source_columns, source_ddl
+from partq_spark.spark import options
+from partq_spark.spark.workers import spare_collector
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from partq_spark.spark.group_reader import PartqGroupReader
+    from partq_spark.spark.reader import PartqBatchReader, PartqStreamReader
+    from partq_spark.spark.writer import PartqBatchWriter, PartqStreamWriter
+
+
+_listening: list[SparkSession] = []  # a process has few sessions
+
+
+class PartqDataSource(DataSource):
+    """Partitioned queues: `format("partq")` for `read`, `readStream`, `write` and `writeStream`."""
+
+    _sent = False
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        # Spark makes a source anew where it plans a write, and sends one along to where it commits or aborts.
+        self.__dict__.update(state)
+        self._sent = True
+
+    @classmethod
+    def name(cls) -> str:
+        return "partq"
+
+    def schema(self) -> str:
+        """The source's columns. Runs at `.load()`: unknown options and an unknown queue are refused here."""
+        parsed = options.source_options(self.options)
+        open_queue(parsed.target).refresh()
+        return source_ddl(parsed.include_headers)
+
+    def reader(self, schema: StructType) -> PartqBatchReader:
+        from partq_spark.spark.reader import PartqBatchReader
+
+        parsed = options.batch_source_options(self.options)
+        check_source_columns(column_types(schema), parsed.include_headers)
+        return PartqBatchReader(parsed)
+
+    def streamReader(self, schema: StructType) -> PartqStreamReader | PartqGroupReader:
+        spare_collector()
+        # What is wrong is said by the reader's first call: raised here, Spark would bury the message.
+        if any(name.lower() == "group" for name in self.options):
+            from partq_spark.spark.group_reader import PartqGroupReader
+
+            return PartqGroupReader(dict(self.options), column_types(schema))
+        from partq_spark.spark.reader import PartqStreamReader
+
+        return PartqStreamReader(dict(self.options), column_types(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> PartqBatchWriter:
+        from partq_spark.spark.writer import PartqBatchWriter
+
+        if overwrite:
+            raise Invalid('a queue is only ever appended to, mode("overwrite") is refused: write with .mode("append")')
+        check_sink_columns(column_types(schema))
+        parsed = options.batch_sink_options(self.options, topic_column="topic" in schema.fieldNames())
+        return PartqBatchWriter(parsed, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> PartqStreamWriter:
+        from partq_spark.spark.writer import PartqStreamWriter
+
+        spare_collector()
+        if overwrite:
+            raise Invalid('a queue is only ever appended to, output mode "complete" is refused: use "append"')
+        check_sink_columns(column_types(schema))
+        parsed = options.stream_sink_options(self.options, topic_column="topic" in schema.fieldNames())
+        return PartqStreamWriter(parsed, schema, plans=not self._sent)
+
+
+def column_types(schema: StructType) -> list[tuple[str, str]]:
+    """The columns in order, name and Spark's simple type string."""
+    return [(column.name, column.dataType.simpleString()) for column in schema.fields]
+
+
+def register(spark: SparkSession) -> None:
+    """Register the source with a session, after a look at whether its workers can import partq (spark-traps 27), and
+    install the listener, unless the driver is on another side of a connection (Spark Connect).
+
+    Raises `Invalid` if the workers' Python, as far as it is known here, has no partq.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        if "SPARK_LOCAL_REMOTE" in os.environ:  # the server runs on this machine, with this environment
+            python = os.environ.get("PYSPARK_PYTHON") or os.environ.get("PYSPARK_DRIVER_PYTHON") or "python3"
+            _require_importable(python, None)
+        spark.dataSource.register(PartqDataSource)
+        return
+    context = spark.sparkContext
+    shipped = _shipped()
+    _require_importable(context.pythonExec, shipped)
+    before = context.environment
+    if shipped is not None:
+        # Spark 4.3 looks for shipped files in the wrong folder in the one process that plans a stream's batches.
+        path = os.pathsep.join(filter(None, (shipped, before.get("PYTHONPATH"))))
+        context.environment = {**before, "PYTHONPATH": path}
+    try:
+        spark.dataSource.register(PartqDataSource)
+    finally:
+        context.environment = before
+    listen(spark)
+
+
+def listen(spark: SparkSession) -> None:
+    """Install the listener in a session, once."""
+    from partq_spark.spark.listener import PartqListener
+
+    if not any(spark is known for known in _listening):
+        spark.streams.addListener(PartqListener())
+        _listening.append(spark)
+
+
+def _shipped() -> str | None:
+    """The folder or archive that partq was imported from, if it is one that Spark ships (`--py-files`, `addPyFile`)."""
+    from pyspark import SparkFiles
+
+    here = Path(__file__).resolve().parents[1]
+    return str(here) if here.is_relative_to(Path(SparkFiles.getRootDirectory()).resolve()) else None
+
+
+def _require_importable(python: str, shipped: str | None) -> None:
+    path = os.pathsep.join(filter(None, (shipped, os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path} if path else None
+    probe = [python, "-c", "import partq_spark.spark.source"]
+    try:
+        result = subprocess.run(probe, check=False, capture_output=True, text=True, timeout=60, env=environment)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Invalid(
+            f"Spark's workers run {python!r}, which does not start ({error}): set PYSPARK_PYTHON={sys.executable} "
+            "before the session starts"
+        ) from error
+    if result.returncode != 0:
+        cause = result.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise Invalid(
+            f"Spark's workers run {python!r}, which cannot import partq ({cause[0]}): set "
+            f"PYSPARK_PYTHON={sys.executable} before the session starts"
+        )

@@ -1,0 +1,184 @@
+"""The Spark sink: tasks stage, the driver publishes. Thin: `log.fanout` says what goes where, `log.publish` how.
+
+A micro-batch is published under (query id, batch id) in every queue that gets something of it, so a batch that Spark
+repeats adds nothing (DIS-09). Abort deletes nothing: Spark calls it also after a commit that failed halfway and may
+have landed (spark-traps 9); collection clears up.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from partq_spark.base.errors import Invalid
+from partq_spark.log import fanout
+from partq_spark.log.connect import open_queue, shared_namespace, shared_store
+from partq_spark.log.fanout import Plan, StagedFor, Unattracted
+from partq_spark.log.publish import Identity
+from partq_spark.log.queue import Queue
+from partq_spark.spark.options import SinkOptions
+from partq_spark.spark.workers import spare_collector
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+
+class StagedTask(WriterCommitMessage):
+    """What a task tells the driver: where its messages lie, and on whose behalf they were staged."""
+
+    def __init__(
+        self,
+        *,
+        staged: Sequence[StagedFor],
+        unattracted: Unattracted,
+        task: int,
+        query: str | None,
+        batch: int | None,
+    ) -> None:
+        self.staged = staged
+        self.unattracted = unattracted
+        self.task = task
+        self.query = query  # Spark's query id, also inside foreachBatch; None in a batch job
+        self.batch = batch
+
+
+class _Sink:
+    """What both sinks share. Made on the driver, where it decides once what goes where if it `plans` tasks; pickled
+    into them without connections.
+    """
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, plans: bool = True) -> None:
+        self._options = options
+        self._columns = schema.fieldNames()
+        # Not where a batch is ended: an abort that failed, for want of the store, would bury why the batch failed.
+        self._plan = self._planned() if plans else None
+        # Without a query the choice for messages without a key still has to be the same in a task's second attempt.
+        self._seed = secrets.token_hex(8)
+
+    def _queue(self, name: str) -> Queue:
+        return open_queue(self._options.where.target(name))
+
+    def _planned(self) -> Plan:
+        named = self._queue(self._options.queue) if self._options.queue is not None else None
+        topic, where = self._options.topic, self._options.where
+        if topic is None and "topic" not in self._columns and named is not None:
+            return fanout.plan_queue(named)
+        queues = shared_namespace(where).queues()
+        if topic is not None:
+            return fanout.plan_topic(where.namespace, queues, topic, named)
+        return fanout.plan_topics(where.namespace, queues, named)
+
+    def stage(self, rows: Iterator[pa.RecordBatch]) -> StagedTask:
+        from pyspark import TaskContext
+
+        from partq_spark.spark.rows import normalised, topics_of
+
+        spare_collector()
+        if self._plan is None:
+            raise Invalid("Spark sent a task a writer that had not planned its batch: nothing was published")
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context else None
+        batch = context.getLocalProperty("streaming.sql.batchId") if context else None
+        task = context.partitionId() if context else 0
+        headers = "headers" in self._columns
+        seed = f"{query}/{batch}/{task}" if query else f"{self._transaction_seed()}/{task}"
+        where = self._options.where
+        store = shared_store(where.store, where.retry_timeout_s)
+        with fanout.Fan(store, self._plan, seed=seed, headers=headers, compression=self._options.compression) as fan:
+            first_row = 0
+            for batch_rows in rows:
+                fan.add(normalised(batch_rows, self._columns, headers, first_row), topics_of(batch_rows, self._columns))
+                first_row += batch_rows.num_rows
+            staged, unattracted = fan.finish()
+        return StagedTask(
+            staged=staged, unattracted=unattracted, task=task, query=query, batch=int(batch) if batch else None
+        )
+
+    def _transaction_seed(self) -> str:
+        transaction = self._options.transaction
+        return f"{transaction[0]}/{transaction[1]}" if transaction else self._seed
+
+    def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
+        spare_collector()
+        tasks = sorted(
+            (message for message in messages if isinstance(message, StagedTask)), key=lambda message: message.task
+        )
+        if len(tasks) != len(messages):
+            raise Invalid(f"Spark reports {len(messages)} tasks, {len(tasks)} of them staged: nothing was published")
+        missed = fanout.unattracted(task.unattracted for task in tasks)
+        about = fanout.said(missed, self._options.where.namespace)
+        if missed.messages and self._options.fail_on_unattracted:
+            raise Invalid(
+                f"the batch has {about}: nothing of it was published; let a queue attract them with `partq queue "
+                "subscribe NAME TOPIC`, or leave failOnUnattractedTopic out"
+            )
+        if any(task.staged for task in tasks):
+            self._publish([task.staged for task in tasks], tasks[0], batch)
+        if missed.messages:
+            logger.warning("%s go nowhere: `partq queue subscribe NAME TOPIC` lets a queue attract later ones", about)
+
+    def _publish(self, staged: Sequence[Sequence[StagedFor]], first: StagedTask, batch: int | None) -> None:
+        outcomes = fanout.publish_all(
+            self._queue,
+            staged,
+            self._identity(first, batch),
+            seed=f"{first.query}/{first.batch}" if first.query else self._transaction_seed(),
+            compression=self._options.compression,
+        )
+        for queue, done in outcomes:
+            if done is not None and done.duplicate:
+                logger.warning(
+                    "batch %s of %s had been published before (sequence %d): nothing was added",
+                    batch if batch is not None else self._options.transaction,
+                    queue,
+                    done.sequence,
+                )
+
+    def _identity(self, task: StagedTask, batch: int | None) -> Identity | None:
+        if batch is not None:
+            if task.query is None:
+                raise Invalid(f"Spark did not tell the tasks of batch {batch} their query id: nothing was published")
+            return Identity.of_query(task.query, batch)
+        if self._options.transaction is None:
+            return None
+        app, version = self._options.transaction
+        return Identity.of_transaction(app, version, task.query)
+
+
+class PartqBatchWriter(_Sink, DataSourceArrowWriter):
+    """`df.write.format("partq").mode("append")`: one publish, made idempotent by txnAppId and txnVersion."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        _Sink.__init__(self, options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.publish(messages, None)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Deletes nothing (see the module's first paragraph)."""
+
+
+class PartqStreamWriter(_Sink, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("partq")`: one publish per micro-batch, exactly once per query."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, plans: bool) -> None:
+        _Sink.__init__(self, options, schema, plans=plans)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self.publish(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Deletes nothing (see the module's first paragraph)."""

@@ -1,0 +1,145 @@
+"""How far partitions are acknowledged that others have, what is written down at once because others wait for it, and
+where the loop in plain Python stops.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import pytest
+
+from partq_spark.group.claims import Claim
+from partq_spark.group.loop import Batch
+from partq_spark.group.order import LOOK_S, Milestones, Order, passes
+from partq_spark.log.layouts import resized
+from partq_spark.log.model import Group, Head
+from tests.group.session.world import World, bound
+from tests.log.queues import empty_head
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.coordinator()
+    return made
+
+
+def two_of_three() -> Head:
+    """Ten messages in each of two partitions, and then three partitions with twelve in each."""
+    head = resized(replace(empty_head(2), next=(10, 10)), 3)
+    return replace(head, next=(12, 12, 12))
+
+
+class Told:
+    """A member that is asked for acknowledgements."""
+
+    def __init__(self, **offsets: int) -> None:
+        self.offsets = {int(name[1:]): offset for name, offset in offsets.items()}
+        self.asked: list[frozenset[int]] = []
+
+    def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
+        self.asked.append(frozenset(partitions))
+        return {p: self.offsets[p] for p in partitions if p in self.offsets}
+
+
+def claimed(*partitions: int, epoch: int = 1) -> Mapping[int, Claim]:
+    return {
+        p: Claim(partition=p, epoch=epoch, position=0, acknowledged=0, redelivered_below=0, paused=False)
+        for p in partitions
+    }
+
+
+def test_a_session_knows_its_own_and_reads_the_others_checkpoints(world: World) -> None:
+    a, b = world.flow("a"), world.flow("b")
+    bound(a)
+    bound(b)
+    world.until(lambda: bool(a.has(0)) and bool(b.has(1)))
+    assert b.deliver(1, 20)
+    b.look()
+    b.acknowledge(1, 8)
+    b.session.flush()
+    assert a.session.acknowledged([0, 1, 7]) == {0: 0, 1: 8, 7: 5}, "the group's start where there is no checkpoint"
+    a.deliver(0, 6)
+    a.look()
+    a.acknowledge(0, 6)
+    assert a.session.acknowledged([0]) in ({0: 0}, {0: 6})
+    a.session.flush()
+    assert a.session.acknowledged([0]) == {0: 6}
+
+
+@pytest.mark.conformance("RES-03")
+def test_what_is_finished_is_not_asked_for_again_and_the_rest_not_often() -> None:
+    now_s = [100.0]
+    order = Order("billing", look_s=0.01, now_s=lambda: now_s[0])
+    head, reached = two_of_three(), {2: 0}
+    told = Told(p0=10, p1=3)
+    assert order.waits(head, told, claimed(2), reached)[2].waits_for == {1: 10}
+    assert len(told.asked) == 2, "its own, and then all"
+    for _ in range(5):
+        order.waits(head, told, claimed(2), reached)
+    assert len(told.asked) == 2 + 5, "its own cost nothing"
+    now_s[0] += 2 * LOOK_S
+    told.offsets[1] = 10
+    assert order.waits(head, told, claimed(2), reached) == {}
+    asked = len(told.asked)
+    told.offsets.clear()
+    assert order.waits(head, told, claimed(2), reached) == {}
+    assert len(told.asked) == asked
+    assert order.waits(resized(head, 5), told, claimed(2), {2: 12}).keys() == {2}
+
+
+@pytest.mark.conformance("RES-03")
+def test_what_a_flow_had_acknowledged_before_a_rewind_is_not_taken_for_what_is_now() -> None:
+    """It is told of the rewind before its partitions are taken from it, and gets one of them back before the other."""
+    order = Order("billing", look_s=0.01, now_s=lambda: 0.0)
+    group = Group(since_sequence=1, start=(0, 0))
+    head = replace(two_of_three(), groups={"billing": group})
+    told = Told(p0=10, p1=10)
+    assert order.waits(head, told, claimed(0, 1, 2), {2: 12}) == {}
+    head = replace(head, groups={"billing": replace(group, rewinds=1)})
+    assert order.waits(head, told, claimed(0, 1, 2), {2: 12}) == {}
+    told.offsets[0] = 4
+    assert order.waits(head, told, claimed(1, 2, epoch=3), {2: 0})[2].waits_for == {0: 10}
+
+
+@pytest.mark.conformance("RES-03", "RES-04")
+def test_what_was_let_go_counts_as_finished_up_to_where_it_ended_and_not_when_its_number_comes_back() -> None:
+    """Without checkpoints a member says of it that it is finished, and no offset (`others.by_records`)."""
+    now_s = [100.0]
+    order = Order("billing", look_s=0.01, now_s=lambda: now_s[0])
+    head = replace(resized(replace(empty_head(3), next=(10, 10, 10)), 2), next=(12, 12, 10))
+    told = Told(p0=10, p1=9, p2=sys.maxsize)
+    assert order.waits(head, told, claimed(0), {0: 10})[0].waits_for == {1: 10}
+    head = replace(resized(head, 3), next=(13, 13, 15))
+    head = replace(resized(head, 2), next=(14, 14, 15))
+    now_s[0] += 2 * LOOK_S
+    told = Told(p0=13, p1=13, p2=10)
+    assert order.waits(head, told, claimed(0), {0: 13})[0].waits_for == {2: 15}
+
+
+def test_others_that_keep_nothing_back_are_not_asked_for() -> None:
+    order = Order("billing", look_s=0.01, now_s=lambda: 0.0)
+    told = Told()
+    head = replace(two_of_three(), next=(12, 12, 0))
+    order.waits(head, told, claimed(2), {2: 0})
+    assert told.asked == [frozenset()]
+    assert order.waits(empty_head(2), told, claimed(0), {0: 0}) == {}
+
+
+def test_a_milestone_is_passed_when_it_is_reached() -> None:
+    milestones = Milestones(two_of_three)
+    assert [list(milestones(p)) for p in range(4)] == [[10], [10], [], []]
+    assert passes(milestones(0), 9, 10)
+    assert not passes(milestones(0), 10, 12)
+    assert not passes(milestones(0), 3, 9)
+    assert list(Milestones(lambda: empty_head(2))(0)) == []
+
+
+def test_a_batch_is_cut_where_it_has_to_wait() -> None:
+    batch = Batch(partition=0, begin=3, end=6, messages=["a", "b", "c"])
+    assert batch.up_to(6) is batch
+    assert batch.up_to(9) is batch
+    assert batch.up_to(5) == replace(batch, end=5, messages=["a", "b"])
+    assert batch.up_to(3) is None

@@ -1,0 +1,287 @@
+"""Key sequences: what may be acknowledged, compared with what is plainly right; and what is void."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partq_spark.acknowledge import Acknowledger, Held, InHand, KeySequences
+from partq_spark.base.errors import Invalid
+from partq_spark.query.notify import Address, Line, Message
+
+
+class Reader(Line):
+    """The asking end of a flow that is known: it answers what `Beside` would."""
+
+    def __init__(self) -> None:
+        super().__init__(Address("", "", "", "", ""), timeout_s=0.0)
+        self.process = "first"
+        self.partitions: dict[int, Held] = {}
+        self.lost: set[int] = set()
+        self.told: list[dict[int, tuple[int, int]]] = []
+
+    def deliver(self, *partitions: int, epoch: int = 1, to: int = 1000) -> None:
+        self.partitions |= {p: Held(epoch, 0, to) for p in partitions}
+        self.lost.difference_update(partitions)
+
+    def lose(self, *partitions: int) -> None:
+        for partition in partitions:
+            del self.partitions[partition]
+            self.lost.add(partition)
+
+    def ask(self, message: Message) -> Message:
+        if message["do"] == "in_hand":
+            held: Mapping[str, Any] = {str(p): list(each) for p, each in self.partitions.items()}
+            return {"process": self.process, "p": held, "lost": sorted(self.lost), "more": False}
+        told = {int(p): tuple(position) for p, position in message["p"].items()}
+        self.told.append(told)
+        current = message["process"] == self.process
+        return {"still": [p for p, (epoch, _) in told.items() if current and self.partitions[p].epoch == epoch]}
+
+
+class Asking(Acknowledger):
+    """Without a socket."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._line = reader
+
+
+@pytest.fixture
+def reader() -> Reader:
+    made = Reader()
+    made.deliver(0, 1)
+    return made
+
+
+@pytest.fixture
+def sequences(reader: Reader) -> KeySequences:
+    made = KeySequences(Asking(reader))
+    made.begin()
+    return made
+
+
+def see(sequences: KeySequences, partition: int, *keys: str | None, first: int = 0) -> None:
+    for offset, key in enumerate(keys, first):
+        sequences.seen(partition, offset, key)
+
+
+# --- what may be acknowledged -----------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class Story:
+    """Messages of some partitions: key, and whether the sequence ends with it. `batches` are how many come at once."""
+
+    messages: dict[int, list[tuple[str | None, bool]]]
+    cuts: list[int] = field(default_factory=list)
+
+
+def positions(messages: Iterable[tuple[str | None, bool]]) -> int:
+    """By brute force: the most messages from the beginning of which each one's sequence has an end among all."""
+    seen = list(messages)
+
+    def is_dealt_with(at: int) -> bool:
+        key, _ = seen[at]
+        return key is None or any(other == key and ends for other, ends in seen[at:])
+
+    return max(end for end in range(len(seen) + 1) if all(is_dealt_with(at) for at in range(end)))
+
+
+messages = st.tuples(st.sampled_from([None, "a", "b", "c", ""]), st.booleans())
+stories = st.builds(
+    lambda each, cuts: Story(messages=dict(enumerate(each)), cuts=cuts),
+    st.lists(st.lists(messages, max_size=14), min_size=1, max_size=3),
+    st.lists(st.integers(1, 6), max_size=8),
+)
+
+
+@given(stories)
+def test_everything_before_the_first_open_sequence_is_acknowledged_and_nothing_else(story: Story) -> None:
+    reader = Reader()
+    sequences = KeySequences(Asking(reader))
+    reached = dict.fromkeys(story.messages, 0)
+    for size in [*story.cuts, 100]:
+        batch = {p: story.messages[p][at : at + size] for p, at in reached.items()}
+        for p, some in batch.items():
+            reader.deliver(p, to=reached[p] + len(some))
+        assert sequences.begin() == frozenset()
+        for p, some in batch.items():
+            for offset, (key, ends) in enumerate(some, reached[p]):
+                sequences.seen(p, offset, key)
+                if ends:
+                    sequences.complete(p, key)
+            reached[p] += len(some)
+        sequences.acknowledge()
+        seen = {p: story.messages[p][: reached[p]] for p in reached if reached[p]}
+        assert reader.told[-1:] == ([{p: (1, positions(some)) for p, some in seen.items()}] if seen else [])
+        for p, some in seen.items():
+            assert sequences.open_keys(p) == _open(some)
+
+
+def _open(seen: list[tuple[str | None, bool]]) -> list[str]:
+    """By brute force: keys with messages that no end follows, by the first of these."""
+    return list(
+        dict.fromkeys(key for at, (key, _) in enumerate(seen) if key is not None and (key, True) not in seen[at:])
+    )
+
+
+def test_a_sequence_that_stays_open_holds_back_what_follows_it(reader: Reader, sequences: KeySequences) -> None:
+    see(sequences, 0, "a", "b", "b")
+    sequences.complete(0, "b")
+    sequences.acknowledge()
+    assert reader.told == [{0: (1, 0)}]
+    sequences.complete(0, "a")
+    sequences.acknowledge()
+    assert reader.told[-1] == {0: (1, 3)}
+
+
+def test_a_key_may_begin_again(reader: Reader, sequences: KeySequences) -> None:
+    see(sequences, 0, "a", "b")
+    sequences.complete(0, "a")
+    see(sequences, 0, "a", first=2)
+    assert sequences.open_keys(0) == ["b", "a"]
+    sequences.complete(0, "b")
+    assert sequences.acknowledge() == {0}
+    assert reader.told == [{0: (1, 2)}]
+
+
+def test_messages_without_a_key_are_complete_by_themselves(reader: Reader, sequences: KeySequences) -> None:
+    see(sequences, 0, None, None, "a", None)
+    see(sequences, 1, None, first=6)
+    assert sequences.acknowledge() == {0, 1}
+    assert reader.told == [{0: (1, 2), 1: (1, 7)}]
+    assert sequences.open_keys(0) == ["a"]
+    assert sequences.open_keys(7) == []
+
+
+def test_the_end_of_a_sequence_that_is_not_open_changes_nothing(reader: Reader, sequences: KeySequences) -> None:
+    see(sequences, 0, "a")
+    sequences.complete(0, "b")
+    sequences.complete(1, "a")
+    sequences.acknowledge()
+    assert reader.told == [{0: (1, 0)}]
+
+
+def test_equal_keys_of_two_partitions_are_two_sequences(reader: Reader, sequences: KeySequences) -> None:
+    see(sequences, 0, "a")
+    see(sequences, 1, "a")
+    sequences.complete(1, "a")
+    sequences.acknowledge()
+    assert reader.told == [{0: (1, 0), 1: (1, 1)}]
+
+
+# --- what is void -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("SEQ-01")
+def test_a_partition_at_another_epoch_is_void_the_others_are_not(reader: Reader, sequences: KeySequences) -> None:
+    see(sequences, 0, "a")
+    see(sequences, 1, "b")
+    reader.deliver(0, epoch=3)
+    assert sequences.begin() == {0}
+    assert sequences.open_keys(0) == []
+    assert sequences.open_keys(1) == ["b"]
+    see(sequences, 0, "a", "a")
+    sequences.complete(0, "a")
+    sequences.acknowledge()
+    assert reader.told == [{0: (3, 2), 1: (1, 0)}]
+
+
+@pytest.mark.conformance("SEQ-01")
+def test_a_partition_that_has_gone_is_void_once(reader: Reader, sequences: KeySequences) -> None:
+    see(sequences, 0, "a")
+    reader.lose(0)
+    assert sequences.begin() == {0}
+    assert sequences.begin() == frozenset()
+    sequences.acknowledge()
+    assert reader.told == []
+
+
+@pytest.mark.conformance("SEQ-01")
+def test_with_another_reader_process_everything_is_void(reader: Reader, sequences: KeySequences) -> None:
+    """At the same epochs: it gives out again what is not acknowledged."""
+    see(sequences, 0, "a")
+    see(sequences, 1, None)
+    reader.process = "second"
+    assert sequences.begin() == {0, 1}
+    assert sequences.begin() == frozenset()
+    assert sequences.open_keys(0) == []
+
+
+@pytest.mark.conformance("SEQ-01")
+def test_what_moves_on_while_its_batch_is_under_way_is_no_error(reader: Reader, sequences: KeySequences) -> None:
+    """Its rows were planned before, and are in the batch: they count for nothing, and their keys are forgotten."""
+    see(sequences, 1, "b")
+    reader.lose(0)
+    assert sequences.begin() == frozenset()
+    see(sequences, 0, "a", None)
+    see(sequences, 1, "b", first=1)
+    sequences.complete(0, "a")
+    sequences.complete(1, "b")
+    assert sequences.acknowledge() == {1}
+    assert reader.told == [{1: (1, 2)}]
+    reader.deliver(0, epoch=1)  # it comes back, whatever the epoch
+    assert sequences.begin() == {0}
+    see(sequences, 0, "a")
+    assert sequences.open_keys(0) == ["a"]
+
+
+def test_what_is_lost_after_the_batch_began_is_not_counted(reader: Reader, sequences: KeySequences) -> None:
+    see(sequences, 0, None)
+    see(sequences, 1, None)
+    reader.deliver(0, epoch=2)
+    assert sequences.acknowledge() == {1}
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_works_before_a_batch_has_begun(reader: Reader) -> None:
+    sequences = KeySequences(Asking(reader))
+    for use in (lambda: sequences.seen(0, 0, "a"), sequences.acknowledge):
+        with pytest.raises(Invalid, match=r"no micro-batch has begun: call begin\(\) first"):
+            use()
+
+
+def test_a_batch_that_did_not_begin_is_noticed(reader: Reader) -> None:
+    reader = Reader()
+    reader.deliver(0, to=2)
+    sequences = KeySequences(Asking(reader))
+    sequences.begin()
+    see(sequences, 0, "a", "a")
+    reader.deliver(0, 1, to=4)  # the next batch, without begin()
+    for partition, offset in ((0, 2), (1, 0)):
+        with pytest.raises(Invalid, match=rf"offset {offset} of partition {partition} is not in hand: call begin\(\)"):
+            sequences.seen(partition, offset, "a")
+
+
+# --- by offsets -------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_are_refused_together(reader: Reader) -> None:
+    hand = Asking(reader).in_hand()
+    for wrong, words in (({0: 1, 1: 1001}, "delivered is up to 1000"), ({0: 1, 7: 1}, "it is not in hand")):
+        with pytest.raises(Invalid, match=words):
+            hand.acknowledge(wrong)
+    assert reader.told == []
+
+
+def test_a_partition_that_has_moved_on_is_left_out(reader: Reader) -> None:
+    """Also if that was while its batch was under way: a handoff is no mistake of the application's."""
+    reader.lose(1)
+    hand = Asking(reader).in_hand()
+    assert hand.acknowledge({0: 5, 1: 5}) == {0}
+    assert reader.told == [{0: (1, 5)}]
+    assert InHand(reader, "first", {}, frozenset({1})).acknowledge({1: 5}) == frozenset()
+
+
+def test_what_cannot_be_a_name_is_refused() -> None:
+    for wrong in ({"queue": "Orders!"}, {"group": ""}, {"flow": "a b"}, {"namespace": "/"}, {"store": "s3://x"}):
+        names = {"queue": "orders", "group": "billing", "flow": "billing-1", "store": "file:///srv", **wrong}
+        with pytest.raises(Invalid):
+            Acknowledger(**names)  # type: ignore[arg-type]

@@ -1,0 +1,162 @@
+"""From pieces of the log to the source's Arrow batches: the schema to the letter, every row once and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partq_spark.log.reading import Piece
+from partq_spark.log.segment import HEADERS, segment_schema
+from partq_spark.query.schema import HEADERS_TYPE, source_types
+from partq_spark.spark import columns
+from partq_spark.spark.columns import MOST_BYTES, MOST_ROWS, batches
+
+
+def piece(partition: int, offset: int, rows: int, *, row_bytes: int = 4, headers: bool = False) -> Piece:
+    """Messages whose value begins with their own offset."""
+    offsets = range(offset, offset + rows)
+    content = [
+        pa.array([None if at % 3 == 0 else f"k{at}" for at in offsets], pa.string()),
+        pa.array([b"%d" % at + b"." * row_bytes for at in offsets], pa.binary()),
+    ]
+    if headers:
+        content.append(pa.array([[{"key": "at", "value": b"%d" % at}] for at in offsets], HEADERS))
+    batch = pa.RecordBatch.from_arrays(content, schema=segment_schema(headers))
+    return Piece(partition, offset, 1_000_000 + partition, batch)
+
+
+def made(
+    pieces: Sequence[Piece], *, headers: bool = False, below: dict[int, int] | None = None
+) -> list[pa.RecordBatch]:
+    return list(batches(pieces, queue="orders", include_headers=headers, redelivered_below=below or {}))
+
+
+@pytest.mark.parametrize("headers", [False, True])
+@pytest.mark.parametrize("stored", [False, True])
+def test_batches_have_sparks_own_arrow_schema_to_the_letter(headers: bool, stored: bool) -> None:
+    """Spark compares field order, types, nullability and names of nested fields, and only of the first batch
+    (spark-traps 11).
+    """
+    from pyspark.sql import types
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    header = types.StructType().add("key", types.StringType()).add("value", types.BinaryType())
+    of_spark = {
+        "string": types.StringType(),
+        "binary": types.BinaryType(),
+        "int": types.IntegerType(),
+        "bigint": types.LongType(),
+        "timestamp": types.TimestampType(),
+        "boolean": types.BooleanType(),
+        HEADERS_TYPE: types.ArrayType(header),
+    }
+    schema = types.StructType([types.StructField(name, of_spark[kind]) for name, kind in source_types(headers).items()])
+    assert {field.name: field.dataType.simpleString() for field in schema.fields} == source_types(headers)
+    expected = to_arrow_schema(schema, timezone="UTC")
+    pieces = [piece(0, 0, 3, headers=stored), piece(1, 5, MOST_ROWS + 1, headers=stored)]
+    for batch in made(pieces, headers=headers, below={1: 7}):
+        assert batch.schema.equals(expected, check_metadata=True)
+        batch.validate(full=True)
+
+
+def test_a_row_has_what_the_log_knows_of_it() -> None:
+    (batch,) = made([piece(2, 40, 2, headers=True)], headers=True)
+    first, second = batch.to_pylist()
+    moment = second.pop("timestamp")
+    assert round(moment.timestamp() * 1_000_000) == 1_000_002
+    assert second == {
+        "key": "k41",
+        "value": b"41....",
+        "queue": "orders",
+        "partition": 2,
+        "offset": 41,
+        "redelivered": False,
+        "headers": [{"key": "at", "value": b"41"}],
+    }
+    assert first["offset"] == 40
+
+
+@pytest.mark.conformance("HAN-03")
+@pytest.mark.parametrize("below", [*range(38, 60), 1_000])
+def test_what_may_have_been_delivered_before_is_marked_to_the_message(below: int) -> None:
+    """Below the partition's own mark, wherever a piece begins, and not one message more or less."""
+    rows = [
+        row
+        for batch in made([piece(2, 40, 9), piece(3, 40, 1), piece(2, 49, 1), piece(2, 50, 8)], below={2: below, 4: 99})
+        for row in batch.to_pylist()
+    ]
+    assert [row["offset"] for row in rows if row["partition"] == 2] == list(range(40, 58))
+    assert [row["offset"] for row in rows if row["redelivered"]] == list(range(40, min(below, 58)))
+
+
+def test_headers_of_a_publish_without_any_are_null() -> None:
+    (batch,) = made([piece(0, 0, 2), piece(0, 2, 1, headers=True)], headers=True)
+    assert [row["headers"] for row in batch.to_pylist()] == [None, None, [{"key": "at", "value": b"2"}]]
+
+
+PIECES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12_000) | st.integers(0, 5), st.booleans()), max_size=12)
+
+
+@pytest.mark.slow
+@given(PIECES, st.booleans(), st.dictionaries(st.integers(0, 3), st.integers(0, 20_000)))
+def test_every_row_comes_once_and_in_order(
+    plan: list[tuple[int, int, bool]], headers: bool, below: dict[int, int]
+) -> None:
+    ends = dict.fromkeys(range(4), 0)
+    pieces, expected = [], []
+    for partition, rows, stored in plan:
+        pieces.append(piece(partition, ends[partition], rows, row_bytes=0, headers=stored))
+        expected += [(partition, at) for at in range(ends[partition], ends[partition] + rows)]
+        ends[partition] += rows
+    found = made(pieces, headers=headers, below=below)
+    table = pa.Table.from_batches(found) if found else pa.table({})
+    rows_found = (
+        list(zip(*(table.column(name).to_pylist() for name in ("partition", "offset")), strict=True)) if found else []
+    )
+    assert rows_found == expected
+    if found:
+        assert table.column("value").to_pylist() == [b"%d" % at for _, at in expected]
+        assert table.column("redelivered").to_pylist() == [at < below.get(partition, 0) for partition, at in expected]
+    assert all(1 <= batch.num_rows <= MOST_ROWS for batch in found)
+
+
+def test_many_small_pieces_become_few_batches() -> None:
+    found = made([piece(0, at, 10) for at in range(0, 20_000, 10)])
+    assert sum(batch.num_rows for batch in found) == 20_000
+    assert len(found) == 3
+
+
+def test_a_large_piece_is_cut_without_a_copy() -> None:
+    large = piece(0, 0, 100_000)
+    found = made([large])
+    assert [batch.num_rows for batch in found] == [MOST_ROWS, MOST_ROWS, MOST_ROWS, 100_000 - 3 * MOST_ROWS]
+    stored = large.batch.column(1).buffers()[2].address
+    assert all(batch.column(1).buffers()[2].address == stored for batch in found)
+
+
+@given(st.lists(st.sampled_from([10, 1_000, 400_000, 3_000_000]), min_size=1, max_size=40))
+def test_no_batch_is_larger_than_the_limit_unless_one_message_is(sizes: list[int]) -> None:
+    """Also where a few large messages lie among many small ones: their average says nothing."""
+    content = [pa.nulls(len(sizes), pa.string()), pa.array([b"." * size for size in sizes], pa.binary())]
+    given_piece = Piece(0, 0, 0, pa.RecordBatch.from_arrays(content, schema=segment_schema(False)))
+    found = made([given_piece, given_piece._replace(offset=len(sizes))])
+    assert all(batch.column("value").nbytes <= MOST_BYTES or batch.num_rows == 1 for batch in found)
+    assert [row for batch in found for row in batch.column("offset").to_pylist()] == list(range(2 * len(sizes)))
+
+
+def test_one_message_beyond_the_limit_travels_alone() -> None:
+    found = made([piece(0, 0, 1, row_bytes=MOST_BYTES + 1), piece(0, 1, 1)])
+    assert [batch.num_rows for batch in found] == [1, 1]
+
+
+def test_nothing_is_nothing() -> None:
+    assert made([]) == []
+    assert made([piece(0, 0, 0)]) == []
+
+
+def test_limits_are_what_the_document_says() -> None:
+    assert (columns.MOST_ROWS, columns.MOST_BYTES, columns.JOINED_ROWS) == (32_768, 16 << 20, 8_192)
