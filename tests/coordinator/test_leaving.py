@@ -10,11 +10,11 @@ import pytest
 from coordinator.facts import facts_of
 from coordinator.leaving import Leaving
 from partq_spark.base.errors import Unavailable
+from partq_spark.group import rewinding
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import RebalanceStatus
 from partq_spark.log import admin
 from partq_spark.log.layouts import resized
-from partq_spark.operations import rewinding
 from tests.coordinator.world import KEY, Coordinator, HandFlow, World
 
 
