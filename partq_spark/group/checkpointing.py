@@ -82,9 +82,9 @@ class Checkpointing:
         return True
 
     def leave(self, holding: Holding) -> None:
-        """Write down how far it is acknowledged and delivered, for whoever has it next. Raises as `advance` does."""
+        """Write down how far it is acknowledged and read, for whoever has it next. Raises as `advance` does."""
         if holding.checkpoint is None:
             return
         offset = holding.done if self._settings.keep_offsets else None
-        holding.checkpoint = self._checkpoints.leave(holding.checkpoint, offset=offset, delivered=holding.delivered)
+        holding.checkpoint = self._checkpoints.leave(holding.checkpoint, offset=offset, delivered=holding.read)
         holding.acknowledged = holding.done

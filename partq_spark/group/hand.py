@@ -21,12 +21,14 @@ class Holding:
 
     `checkpoint` is None until the present instance has read its own name in it. `done` is what the application has
     acknowledged, `acknowledged` what the checkpoint has, `reported` what the flow's record has, None if unknown.
+    `delivered` is what was announced, `read` what of it a batch may have been made of, where there is no record.
     """
 
     epoch: int
     delivered: int
     done: int
     acknowledged: int
+    read: int = 0
     checkpoint: Checkpoint | None = None
     paused: bool = False
     written_s: float = 0.0

@@ -222,11 +222,15 @@ class SoloSession:
             self._checkpoints.fence(partition, to=None, epoch=known + 1, start=end, delivered=None)
 
     def confirm(self) -> View:
-        """Look whether the partitions are still this flow's, after the log was looked at. Raises `Fenced`."""
+        """Look whether the partitions are still this flow's, after the log was looked at: what was announced is read
+        now. Raises `Fenced`.
+        """
         me = self._required()
         asked_s = self._effects.now_s()
         self._verify(me)
         self._confirmed_s = asked_s
+        for holding in self._hand.holdings.values():
+            holding.read = holding.delivered
         return self._view(me)
 
     def deliver(self, ends: Mapping[int, int]) -> bool:

@@ -125,6 +125,23 @@ def test_by_hand_what_was_refused_comes_before_what_was_announced_after_it() -> 
     assert query.rows[4:8] == again(0, 4)
 
 
+@OWNERSHIPS
+def test_by_hand_a_batch_that_spark_forgot_after_its_reader_was_replaced_has_its_messages(ownership: str) -> None:
+    """Its end is the same text, because the first of the two delivered nothing (`asyncProgressTrackingEnabled`)."""
+    world = one_partition(delay_s=30.0)
+    (query,) = begun(world, by_hand(world, ownership=ownership))
+    world.publish(4)
+    query.trigger()
+    for replaced in (True, False):
+        query.stop().start()
+        forgotten = query.plan()
+        if replaced:
+            query.kill().start()
+        assert query.deliver() == ([] if replaced else again(0, 4))
+        assert query.ends.pop() == forgotten
+    assert query.batches[-2].end == query.batches[-1].end
+
+
 def test_by_hand_a_lease_that_ended_before_the_batch_is_read_is_no_failure() -> None:
     world = one_partition(delay_s=30.0)
     (query,) = begun(world, by_hand(world))
@@ -405,6 +422,24 @@ def test_alone_a_run_that_has_read_everything_leaves_exact_marks_before_it_is_st
     world.publish(1, 1)
     query.start(available_now=True).drain()
     assert {row.redelivered for row in query.rows} == {False}
+
+
+@pytest.mark.parametrize("checkpoints", ["none", "store"])
+def test_alone_what_no_batch_was_made_of_is_not_marked_after_a_clean_end(checkpoints: str) -> None:
+    """Spark had its end, and was stopped before it wrote it down."""
+    world = one_partition()
+    kept = {"checkpointInterval": "1h"} if checkpoints == "store" else {}
+    (query,) = begun(world, world.query("left", ownership="none", checkpoints=checkpoints, **kept))
+    for _ in range(2):
+        world.publish(5)
+        query.trigger()
+    world.publish(5)
+    query.plan()
+    query.stop()
+    del query.ends[2:]  # the last batch that was read is forgotten too
+    query.committed = 2
+    query.start().drain()
+    assert query.rows[10:] == [*again(5, 10), *(Row(0, offset, False) for offset in range(10, 15))]
 
 
 def test_alone_a_clean_end_leaves_exact_marks(world: World) -> None:

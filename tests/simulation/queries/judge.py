@@ -53,7 +53,8 @@ class Identity:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
     """A batch of one source was planned: `made_us` is when Spark asked for its end, `asked_us` when it asked for its
-    partitions, `planned_us` when it had them. `alone`: by a flow that takes the group to be its own.
+    partitions, `planned_us` when it had them. `alone`: by a flow that takes the group to be its own. `repeated`: Spark
+    did not ask for its end, but had it in its log.
     """
 
     identity: Identity
@@ -64,6 +65,7 @@ class Planned:
     planned_us: int
     rows: tuple[Row, ...]
     alone: bool = False
+    repeated: bool = False
 
 
 class _Fence(NamedTuple):
@@ -85,6 +87,15 @@ class _First:
 
 
 @dataclass(slots=True)
+class _Batch:
+    """What is known of a batch: what it may have, since Spark asked for its end, and all that it ever had."""
+
+    may_have: frozenset[Message] = frozenset()
+    firsts: dict[Message, _First] = field(default_factory=dict)
+    planned_us: int = 0  # the last time
+
+
+@dataclass(slots=True)
 class Group:
     """What is known of one consumer group. `by_hand`: nothing is dealt with but by the application's word."""
 
@@ -94,7 +105,7 @@ class Group:
     start: dict[int, int] = field(default_factory=dict)
     fences: dict[int, list[_Fence]] = field(default_factory=lambda: defaultdict(list))
     offsets: dict[int, int] = field(default_factory=dict)  # of the checkpoints
-    batches: dict[Identity, dict[Message, _First]] = field(default_factory=dict)
+    batches: dict[Identity, _Batch] = field(default_factory=dict)
     deliveries: dict[Message, dict[Identity, _First]] = field(default_factory=lambda: defaultdict(dict))
     reached: dict[int, int] = field(default_factory=dict)  # handled for the first time up to here
     done: Counter[Message] = field(default_factory=Counter)  # how often somebody said so: Spark, or the application
@@ -187,29 +198,43 @@ class Judge:
         group = self.groups[plan.group]
         messages = [row.message for row in plan.rows]
         demand(len(set(messages)) == len(messages), f"{plan.identity} has a message twice:", messages)
-        known = group.batches.get(plan.identity)
+        found = group.batches.get(plan.identity)
+        is_new = found is None or self._is_made_anew(found, plan)
+        known = found if found is not None else _Batch()
         for row in plan.rows:
             end = self.ends[row.partition] if row.partition < len(self.ends) else 0
             demand(group.begins(row.partition) <= row.offset < end, f"{plan.identity} has what is not there:", row)
             self._owned(group, plan, row)
-            if known is not None:
-                first = known.get(row.message)
-                demand(first is not None, f"{plan.identity} has {row.message}, which it did not have at first")
-                demand(
-                    first is not None and first.redelivered == row.redelivered,
-                    f"{plan.identity} has {row.message} with another mark than at first: {row.redelivered}",
-                )
-        if known is None:
+            first = known.firsts.get(row.message)
+            demand(
+                is_new or row.message in known.may_have,
+                f"{plan.identity} has {row.message}, which it did not have at first",
+            )
+            demand(
+                first is None or first.redelivered == row.redelivered,
+                f"{plan.identity} has {row.message} with another mark than at first: {row.redelivered}",
+            )
+        if is_new:
             self._unmarked(group, plan)
-            group.batches[plan.identity] = {
-                row.message: _First(plan.asked_us, plan.planned_us, row.redelivered, row.epoch) for row in plan.rows
-            }
+            known.may_have = frozenset(messages)
+            for row in plan.rows:
+                first = _First(plan.asked_us, plan.planned_us, row.redelivered, row.epoch)
+                known.firsts.setdefault(row.message, first)
+        known.planned_us = plan.planned_us
+        group.batches[plan.identity] = known
+
+    def _is_made_anew(self, known: _Batch, plan: Planned) -> bool:
+        """Spark forgot the batch, and asked for its end again after it was planned: with asyncProgressTracking, or on
+        an older Spark checkpoint. That it has the same text is chance: what a reader left out of the former one,
+        because another had announced it, is in this one. What any batch had before is marked as in every other.
+        """
+        return not plan.repeated and plan.made_us > known.planned_us
 
     def _unmarked(self, group: Group, plan: Planned) -> None:
         """Who goes on at the epoch at which he was, after nothing but stops, does not mark what nobody had."""
         if not group.plain:
             return
-        firsts = [(each, first) for batch in group.batches.values() for each, first in batch.items()]
+        firsts = [(each, first) for batch in group.batches.values() for each, first in batch.firsts.items()]
         had = {message for message, _ in firsts}
         new = {(message.partition, first.epoch) for message, first in firsts if not first.redelivered}
         for row in plan.rows:
@@ -235,7 +260,7 @@ class Judge:
     def read(self, plan: Planned) -> None:
         """The application has the rows of a planned batch in its hands."""
         group = self.groups[plan.group]
-        batch = group.batches[plan.identity]
+        batch = group.batches[plan.identity].firsts
         for row in plan.rows:
             message = row.message
             mine = batch[message]

@@ -104,6 +104,7 @@ class Execution:
     committed: tuple[str, ...] = ()
     available: tuple[str, ...] = ()
     made_us: list[int] = field(default_factory=list)
+    repeats: bool = False  # the present batch, from its log
     _unwritten: int = 0
 
     @property
@@ -131,7 +132,7 @@ class Execution:
         if trigger == "available":
             for reader in self.readers:
                 reader.ask(lambda consumer: consumer.fix_target())
-        constructed = self._populate()
+        constructed = self.repeats = self._populate()
         while True:
             begun_us = self.now_us
             self.application.perhaps_replace(0.1)
@@ -165,6 +166,7 @@ class Execution:
 
     def _construct(self, *, limited: bool) -> bool:
         ends: list[str] = []
+        self.repeats = False
         for number, reader in enumerate(self.readers):
             self.made_us[number] = self.now_us
             question = partial(_next_end, start=_decoded(self.available[number]), limited=limited)
@@ -263,6 +265,7 @@ class Batch:
             planned_us=execution.now_us,
             rows=tuple(rows),
             alone=reader.source.options["ownership"] == "none",
+            repeated=execution.repeats,
         )
         execution.history.note(f"{execution.now_us} {reader.name} plans batch {execution.batch}: {_outline(rows)}")
         execution.judge.planned(planned)

@@ -36,17 +36,20 @@ def plan(
     partition: int = 0,
     text: str | None = None,
     alone: bool = False,
+    made_us: int | None = None,
+    repeated: bool = False,
 ) -> Planned:
     rows = tuple(Row(partition, offset, offset < below, epoch) for offset in range(start, end))
     return Planned(
         identity=Identity(query, 0, text if text is not None else f"{start}-{end}", batch),
         group=GROUP,
         flow=flow,
-        made_us=at_us - 2,
+        made_us=at_us - 2 if made_us is None else made_us,
         asked_us=at_us,
         planned_us=at_us + 1,
         rows=rows,
         alone=alone,
+        repeated=repeated,
     )
 
 
@@ -95,7 +98,9 @@ def test_what_has_moved_on_may_be_left_out_of_a_batch_that_comes_again() -> None
 @pytest.mark.parametrize(
     ("again", "words"),
     [
-        (plan(0, 5, at_us=50, text="same"), "did not have at first"),
+        (plan(0, 5, at_us=50, text="same", repeated=True), "did not have at first"),
+        (plan(0, 5, at_us=50, text="same", made_us=8), "did not have at first"),
+        (plan(0, 4, at_us=50, text="same", repeated=True, below=2), "with another mark than at first"),
         (plan(0, 4, at_us=50, text="same", below=2), "with another mark than at first"),
     ],
 )
@@ -104,6 +109,24 @@ def test_a_batch_that_comes_again_with_other_rows_or_marks(again: Planned, words
     delivered(it, plan(0, 4, text="same"))
     with pytest.raises(Violation, match=words):
         it.planned(again)
+
+
+def test_a_batch_whose_end_is_asked_for_anew_is_another_one_of_the_same_text() -> None:
+    it = judge()
+    delivered(it, plan(0, 4, text="before"))
+    it.planned(plan(0, 0, at_us=30, batch=2, text="same"))
+    delivered(it, plan(2, 6, at_us=50, batch=2, text="same", below=4))
+    it.planned(plan(2, 4, at_us=70, batch=2, text="same", below=4))
+    with pytest.raises(Violation, match="did not have at first"):  # of the second that was made, which had less
+        it.planned(plan(2, 6, at_us=90, batch=2, text="same", below=4, repeated=True))
+
+
+def test_a_batch_whose_end_is_asked_for_anew_marks_what_another_had() -> None:
+    it = judge()
+    delivered(it, plan(0, 4, text="before"))
+    it.planned(plan(0, 0, at_us=30, batch=2, text="same"))
+    with pytest.raises(Violation, match="is not marked in batch 2"):
+        delivered(it, plan(2, 6, at_us=50, batch=2, text="same"))
 
 
 def test_what_comes_in_another_batch_is_marked() -> None:
