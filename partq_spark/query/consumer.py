@@ -228,7 +228,8 @@ class Consumer:
         limit_s = self._group.max_poll_interval_s
         silent_s = self._effects.now_s() - self._asked_s
         if limit_s is not None and silent_s > limit_s:
-            _log.warning("%s leaves: Spark has not asked for %.0f s (maxPollInterval)", self._name, silent_s)
+            advice = "if it works, its maxPollInterval is too short, and all that it works on comes again"
+            _log.warning("%s leaves: Spark has not asked for %.0f s; %s", self._name, silent_s, advice)
             member.unbind()
             return
         self._who.seen(member.observe())

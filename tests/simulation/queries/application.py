@@ -136,10 +136,12 @@ class OurCode:
         how = self.rng.choice(("before", "planned", "half-way", "after")) if fails else ""
         if how == "before":
             self._fail(how)
-        if not self.weather.calm and self.rng.random() < self.plan.ignores:
+        sources = range(len(self.execution.readers))
+        by_hand = [number for number in sources if self._is_by_hand(number)]
+        ignores = not self.weather.calm and self.rng.random() < self.plan.ignores
+        if ignores and len(by_hand) == len(sources):  # else Spark would acknowledge what nobody looked at
             self.counts["ignored"] += 1
             return
-        by_hand = [number for number in range(len(self.execution.readers)) if self._is_by_hand(number)]
         for number in by_hand:
             self._begin(number)
         self.perhaps_replace(0.3)

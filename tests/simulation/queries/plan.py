@@ -147,6 +147,8 @@ def _query(rng: random.Random, number: int, groups: tuple[GroupPlan, ...], calm_
         loads.append(groups[0])
     sources = tuple(_source(rng, f"{name}-{load}", group, alone=len(loads) == 1) for load, group in enumerate(loads))
     trigger = rng.choice(("processing", "processing", "processing", "processing", "available", "once"))
+    if trigger == "available" and len(sources) > 1:
+        sources = tuple(map(_patient, sources))
     return QueryPlan(
         name=name,
         sources=sources,
@@ -169,7 +171,7 @@ def _query(rng: random.Random, number: int, groups: tuple[GroupPlan, ...], calm_
 def _source(rng: random.Random, flow: str, group: GroupPlan, *, alone: bool) -> SourcePlan:
     options = group.options
     options |= {"startingOffsets": rng.choice(("earliest", "earliest", "earliest", "latest")), "retryTimeout": "20s"}
-    # Several loads wait one after the other: maxPollInterval has to be longer than all of that.
+    # Several loads wait one after the other: maxPollInterval has to be longer than all of that (`_patient`).
     options["pollInterval"] = rng.choice(("500ms", "2s")) if alone else "500ms"
     if group.keeps:
         options["checkpointInterval"] = rng.choice(("0s", "1s", "5s"))
@@ -184,6 +186,15 @@ def _source(rng: random.Random, flow: str, group: GroupPlan, *, alone: bool) -> 
     if rng.random() < 0.3:
         options["maxDeliveredUnackedMsgsPerFlow"] = rng.choice(("4", "20"))
     return SourcePlan(group=group.name, options=options)
+
+
+def _patient(source: SourcePlan) -> SourcePlan:
+    """Until Spark asks this load again, another one may wait for its share, or for what only this one acknowledges:
+    rebalance delay, max-handoff-time and session timeout together. Who leaves before that acknowledges nothing.
+    """
+    if "maxPollInterval" not in source.options:
+        return source
+    return SourcePlan(group=source.group, options={**source.options, "maxPollInterval": "12s"})
 
 
 def _accidents(

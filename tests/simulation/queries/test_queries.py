@@ -45,6 +45,17 @@ def test_a_forgotten_ownership_is_put_right_when_all_is_calm() -> None:
     assert world.queue.head.groups["billing"].ownership == "redis"
 
 
+def test_who_acknowledges_by_itself_looks_at_every_batch() -> None:
+    """By hand a batch may be ignored: it comes again. A run that is by hand no more would acknowledge it."""
+    drawn = next(plan for plan in map(Plan.draw, range(1000)) if plan.kind == "by hand shared" and _is_simple(plan))
+    ignoring = replace(drawn.queries[0], ignores=1.0)
+    world = World(replace(drawn, queries=(ignoring,), accidents=(), rates=replace(drawn.rates, crash=0.0)))
+    world.queries[0].other_ack_mode = True
+    world.play()
+    assert world.counts["batches"] > 0
+    assert world.counts["ignored"] == 0
+
+
 def _is_simple(plan: Plan) -> bool:
     first = plan.queries[0]
     return len(plan.groups) == len(first.sources) == 1 and first.trigger == "processing" and not first.fails
@@ -83,6 +94,9 @@ def test_no_seed_loses_or_repeats_in_silence(first: int, report: Callable[[str],
     [
         pytest.param(12_279, id="a forgotten ownership that nobody notices while all else is refused"),
         pytest.param(22_592, id="a removed partition that is rewound behind the group's start"),
+        pytest.param(28_721, id="a batch that was repeated by hand, and then forgotten by Spark and made anew"),
+        pytest.param(34_037, id="a run that forgot to be by hand, and ignores a batch"),
+        pytest.param(43_532, id="two loads of an AvailableNow query that wait for each other"),
     ],
 )
 def test_a_seed_that_once_failed(seed: int) -> None:
@@ -127,6 +141,21 @@ def test_every_way_to_use_a_group_is_drawn() -> None:
     assert {query.logs_every for query in queries} == {1, 3}
     assert {what for plan in plans for _, what, _ in plan.accidents} == {*TO_QUERIES, *TO_GROUPS}
     assert any("maxPollInterval" in source.options for query in queries for source in query.sources)
+
+
+def test_no_load_leaves_its_group_while_another_one_of_its_query_waits() -> None:
+    """An AvailableNow load waits for its share before Spark asks the next one."""
+    found = 0
+    for plan in map(Plan.draw, range(10_000)):
+        longest_s = plan.rebalance_delay_s + plan.handoff_s + plan.session_timeout_s
+        for query in plan.queries:
+            if query.trigger == "available" and len(query.sources) > 1:
+                limits = [
+                    source.options["maxPollInterval"] for source in query.sources if "maxPollInterval" in source.options
+                ]
+                assert all(float(limit.removesuffix("s")) > longest_s for limit in limits), plan.seed
+                found += len(limits)
+    assert found > 0
 
 
 def test_a_spark_checkpoint_is_written_once_and_restored_as_it_was() -> None:
