@@ -23,7 +23,7 @@ from benchmarks.environment import ROOT
 from benchmarks.ownership import NAMESPACE, balanced, coordinator_process
 from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import Settings
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group import lifecycle
 from partq_spark.group.codec import decode_state, encode_state
 from partq_spark.group.model import FlowRecord, GroupKey, GroupSettings, Owner, Phase
 from partq_spark.group.stores import open_ownership
@@ -120,7 +120,7 @@ def _prepare(store: ObjectStore, ownership: OwnershipStore, incarnation: str, nu
     queue = create_queue(store, key.namespace, key.queue, FLOWS)
     create_group(queue, key.group, [0] * FLOWS)
     queue_id = queue.head.queue_id
-    checkpoints = CheckpointStore(store, key, queue_id)
+    checkpoints = lifecycle.checkpoints_of(queue, key.group)
     owners = _owners()
     for place, owner in enumerate(owners):
         checkpoints.fence(place, to=owner, epoch=1, start=0, delivered=None)

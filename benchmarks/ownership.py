@@ -24,7 +24,7 @@ from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import PARTITIONS, Settings
 from coordinator.core.events import FlowBound, FlowExpired, Tick
 from coordinator.core.machine import decide as decide_event
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group import lifecycle
 from partq_spark.group.codec import decode_state
 from partq_spark.group.model import Flow, FlowRecord, GroupKey, GroupSettings, GroupState, Owner, Partition, Phase
 from partq_spark.group.session import Session
@@ -203,7 +203,7 @@ def _binds(redis: RedisServer, settings: Settings) -> tuple[list[float], list[fl
 
     def session(name: str) -> Session:
         ownership = open_ownership(redis.url, store=store, group=key)
-        return Session(ownership, CheckpointStore(store, key, queue.head.queue_id), key, queue.head.queue_id, name)
+        return Session(ownership, lifecycle.checkpoints_of(queue, key.group), key, queue.head.queue_id, name)
 
     first_ms, second_ms = [], []
     with coordinator_process(settings.work, url, redis.url):

@@ -24,6 +24,7 @@ class GroupFacts:
     settings: GroupSettings
     partitions: tuple[int, ...]
     starts: Mapping[int, int]
+    since: int = 0  # the sequence number of the head that the group was made with
     rewinds: int = 0
     leaving: Mapping[int, int] = field(default_factory=dict)
 
@@ -44,5 +45,6 @@ def facts_of(head: Head, group: Group) -> GroupFacts:
         partitions=tuple(range(head.partitions)),
         starts=starts,
         leaving=leaving,
+        since=group.since_sequence,
         rewinds=group.since_sequence + group.rewinds,
     )

@@ -24,7 +24,7 @@ LOOK_S: Final = 1.0  # between two listings
 class Leaving:
     """Of one group, in one process."""
 
-    def __init__(self, checkpoints: Callable[[str], CheckpointStore], now_s: Callable[[], float]) -> None:
+    def __init__(self, checkpoints: Callable[[GroupFacts], CheckpointStore], now_s: Callable[[], float]) -> None:
         self._make_checkpoints = checkpoints
         self._now_s = now_s
         self._finished: dict[int, int] = {}  # partition → where it ends
@@ -64,12 +64,12 @@ class Leaving:
         return [number for number, end in sorted(facts.leaving.items()) if self._finished.get(number) != end]
 
     def _look(self, facts: GroupFacts, records: Mapping[str, FlowRecord], setting: Setting) -> None:
-        found, damaged = self._make_checkpoints(facts.queue_id).list_readable()
+        found, damaged = self._make_checkpoints(facts).list_readable()
         for number, end in facts.leaving.items():
             if number in damaged:
                 continue  # whoever has it says so
             checkpoint = found.get(number)
-            if checkpoint is None or checkpoint.is_tombstone:
+            if checkpoint is None or checkpoint.is_void:
                 reached = facts.starts[number]  # nobody has taken it yet
             else:
                 reached = _reached(checkpoint, records, setting)

@@ -78,7 +78,7 @@ class GroupRuntime:
         *,
         store: OwnershipStore,
         life: StoreLife,
-        checkpoints: Callable[[str], CheckpointStore],
+        checkpoints: Callable[[GroupFacts], CheckpointStore],
         ends: Callable[[str], Sequence[int]],
         facts_now: Callable[[], GroupFacts] | None = None,
         name: str,
@@ -87,8 +87,8 @@ class GroupRuntime:
         run: Run = in_a_row,
         log: Log = silent,
     ) -> None:
-        """`checkpoints` makes the checkpoint store for a queue id; `ends` reads the log's end of every partition of the
-        queue with this id, now; `facts_now` reads the head now, where it must not be an old one that says what the
+        """`checkpoints` makes the store of a group with these facts; `ends` reads the log's end of every partition of
+        the queue with this id, now; `facts_now` reads the head now, where it must not be an old one that says what the
         queue is; `life` is shared by all groups that use `store`; `run` may do fences side by side.
         """
         self.key = key
@@ -266,8 +266,6 @@ class GroupRuntime:
         """Carry out what the written state waits for; what became of it, as events."""
         # Records that were read before the state was written may lack deliveries; later ones cannot.
         records = self._read_records(written, version="")
-        # Now: of a group that was removed and made again meanwhile, the head that is known may have the former one.
-        starts = self._confirmed(facts).starts
         stuck = [number for number, partition in written.state.partitions.items() if partition.stuck]
         failed: dict[int, PartqError] = {}
         events = carry_out(
@@ -275,8 +273,8 @@ class GroupRuntime:
             key=self.key,
             setting=self._setting,
             records=records.flows,
-            checkpoints=self._make_checkpoints(facts.queue_id),
-            starts=starts,
+            checkpoints=self._make_checkpoints(facts),
+            starts=facts.starts,
             finished=self._leaving.finished(facts),
             ends=lambda: self._ends(facts.queue_id),
             run=self._run,
@@ -296,7 +294,7 @@ class GroupRuntime:
         found = adopt(
             self._store,
             self.key,
-            lambda: self._listing.read(self._make_checkpoints(facts.queue_id)),
+            lambda: self._listing.read(self._make_checkpoints(facts)),
             facts=facts,
             incarnation=incarnation,
             timers=self._leadership.timers,
@@ -339,7 +337,7 @@ class GroupRuntime:
         news = is_news(facts) and is_news(facts := self._confirmed(facts))
         if not news and not self._listing.is_due:
             return []
-        listed = self._listing.read(self._make_checkpoints(facts.queue_id))
+        listed = self._listing.read(self._make_checkpoints(facts))
         events: list[Event] = []
         if facts.rewinds != self._rewinds or listed.repaired:
             events.extend(() if is_nobodys(state) else differences(state, listed.marks, listed.damaged))

@@ -289,7 +289,9 @@ class Service:
             key,
             store=self._ownership,
             life=self._life,
-            checkpoints=lambda queue_id: CheckpointStore(self._store, key, queue_id, effects=self._effects),
+            checkpoints=lambda facts: CheckpointStore(
+                self._store, key, facts.queue_id, since=facts.since, effects=self._effects
+            ),
             ends=lambda queue_id: self._heads.ends(key.queue, queue_id),
             facts_now=lambda: self._heads.now(key),
             name=self._settings.name,

@@ -79,11 +79,9 @@ def show(target: Target, name: str, group: str, as_json: bool) -> None:
     below` may have been delivered before. `flow` has the partition, or had it last.
     """
     from partq_spark.cli import checkpoints_view
-    from partq_spark.log.admin import group_of
 
     with target.queue(name) as queue:
         head = queue.refresh()
-        group_of(queue, head, group)
         found, damaged = _checkpoints(queue, head, group).list_readable()
         shown = checkpoints_view.rows(head, group, found, damaged)
         if as_json:
@@ -175,10 +173,11 @@ def rewind(
 
 
 def _checkpoints(queue: Queue, head: Head, group: str) -> CheckpointStore:
-    from partq_spark.group.checkpoints import CheckpointStore
-    from partq_spark.group.model import GroupKey
+    from partq_spark.group.lifecycle import checkpoints_of
+    from partq_spark.log.admin import group_of
 
-    return CheckpointStore(queue.store, GroupKey(queue.namespace, queue.name, group), head.queue_id)
+    group_of(queue, head, group)
+    return checkpoints_of(queue, group)
 
 
 def _goal(to: int | str | None, time_us: int | None, by: int | None) -> Goal:

@@ -191,13 +191,14 @@ def remove(target: Target, name: str, group: str, yes: bool, force: bool, as_jso
             _require_nobody(queue, left, left.group, ownership, force=force, option="--ownership")
         if not yes:
             raise Refused(f"this would remove {_contents(left)} of {where} for good. Add --yes to do so.")
-        buried = lifecycle.remove(queue, left, ownership)
+        lifecycle.remove(queue, left, ownership)
+        known = len(left.checkpoints)
     if as_json:
-        output.print_json({"queue": name, "group": group, "removed": left.group is not None, "checkpoints": buried})
+        output.print_json({"queue": name, "group": group, "removed": left.group is not None, "checkpoints": known})
     elif left.group is None:
-        output.say(f"Removed what was left of group {group!r} of {where}: {output.plural(buried, 'checkpoint')}.")
+        output.say(f"Removed what was left of group {group!r} of {where}.")
     else:
-        output.say(f"Removed group {group!r} of {where}, with {output.plural(buried, 'checkpoint')}.")
+        output.say(f"Removed group {group!r} of {where}, with {output.plural(known, 'checkpoint')}.")
 
 
 def _require_nobody(
@@ -226,4 +227,4 @@ def _require_nobody(
 def _contents(left: Remains) -> str:
     """What would be lost with the group, in words."""
     words = f"group {left.key.group!r}" if left.group is not None else f"what is left of group {left.key.group!r}"
-    return f"{words}, with {output.plural(len(left.to_bury), 'checkpoint')}"
+    return f"{words}, with {output.plural(len(left.checkpoints), 'checkpoint')}"

@@ -73,9 +73,9 @@ def look(queue: Queue, ownership: OwnershipStore | None, group: str) -> GroupVie
     from partq_spark.log.admin import group_of
 
     head = queue.refresh()
-    group_of(queue, head, group)
+    since = group_of(queue, head, group).since_sequence
     key = GroupKey(queue.namespace, queue.name, group)
-    checkpoints, damaged = CheckpointStore(queue.store, key, head.queue_id).list_readable()
+    checkpoints, damaged = CheckpointStore(queue.store, key, head.queue_id, since=since).list_readable()
     seen = _seen(key, head, ownership, checkpoints)
     return view(replace(seen, damaged={number: str(problem) for number, problem in damaged.items()}))
 

@@ -92,7 +92,9 @@ def group_plans(queue: Queue, head: Head) -> tuple[GroupPlan, ...]:
 
 
 def _group_plan_of(queue: Queue, head: Head, name: str, group: Group) -> GroupPlan:
-    store = CheckpointStore(queue.store, GroupKey(queue.namespace, queue.name, name), head.queue_id)
+    store = CheckpointStore(
+        queue.store, GroupKey(queue.namespace, queue.name, name), head.queue_id, since=group.since_sequence
+    )
     found, damaged = store.list_readable()
     return group_plan(head, name, acknowledged(head, group, found), unread=sorted(damaged))
 

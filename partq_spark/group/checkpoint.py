@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from partq_spark.base.errors import Corrupt
-from partq_spark.group.model import GroupKey, Owner
+from partq_spark.group.model import Owner
 from partq_spark.group.sealing import check_sealed, sealed
 
 _REPAIR: Final = "restore the blob from a copy, or delete it: then the partition begins at the group's start again"
@@ -32,7 +32,9 @@ class Checkpoint:
     it came when it leaves, and one that was killed has not.
 
     The checkpoint of a former queue of the same name, which `queue_id` tells, counts as absent, but its epoch
-    continues (RES-05): it has no owner, no offset and no mark.
+    continues (RES-05): it has no owner, no offset and no mark. So does that of a group that was removed and made again
+    under its name, which `since` tells: the sequence number of the head that the group was made with. Its epoch counts
+    as over.
     """
 
     partition: int
@@ -42,13 +44,14 @@ class Checkpoint:
     redelivered_below: int
     updated: str
     queue_id: str
+    since: int
     etag: str | None
     rewound: bool = False
     delivering: bool = False
 
     @property
-    def is_tombstone(self) -> bool:
-        """Of a group that was removed: nothing of it counts but the epoch, which is nobody's."""
+    def is_void(self) -> bool:
+        """Nothing of it counts but the epoch, which is nobody's: a former queue or a former group left it."""
         return self.owner is None and self.offset is None and self.redelivered_below == 0 and not self.rewound
 
     def is_of(self, queue_id: str, owner: Owner | None, epoch: int) -> bool:
@@ -68,33 +71,32 @@ def is_without_offset(checkpoint: Checkpoint) -> bool:
     return checkpoint.owner is not None and checkpoint.offset is None
 
 
-def removed(key: GroupKey, therefore: str) -> str:
-    """What a flow says whose group is gone, or is another one by now."""
-    return (
-        f"group {key} was removed (`partq group remove`), {therefore}: to begin anew, start the query with a new "
-        "checkpoint location, which makes the group again, or with another group"
-    )
-
-
-def decode(name: str, partition: int, metadata: Mapping[str, str], etag: str | None, queue_id: str) -> Checkpoint:
-    """The checkpoint that lies in the blob `name`, as the queue with this id has it. Raises `Corrupt`."""
+def decode(
+    name: str, partition: int, metadata: Mapping[str, str], etag: str | None, queue_id: str, since: int
+) -> Checkpoint:
+    """The checkpoint that lies in the blob `name`, as the group that was made `since` then in the queue with this id
+    has it. Raises `Corrupt`.
+    """
     check_sealed(metadata, f"checkpoint {name}", _REPAIR)
     written_for = _field(name, metadata, "queue_id", _NAME)
+    written_since = int(_field(name, metadata, "since", NUMBER))
     epoch = int(_field(name, metadata, "epoch", NUMBER))
     offset = int(_field(name, metadata, "offset", NUMBER)) if "offset" in metadata else None
     below = int(_field(name, metadata, "redelivered_below", NUMBER))
     owner = None
     if "flow" in metadata or "instance" in metadata:
         owner = Owner(_field(name, metadata, "flow", _NAME), _field(name, metadata, "instance", _NAME))
-    former = written_for != queue_id
+    removed_since = written_for == queue_id and written_since < since
+    former = written_for != queue_id or removed_since
     return Checkpoint(
         partition=partition,
-        epoch=epoch,
+        epoch=epoch + 1 if removed_since else epoch,  # what its flows remember of that epoch counts for nothing
         owner=None if former else owner,
         offset=None if former else offset,
         redelivered_below=0 if former else below,
         updated=metadata.get("updated", ""),
         queue_id=written_for,
+        since=since if removed_since else written_since,
         etag=etag,
         rewound=not former and "rewound" in metadata,
         delivering=not former and "delivering" in metadata,
@@ -113,6 +115,7 @@ def encode(checkpoint: Checkpoint) -> Mapping[str, str]:
         "redelivered_below": str(checkpoint.redelivered_below),
         "updated": checkpoint.updated,
         "queue_id": checkpoint.queue_id,
+        "since": str(checkpoint.since),
     }
     if checkpoint.offset is not None:
         metadata["offset"] = str(checkpoint.offset)

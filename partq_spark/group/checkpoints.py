@@ -16,9 +16,10 @@ from typing import Final
 
 from partq_spark.base.errors import Conflict, Corrupt, Fenced, Invalid, PartqError, Unavailable
 from partq_spark.base.timestamps import format_rfc3339
-from partq_spark.group.checkpoint import NUMBER, Checkpoint, decode, encode, removed
+from partq_spark.group.checkpoint import NUMBER, Checkpoint, decode, encode
 from partq_spark.group.effects import Effects, wall_time_us
 from partq_spark.group.model import GroupKey, Owner
+from partq_spark.log.groups import removed
 from partq_spark.objects.api import Document, ObjectStore
 
 __all__ = ["MAX_TRIES", "Checkpoint", "CheckpointStore", "FenceRefused", "Rewound", "checkpoint_folder"]
@@ -55,8 +56,10 @@ def checkpoint_folder(key: GroupKey) -> str:
 class CheckpointStore:
     """The checkpoints of one group of one queue. Safe for use by several threads: it keeps nothing between calls.
 
-    `key` has its names in lower case already. `effects` is for the short pauses between tries; `time_us` (Unix) for
-    `updated` alone.
+    `key` has its names in lower case already. `since`: the sequence number of the head that the group was made with:
+    what a former group of the name left counts for nothing, and who belongs to a former one cannot write (every write
+    raises `Fenced`) once the present one has written. `effects` is for the short pauses between tries; `time_us` (Unix)
+    for `updated` alone.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class CheckpointStore:
         key: GroupKey,
         queue_id: str,
         *,
+        since: int = 0,
         effects: Effects | None = None,
         time_us: Callable[[], int] = wall_time_us,
     ) -> None:
@@ -72,6 +76,7 @@ class CheckpointStore:
         self._key = key
         self._folder = checkpoint_folder(key)
         self._queue_id = queue_id
+        self.since = since
         self._effects = effects if effects is not None else Effects()
         self._time_us = time_us
 
@@ -103,7 +108,7 @@ class CheckpointStore:
             if NUMBER.fullmatch(last_part):
                 partition = int(last_part)
                 try:
-                    found[partition] = decode(self.name_of(partition), partition, info.metadata, None, self._queue_id)
+                    found[partition] = self._decoded(partition, info.metadata, None)
                 except Corrupt as problem:
                     damaged[partition] = problem if info.metadata else self._why(partition, problem)
         return dict(sorted(found.items())), dict(sorted(damaged.items()))
@@ -123,16 +128,10 @@ class CheckpointStore:
         document = self._store.load(self.name_of(partition))
         if not isinstance(document, Document):
             return None
-        return decode(self.name_of(partition), partition, document.metadata, document.etag, self._queue_id)
+        return self._decoded(partition, document.metadata, document.etag)
 
-    def require_group(self, therefore: str) -> None:
-        """Raises `Invalid` if the group was removed: it has checkpoints, and all of them are tombstones. For who was
-        given partitions before, by one listing, where offsets are kept. Raises `Unavailable`.
-        """
-        found, damaged = self.list_readable()
-        mine = [each.is_tombstone and each.queue_id == self._queue_id for each in found.values()]
-        if mine and all(mine) and not damaged:
-            raise Invalid(removed(self._key, therefore))
+    def _decoded(self, partition: int, metadata: Mapping[str, str], etag: str | None) -> Checkpoint:
+        return decode(self.name_of(partition), partition, metadata, etag, self._queue_id, self.since)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -159,17 +158,13 @@ class CheckpointStore:
         nothing was changed. `Unavailable`: the outcome is unknown, repeat the call.
         """
 
-        looks: list[Checkpoint | None] = []
-
         def fenced(found: Checkpoint | None) -> Checkpoint:
-            looks.append(found)
             if found is not None and self._is_fence(found, to, epoch):
                 if to is None and (delivered or 0) > found.redelivered_below:
                     # A rewind looks like a fence for nobody, and whoever lost the partition by it may have gone on.
                     return replace(found, redelivered_below=delivered or 0, updated=self._now())
                 return found
-            buried_meanwhile = self._is_tombstone(found) and not self._is_tombstone(looks[0])
-            if found is not None and (buried_meanwhile or not self._may_fence(found, to, epoch, replaces)):
+            if found is not None and not self._may_fence(found, to, epoch, replaces):
                 raise FenceRefused(
                     f"checkpoint {self.name_of(partition)} is {_owned(found)} and cannot be fenced for "
                     f"{to.flow if to else 'nobody'} at epoch {epoch}: decide anew with a higher epoch",
@@ -188,6 +183,7 @@ class CheckpointStore:
                 redelivered_below=max(marked, delivered or 0),
                 updated=self._now(),
                 queue_id=self._queue_id,
+                since=self.since,
                 etag=found.etag if found is not None else None,
             )
 
@@ -285,42 +281,11 @@ class CheckpointStore:
             raise Conflict(f"checkpoint {self.name_of(partition)} was not changed: rewind again")
         return Rewound(before=before, after=after)
 
-    def bury(self, partition: int, *, confirm: Callable[[], None]) -> bool:
-        """Make the checkpoint of a removed group a tombstone: nobody's, at a new epoch, without offset and marks. Where
-        there is none yet one is made, so that a first fence of the former group that lands late finds it.
-
-        It is never deleted: a group made again under this name continues its epochs, so that nothing that flows of the
-        former one remember can be taken for the new one's. `confirm` raises if the group is there, and is called
-        between reading and swapping: whatever a new group writes after that makes the swap fail. False: there was
-        nothing that said anything. Raises what `confirm` raises, `Corrupt`, `Unavailable`.
-        """
-        buried = False
-
-        def tombstone(found: Checkpoint | None) -> Checkpoint:
-            nonlocal buried
-            if found is not None and self._is_tombstone(found):
-                return found
-            confirm()
-            buried = buried or (found is not None and not found.is_tombstone)
-            return Checkpoint(
-                partition=partition,
-                epoch=found.epoch + 1 if found is not None else 1,
-                owner=None,
-                offset=None,
-                redelivered_below=0,
-                updated=self._now(),
-                queue_id=self._queue_id,
-                etag=found.etag if found is not None else None,
-            )
-
-        self._change(partition, tombstone)
-        return buried
-
     # --- guards: one method each --------------------------------------------------------------------------------------
 
-    def _is_tombstone(self, found: Checkpoint | None) -> bool:
-        """Of a group of this very queue: what a former queue left makes nobody's late write fail."""
-        return found is not None and found.is_tombstone and found.queue_id == self._queue_id
+    def _is_of_later_group(self, found: Checkpoint) -> bool:
+        """The group of this store was removed, and another one was made under its name."""
+        return found.queue_id == self._queue_id and found.since > self.since
 
     def _is_fence(self, found: Checkpoint, to: Owner | None, epoch: int) -> bool:
         """The fence that is asked for is in place already."""
@@ -359,7 +324,7 @@ class CheckpointStore:
         `known` saves the first read. After any failure the checkpoint is read anew, also after an unknown outcome, so
         that `decide` recognises what it did before.
         """
-        found = known if known is not None else self.read(partition)
+        found = known if known is not None else self._present(partition)
         pause_s = _FIRST_PAUSE_S
         cause: Conflict | Unavailable | None = None
         for _ in range(MAX_TRIES):
@@ -376,13 +341,20 @@ class CheckpointStore:
             if isinstance(cause, Unavailable):  # the others are at work, or the store is: not at once again
                 self._effects.sleep(self._effects.uniform(0.0, pause_s))
                 pause_s *= 2
-            found = self.read(partition)
+            found = self._present(partition)
         wanted = decide(found)
         if wanted is found:
             return wanted
         raise Unavailable(
             f"checkpoint {self.name_of(partition)} could not be swapped in {MAX_TRIES} tries: {cause}; try again later"
         ) from cause
+
+    def _present(self, partition: int) -> Checkpoint | None:
+        """As it is now, to be changed. Raises `Fenced` if it belongs to a group that was made after this one."""
+        found = self.read(partition)
+        if found is not None and self._is_of_later_group(found):
+            raise Fenced(removed(self._key, "was made again since, and this process stops"))
+        return found
 
     def _now(self) -> str:
         return format_rfc3339(self._time_us())

@@ -1,18 +1,16 @@
-"""Consumer groups as a whole: making one where nothing of a former one is left, listing them, removing one.
+"""Consumer groups as a whole: listing them, sharing one in another way, removing one.
 
 A group is an entry in the queue's head, a checkpoint per partition beside it, and what the ownership store has of it.
-To remove it the head comes first: from then on no message is held back for it, and nothing binds. Then each checkpoint
-becomes a tombstone, which keeps nothing but the epoch, and a partition that has none gets one. So what flows and
-coordinators of the former group still remember (offsets at an epoch, a checkpoint's ETag or that there is none, a fence
-under way) can never be taken for that of a group made again under its name.
-Whoever is killed in between repeats the command, and who makes the group finds what was left and buries it first.
+To remove it is to take it out of the head: from then on no message is held back for it, and nothing binds. Its
+checkpoints stay, because their epochs go on. They say since when their group is there, so nothing that flows and
+coordinators of the former group still remember, or write late, counts for a group made again under its name.
 
 No words for people but errors; no clock of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -57,19 +55,15 @@ class GroupSummary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remains:
-    """What a removal has to do. `group` None: the head has it no more, only checkpoints are left. `kept_by`: flows that
-    the ownership store knows, bound or not; None: it was not asked, or has nothing of the group.
+    """What there is of a group. `group` None: the head has it no more, only the ownership store does. `checkpoints`:
+    those that count. `records`: flows that the ownership store knows, bound or not; None: it was not asked, or has
+    nothing of the group.
     """
 
     key: GroupKey
     group: Group | None
     checkpoints: Mapping[int, Checkpoint]
     records: Mapping[str, FlowRecord] | None
-
-    @property
-    def to_bury(self) -> tuple[int, ...]:
-        """Partitions whose checkpoint still says something."""
-        return tuple(number for number, each in self.checkpoints.items() if not each.is_tombstone)
 
 
 def key_of(queue: Queue, group: str) -> GroupKey:
@@ -78,29 +72,10 @@ def key_of(queue: Queue, group: str) -> GroupKey:
 
 
 def checkpoints_of(queue: Queue, group: str) -> CheckpointStore:
-    """The checkpoints of a group of the queue as its handle last saw it."""
-    return CheckpointStore(queue.store, key_of(queue, group), queue.head.queue_id)
-
-
-# --- making one -------------------------------------------------------------------------------------------------------
-
-
-def make(queue: Queue, group: str, start: Sequence[int], *, exact: bool = False, ownership: str | None = None) -> Group:
-    """Create the group as `log.admin.create_group` does; what a former one of this name left is buried first.
-
-    Raises as that does, and `Corrupt` for a checkpoint that cannot be read.
-    """
-    found = queue.refresh().groups.get(group)
-    if found is not None:
-        return admin.create_group(queue, group, start, exact=exact, ownership=ownership)
-    try:
-        found_checkpoints = checkpoints_of(queue, group).list_checkpoints()
-        # A group that never was has none, and nothing of it can come late; to bury a thousand partitions takes a while.
-        if any(each.queue_id == queue.head.queue_id for each in found_checkpoints.values()):
-            bury(queue, group, found_checkpoints)
-    except _MadeMeanwhile:
-        pass  # and whoever made it has buried what was left
-    return admin.create_group(queue, group, start, exact=exact, ownership=ownership)
+    """The checkpoints of a group as the queue's handle last saw it; of one that is not there none counts."""
+    found = queue.head.groups.get(group)
+    since = found.since_sequence if found is not None else queue.head.sequence + 1
+    return CheckpointStore(queue.store, key_of(queue, group), queue.head.queue_id, since=since)
 
 
 # --- removing one -----------------------------------------------------------------------------------------------------
@@ -111,23 +86,23 @@ def remains(queue: Queue, group: str, ownership: OwnershipStore | None) -> Remai
     key = key_of(queue, group)
     head = queue.refresh()
     found = head.groups.get(key.group)
-    checkpoints = checkpoints_of(queue, key.group).list_checkpoints()
+    listed = checkpoints_of(queue, key.group).list_checkpoints()
+    checkpoints = {number: each for number, each in listed.items() if not each.is_void}
     records = None
     if ownership is not None:
         known = ownership.read_flows(key)
         kept = bool(known) or ownership.read_state(key) is not None
         records = {name: each for name, each in known.items() if each.queue_id == head.queue_id} if kept else None
-    made = Remains(key=key, group=found, checkpoints=checkpoints, records=records)
-    if found is None and not made.to_bury:
+    if found is None and records is None:
         admin.group_of(queue, head, key.group)
-    return made
+    return Remains(key=key, group=found, checkpoints=checkpoints, records=records)
 
 
 def require_quiet(queue: Queue, left: Remains) -> None:
     """Raises `Invalid` if a checkpoint was changed within `QUIET_S`: somebody may be at work of whom only the
     checkpoints know (`ownership=none`). Ages are the store's own.
     """
-    ages = checkpoint_ages(queue, left.key.group, left.to_bury)
+    ages = checkpoint_ages(queue, left.key.group, left.checkpoints)
     if not ages or min(ages.values()) >= QUIET_S:
         return
     partition = min(ages, key=lambda number: ages[number])
@@ -168,44 +143,21 @@ def _moves(before: Beat, now: Beat) -> bool:
     return (before.instance, before.count) != (now.instance, now.count)
 
 
-def remove(queue: Queue, left: Remains, ownership: OwnershipStore | None) -> int:
-    """Remove the group: the head first, then its checkpoints, then what the ownership store has. Returns how many
-    checkpoints were buried. May be repeated after a crash at any point.
+def remove(queue: Queue, left: Remains, ownership: OwnershipStore | None) -> None:
+    """Remove the group: from the head, then what the ownership store has. May be repeated after a crash at any point.
 
     Raises `Conflict` if the group was made again meanwhile, `Unavailable` if it has to be repeated.
     """
     if left.group is not None:
         remove_group(queue, left.key.group, left.group)
-    try:
-        # Listed again: what flows wrote until they saw the head belongs to the group that is gone, too.
-        buried = bury(queue, left.key.group, checkpoints_of(queue, left.key.group).list_checkpoints())
-    except _MadeMeanwhile as error:
-        raise Conflict(f"{error}: its checkpoints are its own, nothing more is to be done") from None
+    elif left.key.group in queue.refresh().groups:
+        raise Conflict(
+            f"group {left.key.group!r} of {queue} was made again meanwhile: look at it, then remove it again"
+        )
     if ownership is not None:
         ownership.drop_group(left.key)
         with suppress(Unavailable):  # coordinators look by themselves, too
             ownership.announce(left.key._replace(group=HEAD))
-    return buried
-
-
-class _MadeMeanwhile(Exception):
-    """The head has the group (again)."""
-
-
-def bury(queue: Queue, group: str, listed: Mapping[int, Checkpoint]) -> int:
-    """Make tombstones of the checkpoints of a group that the head does not have, `listed` a moment ago; returns how
-    many of them said something. Also of partitions that have none: a coordinator may be about to write the first one.
-    """
-    checkpoints = checkpoints_of(queue, group)
-    queue_id = queue.head.queue_id
-
-    def confirm() -> None:
-        if group in queue.require(queue_id).groups:
-            raise _MadeMeanwhile(f"group {group!r} of {queue} was made again meanwhile")
-
-    done = {number for number, each in listed.items() if each.is_tombstone and each.queue_id == queue_id}
-    wanted = sorted({*listed, *range(len(queue.head.next))} - done)
-    return sum(checkpoints.bury(partition, confirm=confirm) for partition in wanted)
 
 
 # --- sharing one in another way ---------------------------------------------------------------------------------------
@@ -255,7 +207,7 @@ def _summary(queue: Queue, head: Head, name: str, group: Group, ownership: Owner
     for partition, end in enumerate(head.next):
         offset = acknowledged_to(checkpoints.get(partition), group_start(group, partition))
         wanted[partition] = (max(offset, at(head.earliest, partition)), end)
-    ages = checkpoint_ages(queue, name, [number for number, each in checkpoints.items() if not each.is_tombstone])
+    ages = checkpoint_ages(queue, name, [number for number, each in checkpoints.items() if not each.is_void])
     flows = None
     if ownership is not None:
         records = ownership.read_flows(key_of(queue, name))

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from partq_spark.base.errors import Unavailable
+from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group.claims import Claim, Position, View
 from partq_spark.group.heartbeat import Heartbeat
 from partq_spark.group.lifeline import Lifeline, Sign
 from partq_spark.group.order import LOOK_S, Order
 from partq_spark.group.session import Session
-from partq_spark.log.groups import require_ownership
+from partq_spark.log.groups import removed, require_ownership
 from partq_spark.log.model import Head, at
 
 M = TypeVar("M")
@@ -113,7 +113,10 @@ class _Limit:
     def look(self) -> Head:
         """The head, by which the group is still shared as this flow does."""
         head = self._head()
-        require_ownership(head, self._session.key.group, self._session.ownership)
+        name = self._session.key.group
+        if name not in head.groups:
+            raise Invalid(removed(self._session.key, f"flow {self._session.flow!r} ends"))
+        require_ownership(head, name, self._session.ownership)
         return head
 
     def ends(self, view: View) -> Mapping[int, int]:

@@ -58,7 +58,7 @@ def acknowledged_by(queue: Queue, head: Head) -> tuple[Acknowledged, frozenset[t
     silent: set[tuple[str, int]] = set()
     for name, group in head.groups.items():
         key = GroupKey(queue.namespace, queue.name, name)
-        found, damaged = CheckpointStore(queue.store, key, head.queue_id).list_readable()
+        found, damaged = CheckpointStore(queue.store, key, head.queue_id, since=group.since_sequence).list_readable()
         offsets = {partition: each.offset for partition, each in found.items() if each.offset is not None}
         offsets |= {partition: held_back_by(group, None, partition) for partition in damaged}
         known[name] = GroupPositions(since_sequence=group.since_sequence, rewinds=group.rewinds, offsets=offsets)

@@ -101,7 +101,7 @@ def plan(
             raise damaged[number]
         checkpoint = checkpoints.get(number)
         if checkpoint is None or checkpoint.offset is None:
-            if partitions or (checkpoint is not None and not checkpoint.is_tombstone):
+            if partitions or (checkpoint is not None and not checkpoint.is_void):
                 raise Invalid(_nothing(queue, number, checkpoint))
             continue
         to = _target(goal, number, checkpoint.offset, head, times)
@@ -179,7 +179,7 @@ def _check(queue: str, partition: int, to: int, acknowledged: int, earliest: int
 def _nothing(queue: str, partition: int, checkpoint: Checkpoint | None) -> str:
     why = (
         "no flow has taken it yet"
-        if checkpoint is None or checkpoint.is_tombstone
+        if checkpoint is None or checkpoint.is_void
         else "its checkpoint has no offset (checkpoints=none)"
     )
     return f"partition {partition} of {queue} cannot be rewound: {why}"

@@ -46,8 +46,10 @@ _log = logging.getLogger("partq.flow")
 class Session:
     """One flow, by name, as one process has it. `flow` is in lower case already; `queue_id` is that of the head.
 
-    `start_of` gives the first offset of a partition whose checkpoint has none (`checkpoints=none`): the group's start.
-    `milestones`: offsets of a partition at which others may wait for it (`order.Milestones`).
+    `require_group` looks whether the group is still there, and raises if it is not; it is asked when the coordinator
+    has dropped this flow. `start_of` gives the first offset of a partition whose checkpoint has none
+    (`checkpoints=none`): the group's start. `milestones`: offsets of a partition at which others may wait for it
+    (`order.Milestones`).
     """
 
     def __init__(
@@ -60,10 +62,12 @@ class Session:
         settings: SessionSettings | None = None,
         effects: Effects | None = None,
         *,
+        require_group: Callable[[], object] = lambda: None,
         start_of: Callable[[int], int] = lambda _: 0,
         milestones: Callable[[int], Sequence[int]] = lambda _: (),
     ) -> None:
         self._ownership = ownership
+        self._require_group = require_group
         self._checkpoints = checkpoints
         self._key = key
         self._queue_id = queue_id
@@ -308,7 +312,7 @@ class Session:
             return life
         _log.warning("flow %s of group %s: instance %s ended: %s", self._flow, self._key, life.instance, life.ended)
         if life.seen and self._settings.keep_offsets:
-            self._checkpoints.require_group(f"flow {self._flow!r} ends")
+            self._require_group()
         self._hand.drop()
         self._life = self._binder.bind(self._hand.mapping, self._hand.deliveries())
         return self._life

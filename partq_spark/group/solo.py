@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Final
 
 from partq_spark.base.errors import Fenced, Invalid
-from partq_spark.group.checkpoint import removed
 from partq_spark.group.checkpointing import Checkpointing
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused
 from partq_spark.group.claims import Binding, Position, Standing, View
@@ -25,6 +24,7 @@ from partq_spark.group.hand import Hand, Holding
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.group.settings import SessionSettings
 from partq_spark.log import layouts
+from partq_spark.log.groups import removed
 from partq_spark.log.model import Head, at
 
 CONFIRMED_S: Final = 5.0
@@ -337,12 +337,9 @@ class SoloSession:
         self._hand.take(holding, checkpoint, self._effects.now_s())
 
     def _is_rewound(self, found: Checkpoint, me: Owner, epoch: int) -> bool:
-        """A guard: taken away for nobody, and by nobody else since. `me`: taken again, and the answer was lost. A
-        tombstone was not rewound: its group was removed.
-        """
-        if found.is_tombstone:
-            return False
-        return found.queue_id == self._queue_id and found.epoch > epoch and found.owner in (None, me)
+        """A guard: taken away for nobody, and by nobody else since. `me`: taken again, and the answer was lost."""
+        theirs = found.is_void or found.queue_id != self._queue_id
+        return not theirs and found.epoch > epoch and found.owner in (None, me)
 
     def _taken_over(self, partition: int, found: Checkpoint | None) -> str:
         if found is None:
@@ -350,7 +347,7 @@ class SoloSession:
                 f"checkpoint {self._checkpoints.name_of(partition)} of flow {self._flow!r} was deleted while it was in "
                 "use: start the query again"
             )
-        if found.is_tombstone and found.queue_id == self._queue_id:
+        if found.queue_id == self._queue_id and found.since > self._checkpoints.since:
             return removed(self._key, f"flow {self._flow!r} stops")
         who = "nobody" if found.owner is None else f"flow {found.owner.flow!r} (instance {found.owner.instance})"
         return (

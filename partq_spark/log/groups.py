@@ -1,5 +1,5 @@
-"""What a queue's head says of a consumer group beyond its start: how its flows share it; and taking it out. Each change
-is one swap. A group's checkpoints are `group.lifecycle`' business.
+"""What a queue's head says of a consumer group beyond its start: that it is there, and how its flows share it. It is
+taken out here, too. Each change is one swap. A group's checkpoints are `group.lifecycle`' business.
 
 A group is shared in one way at a time: one flow has all of it (`none`), or a coordinator shares it out by what is kept
 in Redis (`redis`) or beside the queue (`store`). Flows of two ways would know nothing of each other, and both deliver
@@ -12,7 +12,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from partq_spark.base.errors import Conflict, Invalid
+from partq_spark.base.errors import Conflict, Fenced, Invalid
 from partq_spark.log.model import Group, Head
 from partq_spark.log.queue import Queue
 
@@ -43,6 +43,27 @@ def require_ownership(head: Head, name: str, ownership: str, *, store: str | Non
         "give this flow or command the ownership that the group's flows have (PARTQ_OWNERSHIP counts for a query only "
         "if it was set before its Spark session began), or, when none of them lives, change the group: "
         f"`{shlex.join(words)}`"
+    )
+
+
+def require_group(head: Head, name: str, since_sequence: int, therefore: str) -> Group:
+    """A guard: the group that was made with this sequence number is there. Raises `Invalid` if it was removed, `Fenced`
+    if another one was made under its name since. `therefore`: what whoever asks does now, for the error.
+    """
+    found = head.groups.get(name)
+    key = f"{head.namespace}/{head.queue}/{name}"
+    if found is None:
+        raise Invalid(removed(key, therefore))
+    if found.since_sequence != since_sequence:
+        raise Fenced(removed(key, f"was made again since, and {therefore}"))
+    return found
+
+
+def removed(key: object, therefore: str) -> str:
+    """What a flow says whose group is gone, or is another one by now."""
+    return (
+        f"group {key} was removed (`partq group remove`), {therefore}: to begin anew, start the query with a new "
+        "checkpoint location, which makes the group again, or with another group"
     )
 
 

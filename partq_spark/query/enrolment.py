@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from partq_spark.base.errors import Fenced, Invalid
-from partq_spark.group.checkpoint import removed
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.claims import View
 from partq_spark.group.effects import Effects
@@ -31,7 +30,7 @@ from partq_spark.query.settings import GroupOptions
 BIND_WAIT_S: Final = 5.0
 """For a coordinator's answer. A flow that got none looks on at every trigger."""
 
-Join = Callable[[str, str], tuple[Membership, CheckpointStore]]
+Join = Callable[[str, Head], tuple[Membership, CheckpointStore]]
 MOST_PLACES: Final = 50
 """Partitions that an error names with where the query was."""
 
@@ -110,7 +109,7 @@ class Enrolment:
             found = head.groups[self._group.name]
             if found.ownership is None:
                 groups.join(self._queue, self._group.name, found.since_sequence, self._group.ownership)
-            self.member, self._checkpoints = self._join(self.flow or "", head.queue_id)
+            self.member, self._checkpoints = self._join(self.flow or "", head)
         member = self.member
         if not member.is_bound:
             mapping = {partition: span.epoch for partition, span in known.spans.items()}
@@ -127,15 +126,12 @@ class Enrolment:
 
     def _require_same_life(self, head: Head, known: BatchEnd, *, complete: bool) -> None:
         """A guard: the group is the one in which this query began."""
-        found = head.groups.get(self._group.name)
-        if found is not None and found.since_sequence == known.since:
-            return
-        therefore = (
-            f"flow {self.flow!r} ends" if found is None else f"was made again since, and flow {self.flow!r} ends"
-        )
-        where = None if self._group.by_hand else _places(known, len(head.next), complete=complete)
-        said = removed(self.key, therefore) + (f"; {where}" if where else "")
-        raise Invalid(said) if found is None or self.member is None else Fenced(said)
+        try:
+            groups.require_group(head, self._group.name, known.since or 0, f"flow {self.flow!r} ends")
+        except (Invalid, Fenced) as error:
+            where = None if self._group.by_hand else _places(known, len(head.next), complete=complete)
+            said = str(error) + (f"; {where}" if where else "")
+            raise type(error)(said) if self.member is not None else Invalid(said) from error
 
     def bound_member(self) -> Membership | None:
         """The membership, if it is bound."""

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from partq_spark.base.errors import Invalid
 from partq_spark.base.timestamps import format_rfc3339
-from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.effects import Effects
 from partq_spark.group.membership import Membership
@@ -21,8 +20,9 @@ from partq_spark.group.order import Milestones
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.group.solo import SoloSession
 from partq_spark.group.stores import open_ownership
+from partq_spark.log import admin
 from partq_spark.log.connect import QueueAddress, open_queue, shared_store
-from partq_spark.log.groups import require_ownership
+from partq_spark.log.groups import require_group, require_ownership
 from partq_spark.log.model import Head, at, group_start
 from partq_spark.log.queue import Queue
 from partq_spark.query import planning
@@ -47,8 +47,8 @@ def open_consumer(
         raise Invalid("a query without a group is no flow: give the option group")
     queue = open_queue(options.target)
 
-    def join(flow: str, queue_id: str) -> tuple[Membership, CheckpointStore]:
-        return join_group(queue, options, group, flow, queue_id, effects)
+    def join(flow: str, head: Head) -> tuple[Membership, CheckpointStore]:
+        return join_group(queue, options, group, flow, head, effects)
 
     return Consumer(
         queue,
@@ -72,7 +72,9 @@ def create_group(queue: Queue, options: SourceOptions, group: GroupOptions) -> N
         start = planning.resolve(head, place, "startingOffsets", queue.offsets_at)
         offsets = [start[partition] for partition in sorted(start)]
         # An edge or a time means what can be read; offsets that were trimmed are an error that says so.
-        found = lifecycle.make(queue, group.name, offsets, exact=place.offsets is not None, ownership=group.ownership)
+        found = admin.create_group(
+            queue, group.name, offsets, exact=place.offsets is not None, ownership=group.ownership
+        )
         head = queue.head  # messages may have gone meanwhile
     if options.start is None or place.edge == "latest":  # that is where the group began, at its time
         return
@@ -106,14 +108,15 @@ def join_group(
     options: SourceOptions,
     group: GroupOptions,
     flow: str,
-    queue_id: str,
+    head: Head,
     effects: Effects | None = None,
 ) -> tuple[Membership, CheckpointStore]:
-    """A membership of `flow`, not bound yet, and the group's checkpoints. Raises `Invalid`."""
+    """A membership of `flow` in the group as `head` has it, not bound yet, and its checkpoints. Raises `Invalid`."""
     target = options.target
     key = GroupKey(target.namespace, target.queue, group.name)
     store = shared_store(target.store, min(STORE_RETRY_S, target.retry_timeout_s))
-    checkpoints = CheckpointStore(store, key, queue_id, effects=effects)
+    queue_id, found = head.queue_id, head.groups[group.name]
+    checkpoints = CheckpointStore(store, key, queue_id, since=found.since_sequence, effects=effects)
     interval_s = group.checkpoint_interval_s
     settings = SessionSettings(
         session_timeout_s=group.session_timeout_s,
@@ -123,20 +126,31 @@ def join_group(
     )
 
     def start_of(partition: int) -> int:
-        return group_start(queue.head.groups.get(group.name), partition)
+        return group_start(found, partition)
 
-    def head() -> Head:
-        return queue.require(queue_id)
+    def present() -> Head:
+        now = queue.require(queue_id)
+        require_group(now, group.name, found.since_sequence, f"flow {flow!r} ends")
+        return now
 
     milestones = Milestones(lambda: queue.head)
     if group.ownership == "none":
         solo = SoloSession(
-            checkpoints, key, queue_id, flow, settings, effects, head=head, start_of=start_of, milestones=milestones
+            checkpoints, key, queue_id, flow, settings, effects, head=present, start_of=start_of, milestones=milestones
         )
         return solo, checkpoints
     ownership = open_ownership(group.ownership, store=shared_store(target.store, 0.0), group=key)
     session = Session(
-        ownership, checkpoints, key, queue_id, flow, settings, effects, start_of=start_of, milestones=milestones
+        ownership,
+        checkpoints,
+        key,
+        queue_id,
+        flow,
+        settings,
+        effects,
+        require_group=present,
+        start_of=start_of,
+        milestones=milestones,
     )
     return session, checkpoints
 

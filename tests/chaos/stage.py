@@ -14,7 +14,7 @@ from typing import Final
 
 import psutil
 
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group import lifecycle
 from partq_spark.group.model import Phase, RebalanceStatus
 from partq_spark.log.admin import create_group
 from tests.chaos.driver import Plan
@@ -96,7 +96,7 @@ class Stage:
         self.drivers = drivers
         self._proxy = proxy
         self.sharing = [driver for driver in drivers if driver.mode is Mode.AUTO]
-        self.by_hand = CheckpointStore(cast.queue.store, BY_HAND, cast.queue.head.queue_id)
+        self.by_hand = lifecycle.checkpoints_of(cast.queue, BY_HAND.group)
 
     def unread(self, ends: Sequence[int]) -> str:
         """What is not read up to `ends` by the drivers that are alone in their group; empty: nothing."""

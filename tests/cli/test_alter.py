@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partq_spark.base.errors import Unavailable
+from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.group.stores import open_ownership
@@ -25,7 +26,7 @@ def loaded(partq: Partq) -> Partq:
     partq("publish", "orders", stdin=json_lines([{"key": key, "value": key} for key in KEYS]))
     queue = queue_of(partq)
     create_group(queue, "billing", [0, 0, 0, 0])
-    checkpoints = CheckpointStore(queue.store, GroupKey("default", "orders", "billing"), queue.head.queue_id)
+    checkpoints = lifecycle.checkpoints_of(queue, "billing")
     owner = Owner("flow", "instance")
     made = checkpoints.fence(1, to=owner, epoch=1, start=0, delivered=None)
     checkpoints.update_checkpoint(made, 2)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from partq_spark.base.errors import Unavailable
+from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, Rewound, checkpoint_folder
 from partq_spark.group.model import GroupKey, Lease, Owner
 from partq_spark.group.stores.objects import ObjectsOwnership
@@ -35,7 +36,7 @@ class Group:
         queue = Queue(self.store, "default", "orders")
         self.ends = queue.refresh().next
         admin.create_group(queue, "billing", [0, 0, 0])
-        self.checkpoints = CheckpointStore(self.store, KEY, queue.head.queue_id)
+        self.checkpoints = lifecycle.checkpoints_of(queue, KEY.group)
         for partition, offset in ((0, 8), (1, 5)):
             held = self.checkpoints.fence(partition, to=OWNER, epoch=1, start=0, delivered=None)
             self.checkpoints.update_checkpoint(held, offset)
@@ -230,9 +231,10 @@ def test_all_is_checked_before_anything_is_changed(group: Group, words: tuple[st
     assert group.seen() == before
 
 
-def test_the_tombstone_of_a_partition_that_nobody_has_taken_yet_hinders_no_rewind(group: Group) -> None:
+def test_what_a_former_group_left_of_a_partition_that_nobody_has_taken_yet_hinders_no_rewind(group: Group) -> None:
     """A former group of the name left it."""
-    group.checkpoints.bury(2, confirm=lambda: None)
+    queue_id = Queue(group.store, "default", "orders").refresh().queue_id
+    CheckpointStore(group.store, KEY, queue_id).fence(2, to=OWNER, epoch=1, start=1, delivered=None)
     assert "no flow has taken it yet" in group.partq.error(*REWIND, "--to", "1", "--partition", "2", "--yes")
     group.partq(*REWIND, "--to", "1", "--yes")
     assert group.offsets() == {0: 1, 1: 1, 2: None}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group import lifecycle
 from partq_spark.group.heartbeat import Heartbeat
 from partq_spark.group.lifeline import Lifeline
 from partq_spark.group.model import FlowRecord, GroupKey, Owner
@@ -39,7 +39,7 @@ class Group:
         queue = Queue(self.store, "default", "orders")
         self.messages = sum(queue.refresh().next)
         admin.create_group(queue, "billing", [0, 0])
-        self.checkpoints = CheckpointStore(self.store, KEY, queue.head.queue_id)
+        self.checkpoints = lifecycle.checkpoints_of(queue, KEY.group)
         for partition in (0, 1):
             held = self.checkpoints.fence(partition, to=OWNER, epoch=1, start=0, delivered=None)
             self.checkpoints.update_checkpoint(held, 5)
@@ -118,6 +118,12 @@ def test_flows_are_shown_with_an_ownership(group: Group) -> None:
 # --- removing ---------------------------------------------------------------------------------------------------------
 
 
+def refreshed(group: Group) -> Queue:
+    queue = Queue(group.store, "default", "orders")
+    queue.refresh()
+    return queue
+
+
 def test_a_group_is_removed_for_good(group: Group) -> None:
     assert group.partq.json(*REMOVE, "--yes") == {
         "queue": "orders",
@@ -126,9 +132,8 @@ def test_a_group_is_removed_for_good(group: Group) -> None:
         "checkpoints": 2,
     }
     assert group.names == []
-    assert [(each.epoch, each.owner, each.offset) for each in group.checkpoints.list_checkpoints().values()] == [
-        (2, None, None)
-    ] * 2
+    left = lifecycle.checkpoints_of(refreshed(group), "billing").list_checkpoints()
+    assert [each.is_void for each in left.values()] == [True] * 2
     group.partq("queue", "trim", "orders", "--before", "2100-01-01T00:00:00Z")
     assert group.partq.json("queue", "describe", "orders")["messages"] == 0, "nothing is held back any more"
 
@@ -142,12 +147,13 @@ def test_without_yes_nothing_is_removed(group: Group) -> None:
 
 
 def test_the_same_command_finishes_what_was_cut_off(group: Group) -> None:
-    queue = Queue(group.store, "default", "orders")
-    queue.change(lambda head: replace(head, groups={}, sequence=head.sequence + 1))
-    group.checkpoints.bury(0, confirm=lambda: None)
-    assert "what is left of group 'billing', with 1 checkpoint" in group.partq.misuse(*REMOVE)
-    assert "Removed what was left of group 'billing'" in group.partq(*REMOVE, "--yes").stdout
-    assert group.checkpoints.list_checkpoints()[1].is_tombstone
+    """After the head, and before what the ownership has of the group."""
+    group.bind(bound=False)
+    refreshed(group).change(lambda head: replace(head, groups={}, sequence=head.sequence + 1))
+    beside = (*REMOVE, "--ownership", "store")
+    assert "what is left of group 'billing'" in group.partq.misuse(*beside)
+    assert "Removed what was left of group 'billing'" in group.partq(*beside, "--yes").stdout
+    assert "has no group 'billing' (its groups: none yet)" in group.partq.error(*beside, "--yes")
     assert "has no group 'billing' (its groups: none yet)" in group.partq.error(*REMOVE, "--yes")
 
 

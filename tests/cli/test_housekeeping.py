@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.model import GroupKey, Owner
+from partq_spark.group import lifecycle
+from partq_spark.group.model import Owner
 from partq_spark.log.admin import create_group
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
@@ -95,7 +95,7 @@ def test_trim_wants_to_know_until_where(filled: Partq) -> None:
 def test_what_was_acknowledged_may_be_trimmed(filled: Partq) -> None:
     queue = Queue(open_store(filled.url), "default", "orders")
     create_group(queue, "billing", [0])
-    checkpoints = CheckpointStore(queue.store, GroupKey("default", "orders", "billing"), queue.head.queue_id)
+    checkpoints = lifecycle.checkpoints_of(queue, "billing")
     held = checkpoints.fence(0, to=Owner("flow", "instance"), epoch=1, start=0, delivered=None)
     checkpoints.update_checkpoint(held, 14)
     done = filled.json("queue", "trim", "orders", "--before-offsets", '{"0": 20}')

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.base.errors import Invalid
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group import lifecycle
 from partq_spark.group.heartbeat import Heartbeat
 from partq_spark.group.lifeline import Lifeline
 from partq_spark.group.loop import Batch, run_flow
@@ -37,7 +37,7 @@ def group(partq: Partq) -> Partq:
     queue = Queue(store, "default", "orders")
     queue.refresh()
     admin.create_group(queue, "billing", [0], ownership="none")
-    checkpoints = CheckpointStore(store, KEY, queue.head.queue_id)
+    checkpoints = lifecycle.checkpoints_of(queue, KEY.group)
     held = checkpoints.fence(0, to=Owner("alone", "i1"), epoch=1, start=0, delivered=None)
     checkpoints.update_checkpoint(held, 5)
     age(partq, 120)
@@ -171,7 +171,7 @@ def test_a_flow_in_plain_python_sees_that_its_group_is_shared_otherwise(group: P
 
     session = Session(
         ownership,
-        CheckpointStore(store, KEY, queue.head.queue_id),
+        lifecycle.checkpoints_of(queue, KEY.group),
         KEY,
         queue.head.queue_id,
         "a",
@@ -248,13 +248,11 @@ def test_a_list_asks_an_ownership_for_its_own_groups_alone(group: Partq) -> None
 
 def test_a_group_without_acknowledgements_holds_back_for_ever_and_that_is_said(group: Partq) -> None:
     store = open_store(group.url)
-    queue_id = Queue(store, "default", "orders").refresh().queue_id
-    CheckpointStore(store, KEY, queue_id).fence(0, to=Owner("b", "i2"), epoch=2, start=None, delivered=None)
-    checkpoints = CheckpointStore(store, KEY._replace(group="silent"), queue_id)
     queue = Queue(store, "default", "orders")
     queue.refresh()
+    lifecycle.checkpoints_of(queue, KEY.group).fence(0, to=Owner("b", "i2"), epoch=2, start=None, delivered=None)
     admin.create_group(queue, "silent", [2], ownership="none")
-    checkpoints.fence(0, to=Owner("s", "i1"), epoch=1, start=None, delivered=None)
+    lifecycle.checkpoints_of(queue, "silent").fence(0, to=Owner("s", "i1"), epoch=1, start=None, delivered=None)
     described = {each["group"]: each["for_ever"] for each in group.json("queue", "describe", "orders")["held_back"]}
     assert described == {"billing": False, "silent": True}
     said = " ".join(group("queue", "describe", "orders").stdout.split())

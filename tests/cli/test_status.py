@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.group import codec
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group import codec, lifecycle
 from partq_spark.group.model import (
     Delivery,
     Flow,
@@ -45,7 +44,7 @@ def handoff(partq: Partq) -> Partq:
     queue = Queue(store, "default", "orders")
     head = queue.refresh()
     create_group(queue, "billing", [0, 0])
-    checkpoints = CheckpointStore(store, KEY, head.queue_id)
+    checkpoints = lifecycle.checkpoints_of(queue, KEY.group)
     for partition in (0, 1):
         held = checkpoints.fence(partition, to=OWNER, epoch=1, start=0, delivered=None)
         checkpoints.update_checkpoint(held, 3)

@@ -16,6 +16,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 from partq_spark.base.errors import Unavailable
+from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Claim
 from partq_spark.group.codec import decode_state
@@ -156,14 +157,14 @@ class Place:
         return Queue(self.store, key.namespace, key.queue)
 
     def checkpoints(self, key: GroupKey) -> CheckpointStore:
-        return CheckpointStore(self.store, key, self.queue(key).head.queue_id)
+        return lifecycle.checkpoints_of(self.queue(key), key.group)
 
     def session(self, key: GroupKey, name: str, milestones: Callable[[int], Sequence[int]] = lambda _: ()) -> Session:
         """A flow that is not bound yet."""
         queue_id = self.queue(key).head.queue_id
         return Session(
             open_ownership(self.ownership, store=self.store, group=key),
-            CheckpointStore(self.store, key, queue_id),
+            self.checkpoints(key),
             key,
             queue_id,
             name,

@@ -11,6 +11,7 @@ from coordinator.core.events import PartitionFenced
 from coordinator.fences import carry_out
 from coordinator.observe import Setting
 from partq_spark.base.errors import Unavailable
+from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.model import Owner, Phase
 from tests.coordinator.world import KEY, World
@@ -51,8 +52,7 @@ def test_a_removed_partition_that_has_no_checkpoint_yet_begins_where_its_group_d
 
 def test_a_checkpoint_that_cannot_be_read_fails_only_its_own_fence() -> None:
     world = World(partitions=PARTITIONS)
-    queue_id = world.queue.head.queue_id
-    checkpoints = CheckpointStore(world.objects, KEY, queue_id)
+    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
     world.objects.swap(checkpoints.name_of(1), {"offset": "nonsense"}, expected=None)
     reads = 0
     inside = False
@@ -80,9 +80,9 @@ def test_a_checkpoint_that_cannot_be_read_fails_only_its_own_fence() -> None:
             for number in range(PARTITIONS)
         ],
         key=KEY,
-        setting=Setting(queue_id=queue_id, incarnation=world.server.incarnation),
+        setting=Setting(queue_id=world.queue.head.queue_id, incarnation=world.server.incarnation),
         records={},
-        checkpoints=Watched(world.objects, KEY, queue_id),
+        checkpoints=Watched(world.objects, KEY, world.queue.head.queue_id, since=checkpoints.since),
         starts={},
         finished={},
         ends=lambda: (10, 20, 30),

@@ -14,7 +14,7 @@ from coordinator.facts import facts_of
 from coordinator.life import StoreLife
 from coordinator.runtime import GroupRuntime
 from partq_spark.base.errors import Invalid
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group import lifecycle
 from partq_spark.group.model import GroupKey, GroupState, Owner, Phase
 from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig
@@ -64,7 +64,7 @@ def test_records_that_were_read_across_a_restart_are_not_used() -> None:
             key,
             store=ownership,
             life=life,
-            checkpoints=lambda queue_id, key=key: CheckpointStore(world.objects, key, queue_id),  # type: ignore[misc]
+            checkpoints=lambda _, key=key: lifecycle.checkpoints_of(world.queue, key.group),  # type: ignore[misc]
             ends=lambda queue_id: world.queue.require(queue_id).next,
             name="c1",
             effects=world.effects(),
@@ -120,7 +120,7 @@ def test_a_group_that_no_flow_has_joined_is_left_to_the_query_that_has_it_alone(
     """`ownership=none`: such a query fences for itself, and a coordinator of the same namespace must not end it."""
     world = World(partitions=2)
     alone = Owner("alone", "i1")
-    checkpoints = CheckpointStore(world.objects, KEY, world.queue.head.queue_id)
+    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
     for partition in (0, 1):
         checkpoints.fence(partition, to=alone, epoch=1, start=0, delivered=None)
     world.coordinator()

@@ -10,8 +10,9 @@ from typing import Final
 import pytest
 
 from coordinator.housekeeper import lease_key
+from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.model import GroupKey, Owner
+from partq_spark.group.model import Owner
 from partq_spark.group.stores import open_ownership
 from partq_spark.log import admin, names
 from partq_spark.log.model import QueueConfig
@@ -61,7 +62,7 @@ class House(Place):
 
     def group(self, queue: Queue, name: str) -> CheckpointStore:  # type: ignore[override]
         admin.create_group(queue, name, (0, 0))
-        return CheckpointStore(self.store, GroupKey("default", queue.name, name), queue.head.queue_id)
+        return lifecycle.checkpoints_of(queue, name)
 
     def acknowledge(self, group: CheckpointStore, *offsets: int) -> None:
         for partition, offset in enumerate(offsets):

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.core.machine import pending
 from partq_spark.base.errors import Unavailable
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group import lifecycle
 from partq_spark.group.model import RebalanceStatus
 from partq_spark.group.stores.api import StateDocument
 from partq_spark.log.model import QueueConfig
@@ -357,7 +357,7 @@ def test_a_rewind_does_not_pass_for_the_fence_that_a_killed_leader_owed() -> Non
     a = world.flow("a")
     world.settle()
     assert a.deliver(0, 100)
-    CheckpointStore(world.objects, KEY, world.queue.head.queue_id).rewind(0, 0, fence=True, delivered=100)
+    lifecycle.checkpoints_of(world.queue, KEY.group).rewind(0, 0, fence=True, delivered=100)
     assert a.deliver(0, 400), "it learns of the rewind with its next acknowledgement"
 
     def kill(verb: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from coordinator.facts import facts_of
 from coordinator.leaving import Leaving
 from partq_spark.base.errors import Unavailable
-from partq_spark.group import rewinding
+from partq_spark.group import lifecycle, rewinding
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import RebalanceStatus
 from partq_spark.log import admin
@@ -162,7 +162,7 @@ def test_a_removed_partition_that_is_rewound_comes_back_until_it_is_finished_aga
     world, *_ = grown_and_shrunk()
     finish(world, 2, 3)
     world.run(3)
-    checkpoints = CheckpointStore(world.objects, KEY, world.queue.head.queue_id)
+    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
     epoch = world.checkpoints()[2].epoch
     checkpoints.rewind(2, 4, delivered=10)
     admin.count_rewind(world.queue, KEY.group)
@@ -230,7 +230,8 @@ def test_what_was_finished_before_a_rewind_is_not_taken_for_finished_after_it() 
     finish(world, 2)
     head = world.queue.refresh()
     facts = facts_of(head, head.groups[KEY.group])
-    leaving = Leaving(lambda queue_id: CheckpointStore(world.objects, KEY, queue_id), lambda: world.now_s)
+    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
+    leaving = Leaving(lambda _: checkpoints, lambda: world.now_s)
     assert leaving.finished(facts) == {}, "nobody has looked"
     assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1, 3)
     assert leaving.finished(facts) == {2: 10}
@@ -243,7 +244,7 @@ def test_a_partition_that_was_rewound_is_not_let_go_at_its_end() -> None:
     """The rewind is in the checkpoint, and not yet counted in the head."""
     world, *_ = grown_and_shrunk()
     say(world, {2: 10, 3: 10})
-    checkpoints = CheckpointStore(world.objects, KEY, world.queue.head.queue_id)
+    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
     checkpoints.rewind(2, 0, fence=True, delivered=10)
     fenced = checkpoints.fence(2, to=None, epoch=9, start=0, delivered=None, finished=10)
     assert (fenced.offset, fenced.epoch) == (0, 9)
@@ -282,7 +283,7 @@ def test_a_removed_partition_that_is_rewound_behind_the_groups_start_comes_back(
     assert known(world) == [0, 1], "nothing of the others is the group's to deliver"
     assert world.checkpoints()[2].offset == 10
     head = world.queue.refresh()
-    store = CheckpointStore(world.objects, KEY, head.queue_id)
+    store = lifecycle.checkpoints_of(world.queue, KEY.group)
     steps = rewinding.plan("orders", head, store.list_readable(), (2,), rewinding.Goal(earliest=True), lambda _: ())
     assert rewinding.carry_out(world.queue, store, KEY.group, steps).error is None
     world.run(3)
@@ -300,12 +301,13 @@ def test_a_rewind_brings_no_removed_partition_that_nobody_touched() -> None:
     world = World(partitions=4)
     begun_at_the_end(world)
     resize(world, 2)
-    checkpoints = CheckpointStore(world.objects, KEY, world.queue.head.queue_id)
-    checkpoints.bury(2, confirm=lambda: None)
+    former = CheckpointStore(world.objects, KEY, world.queue.head.queue_id)
+    former.fence(2, to=None, epoch=1, start=0, delivered=None)
+    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
     admin.count_rewind(world.queue, KEY.group)
     head = world.queue.refresh()
     facts = facts_of(head, head.groups[KEY.group])
-    leaving = Leaving(lambda queue_id: checkpoints, lambda: world.now_s)
+    leaving = Leaving(lambda _: checkpoints, lambda: world.now_s)
     assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1)
     world.objects.swap(checkpoints.name_of(3), b"{damaged}", expected=None)
     leaving.forget()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.facts import GroupFacts
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group import lifecycle
 from partq_spark.group.model import Phase, RebalanceStatus
 from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig
@@ -31,7 +31,7 @@ def shared() -> World:
 
 
 def rewind(world: World, partition: int, offset: int = 10) -> None:
-    store = CheckpointStore(world.objects, KEY, world.queue.head.queue_id)
+    store = lifecycle.checkpoints_of(world.queue, KEY.group)
     store.rewind(partition, offset, fence=True, delivered=world.queue.refresh().next[partition])
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.observe import Setting, drained
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group import lifecycle
 from partq_spark.group.codec import encode_state
 from partq_spark.group.model import Phase, RebalanceStatus
 from partq_spark.group.stores.api import StateDocument
@@ -130,7 +130,7 @@ def test_a_checkpoint_that_is_ahead_is_found_by_the_fence_itself() -> None:
     """Somebody rewound the checkpoint by hand: its epoch is one that the state does not know."""
     world, a, _ = shared()
     number = min(a.mapping())
-    CheckpointStore(world.objects, KEY, world.queue.head.queue_id).rewind(number, 10, fence=True, delivered=100)
+    lifecycle.checkpoints_of(world.queue, KEY.group).rewind(number, 10, fence=True, delivered=100)
     a.unbind()
     world.run(DELAY_S + 5)
     assert world.counts() == {"b": 4}
@@ -144,7 +144,7 @@ def test_what_was_delivered_between_a_rewind_and_the_loss_of_the_store_is_marked
     """The owner did not know yet that it was rewound, and the store forgets who it was."""
     world, a, b = shared()
     number = min(a.mapping())
-    CheckpointStore(world.objects, KEY, world.queue.head.queue_id).rewind(number, 10, fence=True, delivered=100)
+    lifecycle.checkpoints_of(world.queue, KEY.group).rewind(number, 10, fence=True, delivered=100)
     assert a.deliver(number, 900)
     world.server.flush()
     a.die()

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.group.checkpoints import CheckpointStore, checkpoint_folder
+from partq_spark.group import lifecycle
+from partq_spark.group.checkpoints import checkpoint_folder
 from partq_spark.group.model import Phase, RebalanceStatus
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.objects.api import Document
@@ -163,7 +164,7 @@ def test_what_a_damaged_checkpoint_hid_is_seen_when_it_is_repaired() -> None:
     world.run(2)
     assert world.log.of("checkpoint_damaged")
     trouble.end()
-    checkpoints = CheckpointStore(world.objects, KEY, world.queue.head.queue_id)
+    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
     checkpoints.rewind(number, 0, fence=True, delivered=0)
     world.run(10)
     assert world.counts() == {"a": 2, "b": 2}

@@ -18,6 +18,7 @@ from coordinator.life import StoreLife
 from coordinator.logs import Value
 from coordinator.runtime import GroupRuntime, Step
 from partq_spark.base.errors import Unavailable
+from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.codec import decode_state
 from partq_spark.group.effects import Effects
@@ -122,7 +123,7 @@ class World:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> Mapping[int, Checkpoint]:
-        return CheckpointStore(self.objects, KEY, self.queue.head.queue_id).list_checkpoints()
+        return lifecycle.checkpoints_of(self.queue, KEY.group).list_checkpoints()
 
     def state(self) -> GroupState:
         document = self.server.open().read_state(KEY)
@@ -207,7 +208,7 @@ class Coordinator:
             KEY,
             store=self.ownership,
             life=StoreLife(self.ownership),
-            checkpoints=lambda queue_id: CheckpointStore(objects, KEY, queue_id, effects=effects),
+            checkpoints=lambda facts: CheckpointStore(objects, KEY, facts.queue_id, since=facts.since, effects=effects),
             ends=lambda queue_id: queue.require(queue_id).next,
             facts_now=self.facts,
             name=name,
@@ -309,7 +310,7 @@ class HandFlow:
 
     def acknowledge(self, partition: int, offset: int) -> None:
         """The checkpoint first, then the record."""
-        checkpoints = CheckpointStore(self.world.objects, KEY, self.world.queue.head.queue_id)
+        checkpoints = lifecycle.checkpoints_of(self.world.queue, KEY.group)
         held = checkpoints.read(partition)
         assert held is not None
         assert held.owner == self.owner

@@ -9,7 +9,7 @@ import pytest
 
 from partq_spark.base.errors import Invalid
 from partq_spark.group import deleting, lifecycle
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
+from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.effects import Effects
 from partq_spark.group.missed import Missed
 from partq_spark.group.model import GroupKey, Owner
@@ -29,8 +29,8 @@ def store() -> MemoryStore:
 def made(store: MemoryStore) -> Queue:
     """A queue with two partitions, one of which a flow of `billing` has."""
     queue = admin.create_queue(store, "default", "orders", 2)
-    lifecycle.make(queue, "billing", [0, 0])
-    CheckpointStore(store, KEY, queue.head.queue_id).fence(0, to=A, epoch=4, start=0, delivered=None)
+    admin.create_group(queue, "billing", [0, 0])
+    lifecycle.checkpoints_of(queue, KEY.group).fence(0, to=A, epoch=4, start=0, delivered=None)
     return queue
 
 
@@ -40,14 +40,12 @@ def names(store: MemoryStore) -> list[str]:
 
 def test_a_deleted_queue_leaves_nothing_of_its_groups(store: MemoryStore) -> None:
     queue = made(store)
-    lifecycle.remove(queue, lifecycle.remains(queue, "billing", None), None)  # tombstones, for both partitions
-    lifecycle.make(queue, "audit", [0, 0])
-    CheckpointStore(store, KEY._replace(group="audit"), queue.head.queue_id).fence(
-        1, to=A, epoch=1, start=0, delivered=None
-    )
+    lifecycle.remove(queue, lifecycle.remains(queue, "billing", None), None)
+    admin.create_group(queue, "audit", [0, 0])
+    lifecycle.checkpoints_of(queue, "audit").fence(1, to=A, epoch=1, start=0, delivered=None)
     Missed(store, KEY, lambda: "a", Effects()).note("digest", [0], queue.head.queue_id)
-    assert len(names(store)) == 5
-    assert deleting.delete_queue(queue) == 5
+    assert len(names(store)) == 4
+    assert deleting.delete_queue(queue) == 4
     assert names(store) == []
 
 
@@ -71,7 +69,7 @@ def test_also_one_that_cannot_be_read_goes(store: MemoryStore) -> None:
 def test_the_next_queue_keeps_what_is_its_own(store: MemoryStore) -> None:
     admin.delete_queue(made(store))
     queue = admin.create_queue(store, "default", "orders", 2)
-    checkpoints = CheckpointStore(store, KEY, queue.head.queue_id)
+    checkpoints = lifecycle.checkpoints_of(queue, KEY.group)
     mine = checkpoints.fence(1, to=A, epoch=1, start=0, delivered=None)
     assert deleting.remove_remains(queue) == 1
     assert checkpoints.list_checkpoints().keys() == {1}
@@ -98,7 +96,7 @@ def test_what_the_next_queue_takes_over_at_that_moment_stays(store: MemoryStore)
     """The guard is the condition of the removal."""
     admin.delete_queue(made(store))
     queue = admin.create_queue(store, "default", "orders", 2)
-    checkpoints = CheckpointStore(store, KEY, queue.head.queue_id)
+    checkpoints = lifecycle.checkpoints_of(queue, KEY.group)
     taken: list[Checkpoint] = []
 
     def take() -> None:
@@ -120,7 +118,7 @@ def test_what_is_made_after_the_look_at_the_head_stays(store: MemoryStore) -> No
         if "/checkpoint/" in name and not taken:
             taken.append(Checkpoint)  # type: ignore[arg-type] # not again
             queue = admin.create_queue(store, "default", "orders", 2)
-            checkpoints = CheckpointStore(store, KEY, queue.head.queue_id)
+            checkpoints = lifecycle.checkpoints_of(queue, KEY.group)
             taken.append(checkpoints.fence(0, to=A, epoch=5, start=0, delivered=None))
         return load(name, known=known)
 

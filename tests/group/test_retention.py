@@ -35,7 +35,7 @@ def aged(world: World, messages: int = 10, retention_s: float | None = 60.0) -> 
 
 
 def checkpoints(queue: Queue, group: str) -> CheckpointStore:
-    return CheckpointStore(queue.store, GroupKey(queue.namespace, queue.name, group), queue.head.queue_id)
+    return lifecycle.checkpoints_of(queue, group)
 
 
 def acknowledge(queue: Queue, group: str, offset: int, partition: int = 0) -> None:
@@ -179,7 +179,7 @@ def meanwhile(world: World, kind: str, name_end: str, action: object) -> Queue:
 def test_a_group_that_is_made_after_the_checkpoints_were_read_holds_back(world: World) -> None:
     queue = aged(world)
     other = world.handle()
-    done = retain(meanwhile(world, "swap", "_head.json", lambda: lifecycle.make(other, "late", (2,))))
+    done = retain(meanwhile(world, "swap", "_head.json", lambda: admin.create_group(other, "late", (2,))))
     assert done.earliest == (2,)
     assert done.held_back[0].group == "late"
     assert read_flat(queue)[0] == b"2"
@@ -193,19 +193,19 @@ def test_a_group_made_while_messages_go_begins_at_what_is_left_unless_its_user_n
     queue = meanwhile(world, "swap", "_head.json", lambda: retain(world.handle()))
     start = queue.refresh().earliest
     assert start == (0,)
-    assert lifecycle.make(queue, "late", start, exact=exact).start == ((0,) if exact else (9,))
+    assert admin.create_group(queue, "late", start, exact=exact).start == ((0,) if exact else (9,))
     assert queue.head.earliest == (9,)
 
 
 def test_a_group_that_is_removed_and_made_again_meanwhile_holds_back_by_its_new_start(world: World) -> None:
     queue = aged(world)
-    lifecycle.make(queue, "g", (0,))
+    admin.create_group(queue, "g", (0,))
     acknowledge(queue, "g", 9)
 
     def again() -> None:
         other = world.handle()
         lifecycle.remove(other, lifecycle.remains(other, "g", None), None)
-        lifecycle.make(other, "g", (3,))
+        admin.create_group(other, "g", (3,))
 
     assert retain(meanwhile(world, "swap", "_head.json", again)).earliest == (3,)
 

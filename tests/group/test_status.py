@@ -36,6 +36,7 @@ def checkpoint(partition: int, offset: int | None, owner: Owner | None = A, epoc
         redelivered_below=0,
         updated="2026-11-20T00:00:00Z",
         queue_id="q1",
+        since=0,
         etag=None,
     )
 

@@ -47,7 +47,10 @@ def checkpoints(process: Process, head: Head) -> CheckpointStore:
     """The group's checkpoints, by the process's own store and clock."""
     effects = Effects(now_s=process.effects.monotonic_s, sleep=process.effects.sleep, uniform=process.world.rng.uniform)
     key = GroupKey(NAMESPACE, QUEUE, GROUP)
-    return CheckpointStore(process.store, key, head.queue_id, effects=effects, time_us=process.effects.time_us)
+    since = head.groups[GROUP].since_sequence if GROUP in head.groups else 0
+    return CheckpointStore(
+        process.store, key, head.queue_id, since=since, effects=effects, time_us=process.effects.time_us
+    )
 
 
 def resizer(process: Process, job: Job) -> None:
@@ -125,7 +128,7 @@ def regrouper(process: Process, job: Job) -> None:
                 process.world.count("group removed")
             else:
                 start = [rng.randint(a, b) for a, b in zip(head.earliest, head.next, strict=True)]
-                lifecycle.make(queue, GROUP, start)
+                admin.create_group(queue, GROUP, start)
                 process.world.count("group made")
 
 

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from partq_spark.base.errors import Unavailable
+from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import decode_state
 from partq_spark.group.model import GroupKey, GroupState, Lease, Phase, RebalanceStatus
@@ -134,7 +135,7 @@ class Cast:
         config = QueueConfig(rebalance_delay_s=rebalance_delay_s, max_handoff_time_s=max_handoff_time_s)
         self.queue: Queue = create_queue(store, KEY.namespace, KEY.queue, partitions, config)
         create_group(self.queue, KEY.group, [0] * partitions)
-        self.checkpoints = CheckpointStore(store, KEY, self.queue.head.queue_id)
+        self.checkpoints = lifecycle.checkpoints_of(self.queue, KEY.group)
         self.flows: dict[str, Child] = {}
         self.coordinators: dict[str, Child] = {}
         self.publisher: Child | None = None

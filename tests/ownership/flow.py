@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group import lifecycle
 from partq_spark.group.claims import Position, View
 from partq_spark.group.heartbeat import Heartbeat
 from partq_spark.group.lifeline import Lifeline
@@ -77,7 +77,7 @@ class Consumer:
         key = GroupKey(settings.namespace, settings.queue, settings.group)
         self._session = Session(
             open_ownership(settings.ownership, store=store, group=key),
-            CheckpointStore(store, key, queue_id),
+            lifecycle.checkpoints_of(self._queue, key.group),
             key,
             queue_id,
             settings.flow,

@@ -17,7 +17,7 @@ import pytest
 
 from partq_spark.acknowledge import Acknowledger
 from partq_spark.base.errors import Fenced, Invalid, Unavailable
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group import lifecycle
 from partq_spark.group.model import GroupKey
 from partq_spark.log import admin
 from partq_spark.log.model import Head
@@ -114,7 +114,7 @@ class Place:
     @property
     def offset(self) -> int | None:
         """Acknowledged, by the checkpoint."""
-        found = CheckpointStore(self.store, KEY, self.queue.head.queue_id).read(0)
+        found = lifecycle.checkpoints_of(self.queue, KEY.group).read(0)
         return found.offset if found is not None else None
 
 

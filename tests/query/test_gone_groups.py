@@ -113,7 +113,7 @@ def test_a_batch_of_the_former_group_is_not_repeated_in_the_next_one(world: Worl
     query.plan()
     query.kill()
     remove(world)
-    lifecycle.make(world.open_queue(), KEY.group, [4, 4])
+    admin.create_group(world.open_queue(), KEY.group, [4, 4])
     with pytest.raises(Invalid, match=GONE):
         query.start().trigger()
 
@@ -144,7 +144,7 @@ def test_a_live_query_sees_that_its_group_is_another_one_before_it_delivers(worl
     (query,) = begun(world, solo(world))
     query.drain()
     remove(world)
-    lifecycle.make(world.open_queue(), KEY.group, [0, 0])
+    admin.create_group(world.open_queue(), KEY.group, [0, 0])
     world.publish(1, 1)
     with pytest.raises((Fenced, Invalid), match=GONE):
         query.drain()
@@ -160,7 +160,7 @@ def test_a_group_of_another_queue_by_the_same_names_is_another_one(world: World)
     query.drain().stop()
     admin.delete_queue(world.open_queue())
     admin.create_queue(world.objects, KEY.namespace, KEY.queue, 2, None, world.log_effects())
-    made = lifecycle.make(world.open_queue(), KEY.group, [0, 0], ownership="none")
+    made = admin.create_group(world.open_queue(), KEY.group, [0, 0], ownership="none")
     assert made.since_sequence == since
     with pytest.raises(Invalid, match="the Spark checkpoint belongs to a queue with id"):
         query.start().trigger()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partq_spark.base.errors import Conflict, Invalid
-from partq_spark.group import lifecycle
-from partq_spark.log import groups
+from partq_spark.log import admin, groups
 from tests.group.session.world import KEY
 from tests.query.world import Query, World, begun, delivered, expected
 
@@ -82,7 +81,7 @@ def test_a_query_that_starts_again_another_way_is_refused(world: World, planned:
 
 def test_the_first_flow_that_joins_says_how(world: World) -> None:
     queue = world.open_queue()
-    lifecycle.make(queue, KEY.group, [0, 0])
+    admin.create_group(queue, KEY.group, [0, 0])
     assert way(world) is None
     (query,) = begun(world, world.query("a"))
     query.trigger()
@@ -130,7 +129,7 @@ def test_what_is_acknowledged_stays_when_a_group_is_shared_otherwise(world: Worl
 def test_two_first_flows_of_two_ways_one_is_refused(world: World) -> None:
     """The record is set by a swap: the second look finds the first one's way."""
     queue = world.open_queue()
-    lifecycle.make(queue, KEY.group, [0, 0])
+    admin.create_group(queue, KEY.group, [0, 0])
     (query,) = begun(world, solo(world))
     other = world.query("b").start()
     assert query.trigger() is False, "it has joined"
@@ -140,7 +139,7 @@ def test_two_first_flows_of_two_ways_one_is_refused(world: World) -> None:
 
 def test_a_change_that_was_made_already_is_no_conflict(world: World) -> None:
     queue = world.open_queue()
-    seen = lifecycle.make(queue, KEY.group, [0, 0], ownership="none")
+    seen = admin.create_group(queue, KEY.group, [0, 0], ownership="none")
     for _ in range(2):
         groups.change_ownership(queue, KEY.group, seen, "rediss://h:1/0")
     assert way(world) == "redis"
@@ -153,9 +152,9 @@ def test_a_change_that_was_made_already_is_no_conflict(world: World) -> None:
 
 def test_a_group_that_was_made_again_meanwhile_is_another_one(world: World) -> None:
     queue = world.open_queue()
-    seen = lifecycle.make(queue, KEY.group, [0, 0])
+    seen = admin.create_group(queue, KEY.group, [0, 0])
     groups.remove_group(queue, KEY.group, seen)
-    lifecycle.make(queue, KEY.group, [0, 0])
+    admin.create_group(queue, KEY.group, [0, 0])
     with pytest.raises(Conflict, match="was removed meanwhile: start again"):
         groups.join(queue, KEY.group, seen.since_sequence, "store")
     with pytest.raises(Conflict, match="was removed meanwhile: look at it"):

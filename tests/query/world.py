@@ -24,6 +24,7 @@ from partq_spark.group.session import Session, SessionSettings
 from partq_spark.group.solo import SoloSession
 from partq_spark.group.stores.memory import MemoryOwnership
 from partq_spark.log import admin
+from partq_spark.log.groups import require_group
 from partq_spark.log.model import Head, QueueConfig, group_start
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish, stage_for
@@ -79,8 +80,13 @@ class World(sessions.World):
         if found is not None:
             self.facts: GroupFacts = facts_of(head, found)
 
-    def checkpoints(self, queue_id: str = "") -> CheckpointStore:
-        return super().checkpoints(queue_id or self.queue.head.queue_id)
+    def checkpoints(self, queue_id: str = "", since: int | None = None) -> CheckpointStore:
+        """As the queue has them now; of a group that is not there none counts."""
+        head = self.queue.refresh()
+        found = head.groups.get(KEY.group)
+        if since is None:
+            since = found.since_sequence if found is not None else head.sequence + 1
+        return super().checkpoints(queue_id or head.queue_id, since)
 
     def coordinated(self) -> Ticker:
         """A coordinator that sees the group as soon as it is in the head."""
@@ -178,11 +184,12 @@ class Query:
         self._tickers = [self.world.lives(self._beat)]
         return self
 
-    def _join(self, flow: str, queue_id: str) -> tuple[Membership, CheckpointStore]:
+    def _join(self, flow: str, head: Head) -> tuple[Membership, CheckpointStore]:
         group = self.options.group
         assert group is not None
         world, queue = self.world, self.consumer.queue
-        checkpoints = world.checkpoints(queue_id)
+        queue_id, found = head.queue_id, head.groups[group.name]
+        checkpoints = world.checkpoints(queue_id, found.since_sequence)
         settings = SessionSettings(
             session_timeout_s=group.session_timeout_s,
             keep_offsets=group.keep_offsets,
@@ -190,7 +197,11 @@ class Query:
         )
 
         def start_of(partition: int) -> int:
-            return group_start(queue.head.groups.get(group.name), partition)
+            return group_start(found, partition)
+
+        def present() -> Head:
+            require_group(queue.refresh(), group.name, found.since_sequence, f"flow {flow!r} ends")
+            return queue.head
 
         effects = world.effects()
         milestones = Milestones(lambda: queue.head)
@@ -203,7 +214,7 @@ class Query:
                     flow,
                     settings,
                     effects,
-                    head=queue.refresh,
+                    head=present,
                     start_of=start_of,
                     milestones=milestones,
                 ),
@@ -217,6 +228,7 @@ class Query:
             flow,
             settings,
             effects,
+            require_group=present,
             start_of=start_of,
             milestones=milestones,
         )

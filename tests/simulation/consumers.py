@@ -27,7 +27,7 @@ from tests.simulation.objects import Objects
 from tests.simulation.plan import FlowPlan, Plan
 from tests.simulation.queue import Head
 from tests.simulation.scheduler import Process
-from tests.simulation.stores import KEY, QUEUE_ID
+from tests.simulation.stores import KEY, QUEUE_ID, SINCE
 from tests.support.faulty import SECOND_US
 
 IDLE_S = 0.5
@@ -81,7 +81,7 @@ class Consumer:
     held: dict[int, Position] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        checkpoints = CheckpointStore(self.objects, KEY, QUEUE_ID, effects=self.effects, time_us=lambda: 0)
+        checkpoints = CheckpointStore(self.objects, KEY, QUEUE_ID, since=SINCE, effects=self.effects, time_us=lambda: 0)
         settings = SessionSettings(
             session_timeout_s=self.plan.session_timeout_s,
             beat_interval_s=self.plan.beat_s,

@@ -71,7 +71,9 @@ def coordinate(
         key,
         store=store,
         life=life,
-        checkpoints=lambda queue_id: CheckpointStore(objects, key, queue_id, effects=effects, time_us=lambda: 0),
+        checkpoints=lambda facts: CheckpointStore(
+            objects, key, facts.queue_id, since=facts.since, effects=effects, time_us=lambda: 0
+        ),
         ends=ends,
         facts_now=facts_now,
         name=process.name,

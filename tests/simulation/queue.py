@@ -10,7 +10,7 @@ from coordinator.facts import GroupFacts, facts_of
 from partq_spark.group.model import GroupSettings
 from partq_spark.log import layouts, model
 from partq_spark.log.model import Group, Layout, QueueConfig
-from tests.simulation.stores import KEY, QUEUE_ID
+from tests.simulation.stores import KEY, QUEUE_ID, SINCE
 
 KEYS: Final = 24  # a key lies in partition `key % count`
 
@@ -41,7 +41,7 @@ class Head:
             layouts=(Layout(generation=0, partitions=partitions, since_sequence=1, begin=zeros),),
             next=zeros,
             earliest=zeros,
-            groups={KEY.group: Group(since_sequence=1, start=zeros)},
+            groups={KEY.group: Group(since_sequence=SINCE, start=zeros)},
         )
 
     @property

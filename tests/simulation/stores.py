@@ -25,6 +25,7 @@ from tests.support.faulty import SECOND_US
 
 KEY = GroupKey("sim", "orders", "billing")
 QUEUE_ID = "q1"
+SINCE = 1  # the sequence number of the head that the group was made with
 
 
 class Board(threading.Condition):

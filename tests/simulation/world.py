@@ -28,7 +28,7 @@ from tests.simulation.objects import Objects, OwnershipInObjects, TrueObjects
 from tests.simulation.plan import MOST_DRIFT, MOST_OFFSET_S, Outcome, Plan
 from tests.simulation.queue import KEYS, Head
 from tests.simulation.scheduler import Process, Scheduler
-from tests.simulation.stores import KEY, QUEUE_ID, Ownership, ownership_server
+from tests.simulation.stores import KEY, QUEUE_ID, SINCE, Ownership, ownership_server
 from tests.support.faulty import SECOND_US
 
 MOST_STEPS = 60_000
@@ -56,7 +56,7 @@ class World:
             session_timeout_s=plan.session_timeout_s,
             conditional=conditional,
         )
-        self.checkpoints = CheckpointStore(self.objects, KEY, QUEUE_ID, time_us=lambda: 0)
+        self.checkpoints = CheckpointStore(self.objects, KEY, QUEUE_ID, since=SINCE, time_us=lambda: 0)
         self.server, self.board = ownership_server(self.scheduler, self._tokens)
         self._untold: set[int] = set()  # rewound by somebody who did not come to count it
         self._snapshots: list[Snapshot] = []

@@ -12,7 +12,7 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group import lifecycle
 from partq_spark.group.claims import Claim
 from partq_spark.group.loop import Batch, run_flow
 from partq_spark.group.model import GroupKey
@@ -97,7 +97,7 @@ def main(store_url: str, name: str, group: str, keys: int) -> None:
     reader, counted = Reader(queue), Counted(keys)
     session = Session(
         open_ownership("store", store=store, group=key),
-        CheckpointStore(store, key, queue.head.queue_id),
+        lifecycle.checkpoints_of(queue, key.group),
         key,
         queue.head.queue_id,
         "soak",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group import lifecycle
 from partq_spark.group.model import GroupKey
 from partq_spark.log import admin, tree
 from partq_spark.log.model import QueueConfig
@@ -90,7 +90,7 @@ def run(folder: Path, course: Course, tell: Callable[[str], None] = lambda _: No
             time.sleep(max(0.0, min(due_s, begun_s + course.length_s) - time.monotonic()))
         published = int(publisher.end())
         key = GroupKey("default", QUEUE, GROUP)
-        checkpoints = CheckpointStore(store, key, queue.head.queue_id)
+        checkpoints = lifecycle.checkpoints_of(queue, key.group)
 
         def is_acknowledged() -> bool:
             ends = queue.refresh().next

@@ -119,10 +119,10 @@ def checkpoints(store: Lossy) -> CheckpointStore:
     return checkpoints_in(store)
 
 
-def checkpoints_in(store: ObjectStore, queue_id: str = QUEUE_ID) -> CheckpointStore:
+def checkpoints_in(store: ObjectStore, queue_id: str = QUEUE_ID, since: int = 0) -> CheckpointStore:
     """As one process sees them, without real pauses."""
     effects = Effects(sleep=lambda _: None)
-    return CheckpointStore(store, KEY, queue_id, effects=effects, time_us=lambda: TIME_US)
+    return CheckpointStore(store, KEY, queue_id, since=since, effects=effects, time_us=lambda: TIME_US)
 
 
 def held(found: Checkpoint | None) -> Checkpoint:

@@ -31,6 +31,7 @@ from partq_spark.group.stores import open_ownership
 from partq_spark.group.stores.api import OwnershipStore
 from partq_spark.group.stores.memory import MemoryServer
 from partq_spark.log.admin import create_queue
+from partq_spark.log.model import Group
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
 from tests.group.session.test_heartbeat import Told
@@ -294,11 +295,15 @@ def test_a_flow_that_no_coordinator_answers_says_so(place: Place, caplog: pytest
 def test_the_page_of_flows_runs_as_it_stands(place: Place) -> None:
     block = blocks_of_the_page()[1]
     seen: list[object] = []
-    head = replace(empty_head(PARTITIONS), next=(MESSAGES,) * PARTITIONS)
+    groups = {name: Group(start=(0,) * PARTITIONS, since_sequence=0) for name in ("billing", place.key.group)}
+    head = replace(empty_head(PARTITIONS), next=(MESSAGES,) * PARTITIONS, queue_id=QUEUE_ID, groups=groups)
+    store = open_store(place.store_url)
     names = {
-        "queue": SimpleNamespace(head=head, refresh=lambda: head),
+        "queue": SimpleNamespace(
+            head=head, refresh=lambda: head, store=store, namespace="default", name=place.key.queue
+        ),
         "ownership": place.open(place.key),
-        "store": open_store(place.store_url),
+        "store": store,
         "key": place.key,
         "queue_id": QUEUE_ID,
         "read": place.poll,

@@ -20,11 +20,9 @@ def flow_of(world: World) -> Process:
     return flow
 
 
-def remove(world: World, *partitions: int) -> None:
-    """As `partq group remove --ownership` does it, after the head; the coordinator has noticed."""
+def dropped(world: World) -> None:
+    """As `partq group remove --ownership` does it; the coordinator has noticed."""
     world.tickers = [each for each in world.tickers if each.run.__qualname__.startswith("Process")]
-    for partition in partitions:
-        world.checkpoints().bury(partition, confirm=lambda: None)
     world.server.open().drop_group(KEY)
 
 
@@ -35,27 +33,30 @@ def look_on(world: World, flow: Process) -> None:
 
 
 def test_a_flow_of_a_removed_group_ends_and_says_so() -> None:
+    """What looks at the head is the flow's caller's."""
     world = World()
     flow = flow_of(world)
-    remove(world, 0, 1)
-    with pytest.raises(Invalid, match=r"group default/orders/billing was removed .* flow 'a' ends"):
+
+    def head() -> None:
+        raise Invalid("the group was removed")
+
+    flow.session._require_group = head
+    dropped(world)
+    with pytest.raises(Invalid, match="was removed"):
         look_on(world, flow)
 
 
 def test_a_redis_that_lost_everything_is_not_taken_for_that() -> None:
-    """The checkpoints say that the group is there."""
+    """The head says that the group is there."""
     world = World()
     flow = flow_of(world)
-    remove(world)
+    dropped(world)
     look_on(world, flow)
 
 
 def test_one_whose_answers_got_lost_waits_for_its_coordinator() -> None:
-    """It was never given anything, so it cannot know whose tombstones these are."""
+    """It was never given anything, so it does not ask."""
     world = World()
-    for partition in (0, 1):
-        world.checkpoints().fence(partition, to=None, epoch=1, start=3, delivered=None)
-        world.checkpoints().bury(partition, confirm=lambda: None)
     flow = world.flow("a")
     flow.session.bind(wait_s=0.0)
     flow.freeze()

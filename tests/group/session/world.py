@@ -102,7 +102,7 @@ class World:
             KEY,
             store=store,
             life=StoreLife(store),
-            checkpoints=self.checkpoints,
+            checkpoints=lambda facts: self.checkpoints(facts.queue_id, facts.since),
             ends=lambda _: self.ends,
             name="coordinator",
             effects=self.effects(skew_s),
@@ -122,8 +122,8 @@ class World:
         self.tickers.append(ticker)
         return ticker
 
-    def checkpoints(self, queue_id: str = QUEUE_ID) -> CheckpointStore:
-        return CheckpointStore(self.objects, KEY, queue_id, effects=self.effects(), time_us=lambda: 0)
+    def checkpoints(self, queue_id: str = QUEUE_ID, since: int = 0) -> CheckpointStore:
+        return CheckpointStore(self.objects, KEY, queue_id, since=since, effects=self.effects(), time_us=lambda: 0)
 
     def flow(self, name: str, settings: SessionSettings = SETTINGS, *, skew_s: float = 0.0) -> Process:
         return Process(self, name, settings, skew_s)

@@ -102,6 +102,7 @@ class Group:
     name: str
     keeps: bool
     plain: bool = False  # nothing befalls its queries after which somebody may not know what was delivered
+    since: int = 0  # as the head has it
     start: dict[int, int] = field(default_factory=dict)
     fences: dict[int, list[_Fence]] = field(default_factory=lambda: defaultdict(list))
     offsets: dict[int, int] = field(default_factory=dict)  # of the checkpoints
@@ -142,9 +143,10 @@ class Judge:
                 self._earlier[message] = others
             last[partition] = message
 
-    def made(self, name: str, start: Sequence[int]) -> None:
-        """The group is in the head, beginning there."""
+    def made(self, name: str, start: Sequence[int], since: int = 0) -> None:
+        """The group is in the head, beginning there; `since`: the head's sequence number then."""
         self.groups[name].start = dict(enumerate(start))
+        self.groups[name].since = since
 
     def removed(self, name: str) -> None:
         """Somebody has removed the group. What its queries had not done they still have to do: it may not be skipped
@@ -171,10 +173,12 @@ class Judge:
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def checkpoint(
-        self, at_us: int, name: str, partition: int, epoch: int, flow: str | None, offset: int | None
+        self, at_us: int, name: str, partition: int, epoch: int, flow: str | None, offset: int | None, since: int = 0
     ) -> None:
-        """A checkpoint took effect."""
+        """A checkpoint took effect, of the group that was made `since` then."""
         group = self.groups[name]
+        if since != group.since:
+            return  # somebody writes who has not noticed yet that his group was removed
         fences = group.fences[partition]
         if not fences or (fences[-1].epoch, fences[-1].flow) != (epoch, flow):
             rewound = flow is None and (at_us, partition) in {(when, number) for when, number, _ in group.again}

@@ -77,7 +77,13 @@ class TrueStore(TrueObjects):
         at_us = self._scheduler.now_us
         self._history.note(f"{at_us} checkpoint {group}/{partition} {content['epoch']} {flow} {offset}")
         self._judge.checkpoint(
-            at_us, group, partition, int(content["epoch"]), flow, None if offset is None else int(offset)
+            at_us,
+            group,
+            partition,
+            int(content["epoch"]),
+            flow,
+            None if offset is None else int(offset),
+            int(content["since"]),
         )
 
     def remove(self, name: str, *, expected: str) -> None:

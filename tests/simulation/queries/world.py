@@ -103,7 +103,7 @@ class World:
         for name, group in groups.items():
             if name not in self._made:
                 self._made.add(name)
-                self.judge.made(name, group.start)
+                self.judge.made(name, group.start, group.since_sequence)
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
