@@ -7,6 +7,7 @@ shown as its escape. Everything that is printed or logged for people goes throug
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 
 def printable(text: str) -> str:
@@ -26,3 +27,14 @@ def printable_json(document: str) -> str:
     if document.isprintable():
         return document
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in document)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers in rising order in words: `0-3, 7`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -48,6 +48,18 @@ def format_rfc3339(time_us: int) -> str:
     return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
 
 
+def as_datetime(time_us: int) -> datetime:
+    """A Unix time in microseconds as a `datetime` in UTC."""
+    return _EPOCH + timedelta(microseconds=time_us)
+
+
+def unix_us(time: datetime) -> int:
+    """The Unix time in microseconds of a `datetime`. Raises `Invalid` for one without a time zone."""
+    if time.tzinfo is None:
+        raise Invalid(f"{time!r} has no time zone: give one, for example tzinfo=datetime.UTC")
+    return (time - _EPOCH) // _MICROSECOND
+
+
 def _refused(text: str, why: str = "") -> Invalid:
     shown = ascii(text if len(text) <= 60 else text[:60] + "…")
     return Invalid(

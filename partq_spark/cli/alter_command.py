@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from partq_spark.base.errors import Unavailable
+from partq_spark import client
+from partq_spark.base.terminal import ranges
 from partq_spark.cli import output
-from partq_spark.cli.arguments import Target, json_option, queue_argument, target_options, wrong_use
-from partq_spark.cli.queue_commands import PARTITIONS, configured, settings_options
+from partq_spark.cli.arguments import Where, json_option, queue_argument, where_options, wrong_use
+from partq_spark.cli.output import Column
+from partq_spark.cli.queue_commands import PARTITIONS, settings_options
 
-if TYPE_CHECKING:
-    from partq_spark.group.stores.api import OwnershipStore
-    from partq_spark.log.model import Head
-    from partq_spark.log.queue import Queue
+MOST_SHOWN = 16  # lines of what waits for what
 
-Changes = dict[str, tuple[object, object]]
+DRAINS = (
+    Column("partition", lambda each: each.partition, ">"),
+    Column("acknowledged", lambda each: each.acknowledged, ">"),
+    Column("end", lambda each: each.end, ">"),
+    Column("left", lambda each: each.messages, ">"),
+)
 
 
 @click.command("alter")
@@ -26,89 +30,107 @@ Changes = dict[str, tuple[object, object]]
 @settings_options
 @click.option("--dry-run", is_flag=True, help="Say what would change and what would wait for what; change nothing.")
 @json_option
-@target_options
-def alter(
-    target: Target,
-    name: str,
-    partitions: int | None,
-    given: dict[str, Any],
-    schema: str | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+@where_options
+def alter(where: Where, name: str, partitions: int | None, given: dict[str, Any], dry_run: bool, as_json: bool) -> None:
     """Change a queue's number of partitions and its settings: those that are given, and no others.
 
     Publishers and consumers may go on meanwhile. Under another number of partitions a key lies in another one: what is
     published after the change is delivered when what shares its keys is acknowledged, group by group.
     """
-    if not given and schema is None and partitions is None:
+    if not given and partitions is None:
         wrong_use("nothing to alter: give --partitions or at least one setting.")
-    from partq_spark.log.model import QueueConfig
-
-    configured(QueueConfig(), given, schema)  # each setting has a range of its own, so this needs no queue
-    with target.queue(name) as queue, target.group_ownership(queue.store) as ownership:
-        before = queue.refresh()
-        if dry_run:
-            _print_dry_run(queue, partitions, _changes(before, given), as_json=as_json)
-            return
-        from partq_spark.log.admin import alter_queue
-
-        head = alter_queue(queue, partitions=partitions, **given)
-        if ownership is not None:
-            _announce(queue, ownership)
-        _print_done(queue, before, head, partitions, given, as_json=as_json)
-
-
-def _changes(head: Head, given: dict[str, Any]) -> Changes:
-    return {name: (getattr(head.config, name), value) for name, value in given.items()}
-
-
-def _print_dry_run(queue: Queue, partitions: int | None, changes: Changes, *, as_json: bool) -> None:
-    from partq_spark.cli import resize_view
-    from partq_spark.client import resize_plan
-
-    plan = None if partitions is None else resize_plan.plan(queue, partitions)
+    done = where.queue(name).alter(partitions=partitions, dry_run=dry_run, ownership=where.ownership, **given)
+    if done.groups is None:
+        output.say("The queue was altered; what its groups have left cannot be read now.", err=True)
     if as_json:
-        output.print_json(resize_view.document(queue.name, plan, changes))
+        output.print_json(_document(done))
         return
-    for setting, (old, new) in changes.items():
-        resize_view.print_setting(setting, old, new)
-    if plan is not None:
-        resize_view.print_plan(plan)
-    output.say("Nothing was changed.")
+    if not dry_run:
+        _print_count(done)
+    for change in done.settings:
+        _print_setting(change.setting, change.from_, change.to)
+    if dry_run:
+        _print_count(done)
+        _print_moves(done)
+    if done.partitions is not None and done.partitions.from_ != done.partitions.to and done.groups is not None:
+        _print_groups(done.groups, done=not dry_run)
+    if dry_run:
+        output.say("Nothing was changed.")
 
 
-def _print_done(
-    queue: Queue, before: Head, head: Head, partitions: int | None, given: dict[str, Any], *, as_json: bool
-) -> None:
-    from partq_spark.cli import queue_view, resize_view
-    from partq_spark.client import resize_plan
+def _document(done: client.Alteration) -> dict[str, output.Json]:
+    """What would be done; or the queue as it is now, with what its groups have to acknowledge first."""
+    if done.dry_run:
+        return {name: value for name, value in output.documents(done).items() if name != "description"}
+    described = output.documents(done.description)
+    if done.partitions is None or done.partitions.from_ == done.partitions.to:
+        return described
+    return {**described, "groups_first": output.document(done.groups)}
 
-    resized = partitions is not None and before.partitions != head.partitions
-    groups: tuple[resize_plan.GroupPlan, ...] | None = ()
-    if resized:
-        try:
-            groups = resize_plan.group_plans(queue, head)
-        except Unavailable as error:  # the queue has been altered, which is what counts
-            groups = None
-            output.say(f"The queue was altered; what its groups have left cannot be read now: {error}", err=True)
-    if as_json:
-        document = queue_view.description(head, None)
-        waiting = None if groups is None else resize_view.groups_document(groups)
-        output.print_json({**document, "groups_first": waiting} if resized else document)
+
+def _print_count(done: client.Alteration) -> None:
+    if done.partitions is not None:
+        _print_setting("partitions", done.partitions.from_, done.partitions.to)
+
+
+def _print_setting(name: str, old: object, new: object) -> None:
+    """One setting: old → new."""
+    old, new = ("none" if value is None else value for value in (old, new))
+    label = name.removesuffix("_s").replace("_", "-")
+    output.say(f"{label}: {old} → {new}" if old != new else f"{label}: {new}, as it was")
+
+
+def _print_moves(done: client.Alteration) -> None:
+    """What would come and go, and what moves."""
+    change, sample = done.partitions, done.sample
+    if change is None or sample is None or change.from_ == change.to:
         return
-    if partitions is not None:
-        resize_view.print_setting("partitions", before.partitions, head.partitions)
-    for setting in given:
-        resize_view.print_setting(setting, getattr(before.config, setting), getattr(head.config, setting))
-    if resized and groups is not None:
-        resize_view.print_groups(groups, done=True)
+    if change.new:
+        output.say(f"New: {_named(change.new)}.")
+    if change.removed:
+        output.say(f"Removed: {_named(change.removed)}. What lies there is delivered to its end first.")
+    if not sample.keys:
+        output.say("There are no keys to look at.")
+        return
+    share = round(100 * sample.keys_that_move / sample.keys)
+    output.say(
+        f"Of {output.plural(sample.keys, 'key')} in a sample (the newest of every partition, "
+        f"{output.plural(sample.messages, 'message')}) {sample.keys_that_move:,} would change partition, {share} %."
+    )
 
 
-def _announce(queue: Queue, ownership: OwnershipStore) -> None:
-    """Tell coordinators to look at the queue's head."""
-    from partq_spark.group.model import GroupKey
-    from partq_spark.group.stores.api import HEAD
+def _print_groups(groups: Sequence[client.GroupPlan], *, done: bool) -> None:
+    """What each group has to acknowledge first. `done`: the count has changed."""
+    for each in groups:
+        if not each.first:
+            waits = "waits" if done else "would wait"
+            output.say(f"Group {each.group!r} has nothing left from before: nothing {waits}.")
+            continue
+        _print_group(each, done=done)
+    if not groups:
+        output.say("The queue has no group that could wait for anything.")
 
-    with contextlib.suppress(Unavailable):  # they look by themselves, too
-        ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))
+
+def _print_group(plan: client.GroupPlan, *, done: bool) -> None:
+    output.say(
+        f"Group {plan.group!r} has {output.plural(plan.messages, 'message')} from before the change to acknowledge in "
+        f"{output.plural(len(plan.first), 'partition')}:"
+    )
+    # Where not everything can be shown, what takes longest.
+    output.print_values(plan.first, DRAINS, noun="partition", first=lambda each: -each.messages)
+    together: dict[tuple[int, ...], list[int]] = {}
+    for wait in plan.waits:
+        together.setdefault(wait.waits_for, []).append(wait.partition)
+    for others, partitions in list(together.items())[:MOST_SHOWN]:
+        one = len(partitions) == 1
+        verb = ("waits" if one else "wait") if done else "would wait"
+        output.say(f"What comes to {_named(partitions)} {verb} for {_named(others)}.")
+    if len(together) > MOST_SHOWN:
+        output.say(f"… and {output.plural(len(together) - MOST_SHOWN, 'more line')}: --json shows all")
+    if plan.unreadable_checkpoints:
+        named = _named(plan.unreadable_checkpoints)
+        output.say(f"! The checkpoint of {named} cannot be read: counted from where the group begins.")
+
+
+def _named(partitions: Sequence[int]) -> str:
+    return f"partition{'' if len(partitions) == 1 else 's'} {ranges(partitions)}"

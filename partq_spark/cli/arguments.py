@@ -7,23 +7,16 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NoReturn, TypeVar
 
 import click
 
+from partq_spark import client
 from partq_spark.base.errors import Invalid
 from partq_spark.base.terminal import printable_lines
-
-if TYPE_CHECKING:
-    from partq_spark.group.stores.api import OwnershipStore
-    from partq_spark.log.model import Head
-    from partq_spark.log.queue import Queue
-    from partq_spark.objects import ObjectStore
 
 T = TypeVar("T")
 RETRY_TIMEOUT_S = 120.0
@@ -44,27 +37,15 @@ class Checked(click.ParamType[T], Generic[T]):
             self.fail(str(error), param, ctx)
 
 
-def name_check(kind: str) -> Callable[[str], str]:
-    """The check of the name of a queue, namespace or group."""
+def checked_by(check: str, *given: Any) -> Callable[[str], Any]:
+    """A check of `partq_spark.client.checks` by its name, imported when it is needed."""
 
-    def check(text: str) -> str:
-        from partq_spark.log.names import checked_name
+    def run(text: str) -> Any:
+        from partq_spark.client import checks
 
-        return checked_name(kind, text)
+        return getattr(checks, check)(*given, text)
 
-    return check
-
-
-def _store(text: str) -> str:
-    from partq_spark.objects import canonical_url
-
-    return canonical_url(text)
-
-
-def _time(text: str) -> int:
-    from partq_spark.base.timestamps import parse_rfc3339
-
-    return parse_rfc3339(text)
+    return run
 
 
 def _seconds(text: str) -> float:
@@ -77,102 +58,59 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _ownership(text: str) -> str:
-    from partq_spark.group.stores.urls import canonical_ownership
+def _time(text: str) -> str:
+    checked_by("parse_rfc3339")(text)
+    return text
 
-    return canonical_ownership(text)
 
-
-NAME = Checked("name", name_check("queue"))
-NAMESPACE = Checked("name", name_check("namespace"))
-STORE = Checked("url", _store)
-TIME = Checked("rfc3339", _time)
-OWNERSHIP = Checked("where", _ownership)
-SECONDS = Checked("seconds", _seconds)
+NAME = Checked[str]("name", checked_by("checked_name", "queue"))
+NAMESPACE = Checked[str]("name", checked_by("checked_name", "namespace"))
+GROUP = Checked[str]("name", checked_by("checked_name", "group"))
+STORE = Checked[str]("url", checked_by("canonical_url"))
+TIME = Checked[str]("rfc3339", _time)
+OWNERSHIP = Checked[str]("where", checked_by("canonical_ownership"))
+SECONDS = Checked[float]("seconds", _seconds)
 
 queue_argument = click.argument("name", type=NAME)
-group_option = click.option(
-    "--group", type=Checked("name", name_check("group")), metavar="NAME", required=True, help="The consumer group."
-)
+group_option = click.option("--group", type=GROUP, metavar="NAME", required=True, help="The consumer group.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
-    """Where a command works: a store by its canonical URL, a namespace in it, where ownership is kept (a canonical URL,
-    `store` or `none`), and patience with them. `says_ownership`: it was given to the command, not by the environment.
+class Where:
+    """Where a command works: a store by its canonical URL, a namespace in it, and patience with it. `ownership` is what
+    was given to the command, None if nothing was.
     """
 
-    url: str
+    store: str
     namespace: str
-    ownership: str
+    ownership: str | None
     retry_timeout_s: float
-    says_ownership: bool = False
 
-    def for_group(self, head: Head, group: str) -> Target:
-        """The same, with an ownership by which this group is shared, `none` if no address is known. What the
-        environment says may be meant for other groups, so what does not fit is left out. Raises `Invalid` if the
-        command was given what does not fit.
-        """
-        from partq_spark.log.groups import kind_of, require_ownership
+    def queue(self, name: str) -> client.Queue:
+        """A queue there."""
+        return client.Queue(name, **self.keywords)
 
-        found = head.groups.get(group)
-        if found is None or found.ownership in (None, kind_of(self.ownership)):
-            return self
-        if self.says_ownership:
-            require_ownership(head, group, self.ownership, store=self.url)
-        return replace(self, ownership="store" if found.ownership == "store" else "none")
-
-    @contextmanager
-    def store(self) -> Iterator[ObjectStore]:
-        """The store, open for as long as the `with` block lasts. Raises as `open_store` does."""
-        from partq_spark.objects import open_store
-
-        _show_warnings()
-        store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)
-        try:
-            yield store
-        finally:
-            store.close()
-
-    @contextmanager
-    def group_ownership(self, store: ObjectStore) -> Iterator[OwnershipStore | None]:
-        """Where the groups' ownership is kept; None for `none`. Raises `Invalid` as `open_ownership` does."""
-        if self.ownership == "none":
-            yield None
-            return
-        from partq_spark.group.stores import open_ownership
-
-        ownership = open_ownership(self.ownership, store=store)
-        try:
-            yield ownership
-        finally:
-            ownership.close()
-
-    @contextmanager
-    def queue(self, name: str) -> Iterator[Queue]:
-        """A handle on a queue in the open store; nothing is read yet."""
-        from partq_spark.log.queue import Effects, Queue
-
-        with self.store() as store:
-            yield Queue(store, self.namespace, name, Effects(retry_timeout_s=self.retry_timeout_s))
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """As the client's functions take it."""
+        return {"store": self.store, "namespace": self.namespace, "retry_timeout_s": self.retry_timeout_s}
 
 
-def target_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--store`, `--namespace`, `--ownership` and `--retry-timeout`, as one `Target` in front of its
+def where_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--store`, `--namespace`, `--ownership` and `--retry-timeout`, as one `Where` in front of its
     own arguments.
     """
 
     @functools.wraps(command)
     def run(*, store: str | None, namespace: str, ownership: str | None, retry_timeout: float, **own: Any) -> None:
-        target = Target(
-            url=store or _default_store(),
-            namespace=namespace,
-            ownership=ownership or default_ownership(),
-            retry_timeout_s=retry_timeout,
-            says_ownership=ownership is not None,
-        )
-        command(target, **own)
+        from partq_spark.client import checks
+
+        place = checked(lambda: checks.address(store, namespace, retry_timeout))
+        checked(lambda: checks.ownership_url(ownership))  # what the environment says is checked, used or not
+        _show_warnings()
+        where = Where(store=place.store, namespace=place.namespace, ownership=ownership, retry_timeout_s=retry_timeout)
+        command(where, **own)
 
     for option in (
         click.option(
@@ -220,19 +158,6 @@ def checked(check: Callable[[], T]) -> T:
         return check()
     except Invalid as error:
         wrong_use(str(error))
-
-
-def _default_store() -> str:
-    from partq_spark.objects.urls import default_store
-
-    return checked(lambda: default_store(os.environ))
-
-
-def default_ownership() -> str:
-    """What the environment says. A value that is not usable is wrong use."""
-    from partq_spark.group.stores import urls
-
-    return checked(lambda: urls.default_ownership(os.environ))
 
 
 class _Printable(logging.Formatter):

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
 
 import click
 
-from partq_spark.base.errors import Invalid, PartqError, Unavailable
+from partq_spark import client
+from partq_spark.base.errors import Invalid, PartqError
+from partq_spark.base.timestamps import parse_rfc3339, unix_us
 from partq_spark.cli import output
 from partq_spark.cli.arguments import (
     TIME,
     Checked,
     Refused,
-    Target,
+    Where,
     group_option,
     json_option,
     queue_argument,
-    target_options,
+    where_options,
     wrong_use,
 )
 from partq_spark.cli.lazy import Lazy, LazyGroup
-
-if TYPE_CHECKING:
-    from partq_spark.group.checkpoints import CheckpointStore
-    from partq_spark.group.rewinding import Goal, Outcome, Step
-    from partq_spark.group.stores.api import OwnershipStore
-    from partq_spark.log.model import Head
-    from partq_spark.log.queue import Queue
+from partq_spark.cli.output import Column
 
 EARLIEST = "earliest"
 
@@ -55,6 +50,13 @@ COMMANDS = {
     "show": Lazy("partq_spark.cli.checkpoints_commands:show", "Show the checkpoint of every partition."),
     "rewind": Lazy("partq_spark.cli.checkpoints_commands:rewind", "Take a group back: messages are delivered again."),
 }
+REWINDS = (
+    Column("partition", lambda each: each.partition, ">"),
+    Column("from", lambda each: each.from_, ">"),
+    Column("to", lambda each: each.to, ">"),
+    Column("come again", lambda each: each.messages, ">"),
+    Column("flow", lambda each: each.flow or "nobody"),
+)
 
 
 @click.group("checkpoints", cls=Checkpoints, lazy=COMMANDS)
@@ -71,25 +73,70 @@ def checkpoints() -> None:
 @queue_argument
 @group_option
 @json_option
-@target_options
-def show(target: Target, name: str, group: str, as_json: bool) -> None:
+@where_options
+def show(where: Where, name: str, group: str, as_json: bool) -> None:
     """Show the checkpoint of every partition.
 
     `acknowledged` is the next message to deliver: everything before it is dealt with. Messages below `redelivered
     below` may have been delivered before. `flow` has the partition, or had it last.
     """
-    from partq_spark.cli import checkpoints_view
+    found = where.queue(name).checkpoints(group)
+    if as_json:
+        output.print_json(output.document(found))
+    else:
+        # Where not everything can be shown, what is damaged and what is furthest behind.
+        output.print_values(
+            found.partitions,
+            _columns(),
+            noun="partition",
+            first=lambda each: (not isinstance(each, client.DamagedCheckpoint), -getattr(each, "lag", 0)),
+        )
+        output.say()
+        lag = output.plural(found.lag, "message")
+        output.say(f"Total: {output.plural(len(found.partitions), 'partition')}, {lag} to be acknowledged.")
+    for each in found.partitions:
+        if isinstance(each, client.DamagedCheckpoint):
+            raise PartqError(each.error)
 
-    with target.queue(name) as queue:
-        head = queue.refresh()
-        found, damaged = _checkpoints(queue, head, group).list_readable()
-        shown = checkpoints_view.rows(head, group, found, damaged)
-        if as_json:
-            output.print_json(checkpoints_view.document(queue, group, shown))
-        else:
-            checkpoints_view.print_rows(shown, now_us=queue.effects.time_us())
-        for problem in damaged.values():
-            raise problem
+
+def _columns() -> tuple[Column, ...]:
+    now_us = unix_us(datetime.now(UTC))
+
+    def flow(each: client.PartitionCheckpoint | client.DamagedCheckpoint) -> str:
+        if isinstance(each, client.DamagedCheckpoint):
+            return "damaged"
+        return "none yet" if each.updated is None else each.flow or "nobody"
+
+    def of(name: str) -> Column:
+        return Column(name, lambda each: getattr(each, name, None), ">")
+
+    def below(each: client.PartitionCheckpoint) -> int | None:
+        mark = getattr(each, "redelivered_below", 0)
+        return mark if mark > getattr(each, "acknowledged", 0) else None
+
+    def updated(each: client.PartitionCheckpoint) -> str | None:
+        text = getattr(each, "updated", None)
+        return None if text is None else _age(text, now_us)
+
+    columns = (
+        of("partition"),
+        Column("epoch", lambda each: getattr(each, "epoch", 0) or None, ">"),
+        Column("flow", flow),
+        *(of(name) for name in ("acknowledged", "end", "lag")),
+        Column("redelivered below", below, ">"),
+        Column("updated", updated, ">"),
+    )
+    return tuple(
+        each._replace(style=lambda row: "red" if isinstance(row, client.DamagedCheckpoint) else "") for each in columns
+    )
+
+
+def _age(updated: str, now_us: int) -> str:
+    """How long ago a writer's clock said that it was, in words; the text as it is where that is no time."""
+    try:
+        return output.age((now_us - parse_rfc3339(updated)) / 1e6)
+    except Invalid:
+        return updated
 
 
 @click.command("rewind")
@@ -111,7 +158,6 @@ def show(target: Target, name: str, group: str, as_json: bool) -> None:
 )
 @click.option(
     "--to-timestamp",
-    "time_us",
     type=TIME,
     metavar="RFC3339",
     help="To the first message published then or later; a partition that is not as far stays.",
@@ -120,14 +166,14 @@ def show(target: Target, name: str, group: str, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--yes", is_flag=True, help="Really do it.")
 @json_option
-@target_options
+@where_options
 def rewind(
-    target: Target,
+    where: Where,
     name: str,
     group: str,
     partitions: tuple[int, ...],
     to: int | str | None,
-    time_us: int | None,
+    to_timestamp: str | None,
     by: int | None,
     dry_run: bool,
     yes: bool,
@@ -140,129 +186,60 @@ def rewind(
     hears of it at once with --ownership. If the command was cut off, the same command finishes it (with --by: for the
     partitions that are left).
     """
-    from partq_spark.cli import checkpoints_view
-
-    goal = _goal(to, time_us, by)
-    with (
-        target.queue(name) as queue,
-        target.for_group(queue.refresh(), group).group_ownership(queue.store) as ownership,
-    ):
-        head = queue.refresh()
-        store = _checkpoints(queue, head, group)
-        steps = _plan(queue, head, group, store, partitions, goal)
-        notes = _notes(queue, group, steps, ownership)
-        if dry_run or not yes:
-            _print_plan(queue, group, steps, notes, as_json=as_json, dry_run=dry_run)
-            return
-        from partq_spark.group.rewinding import carry_out
-
-        outcome = carry_out(queue, store, group, steps)
-        notes += [
-            f"offsets {each.start} to {each.end} of partition {each.partition} were trimmed while this went on and do "
-            "not come again: flows of the group go past them with failOnDataLoss=false"
-            for each in outcome.gone
-        ]
-        if ownership is not None:
-            _announce(queue, ownership)
-        if as_json:
-            output.print_json(checkpoints_view.rewound_document(queue, group, steps, outcome, notes))
-        else:
-            checkpoints_view.print_rewound(queue, group, steps, outcome, notes)
-        if outcome.error is not None:
-            raise _unfinished(steps, outcome)
-
-
-def _checkpoints(queue: Queue, head: Head, group: str) -> CheckpointStore:
-    from partq_spark.group.lifecycle import checkpoints_of
-    from partq_spark.log.admin import group_of
-
-    group_of(queue, head, group)
-    return checkpoints_of(queue, group)
-
-
-def _goal(to: int | str | None, time_us: int | None, by: int | None) -> Goal:
-    from partq_spark.group.rewinding import Goal
-
-    if sum(each is not None for each in (to, time_us, by)) != 1:
+    if sum(each is not None for each in (to, to_timestamp, by)) != 1:
         wrong_use("say where to go back to: give exactly one of --to, --to-timestamp and --by.")
-    if to == EARLIEST:
-        return Goal(earliest=True)
-    return Goal(offset=None if to is None else int(to), time_us=time_us, by=by)
-
-
-def _plan(
-    queue: Queue, head: Head, group: str, store: CheckpointStore, partitions: tuple[int, ...], goal: Goal
-) -> tuple[Step, ...]:
-    from partq_spark.group.rewinding import plan
-    from partq_spark.log.admin import group_of
-
-    group_of(queue, head, group)
-    return plan(str(queue), head, store.list_readable(), partitions, goal, queue.offsets_at)
-
-
-def _notes(queue: Queue, group: str, steps: tuple[Step, ...], ownership: OwnershipStore | None) -> list[str]:
-    """What a person should know of those who have the partitions. Raises `Invalid` for an ownership that can never be
-    used as it is given.
-    """
-    from partq_spark.group.model import GroupKey
-
-    owners = sorted({step.owner.flow for step in steps if step.owner is not None and step.is_needed})
-    flows = " and ".join([*owners[:1], *([output.plural(len(owners) - 1, "other flow")] if owners[1:] else [])])
-    if ownership is None:
-        note = (
-            f"partitions belong to {flows}: without --ownership a coordinator notices when it looks at the queue the "
-            "next time (looks.heads_s: 1 s on file:, 5 s on azure:), a query with ownership=none within its "
-            "checkpointInterval"
-        )
-        return [note] if owners else []
+    queue = where.queue(name)
+    only_say = dry_run or not yes
     try:
-        lease = ownership.read_lease(GroupKey(queue.namespace, queue.name, group))
-    except Unavailable as error:
-        return [f"coordinators cannot be told, they notice by themselves within seconds: {error}"]
-    if owners and (lease is None or not lease.lease.token):
-        return [f"partitions belong to {flows}, no coordinator leads the group: start one with `partq coordinator run`"]
-    return []
-
-
-def _print_plan(
-    queue: Queue, group: str, steps: tuple[Step, ...], notes: list[str], *, as_json: bool, dry_run: bool
-) -> None:
-    from partq_spark.cli import checkpoints_view
-
+        done = queue.rewind(
+            group,
+            to=to,
+            to_timestamp=to_timestamp,
+            by=by,
+            partitions=partitions,
+            dry_run=only_say,
+            ownership=where.ownership,
+        )
+    except client.RewindUnfinished as error:
+        _print(queue, error.rewind, as_json=as_json, finished=False)
+        raise
+    if not only_say:
+        _print(queue, done, as_json=as_json, finished=True)
+        return
     if as_json:
-        output.print_json(checkpoints_view.rewound_document(queue, group, steps, None, notes))
+        output.print_json(output.document(done))
     else:
-        checkpoints_view.print_plan(steps, notes)
-    messages = output.plural(sum(step.messages for step in steps), "message")
+        _print_steps(done.partitions)
+        _print_notes(done)
+    messages = output.plural(sum(each.messages for each in done.partitions), "message")
     if not dry_run:
         raise Refused(f"this would deliver {messages} of {queue} to group {group!r} again. Add --yes to do so.")
     if not as_json:
         output.say(f"Would deliver {messages} of {queue} to group {group!r} again. Nothing was changed.")
 
 
-def _announce(queue: Queue, ownership: OwnershipStore) -> None:
-    """Tell coordinators to look at the queue's head."""
-    from partq_spark.group.model import GroupKey
-    from partq_spark.group.stores.api import HEAD
+def _print(queue: client.Queue, rewind: client.Rewind, *, as_json: bool, finished: bool) -> None:
+    """What was done."""
+    if as_json:
+        output.print_json(output.document(rewind))
+        return
+    done = [each for each in rewind.partitions if each.rewound]
+    group = f"group {rewind.group!r}"
+    if done:
+        _print_steps(done)
+        messages = output.plural(sum(each.messages for each in done), "message")
+        partitions = output.plural(len(done), "partition")
+        output.say(f"Rewound {partitions} of {queue} for {group}: {messages} will be delivered again, marked.")
+    elif finished:
+        output.say(f"Nothing to rewind: {group} of {queue} is not past that place.")
+    _print_notes(rewind)
 
-    with contextlib.suppress(Unavailable):  # they look by themselves, too
-        ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))
+
+def _print_steps(steps: tuple[client.PartitionRewind, ...] | list[client.PartitionRewind]) -> None:
+    # Where not everything can be shown, what moves furthest.
+    output.print_values(steps, REWINDS, noun="partition", first=lambda each: each.to - each.from_)
 
 
-def _unfinished(steps: tuple[Step, ...], outcome: Outcome) -> PartqError:
-    from partq_spark.cli.status_view import ranges
-
-    done = [each.after for each in outcome.done]
-    numbers = [each.partition for each in done]
-    left = [step.partition for step in steps if step.is_needed and step.partition not in numbers]
-    so_far = f"{ranges(numbers)} {'is' if len(done) == 1 else 'are'} rewound" if done else "nothing was changed"
-    if left:
-        which = " ".join(f"--partition {number}" for number in left)
-        text = f"partition {left[0]} was not rewound, {so_far}: {outcome.error}; repeat the command with {which}"
-    else:
-        again = f"--partition {done[0].partition} --to {done[0].offset}" if done else "the same options"
-        text = (
-            f"{so_far}, but the queue's head could not be told, so that flows may not notice: {outcome.error}; repeat "
-            f"the command with {again}"
-        )
-    return PartqError(text)
+def _print_notes(rewind: client.Rewind) -> None:
+    for note in rewind.notes:
+        output.say(f"! {note}")

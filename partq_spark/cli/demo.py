@@ -6,29 +6,22 @@ The command and its options; the story is in `demo_story`. The coordinator and t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
 import click
 from rich.console import Console
 
+from partq_spark import client
 from partq_spark.base.errors import PartqError
 from partq_spark.cli import output
 from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, json_option, wrong_use
 from partq_spark.cli.demo_screen import Screen
 from partq_spark.cli.demo_story import Story
-from partq_spark.cli.status_command import look
 from partq_spark.demo.family import family
 from partq_spark.demo.flights import prepare
 from partq_spark.demo.place import alone, default_place
-from partq_spark.group.stores import open_ownership
-from partq_spark.group.stores.api import OwnershipStore
-from partq_spark.log.admin import create_group, create_queue
-from partq_spark.log.model import QueueConfig
-from partq_spark.log.queue import Queue
-from partq_spark.objects import open_store
 
 QUEUE: Final = "flights"
 GROUP: Final = "board"
@@ -68,15 +61,23 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, as_
     folder = default_place()
     store = store or f"file://{folder / 'store'}"
     begun_s = time.monotonic()
-    with alone(folder), _group(store, namespace, ownership, partitions) as (queue, kept):
+    with alone(folder):
+        queue = client.create_queue(
+            QUEUE, partitions=partitions, store=store, namespace=namespace, rebalance_delay_s=REBALANCE_DELAY_S
+        )
+        # Here already, so that the coordinator knows it when the first flow comes.
+        queue.create_group(GROUP, starting="earliest", ownership=ownership)
         arguments = {"work": str(folder), "queue": QUEUE, "group": GROUP}
         arguments |= {"session": str(SESSION_S), "partitions": str(partitions)}
-        with family(folder, store=store, namespace=namespace, ownership=ownership, arguments=arguments) as processes:
+        with (
+            queue.watching(GROUP, ownership=ownership) as look,
+            family(folder, store=store, namespace=namespace, ownership=ownership, arguments=arguments) as processes,
+        ):
             prepared = prepare(folder / "flights", FILES)  # while Spark starts
             with Screen(console, rebalance_delay_s=REBALANCE_DELAY_S, session_s=SESSION_S) as screen:
                 screen.head(prepared.flights, prepared.aircraft, partitions, store)
                 flights = prepared.flights
-                story = Story(*processes, look=lambda: look(queue, kept, GROUP), screen=screen, flights=flights)
+                story = Story(*processes, look=look, screen=screen, flights=flights)
                 story.play()
         facts, moves = story.proved, story.ledger.moves
         seconds = time.monotonic() - begun_s
@@ -96,19 +97,3 @@ def _commands(where: str, ownership: str) -> Sequence[str]:
         f"partq status {QUEUE} --group {GROUP} --ownership {ownership} {where}",
         f"partq browse {QUEUE} {where} --limit 5",
     )
-
-
-@contextmanager
-def _group(store: str, namespace: str, ownership: str, partitions: int) -> Iterator[tuple[Queue, OwnershipStore]]:
-    """The new queue with its group, and where the group keeps who has what. Raises `Invalid` if the queue exists."""
-    objects = open_store(store)
-    kept = open_ownership(ownership, store=objects)
-    try:
-        config = QueueConfig(rebalance_delay_s=REBALANCE_DELAY_S)
-        queue = create_queue(objects, namespace, QUEUE, partitions, config)
-        # Here already, so that the coordinator knows it when the first flow comes.
-        create_group(queue, GROUP, (0,) * partitions, ownership=ownership)
-        yield queue, kept
-    finally:
-        kept.close()
-        objects.close()

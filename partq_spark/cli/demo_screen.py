@@ -7,20 +7,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from partq_spark.base.terminal import printable
-from partq_spark.cli.status_view import ranges
+from partq_spark.base.terminal import printable, ranges
+from partq_spark.client import GroupView, PartitionStatus
 from partq_spark.demo.ledger import Change, Joined, Kind, Ledger, Missed, Move, Moved
-from partq_spark.group.model import PartitionStatus
-
-if TYPE_CHECKING:
-    from partq_spark.group.status import GroupView
 
 COLOURS = {"amber": "yellow", "blue": "bright_blue", "coral": "magenta"}
 _NOBODY = "·"

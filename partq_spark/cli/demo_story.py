@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from partq_spark.base.errors import Unavailable
+from partq_spark.client import PartitionStatus, RebalanceStatus
 from partq_spark.demo.ledger import Ledger
-from partq_spark.group.model import PartitionStatus, RebalanceStatus
 
 if TYPE_CHECKING:
     from partq_spark.cli.demo_screen import Screen
+    from partq_spark.client import GroupView
     from partq_spark.demo.family import Coordinator, Driver
-    from partq_spark.group.status import GroupView
 
 QUIET_S: Final = 1.0  # between two acts, so that a person sees what came of the last one
 WARM: Final = 0.1  # of all flights: that many are acknowledged before anything else happens

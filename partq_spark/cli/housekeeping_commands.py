@@ -7,19 +7,20 @@ import json
 import click
 
 from partq_spark.base.errors import Invalid
-from partq_spark.cli import output, queue_view
+from partq_spark.cli import output
 from partq_spark.cli.arguments import (
     SECONDS,
     TIME,
     Checked,
-    Target,
+    Where,
     json_option,
     queue_argument,
-    target_options,
+    where_options,
     wrong_use,
 )
+from partq_spark.cli.describe_command import held_back_words
 
-MOST_STEPS = 1000  # of one command: some 60 million slices
+_DAY_S = 86_400.0  # the default grace
 
 
 def _offsets(text: str) -> dict[int, int]:
@@ -41,7 +42,7 @@ def _offsets(text: str) -> dict[int, int]:
 
 @click.command("trim")
 @queue_argument
-@click.option("--before", "before_us", type=TIME, metavar="RFC3339", help="Everything published before this time.")
+@click.option("--before", "before", type=TIME, metavar="RFC3339", help="Everything published before this time.")
 @click.option(
     "--before-offsets",
     type=Checked("json", _offsets),
@@ -49,53 +50,25 @@ def _offsets(text: str) -> dict[int, int]:
     help='Everything below these offsets; partitions that are not named keep all.  Example: {"0": 12}',
 )
 @json_option
-@target_options
-def trim(
-    target: Target, name: str, before_us: int | None, before_offsets: dict[int, int] | None, as_json: bool
-) -> None:
+@where_options
+def trim(where: Where, name: str, before: str | None, before_offsets: dict[int, int] | None, as_json: bool) -> None:
     """Make old messages unreadable, for every reader and for good.
 
     What a group has not acknowledged stays: its checkpoints say how far it is, its start where there is none. The
     stored bytes are given back later, by `partq queue collect`.
     """
-    from partq_spark.group import retention
-
-    if (before_us is None) == (before_offsets is None):
+    if (before is None) == (before_offsets is None):
         wrong_use("give either --before or --before-offsets.")
-    with target.queue(name) as found:
-        head = found.refresh()
-        if before_us is not None:
-            asked = found.offsets_at(before_us)
-        else:
-            asked = _complete(before_offsets or {}, len(head.next), str(found))
-        done = retention.trim(found, asked)
-        after = found.head
+    queue = where.queue(name)
+    done = queue.trim(before_offsets if before is None else before)  # type: ignore[arg-type]  # one of them is given
     if as_json:
-        output.print_json(
-            {
-                "queue": name,
-                "trimmed": done.trimmed,
-                "messages": after.messages,
-                "held_back": queue_view.held_back(done.held_back),
-                "partitions": [
-                    {"partition": p, "earliest": earliest, "next": after.next[p]}
-                    for p, earliest in enumerate(after.earliest)
-                ],
-            }
-        )
+        output.print_json(output.document(done))
         return
-    output.say(f"Trimmed {output.plural(done.trimmed, 'message')} of {found}; {after.messages:,} can still be read.")
+    output.say(f"Trimmed {output.plural(done.trimmed, 'message')} of {queue}; {done.messages:,} can still be read.")
     if done.held_back:
-        output.say(f"Held back: {queue_view.held_back_words(done.held_back)}.")
+        output.say(f"Held back: {held_back_words(done.held_back)}.")
     if done.trimmed:
         output.say(f"The space is given back by: partq queue collect {name}")
-
-
-def _complete(given: dict[int, int], partitions: int, queue: str) -> tuple[int, ...]:
-    unknown = [partition for partition in sorted(given) if partition >= partitions]
-    if unknown:
-        raise Invalid(f"--before-offsets names partition {unknown[0]}, {queue} has partitions 0 to {partitions - 1}")
-    return tuple(given.get(partition, 0) for partition in range(partitions))
 
 
 @click.command("compact")
@@ -108,50 +81,27 @@ def _complete(given: dict[int, int], partitions: int, queue: str) -> tuple[int, 
     help="Leave alone what was published within so many seconds.  [default: 300]",
 )
 @json_option
-@target_options
-def compact(target: Target, name: str, min_age_s: float | None, as_json: bool) -> None:
+@where_options
+def compact(where: Where, name: str, min_age_s: float | None, as_json: bool) -> None:
     """Join small stored pieces into large ones, so that reading many small publishes is as fast as reading one.
 
     Messages keep their offsets and times. Goes on until nothing is worth it; the space of what was joined is given back
     later, by `partq queue collect`. A publish whose outcome is unknown for longer than --min-age cannot be told from
     one that failed any more.
     """
-    from partq_spark.log import compaction
-
-    min_age_s = compaction.MIN_AGE_S if min_age_s is None else min_age_s
-    steps: list[compaction.Compacted] = []
-    with target.queue(name) as found:
-        found.refresh()
-        while len(steps) < MOST_STEPS:
-            done = compaction.compact(found, min_age_s=min_age_s)
-            if done is None:
-                break
-            steps.append(done)
-    before, after = sum(step.slices_before for step in steps), sum(step.slices for step in steps)
-    bytes_before, bytes_after = sum(step.bytes_before for step in steps), sum(step.bytes for step in steps)
-    messages = sum(step.messages for step in steps)
+    queue = where.queue(name)
+    done = queue.compact(min_age_s=min_age_s)
     if as_json:
-        output.print_json(
-            {
-                "queue": name,
-                "steps": len(steps),
-                "messages": messages,
-                "slices_before": before,
-                "slices": after,
-                "bytes_before": bytes_before,
-                "bytes": bytes_after,
-                "segments": sum(step.segments for step in steps),
-            }
-        )
+        output.print_json(output.document(done))
         return
-    if not steps:
-        output.say(f"Nothing of {found} is worth compacting: what is old enough lies in large pieces already.")
+    if not done.steps:
+        output.say(f"Nothing of {queue} is worth compacting: what is old enough lies in large pieces already.")
         return
     output.say(
-        f"Compacted {output.plural(messages, 'message')} of {found}: {output.plural(before, 'slice')} "
-        f"({output.size(bytes_before)}) became {after:,} ({output.size(bytes_after)})."
+        f"Compacted {output.plural(done.messages, 'message')} of {queue}: {output.plural(done.slices_before, 'slice')} "
+        f"({output.size(done.bytes_before)}) became {done.slices:,} ({output.size(done.bytes)})."
     )
-    if len(steps) == MOST_STEPS:
+    if not done.finished:
         output.say("There may be more: run it again.")
     output.say(f"The space of what was joined is given back by: partq queue collect {name}")
 
@@ -166,39 +116,25 @@ def compact(target: Target, name: str, min_age_s: float | None, as_json: bool) -
     help="Seconds for which a slow publish or reader may still need an object.  [default: 86400, a day]",
 )
 @json_option
-@target_options
-def collect(target: Target, name: str, grace_s: float | None, as_json: bool) -> None:
+@where_options
+def collect(where: Where, name: str, grace_s: float | None, as_json: bool) -> None:
     """Delete stored objects that nothing needs: what was trimmed, and what publishes that never ended left behind.
 
     Works in rounds, so run it from time to time: an object is marked by one round and deleted by a later one, at least
     one grace after. A publish that takes longer than the grace is refused at its end, and must be repeated.
     """
-    from partq_spark.log import housekeeping
-
-    grace_s = housekeeping.GRACE_S if grace_s is None else grace_s
-    with target.queue(name) as found:
-        found.refresh()
-        done = housekeeping.collect(found, grace_s=grace_s)
-        # Of all queues in the store, so never younger than a day, whatever this queue's grace: a file that is swept
-        # from under its writer makes that writer fail.
-        temporary = found.store.sweep_temporary(max(grace_s, housekeeping.GRACE_S))
+    queue = where.queue(name)
+    done = queue.collect(grace_s=grace_s)
     if as_json:
-        output.print_json(
-            {
-                "queue": name,
-                "deleted": done.deleted,
-                "deleted_bytes": done.deleted_bytes,
-                "marked": done.marked,
-                "floor_sequence": done.floor_sequence,
-                "temporary": temporary,
-            }
-        )
+        output.print_json(output.document(done))
         return
-    output.say(f"Deleted {output.plural(done.deleted, 'object')} ({output.size(done.deleted_bytes)}) of {found}.")
-    if temporary:
-        output.say(f"Removed {output.plural(temporary, 'temporary file')} of writers that died, in the whole store.")
+    output.say(f"Deleted {output.plural(done.deleted, 'object')} ({output.size(done.deleted_bytes)}) of {queue}.")
+    if done.temporary:
+        files = output.plural(done.temporary, "temporary file")
+        output.say(f"Removed {files} of writers that died, in the whole store.")
     if not done.deleted and not done.marked:
         output.say("Nothing was due: with regular rounds an object goes two graces after it was needed last.")
     if done.marked:
+        grace_s = _DAY_S if grace_s is None else grace_s
         wait = f"{grace_s / 3600:g} h" if grace_s >= 3600 else output.seconds(grace_s)
         output.say(f"Marked {output.plural(done.marked, 'object')}: a round at least {wait} from now deletes them.")

@@ -1,15 +1,18 @@
-"""How commands print: JSON for machines, tables for people, and the words for sizes, times and bytes.
+"""How commands print the client's values: JSON for machines, tables for people, and the words for sizes and times.
 
-Sentences go through `say`, which wraps nothing; rich draws tables only, imported when one is drawn. Whatever is printed
-here is printable (`partq_spark.base.terminal`), and commands print nowhere else: ruff refuses `click.echo` in them.
+`document` makes JSON of any frozen value, `print_values` a table of several, by columns. Sentences go through `say`,
+which wraps nothing; rich draws tables only, imported when one is drawn. Whatever is printed here is printable
+(`partq_spark.base.terminal`), and commands print nowhere else: ruff refuses `click.echo` in them.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import click
 
@@ -17,10 +20,10 @@ from partq_spark.base.terminal import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
 
+MOST_ROWS = 64  # of a table
 _GAP = 3  # what rich puts between two columns of the box used here
 _LEAST_WIDTH = 12  # characters of a column that gives way
 _SHOWN_BYTES = 400  # of one value in a table: more than a line can hold
@@ -30,6 +33,35 @@ def print_json(*documents: Json) -> None:
     """Print each document on a line of its own, in UTF-8 whatever the terminal's encoding (RFC 8259)."""
     lines = [printable_json(json.dumps(each, ensure_ascii=False, allow_nan=False)) for each in documents]
     click.echo("\n".join(lines).encode())
+
+
+def document(value: object) -> Json:
+    """Any value of the client as JSON: a frozen dataclass becomes an object of its fields and properties, a point in
+    time RFC 3339, seconds a number with six digits.
+    """
+    if is_dataclass(value):
+        own = [each.name for each in fields(value)]
+        own += [name for name, found in vars(type(value)).items() if isinstance(found, property)]
+        return {name.rstrip("_"): document(getattr(value, name)) for name in own}
+    match value:
+        case float():
+            return round(value, 6)
+        case datetime():
+            from partq_spark.base.timestamps import format_rfc3339, unix_us
+
+            return format_rfc3339(unix_us(value))
+        case list() | tuple():
+            return [document(each) for each in value]
+        case None | bool() | int():
+            return value
+        case _:
+            return str(value)
+
+
+def documents(value: object) -> dict[str, Json]:
+    """`document` of a dataclass, for those who add to it."""
+    made = document(value)
+    return dict(made) if isinstance(made, Mapping) else {}
 
 
 def say(text: str = "", *, err: bool = False) -> None:
@@ -44,42 +76,67 @@ def console() -> Console:
     return Console(file=sys.stdout, highlight=False, markup=False)
 
 
-def print_table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Text]]) -> None:
-    """Print a table. A column is its heading and `<` (text), `>` (numbers) or `*` (text that is cut with an ellipsis
-    where the terminal has no room, the longest first).
+class Column(NamedTuple):
+    """A column of a table: its heading; what it shows of a value (a number with its thousands apart, a time, text, or
+    None for nothing); `<` (text), `>` (numbers) or `*` (text that is cut with an ellipsis where the terminal has no
+    room, the longest first); and its style.
     """
+
+    heading: str
+    cell: Callable[[Any], object]
+    kind: Literal["<", ">", "*"] = "<"
+    style: Callable[[Any], str] = lambda _: ""
+
+
+def print_values(
+    values: Sequence[Any],
+    columns: Sequence[Column],
+    *,
+    noun: str = "row",
+    first: Callable[[Any], Any] = lambda _: 0,
+    most: int | None = MOST_ROWS,
+) -> None:
+    """Print a table, one row per value, at most `most` of them: those that `first` sorts to the front."""
+    numbers = sorted(sorted(range(len(values)), key=lambda number: first(values[number]))[:most])
+    _draw(columns, [values[number] for number in numbers])
+    if len(values) > len(numbers):
+        say(f"… and {plural(len(values) - len(numbers), f'more {noun}')}: --json shows all")
+
+
+def _draw(columns: Sequence[Column], values: Sequence[Any]) -> None:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    rows = [[_shown(cell) for cell in row] for row in rows]
+    rows = [[Text(shown(column.cell(each)), style=column.style(each)) for column in columns] for each in values]
     to = console()
-    cells = [[heading.cell_len, *(row[i].cell_len for row in rows)] for i, heading in enumerate(_headings(columns))]
-    widths = [max(lengths) for lengths in cells]
-    flexible = [i for i, (_, kind) in enumerate(columns) if kind == "*"]
+    widths = [max(len(column.heading), *(row[i].cell_len for row in rows), 0) for i, column in enumerate(columns)]
+    flexible = [i for i, column in enumerate(columns) if column.kind == "*"]
     fixed = sum(width for i, width in enumerate(widths) if i not in flexible) + _GAP * len(columns)
     for i, width in zip(flexible, fitted([widths[i] for i in flexible], to.width - fixed), strict=True):
         widths[i] = width
     # Wider than the terminal is better than cells squeezed to nothing, which is what rich would do.
     to.width = max(to.width, sum(widths) + _GAP * len(columns))
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for (heading, kind), width in zip(columns, widths, strict=True):
-        justify: Literal["left", "right"] = "right" if kind == ">" else "left"
-        made.add_column(heading, justify=justify, width=width, no_wrap=True, overflow="ellipsis")
+    for column, width in zip(columns, widths, strict=True):
+        justify: Literal["left", "right"] = "right" if column.kind == ">" else "left"
+        made.add_column(column.heading, justify=justify, width=width, no_wrap=True, overflow="ellipsis")
     for row in rows:
         made.add_row(*row)
     to.print(made)
 
 
-def _shown(cell: Text) -> Text:
-    from rich.text import Text
-
-    return cell if cell.plain.isprintable() else Text(printable(cell.plain), style=cell.style)
-
-
-def _headings(columns: Sequence[tuple[str, str]]) -> list[Text]:
-    from rich.text import Text
-
-    return [Text(heading) for heading, _ in columns]
+def shown(cell: object) -> str:
+    """What a table shows of a value."""
+    match cell:
+        case None:
+            return ""
+        case int():
+            return f"{cell:,}"
+        case datetime():
+            return when(cell)
+        case _:
+            return printable(str(cell))
 
 
 def fitted(widths: Sequence[int], room: int) -> list[int]:
@@ -120,11 +177,19 @@ def size(count: int) -> str:
     return f"{number:.1f} TB"
 
 
-def when(time_us: int) -> str:
-    """A Unix time in microseconds for people: UTC, to the millisecond; `--json` has every digit."""
-    from partq_spark.base.timestamps import format_rfc3339
+def when(time: datetime) -> str:
+    """A point in time for people: UTC, to the millisecond; `--json` has every digit."""
+    from partq_spark.base.timestamps import format_rfc3339, unix_us
 
-    return format_rfc3339(time_us)[:-4].replace("T", " ")
+    return format_rfc3339(unix_us(time))[:-4].replace("T", " ")
+
+
+def age(seconds: float) -> str:
+    """How long ago something was, in words."""
+    for most, unit_s, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < most:
+            return f"{int(max(seconds, 0)) // unit_s} {unit} ago"
+    return f"{int(seconds) // 86_400:,} days ago"
 
 
 def seconds(value: float) -> str:

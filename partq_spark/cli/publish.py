@@ -1,5 +1,5 @@
 """`partq publish`: everything in a file, or on standard input, becomes one publish to a queue, or to each of those that
-attract its topic: all of it or nothing, for each of them. How that is reported is `publish_view`'s.
+attract its topic: all of it or nothing, for each of them.
 """
 
 from __future__ import annotations
@@ -7,59 +7,30 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import click
 
-from partq_spark.base.errors import Invalid
+from partq_spark import client
 from partq_spark.cli import output
 from partq_spark.cli.arguments import (
     NAME,
     Checked,
-    Target,
+    Where,
     checked,
+    checked_by,
     json_option,
-    target_options,
+    where_options,
     wrong_use,
 )
-from partq_spark.cli.publish_view import Report, Staged, print_report
-from partq_spark.cli.sources import STANDARD_INPUT, drain_standard_input, kind_of, open_source
+from partq_spark.cli.progress import Bar
 from partq_spark.cli.topic_commands import TOPIC
-from partq_spark.log.model import DEFAULT_MAX_MESSAGE_BYTES
 
-if TYPE_CHECKING:
-    from partq_spark.log.fanout import Outcome, Plan, StagedFor
-    from partq_spark.log.publish import Identity
-    from partq_spark.log.queue import Queue
-    from partq_spark.objects import ObjectStore
-
-
-def _publish_id(text: str) -> str:
-    # Half a surrogate, what Python makes of an argument that is not UTF-8, is not printable and has no bytes.
-    if not text.isprintable() or not 1 <= len(text.encode()) <= 255:
-        raise Invalid(f"{text[:60]!r} is not allowed: give 1 to 255 bytes of printable text")
-    return text
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
-    """What is known before anything is read. `known`: the queues that have this publish id already."""
-
-    plan: Plan
-    queues: Mapping[str, Queue]
-    publish_id: str | None
-    identity: Identity | None
-    known: list[Outcome]
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all have it, so that nothing need be read."""
-        return bool(self.known) and len(self.known) == len(self.plan.destinations)
+STANDARD_INPUT = "-"
+PUBLISH_ID = Checked[str]("id", checked_by("checked_publish_id"))
 
 
 @click.command("publish")
@@ -78,14 +49,14 @@ class Prepared:
 @click.option("--whole-rows", is_flag=True, help="Publish each row as a JSON object, also if it has a column 'value'.")
 @click.option(
     "--publish-id",
-    type=Checked("id", _publish_id),
+    type=PUBLISH_ID,
     metavar="ID",
     help="Publish at most once under this name, however often it is repeated.",
 )
 @json_option
-@target_options
+@where_options
 def publish(
-    target: Target,
+    where: Where,
     name: str | None,
     topic: str | None,
     fail_unattracted: bool,
@@ -106,109 +77,114 @@ def publish(
     With --topic they go to every queue that attracts it (partq queue subscribe), all or nothing for each: with a
     --publish-id a repetition completes what was cut off.
     """
-    to = _checked_use(name, topic, fail_unattracted)
+    _check_use(name, topic, fail_unattracted)
     if path != STANDARD_INPUT:
-        checked(lambda: kind_of(path))
+        checked(lambda: checked_by("checked_file_kind")(path))
     elif sys.stdin.isatty():
         output.say('Reading JSON lines, {"key": "a", "value": "text"}; Ctrl-D ends.', err=True)
     begun_s = time.monotonic()
-    staged: Staged | None = None
-    segments: list[StagedFor] = []
-    with target.store() as store:
+    with ExitStack() as stack:
         try:
-            prepared = _prepare(target, store, to, publish_id, by_topic=topic is not None)
-            if topic is not None and fail_unattracted and not prepared.plan.destinations:
-                raise Invalid(
-                    f"no queue of namespace {target.namespace!r} attracts {topic}: nothing was published; let one with "
-                    f"`partq queue subscribe NAME {topic}`"
-                )
-            if not prepared.is_done:
-                staged, segments = _stage(store, prepared.plan, path, key_column, whole_rows, seed=publish_id)
-            elif path == STANDARD_INPUT:
-                drain_standard_input()
+            made = stack.enter_context(_begun(where, name, topic, publish_id, fail_unattracted))
+            read = None
+            if made.is_done:
+                _drain(path)
+            else:
+                with Bar(f"publishing {'standard input' if path == STANDARD_INPUT else Path(path).name}") as bar:
+                    read = made.add_file(path, key_column=key_column, whole_rows=whole_rows, watch=bar.update)
         except KeyboardInterrupt:
             raise click.ClickException("interrupted: nothing was published") from None
         with _uninterrupted(publish_id):
-            report = Report(
-                namespace=target.namespace,
-                topic=topic,
-                publish_id=publish_id,
-                staged=staged,
-                outcomes=prepared.known if staged is None else _commit(prepared, segments),
-                took_s=time.monotonic() - begun_s,
-            )
-            print_report(report, as_json)
+            report = made.commit()
+            if as_json:
+                output.print_json(_document(report))
+            else:
+                _print(report, where, publish_id, read, time.monotonic() - begun_s)
 
 
-def _checked_use(name: str | None, topic: str | None, fail_unattracted: bool) -> str:
-    """Where to: the queue, or the topic."""
+def _begun(
+    where: Where, name: str | None, topic: str | None, publish_id: str | None, fail_unattracted: bool
+) -> client.Publication:
+    if topic is None:
+        return where.queue(name or "").publication(publish_id=publish_id)
+    return client.topic_publication(topic, publish_id=publish_id, fail_unattracted=fail_unattracted, **where.keywords)
+
+
+def _check_use(name: str | None, topic: str | None, fail_unattracted: bool) -> None:
     if name is not None and topic is not None:
         wrong_use("NAME and --topic exclude each other: the topic says which queues get the messages.")
     if topic is None and fail_unattracted:
         wrong_use("--fail-unattracted is for --topic: leave it out.")
-    return name or topic or wrong_use("nothing says where to: give the queue's NAME, or --topic.")
+    if name is None and topic is None:
+        wrong_use("nothing says where to: give the queue's NAME, or --topic.")
 
 
-def _prepare(target: Target, store: ObjectStore, to: str, publish_id: str | None, *, by_topic: bool) -> Prepared:
-    """Where the messages go, and who has this publish id already."""
-    from partq_spark.log import fanout, writers
-    from partq_spark.log.publish import Identity, Published
-    from partq_spark.log.queue import Effects, Queue
-    from partq_spark.log.subscriptions import Namespace
-
-    effects = Effects(retry_timeout_s=target.retry_timeout_s)
-    if by_topic:
-        queues = {queue.name: queue for queue in Namespace(store, target.namespace, effects).queues()}
-        plan = fanout.plan_topic(target.namespace, queues.values(), to)
-    else:
-        queues = {to: Queue(store, target.namespace, to, effects)}
-        plan = fanout.plan_queue(queues[to])
-    if publish_id is None:
-        return Prepared(plan=plan, queues=queues, publish_id=None, identity=None, known=[])
-    identity = Identity.of_publish_id(publish_id)
-    known = []
-    for destination in plan.destinations:
-        queue = queues[destination.stage.queue]
-        earlier = queue.settled(lambda _: writers.last_batch(queue, identity.writer))  # noqa: B023 (called at once)
-        if earlier is not None:
-            done = Published(sequence=earlier.sequence, time_us=earlier.time_us, rows=0, duplicate=True, conflicts=0)
-            known.append(fanout.Outcome(queue, done))
-    return Prepared(plan=plan, queues=queues, publish_id=publish_id, identity=identity, known=known)
+def _drain(path: str) -> None:
+    """Read standard input to its end and forget it, so that whoever writes it does not die of a broken pipe."""
+    while path == STANDARD_INPUT and sys.stdin.buffer.read(1 << 20):
+        pass
 
 
-def _stage(
-    store: ObjectStore, plan: Plan, path: str, key_column: str | None, whole_rows: bool, *, seed: str | None
-) -> tuple[Staged, list[StagedFor]]:
-    from partq_spark.cli.messages import check
-    from partq_spark.cli.progress import Bar
-    from partq_spark.log.fanout import Fan
-    from partq_spark.log.names import new_id
-
-    messages = without_key = 0
-    limits = [destination.stage.max_message_bytes for destination in plan.destinations]
-    most_bytes = min(limits, default=DEFAULT_MAX_MESSAGE_BYTES)
-    with (
-        open_source(path, key_column=key_column, whole_rows=whole_rows, max_message_bytes=most_bytes) as source,
-        Bar(f"publishing {Path(source.name).name}") as bar,
-        Fan(store, plan, seed=f"{seed or new_id()}/0/0", headers=source.headers) as fan,
-    ):
-        for chunk in source.chunks():
-            check(chunk, source, most_bytes)
-            fan.add(chunk.batch)
-            messages += chunk.batch.num_rows
-            without_key += chunk.batch.column("key").null_count
-            bar.update(messages, *source.progress())
-        segments, _ = fan.finish()
-    return Staged(messages=messages, without_key=without_key, source=source.name, meaning=source.meaning), segments
+# --- how it ended -----------------------------------------------------------------------------------------------------
 
 
-def _commit(prepared: Prepared, segments: list[StagedFor]) -> list[Outcome]:
-    from partq_spark.log.fanout import publish_all
-    from partq_spark.log.names import new_id
+def _document(report: client.PublishReport) -> dict[str, output.Json]:
+    added = any(each.published for each in report.queues)
+    without_key = report.without_key if added else 0
+    if report.topic is not None:
+        return {
+            **output.documents(report),
+            "messages": report.messages if added else 0,
+            "without_key": without_key,
+        }
+    done = output.documents(report.queues[0]) if report.queues else {}
+    return {
+        "published": done.get("published", False),
+        "already_published": done.get("already_published", False),
+        "messages": done.get("messages", 0),
+        "without_key": without_key,
+        "partitions": done.get("partitions", []),
+        "sequence": done.get("sequence"),
+        "timestamp": done.get("timestamp"),
+    }
 
-    return publish_all(
-        prepared.queues.__getitem__, [segments], prepared.identity, seed=f"{prepared.publish_id or new_id()}/0"
-    )
+
+def _print(
+    report: client.PublishReport, where: Where, publish_id: str | None, read: tuple[str, str] | None, took_s: float
+) -> None:
+    """`read`: where the messages came from, and how rows became messages; None if nothing was read."""
+    source, meaning = read or ("", "")
+    if read is not None and not report.messages:
+        output.say(f"No messages in {source}: nothing was published.")
+        return
+    messages = output.plural(report.messages, "message")
+    if report.unattracted:
+        output.say(
+            f"No queue of namespace {where.namespace!r} attracts {report.topic}: {messages} "
+            f"went nowhere. Let one: partq queue subscribe NAME {report.topic}"
+        )
+    added = [each for each in report.queues if each.published]
+    if added:
+        to = f"to {where.queue(added[0].queue)}"
+        if report.topic is not None:
+            to = f"with topic {report.topic} to {output.plural(len(added), 'queue')}"
+        how = f": {meaning}" if meaning else ""
+        output.say(f"Published {messages} from {source} {to} in {took_s:.1f} s{how}.")
+    if report.topic is not None:
+        width = max((len(each.queue) for each in added), default=0)
+        for each in added:
+            output.say(f"  {each.queue.ljust(width)}  {output.plural(each.messages, 'message')}")
+    for each in report.queues:
+        queue = where.queue(each.queue)
+        if each.already_published and each.timestamp is not None:
+            output.say(
+                f"Already published: {publish_id!r} came to {queue} at {output.when(each.timestamp)} UTC. "
+                "Nothing was added."
+            )
+        elif not each.published:
+            output.say(f"{queue} was deleted meanwhile: nothing went there.")
+    if added and report.without_key:
+        output.say(f"{output.plural(report.without_key, 'message')} without a key went to random partitions.")
 
 
 @contextmanager

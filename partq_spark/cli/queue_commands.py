@@ -1,40 +1,39 @@
-"""`partq queue …`: create, list, describe and delete. Altering is in `alter_command`; trimming, compaction and
-collection are in `housekeeping_commands`.
+"""`partq queue …`: create, list and delete, and the options that hold a queue's settings. Other commands of the group
+are in modules of their own.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from partq_spark.base.errors import Invalid
+from partq_spark import client
+from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.cli import output
 from partq_spark.cli.arguments import (
     SECONDS,
     Checked,
     Refused,
-    Target,
+    Where,
     checked,
+    checked_by,
     json_option,
     queue_argument,
-    target_options,
+    where_options,
     wrong_use,
 )
 from partq_spark.cli.lazy import Lazy, LazyGroup
-
-if TYPE_CHECKING:
-    from partq_spark.log.model import Head, QueueConfig
+from partq_spark.cli.output import Column
 
 T = TypeVar("T")
 
 COMMANDS = {
     "create": Lazy("partq_spark.cli.queue_commands:create", "Create a queue."),
     "list": Lazy("partq_spark.cli.queue_commands:list_all", "List the queues of a namespace."),
-    "describe": Lazy("partq_spark.cli.queue_commands:describe", "Show what a queue is and what it holds."),
+    "describe": Lazy("partq_spark.cli.describe_command:describe", "Show what a queue is and what it holds."),
     "alter": Lazy("partq_spark.cli.alter_command:alter", "Change a queue's number of partitions and its settings."),
     "delete": Lazy(
         "partq_spark.cli.queue_commands:delete", "Delete a queue, its messages and how far its groups were, for good."
@@ -53,13 +52,7 @@ def queue() -> None:
     """Create, show, change and clean up queues."""
 
 
-def _partitions(text: str) -> int:
-    from partq_spark.log.admin import checked_partitions
-
-    return checked_partitions(text)
-
-
-PARTITIONS = Checked("partitions", _partitions)
+PARTITIONS = Checked[int]("partitions", checked_by("checked_partitions"))
 
 
 class _Given(NamedTuple):
@@ -87,18 +80,22 @@ def _or_none(text: str, number: Callable[[str], T], name: str, what: str) -> T |
 
 def settings_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the settings of a queue, as one dictionary of those that were given, by their names in
-    `QueueConfig`.
+    `QueueConfig`. What is out of range or not there yet is wrong use.
     """
 
     @functools.wraps(command)
-    def run(*args: Any, **own: Any) -> None:
+    def run(*args: Any, schema: str | None, **own: Any) -> None:
+        from partq_spark.client.altering import checked_settings
+
+        if schema is not None:
+            wrong_use("--schema (typed payload columns) comes with a later version of partq: leave it out.")
         names = ("rebalance_delay_s", "max_handoff_time_s", "access_type", "max_message_bytes")
         given = {name: value for name in names if (value := own.pop(name)) is not None}
         for name in ("retention_s", "quota_bytes"):
             setting: _Given | None = own.pop(name)
             if setting is not None:
                 given[name] = setting.value
-        command(*args, given=given, **own)
+        command(*args, given=checked(lambda: checked_settings(given)), **own)
 
     for option in (
         click.option("--schema", metavar="DDL", help="Comes with a later version."),
@@ -145,124 +142,95 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def configured(config: QueueConfig, given: dict[str, Any], schema: str | None) -> QueueConfig:
-    """`config` with the given settings. What is out of range or not there yet is wrong use."""
-    from partq_spark.log.admin import checked_config
-
-    if schema is not None:
-        wrong_use("--schema (typed payload columns) comes with a later version of partq: leave it out.")
-    return checked(lambda: checked_config(replace(config, **given)))
-
-
 @click.command("create")
 @queue_argument
 @click.option("--partitions", type=PARTITIONS, metavar="N", required=True, help="How many partitions: 1 to 1000.")
 @settings_options
 @json_option
-@target_options
-def create(
-    target: Target, name: str, partitions: int, given: dict[str, Any], schema: str | None, as_json: bool
-) -> None:
+@where_options
+def create(where: Where, name: str, partitions: int, given: dict[str, Any], as_json: bool) -> None:
     """Create a queue.
 
     NAME is 1 to 63 of a-z, 0-9, '.', '_' and '-'. A message's key decides its partition; the order within a partition
     is kept, and at most that many consumers of one group work at the same time.
     """
-    from partq_spark.log.admin import create_queue
-    from partq_spark.log.model import QueueConfig
-    from partq_spark.log.queue import Effects
-
-    config = configured(QueueConfig(), given, schema)
-    with target.store() as store:
-        made = create_queue(
-            store, target.namespace, name, partitions, config, Effects(retry_timeout_s=target.retry_timeout_s)
-        )
-        if as_json:
-            _print_description(made.head)
-        else:
-            output.say(f"Created {made} with {output.plural(partitions, 'partition')}.")
+    made = client.create_queue(name, partitions=partitions, **where.keywords, **given)
+    if as_json:
+        output.print_json(output.document(made.describe()))
+    else:
+        output.say(f"Created {made} with {output.plural(partitions, 'partition')}.")
 
 
 @click.command("list")
 @json_option
-@target_options
-def list_all(target: Target, as_json: bool) -> None:
+@where_options
+def list_all(where: Where, as_json: bool) -> None:
     """List the queues of a namespace.
 
     One whose head cannot be read is shown as damaged; the others are shown all the same, and the exit code is 1.
     """
-    from partq_spark.cli import queue_view
-    from partq_spark.log.admin import list_queues
-
-    with target.store() as store:
-        found = list_queues(store, target.namespace)
-        where = f"namespace {target.namespace!r} of {store.url}"
+    found = client.list_queues(**where.keywords)
     if as_json:
-        output.print_json(queue_view.list_document(target.namespace, found))
-    elif found.readable or found.problems:
-        queue_view.print_list(found)
+        output.print_json([output.document(each) for each in found])
+    elif found:
+        output.print_values(
+            found,
+            (
+                Column("queue", lambda each: each.queue),
+                Column("partitions", lambda each: getattr(each, "partitions", None), ">"),
+                Column("messages", lambda each: getattr(each, "messages", None), ">"),
+                Column("last published (UTC)", _day, style=lambda each: "red" if _is_damaged(each) else ""),
+            ),
+            noun="queue",
+        )
     else:
-        output.say(f"No queues in {where}. Create one: partq queue create NAME --partitions N")
-    for problem in found.problems.values():
-        raise problem
+        output.say(
+            f"No queues in namespace {where.namespace!r} of {where.store}. "
+            "Create one: partq queue create NAME --partitions N"
+        )
+    for each in found:
+        if isinstance(each, client.DamagedQueue):
+            raise PartqError(each.error)
 
 
-@click.command("describe")
-@queue_argument
-@click.option("--bytes", "count_bytes", is_flag=True, help="Count the stored bytes of each partition: reads the log.")
-@json_option
-@target_options
-def describe(target: Target, name: str, count_bytes: bool, as_json: bool) -> None:
-    """Show what a queue is and what it holds, how old, and what holds it back.
+def _is_damaged(each: client.QueueSummary | client.DamagedQueue) -> bool:
+    return isinstance(each, client.DamagedQueue)
 
-    Bytes are stored (compressed) ones. All of the queue's are known at once; with --bytes those of each partition are
-    counted by reading the log, but not the messages.
-    """
-    from partq_spark.cli import queue_view
 
-    with target.queue(name) as queue:
-        queue.refresh()
-        found = queue_view.find_out(queue, count_bytes=count_bytes)
-        head, url = queue.head, queue.store.url
-    if as_json:
-        output.print_json(queue_view.description(head, found))
-    else:
-        queue_view.print_description(head, found, url)
+def _day(each: client.QueueSummary | client.DamagedQueue) -> str:
+    if isinstance(each, client.DamagedQueue):
+        return "damaged"
+    return "never" if each.last_published is None else output.when(each.last_published)[:19]
 
 
 @click.command("delete")
 @queue_argument
 @click.option("--yes", is_flag=True, help="Really delete it.")
 @json_option
-@target_options
-def delete(target: Target, name: str, yes: bool, as_json: bool) -> None:
+@where_options
+def delete(where: Where, name: str, yes: bool, as_json: bool) -> None:
     """Delete a queue, its messages and how far its groups were, for good.
 
     Without --yes it only says what would be deleted. If a deletion was cut off, the same command finishes it.
     """
-    from partq_spark.cli import queue_view
-    from partq_spark.group.deleting import delete_queue, remove_remains
-
-    with target.queue(name) as found:
-        head = found.look()
-        if head is None:
-            # The head goes first, so what a deletion that was cut off left behind has none.
-            objects = remove_remains(found) if yes else 0
-            if not objects:
-                found.refresh()  # says that there is no such queue
-        elif not yes:
-            raise Refused(f"this would delete {found} for good, with {queue_view.contents(head)}. Add --yes to do so.")
-        else:
-            objects = delete_queue(found)
+    found = where.queue(name)
+    held = found.summary()
+    if held is not None and not yes:
+        raise Refused(f"this would delete {found} for good, with {_contents(held)}. Add --yes to do so.")
+    if not yes:
+        found.describe()  # says that there is no such queue
+    done = found.delete()
     if as_json:
-        output.print_json({"queue": name, "deleted": head is not None, "objects": objects})
-    elif head is None:
-        output.say(f"Removed what was left of {found}: {output.plural(objects, 'object')}.")
+        output.print_json(output.document(done))
+    elif held is None or not done.deleted:
+        output.say(f"Removed what was left of {found}: {output.plural(done.objects, 'object')}.")
     else:
-        output.say(f"Deleted {found}: {queue_view.contents(head)}, {output.plural(objects, 'object')}.")
+        output.say(f"Deleted {found}: {_contents(held)}, {output.plural(done.objects, 'object')}.")
 
 
-def _print_description(head: Head) -> None:
-    from partq_spark.cli import queue_view
-
-    output.print_json(queue_view.description(head))
+def _contents(held: client.QueueSummary) -> str:
+    """What would be lost with the queue, in words."""
+    words = f"{output.plural(held.messages, 'message')} in {output.plural(held.partitions, 'partition')}"
+    if held.groups:
+        words += f", {output.plural(len(held.groups), 'group')} ({', '.join(held.groups)})"
+    return words + (f", last published {output.when(held.last_published)} UTC" if held.last_published else "")

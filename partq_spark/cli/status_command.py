@@ -1,28 +1,43 @@
-"""`partq status`: reads what the stores say of a group, and shows it once or, with `--watch`, again and again."""
+"""`partq status`: who has which partition of a group, shown once or, with `--watch`, again and again."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import click
 
+from partq_spark import client
 from partq_spark.base.errors import Unavailable
-from partq_spark.cli import output, status_view
-from partq_spark.cli.arguments import Target, group_option, json_option, queue_argument, target_options
-
-if TYPE_CHECKING:
-    from partq_spark.group.checkpoints import Checkpoint
-    from partq_spark.group.model import FlowRecord, GroupKey
-    from partq_spark.group.status import GroupView, Seen
-    from partq_spark.group.stores.api import OwnershipStore
-    from partq_spark.log.model import Head
-    from partq_spark.log.queue import Queue
+from partq_spark.base.terminal import ranges
+from partq_spark.cli import output
+from partq_spark.cli.arguments import Where, group_option, json_option, queue_argument, where_options
+from partq_spark.cli.output import Column
 
 WATCH_S = 1.0
+_COLOURS = {"Unassigned": "red", "Ready": "green", "Paused": "yellow", "Unbound": "red"}
+
+PARTITIONS = (
+    Column("partition", lambda each: each.partition, ">"),
+    Column("status", lambda each: each.status, style=lambda each: _COLOURS[each.status]),
+    Column("flow", lambda each: each.flow),
+    Column("epoch", lambda each: str(each.epoch), ">"),
+    Column("acknowledged", lambda each: each.acknowledged, ">"),
+    Column("delivered", lambda each: each.delivered, ">"),
+    Column("end", lambda each: each.end, ">"),
+    Column("lag", lambda each: each.lag, ">"),
+)
+FLOWS = (
+    Column("flow", lambda each: each.flow),
+    Column(
+        "state",
+        lambda each: ("active" if each.active else "inactive") if each.bound else "not bound",
+        style=lambda each: "green" if each.active else "yellow" if each.bound else "red",
+    ),
+    Column("partitions", lambda each: ranges(each.partitions), "*"),
+    Column("last seen", lambda each: None if each.last_seen_s is None else f"{each.last_seen_s:.1f} s ago", ">"),
+)
 
 
 @click.command("status")
@@ -30,21 +45,18 @@ WATCH_S = 1.0
 @group_option
 @click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
 @json_option
-@target_options
-def status(target: Target, name: str, group: str, watch: bool, as_json: bool) -> None:
+@where_options
+def status(where: Where, name: str, group: str, watch: bool, as_json: bool) -> None:
     """Show which flow has which partition, and why one does not flow.
 
     Offsets are exclusive ends: the next message to come. `delivered` is what was handed to the flow's micro-batches,
     `acknowledged` what its checkpoint has. Without --ownership only the checkpoints are shown. --json with --watch
     prints one document per line.
     """
-    with (
-        target.queue(name) as queue,
-        target.for_group(queue.refresh(), group).group_ownership(queue.store) as ownership,
-    ):
+    with where.queue(name).watching(group, ownership=where.ownership) as look:
         while True:
             try:
-                _show(look(queue, ownership, group), as_json=as_json, clear=watch and sys.stdout.isatty())
+                _show(look(), as_json=as_json, clear=watch and sys.stdout.isatty())
             except Unavailable as error:
                 if not watch:
                     raise
@@ -56,65 +68,61 @@ def status(target: Target, name: str, group: str, watch: bool, as_json: bool) ->
                 output.say()
 
 
-def _show(view: GroupView, *, as_json: bool, clear: bool) -> None:
+def _show(view: client.GroupView, *, as_json: bool, clear: bool) -> None:
     if as_json:
-        output.print_json(status_view.document(view))
+        output.print_json(output.document(view))
         return
     if clear:
         click.clear()
-    status_view.print_group(view)
+    _print_facts(view)
+    if view.flows:
+        output.say()
+        _print_flows(view.flows)
+    output.say()
+    # What does not flow comes first where not everything can be shown.
+    output.print_values(view.partitions, PARTITIONS, noun="partition", first=lambda each: not each.reason)
+    _print_reasons(view.partitions)
 
 
-def look(queue: Queue, ownership: OwnershipStore | None, group: str) -> GroupView:
-    """One look at everything: the lease first, so that its timers are never older than what they belong to."""
-    from partq_spark.group.checkpoints import CheckpointStore
-    from partq_spark.group.model import GroupKey
-    from partq_spark.group.status import view
-    from partq_spark.log.admin import group_of
-
-    head = queue.refresh()
-    since = group_of(queue, head, group).since_sequence
-    key = GroupKey(queue.namespace, queue.name, group)
-    checkpoints, damaged = CheckpointStore(queue.store, key, head.queue_id, since=since).list_readable()
-    seen = _seen(key, head, ownership, checkpoints)
-    return view(replace(seen, damaged={number: str(problem) for number, problem in damaged.items()}))
-
-
-def _seen(key: GroupKey, head: Head, ownership: OwnershipStore | None, checkpoints: Mapping[int, Checkpoint]) -> Seen:
-    from partq_spark.group import codec
-    from partq_spark.group.status import Seen
-    from partq_spark.group.stores.api import StateDocument
-    from partq_spark.log.model import group_start
-
-    nothing = Seen(
-        key=key,
-        ends=head.next,
-        starts=[group_start(head.groups[key.group], partition) for partition in range(len(head.next))],
-        layout_partitions=head.partitions,
-        checkpoints=checkpoints,
-        head=head,
-        kept=ownership is not None,
-        ownership=head.groups[key.group].ownership,
+def _print_facts(view: client.GroupView) -> None:
+    rebalancing = str(view.rebalance_status)
+    if view.rebalance_deadline_s is not None:
+        rebalancing += f", {view.rebalance_deadline_s:.1f} s left"
+    leader, age_s = view.coordinator.leader or "none", view.coordinator.age_s
+    if view.coordinator.leader is not None and age_s is not None:
+        leader += f", renewed {age_s:.1f} s ago"
+    counts = {status: sum(each.status == status for each in view.partitions) for status in _COLOURS}
+    output.facts(
+        [
+            ("queue", f"{view.queue} (namespace {view.namespace})"),
+            ("group", view.group),
+            ("rebalancing", rebalancing),
+            ("scaling", view.scale_status),
+            ("partitions", ", ".join(f"{count:,} {status}" for status, count in counts.items() if count)),
+            ("lag", output.plural(sum(each.lag for each in view.partitions), "message")),
+            ("coordinator", leader),
+        ]
     )
-    if ownership is None:
-        return nothing
-    lease = ownership.read_lease(key)
-    found = ownership.read_state(key)
-    state = codec.decode_state(found.body, 0.0, f"state of group {key}") if isinstance(found, StateDocument) else None
-    if state is not None and state.queue_id != head.queue_id:
-        state = None  # of a queue that was deleted: no coordinator has come by since
-    records = {flow: record for flow, record in ownership.read_flows(key).items() if record.queue_id == head.queue_id}
-    return replace(
-        nothing,
-        state=state,
-        state_token=found.token if isinstance(found, StateDocument) else None,
-        state_age_s=found.age_s if isinstance(found, StateDocument) else 0.0,
-        records=records,
-        beats_age_s=_beats(ownership, key, records),
-        lease=lease.lease if lease else None,
-        lease_age_s=lease.age_s if lease else None,
-    )
+    for note in view.notes:
+        output.say(f"! {note}")
 
 
-def _beats(ownership: OwnershipStore, key: GroupKey, records: Mapping[str, FlowRecord]) -> dict[str, float]:
-    return {flow: max(beat.age_s, 0.0) for flow, beat in ownership.read_beats(key).items() if flow in records}
+def _print_flows(flows: Sequence[client.FlowView]) -> None:
+    output.print_values(flows, FLOWS, noun="flow")
+    notes = [f"flow {each.flow}: {each.note}" for each in flows if each.note]
+    if notes:
+        output.say()
+    for note in notes[: output.MOST_ROWS]:
+        output.say(note)
+
+
+def _print_reasons(partitions: Sequence[client.PartitionView]) -> None:
+    """Why something does not flow, whole: a sentence does not fit beside eight columns."""
+    reasons: dict[str, list[int]] = {}
+    for each in partitions:
+        if each.reason:
+            reasons.setdefault(each.reason, []).append(each.partition)
+    if reasons:
+        output.say()
+    for reason, numbers in list(reasons.items())[: output.MOST_ROWS]:
+        output.say(f"partition{'' if len(numbers) == 1 else 's'} {ranges(numbers)}: {reason}")

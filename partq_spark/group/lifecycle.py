@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from partq_spark.base.errors import Conflict, Invalid, Unavailable
+from partq_spark.base.timestamps import as_datetime
 from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
 from partq_spark.group.effects import Effects
@@ -40,15 +42,15 @@ _WATCH_INTERVAL_S: Final = 0.1
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupSummary:
     """One group of a list. `ownership`: its kind, as `Group` has it. `changed_s`: since the last change of a
-    checkpoint, by the store's own clock; None: there is none. `oldest_us`: when the first message was published that is
-    not acknowledged (Unix, microseconds). `flows`: those that are bound, None where that is not known.
+    checkpoint, by the store's own clock; None: there is none. `oldest`: when the first message was published that is
+    not acknowledged. `flows`: those that are bound, None where that is not known.
     """
 
-    name: str
+    group: str
     since_sequence: int
     ownership: str | None
     unacknowledged: int
-    oldest_us: int | None
+    oldest: datetime | None
     changed_s: float | None
     flows: tuple[str, ...] | None
 
@@ -213,12 +215,13 @@ def _summary(queue: Queue, head: Head, name: str, group: Group, ownership: Owner
         records = ownership.read_flows(key_of(queue, name))
         bound = (flow for flow, each in records.items() if each.bound and each.queue_id == head.queue_id)
         flows = tuple(sorted(bound))
+    found_us = oldest_us(queue, head, wanted)
     return GroupSummary(
-        name=name,
+        group=name,
         since_sequence=group.since_sequence,
         ownership=group.ownership,
         unacknowledged=sum(max(end - offset, 0) for offset, end in wanted.values()),
-        oldest_us=oldest_us(queue, head, wanted),
+        oldest=None if found_us is None else as_datetime(found_us),
         changed_s=min(ages.values(), default=None),
         flows=flows,
     )

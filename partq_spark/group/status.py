@@ -78,17 +78,26 @@ class FlowView:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CoordinatorView:
+    """Who leads the group, and how long ago it said so last, by the clock of the place where ownership is kept."""
+
+    leader: str | None
+    age_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GroupView:
     """Everything that `partq status` shows of a group. `notes` concern the group as a whole."""
 
-    key: GroupKey
+    namespace: str
+    queue: str
+    group: str
     rebalance_status: RebalanceStatus
     rebalance_deadline_s: float | None
     scale_status: str
     partitions: tuple[PartitionView, ...]
     flows: tuple[FlowView, ...]
-    leader: str | None
-    leader_age_s: float | None
+    coordinator: CoordinatorView
     notes: tuple[str, ...] = ()
 
 
@@ -136,14 +145,15 @@ def view(seen: Seen) -> GroupView:
     deadline = _remaining(seen, "holddown", state.holddown_until_s)
     partitions = tuple(_partition(seen, state, each, deadline) for each in state.partitions.values())
     return GroupView(
-        key=seen.key,
+        namespace=seen.key.namespace,
+        queue=seen.key.queue,
+        group=seen.key.group,
         rebalance_status=state.status,
         rebalance_deadline_s=deadline,
         scale_status=_scale_status(seen, state.partitions.keys()),
         partitions=_with_waits(seen, partitions),
         flows=tuple(_flow(seen, state, name) for name in sorted({*state.flows, *seen.records})),
-        leader=seen.lease.name if seen.lease else None,
-        leader_age_s=seen.lease_age_s,
+        coordinator=CoordinatorView(leader=seen.lease.name if seen.lease else None, age_s=seen.lease_age_s),
         notes=_notes(seen),
     )
 
@@ -170,7 +180,9 @@ def _without_coordinator(seen: Seen) -> GroupView:
             )
         )
     return GroupView(
-        key=seen.key,
+        namespace=seen.key.namespace,
+        queue=seen.key.queue,
+        group=seen.key.group,
         rebalance_status=RebalanceStatus.READY,
         rebalance_deadline_s=None,
         scale_status=_scale_status(seen, numbers),
@@ -186,8 +198,7 @@ def _without_coordinator(seen: Seen) -> GroupView:
             )
             for name, record in sorted(seen.records.items())
         ),
-        leader=seen.lease.name if seen.lease else None,
-        leader_age_s=seen.lease_age_s,
+        coordinator=CoordinatorView(leader=seen.lease.name if seen.lease else None, age_s=seen.lease_age_s),
         notes=_notes(seen),
     )
 

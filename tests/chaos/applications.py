@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from partq_spark.acknowledge import Acknowledger, InHand
 from partq_spark.base.errors import Unavailable
+from partq_spark.client.acknowledge import Acknowledger, InHand
 from tests.chaos.evidence import FAILURE
 from tests.ownership.facts import now_s
 

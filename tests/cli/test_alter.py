@@ -186,11 +186,11 @@ def test_messages_without_a_key_and_an_empty_queue_have_no_keys_to_move(partq: P
 
 def test_the_sample_is_bounded_and_of_the_newest(loaded: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded("publish", "orders", stdin=json_lines([{"key": "hot", "value": "x"} for _ in range(200)]))
-    monkeypatch.setattr("partq_spark.client.resize_plan.SAMPLE_MESSAGES", 20)
+    monkeypatch.setattr("partq_spark.client.resizing.SAMPLE_MESSAGES", 20)
     sample = loaded.json("queue", "alter", "orders", "--partitions", 8, "--dry-run")["sample"]
     assert sample["messages"] == 20
     assert sample["keys"] < 10
-    monkeypatch.setattr("partq_spark.client.resize_plan.SAMPLE_BYTES", 1)
+    monkeypatch.setattr("partq_spark.client.resizing.SAMPLE_BYTES", 1)
     assert loaded.json("queue", "alter", "orders", "--partitions", 8, "--dry-run")["sample"]["messages"] < 20
 
 

@@ -125,6 +125,7 @@ def test_compact_says_what_it_did_and_leaves_the_messages_as_they_were(orders: P
         "bytes_before": 0,
         "bytes": 0,
         "segments": 0,
+        "finished": True,
     }
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
-from partq_spark.cli import json_text
+from partq_spark.client.files import json_text
 
 AWKWARD = ['say "hi"', "back\\slash", "line\nend", "\x00\x1f", "é 航班 🛩", "\u2028", "", "</script>", '\\"', None]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from partq_spark.cli import messages as messages_module
-from partq_spark.cli.sources import open_source
+from partq_spark.client.files import messages as messages_module
+from partq_spark.client.files.sources import open_source
 from tests.cli.conftest import Partq, json_lines, nothing_is_published, parquet, written
 
 
@@ -174,7 +174,7 @@ def test_a_file_that_is_not_there_is_wrong_use(orders: Partq, tmp_path: Path) ->
 def test_a_parquet_file_is_read_in_batches_of_bounded_bytes(
     orders: Partq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("partq_spark.cli.table_source.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("partq_spark.client.files.table_source.CHUNK_BYTES", 10_000)
     sizes: list[int] = []
     check = messages_module.check
 

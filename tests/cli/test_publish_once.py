@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructType
 
-from partq_spark.cli import messages as messages_module
-from partq_spark.cli import publish as publish_module
+from partq_spark.client.files import messages as messages_module
+from partq_spark.client.publication import Publication
 from partq_spark.log.partitioner import partition_of
 from partq_spark.spark import options as options_module
 from partq_spark.spark.writer import PartqBatchWriter
@@ -25,7 +25,7 @@ from tests.cli.conftest import Partq, json_lines, nothing_is_published, written
 
 @pytest.mark.conformance("DIS-08")
 def test_many_messages_are_one_publish_with_one_timestamp(partq: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partq_spark.cli.json_source.CHUNK_ROWS", 100)
+    monkeypatch.setattr("partq_spark.client.files.json_source.CHUNK_ROWS", 100)
     partq("queue", "create", "orders", "--partitions", 4)
     rows = [{"key": f"k{i % 10}", "value": str(i)} for i in range(1000)]
     done = partq.json("publish", "orders", stdin=json_lines(rows))
@@ -92,13 +92,13 @@ def test_a_repetition_reads_its_input_to_the_end(orders: Partq) -> None:
 
 def test_two_who_publish_under_one_id_at_once_leave_one_copy(orders: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one publishes while this one has staged, but not yet swapped."""
-    commit = publish_module._commit
+    commit = Publication.commit
     rows = json_lines([{"value": "a"}])
     monkeypatch.setattr(
-        publish_module,
-        "_commit",
+        Publication,
+        "commit",
         lambda *a: (
-            monkeypatch.setattr(publish_module, "_commit", commit),
+            monkeypatch.setattr(Publication, "commit", commit),
             orders("publish", "orders", "--publish-id", "p", stdin=rows),
             commit(*a),
         )[-1],
@@ -128,14 +128,14 @@ def test_messages_without_a_key_go_where_their_publish_id_says(partq: Partq) -> 
 
 def interrupting(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Let Ctrl-C come `times` times when everything is staged and the swap is about to be made."""
-    commit: Callable[..., Any] = publish_module._commit
+    commit: Callable[..., Any] = Publication.commit
 
     def interrupted(*arguments: Any) -> Any:
         for _ in range(times):
             os.kill(os.getpid(), signal.SIGINT)
         return commit(*arguments)
 
-    monkeypatch.setattr(publish_module, "_commit", interrupted)
+    monkeypatch.setattr(Publication, "commit", interrupted)
 
 
 def test_ctrl_c_while_reading_publishes_nothing_and_says_so(orders: Partq, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.cli import output, queue_view
+from partq_spark.cli import output
+from partq_spark.client import describing
 from partq_spark.log.admin import create_group, delete_queue
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
@@ -168,7 +169,7 @@ def test_stored_bytes_are_known_without_reading_the_log(orders: Partq, monkeypat
         orders("publish", "orders", stdin=json_lines([{"value": str(number)}]))
     counted = orders.json("queue", "describe", "orders", "--bytes")
     assert counted["bytes"] == sum(each["bytes"] for each in counted["partitions"]) > 0
-    monkeypatch.setattr(queue_view, "stored_bytes", None)
+    monkeypatch.setattr(describing, "stored_bytes", None)
     shown = orders.json("queue", "describe", "orders")
     assert (shown["log"]["depth"], shown["log"]["chunks"], shown["log"]["slices"]) == (1, 1, 66)
     assert shown["bytes"] == counted["bytes"]

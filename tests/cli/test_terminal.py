@@ -117,11 +117,10 @@ def test_lines_of_the_log_on_a_terminal(tmp_path: Path) -> None:
     program = (
         "import sys, logging\n"
         "from partq_spark.cli import arguments\n"
-        "from partq_spark.objects.urls import LocalUrl\n"
-        "target = arguments.Target(url=str(LocalUrl(folder=sys.argv[1])), namespace='default', ownership='none',"
-        " retry_timeout_s=0.0)\n"
-        "with target.store():\n"
+        "@arguments.where_options\n"
+        "def command(where):\n"
         "    logging.getLogger('partq.objects').warning('%s was not swept', sys.argv[1])\n"
+        "command(store=None, namespace='default', ownership=None, retry_timeout=0.0)\n"
     )
     said = _on_a_terminal(program, str(store))
     assert "was not swept" in said

@@ -11,8 +11,8 @@ from rich.console import Console
 from partq_spark.cli.demo_screen import Screen
 from partq_spark.cli.demo_story import is_settled
 from partq_spark.demo.ledger import Change, Joined, Kind, Ledger, Missed, Move, Moved
-from partq_spark.group.model import GroupKey, PartitionStatus, RebalanceStatus
-from partq_spark.group.status import FlowView, GroupView, PartitionView
+from partq_spark.group.model import PartitionStatus, RebalanceStatus
+from partq_spark.group.status import CoordinatorView, FlowView, GroupView, PartitionView
 
 FACTS = {
     "missing": 0,
@@ -53,14 +53,15 @@ def _view(*owners: str, bound: tuple[str, ...] = ("amber", "blue")) -> GroupView
         for number, flow in enumerate(owners)
     )
     return GroupView(
-        key=GroupKey("default", "flights", "board"),
+        namespace="default",
+        queue="flights",
+        group="board",
         rebalance_status=RebalanceStatus.READY,
         rebalance_deadline_s=None,
         scale_status="Ready",
         partitions=partitions,
         flows=tuple(FlowView(flow=flow, active=True, bound=True, partitions=(), last_seen_s=0.1) for flow in bound),
-        leader="me",
-        leader_age_s=0.1,
+        coordinator=CoordinatorView(leader="me", age_s=0.1),
     )
 
 

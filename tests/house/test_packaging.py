@@ -30,10 +30,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_wheel_holds_the_packages_the_shim_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_the_packages_two_modules_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     ours = {name for name in names if ".dist-info/" not in name}
-    assert {name.partition("/")[0] for name in ours} == {*PACKAGES, "pyspark_partq.py"}
+    assert {name.partition("/")[0] for name in ours} == {*PACKAGES, "partq.py", "pyspark_partq.py"}
     source = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     assert source - names == set()
     assert {f"{package}/py.typed" for package in PACKAGES} - names == set()
@@ -60,7 +60,7 @@ def modules_after(*imports: str) -> set[str]:
 
 
 def test_importing_partq_spark_brings_no_spark_no_client_and_no_terminal() -> None:
-    loaded = modules_after("partq_spark")
+    loaded = modules_after("partq_spark", "partq")
     assert loaded & {"pyspark", "py4j", "azure", "redis", "rich", "click", "pandas", "coordinator"} == set()
 
 

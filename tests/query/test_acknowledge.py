@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partq_spark.acknowledge import Acknowledger, Held, InHand, KeySequences
 from partq_spark.base.errors import Invalid
+from partq_spark.client.acknowledge import Acknowledger, Held, InHand, KeySequences
 from partq_spark.query.notify import Address, Line, Message
 
 

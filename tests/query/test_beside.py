@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from partq_spark.acknowledge import Acknowledger
 from partq_spark.base.errors import Fenced, Invalid, Unavailable
+from partq_spark.client.acknowledge import Acknowledger
 from partq_spark.group import lifecycle
 from partq_spark.group.model import GroupKey
 from partq_spark.log import admin

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from partq_spark.acknowledge import Acknowledger, InHand
+from partq_spark.client.acknowledge import Acknowledger, InHand
 from partq_spark.group.claims import Claim
 from partq_spark.query import notify
 from partq_spark.query.by_hand import GivenOut

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
-from partq_spark.acknowledge import Acknowledger, Held, InHand, KeySequences
 from partq_spark.base.errors import PartqError
+from partq_spark.client.acknowledge import Acknowledger, Held, InHand, KeySequences
 from partq_spark.query.notify import Line
 from tests.simulation.history import History
 from tests.simulation.links import Weather

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 from pyspark.sql import DataFrame, Row
 
-from partq_spark.acknowledge import Acknowledger, KeySequences
 from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.client.acknowledge import Acknowledger, KeySequences
 from tests.spark.flows.conftest import GROUP, Shared
 from tests.support.spark import wait_until
 

@@ -21,12 +21,14 @@ SAMPLE_BYTES = 64 * 1024 * 1024  # of messages; keys lie beside values, so a sam
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """The keys of some of the newest messages. `moving` of the `keys` have another partition under the new count."""
+    """The keys of some of the newest messages: `keys_that_move` of the `keys` have another partition under the new
+    count.
+    """
 
     messages: int
     without_key: int
     keys: int
-    moving: int
+    keys_that_move: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,31 +42,42 @@ class Drain:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GroupPlan:
-    """One group: what it has to acknowledge first, and which of the queue's partitions wait for which others then.
+class Wait:
+    """What is published after the change to `partition` is delivered when these others are acknowledged."""
 
-    `waits`: what is published after the change to a partition, to the partitions that are acknowledged before it is
-    delivered. `unread`: partitions whose checkpoint cannot be read; they count from where the group begins.
+    partition: int
+    waits_for: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupPlan:
+    """What one group has to acknowledge `first`, `messages` in all, and what waits for what until then.
+
+    `unreadable_checkpoints`: partitions whose checkpoint cannot be read; they count from where the group begins.
     """
 
     group: str
-    drains: tuple[Drain, ...]
-    waits: Mapping[int, tuple[int, ...]]
-    unread: tuple[int, ...] = ()
+    messages: int
+    first: tuple[Drain, ...]
+    waits: tuple[Wait, ...]
+    unreadable_checkpoints: tuple[int, ...] = ()
 
-    @property
-    def messages(self) -> int:
-        return sum(each.messages for each in self.drains)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CountChange:
+    """Another number of partitions: which numbers come, and which go when they are delivered to their end."""
+
+    from_: int
+    to: int
+    new: tuple[int, ...]
+    removed: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResizePlan:
     """A change of the partition count, as it would be now."""
 
-    before: int
-    after: int
-    come: tuple[int, ...]
-    go: tuple[int, ...]
+    partitions: CountChange
     sample: Sample
     groups: tuple[GroupPlan, ...]
 
@@ -77,10 +90,7 @@ def plan(queue: Queue, partitions: int) -> ResizePlan:
     head = queue.refresh()
     changed = layouts.resized(head, partitions)
     return ResizePlan(
-        before=head.partitions,
-        after=partitions,
-        come=tuple(range(head.partitions, partitions)),
-        go=tuple(range(partitions, head.partitions)),
+        partitions=count_change(head.partitions, partitions),
         sample=queue.settled(lambda _: _sampled(queue, partitions)),
         groups=group_plans(queue, changed),
     )
@@ -102,6 +112,11 @@ def _group_plan_of(queue: Queue, head: Head, name: str, group: Group) -> GroupPl
 # --- pure -------------------------------------------------------------------------------------------------------------
 
 
+def count_change(before: int, after: int) -> CountChange:
+    """Which partitions come and go."""
+    return CountChange(from_=before, to=after, new=tuple(range(before, after)), removed=tuple(range(after, before)))
+
+
 def acknowledged(head: Head, group: Group, found: Mapping[int, Checkpoint]) -> dict[int, int]:
     """How far a group is in every partition; where nothing says so, where it begins."""
     positions: dict[int, int] = {}
@@ -118,14 +133,19 @@ def group_plan(head: Head, group: str, done: Mapping[int, int], *, unread: Seque
             ends[partition] = max(end, ends.get(partition, 0))
     # Of what comes after the change: as if everything that lies in the partitions now had been delivered.
     waits = layouts.waits(head, done, {partition: at(head.next, partition) for partition in range(head.partitions)})
+    first = tuple(
+        Drain(partition=partition, acknowledged=done[partition], end=end, messages=end - done[partition])
+        for partition, end in sorted(ends.items())
+    )
     return GroupPlan(
         group=group,
-        drains=tuple(
-            Drain(partition=partition, acknowledged=done[partition], end=end, messages=end - done[partition])
-            for partition, end in sorted(ends.items())
+        messages=sum(each.messages for each in first),
+        first=first,
+        waits=tuple(
+            Wait(partition=partition, waits_for=tuple(sorted(wait.waits_for)))
+            for partition, wait in sorted(waits.items())
         ),
-        waits={partition: tuple(sorted(wait.waits_for)) for partition, wait in sorted(waits.items())},
-        unread=tuple(unread),
+        unreadable_checkpoints=tuple(unread),
     )
 
 
@@ -142,7 +162,7 @@ def sample_of(keys: Iterable[bytes | None], before: int, after: int) -> Sample:
         else:
             distinct.add(key)
     moving = sum(partition_of(key, before) != partition_of(key, after) for key in distinct)
-    return Sample(messages=messages, without_key=without_key, keys=len(distinct), moving=moving)
+    return Sample(messages=messages, without_key=without_key, keys=len(distinct), keys_that_move=moving)
 
 
 # --- the sample -------------------------------------------------------------------------------------------------------

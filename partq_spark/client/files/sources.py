@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from partq_spark.base.errors import Invalid
 
 if TYPE_CHECKING:
-    from partq_spark.cli.messages import Source
+    from partq_spark.client.files.messages import Source
 
 Kind = Literal["csv", "json", "parquet"]
 _KINDS: dict[str, Kind] = {
@@ -25,7 +25,7 @@ _KINDS: dict[str, Kind] = {
 STANDARD_INPUT = "-"
 
 
-def kind_of(path: str) -> tuple[Kind, bool]:
+def checked_file_kind(path: str) -> tuple[Kind, bool]:
     """What a file is, and whether it is gzipped, by its name. Raises `Invalid` naming the extensions there are."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes[-2:]]
     compressed = suffixes[-1:] == [".gz"]
@@ -44,9 +44,9 @@ def open_source(path: str, *, key_column: str | None, whole_rows: bool, max_mess
 
     `max_message_bytes` bounds the memory for a line.
     """
-    from partq_spark.cli.json_source import JsonLines
-    from partq_spark.cli.lines import Lines
-    from partq_spark.cli.table_source import Csv, Parquet
+    from partq_spark.client.files.json_source import JsonLines
+    from partq_spark.client.files.lines import Lines
+    from partq_spark.client.files.table_source import Csv, Parquet
 
     # JSON may spend six characters on a byte (\u0000), and CSV two.
     most_bytes = 6 * max_message_bytes + 1024 * 1024
@@ -55,7 +55,7 @@ def open_source(path: str, *, key_column: str | None, whole_rows: bool, max_mess
         messages_only = key_column is None and not whole_rows
         yield JsonLines(lines, key_column=key_column, whole_rows=whole_rows, messages_only=messages_only)
         return
-    kind, compressed = kind_of(path)
+    kind, compressed = checked_file_kind(path)
     with Path(path).open("rb") as file:
         if kind == "parquet":
             yield Parquet(file, path, key_column=key_column, whole_rows=whole_rows)
@@ -65,9 +65,3 @@ def open_source(path: str, *, key_column: str | None, whole_rows: bool, max_mess
             yield Csv(lines, key_column=key_column, whole_rows=whole_rows, most_chars=most_bytes)
         else:
             yield JsonLines(lines, key_column=key_column, whole_rows=whole_rows, messages_only=False)
-
-
-def drain_standard_input() -> None:
-    """Read standard input to its end and forget it, so that whoever writes it does not die of a broken pipe."""
-    while sys.stdin.buffer.read(1 << 20):
-        pass

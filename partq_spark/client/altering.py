@@ -1,0 +1,149 @@
+"""Creating a queue and changing its settings and partition count: what is asked for is checked, then done in one swap.
+
+A setting that is not given stays as it is. What a change means for groups is `resizing`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.client import describing, resizing
+from partq_spark.client.connecting import opened_ownership, ownership_url
+from partq_spark.client.describing import QueueDescription
+from partq_spark.client.resizing import CountChange, GroupPlan, Sample
+from partq_spark.group.model import GroupKey
+from partq_spark.group.stores.api import HEAD, OwnershipStore
+from partq_spark.log import admin
+from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.queue import Queue
+
+_log = logging.getLogger("partq.client")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SettingChange:
+    """A setting by its name in `QueueConfig`, as it was and is to be."""
+
+    setting: str
+    from_: float | int | str | None
+    to: float | int | str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alteration:
+    """What altering a queue did, or with `dry_run` would do.
+
+    `partitions` is None where the count was not given, `sample` is looked at in a dry run only. `groups` is what each
+    group has to acknowledge first if the count changes; None if that could not be read once the change was made.
+    `description` is the queue as it is now.
+    """
+
+    queue: str
+    dry_run: bool
+    settings: tuple[SettingChange, ...]
+    partitions: CountChange | None
+    sample: Sample | None
+    groups: tuple[GroupPlan, ...] | None
+    description: QueueDescription
+
+
+def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their names in `QueueConfig`. Raises `Invalid` for one that there is not, or is out of its range."""
+    known = [each.name for each in fields(QueueConfig)]
+    for name in given:
+        if name in ("schema", "key"):
+            raise Invalid(f"{name} (typed payload columns) comes with a later version of partq: leave it out")
+        if name not in known:
+            raise Invalid(f"there is no setting {name!r}: give some of {', '.join(known)}")
+    admin.checked_config(replace(QueueConfig(), **given))  # each has a range of its own, so this needs no queue
+    return dict(given)
+
+
+def create(queue: Queue, partitions: int, settings: Mapping[str, Any], *, exist_ok: bool) -> Head:
+    """The new queue's head. Raises `Invalid` if there is one, unless `exist_ok` and it is as this one would be."""
+    partitions = admin.checked_partitions(partitions)
+    config = replace(QueueConfig(), **checked_settings(settings))
+    try:
+        made = admin.create_queue(queue.store, queue.namespace, queue.name, partitions, config, queue.effects)
+    except Invalid:
+        found = queue.look() if exist_ok else None
+        if found is None:
+            raise
+        _require_same(queue, found, partitions, config)
+        return found
+    return made.head
+
+
+def _require_same(queue: Queue, found: Head, partitions: int, config: QueueConfig) -> None:
+    """A guard: `exist_ok` makes no other queue of one that is there."""
+    wanted: dict[str, object] = {"partitions": partitions}
+    there: dict[str, object] = {"partitions": found.partitions}
+    for each in fields(QueueConfig):
+        wanted[each.name], there[each.name] = getattr(config, each.name), getattr(found.config, each.name)
+    differ = [f"{name}={there[name]!r}, not {value!r}" for name, value in wanted.items() if there[name] != value]
+    if differ:
+        raise Invalid(f"{queue} exists already with {'; '.join(differ)}: ask for what it has, or alter it")
+
+
+def alter(
+    queue: Queue, partitions: int | None, given: Mapping[str, Any], *, dry_run: bool, ownership: str | None
+) -> Alteration:
+    """Raises `Invalid` as `log.admin.alter_queue`, and where nothing is given."""
+    settings = checked_settings(given)
+    if partitions is None and not settings:
+        raise Invalid("nothing to alter: give partitions or at least one setting")
+    with opened_ownership(ownership_url(ownership), queue.store) as place:
+        before = queue.refresh()
+        if dry_run:
+            return _planned(queue, before, partitions, settings)
+        head = admin.alter_queue(queue, partitions=partitions, **settings)
+        if place is not None:
+            announce(queue, place)
+    resized = before.partitions != head.partitions
+    return Alteration(
+        queue=queue.name,
+        dry_run=False,
+        settings=_changes(before, settings),
+        partitions=None if partitions is None else resizing.count_change(before.partitions, head.partitions),
+        sample=None,
+        groups=_groups(queue, head) if resized else (),
+        description=describing.described(head, queue.store.url),
+    )
+
+
+def _planned(queue: Queue, head: Head, partitions: int | None, settings: Mapping[str, Any]) -> Alteration:
+    plan = None if partitions is None else resizing.plan(queue, admin.checked_partitions(partitions))
+    return Alteration(
+        queue=queue.name,
+        dry_run=True,
+        settings=_changes(head, settings),
+        partitions=None if plan is None else plan.partitions,
+        sample=None if plan is None else plan.sample,
+        groups=() if plan is None else plan.groups,
+        description=describing.described(head, queue.store.url),
+    )
+
+
+def _changes(before: Head, settings: Mapping[str, Any]) -> tuple[SettingChange, ...]:
+    return tuple(
+        SettingChange(setting=name, from_=getattr(before.config, name), to=value) for name, value in settings.items()
+    )
+
+
+def _groups(queue: Queue, head: Head) -> tuple[GroupPlan, ...] | None:
+    try:
+        return resizing.group_plans(queue, head)
+    except Unavailable as error:  # the queue has been altered, which is what counts
+        _log.warning("%s was altered; what its groups have left cannot be read now: %s", queue, error)
+        return None
+
+
+def announce(queue: Queue, ownership: OwnershipStore) -> None:
+    """Tell coordinators to look at the queue's head."""
+    with suppress(Unavailable):  # they look by themselves, too
+        ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))

@@ -1,0 +1,30 @@
+"""The checks of what a user may give as text: each returns the value as partq writes it, or raises `Invalid`.
+
+For those who take arguments before they do anything with them; nothing is opened or read here.
+"""
+
+from __future__ import annotations
+
+from partq_spark.base.timestamps import parse_rfc3339
+from partq_spark.client.connecting import address, ownership_url
+from partq_spark.client.files.sources import checked_file_kind
+from partq_spark.client.publication import checked_publish_id
+from partq_spark.group.stores.urls import canonical_ownership
+from partq_spark.log.admin import checked_partitions
+from partq_spark.log.names import checked_name
+from partq_spark.log.topics import checked_subscription, checked_topic
+from partq_spark.objects.urls import canonical_url
+
+__all__ = [
+    "address",
+    "canonical_ownership",
+    "canonical_url",
+    "checked_file_kind",
+    "checked_name",
+    "checked_partitions",
+    "checked_publish_id",
+    "checked_subscription",
+    "checked_topic",
+    "ownership_url",
+    "parse_rfc3339",
+]

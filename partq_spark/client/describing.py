@@ -1,0 +1,239 @@
+"""What a queue is and holds, as values: from its head alone, and with what has to be looked for beside it.
+
+Nothing is changed here, and there are no words for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from partq_spark.base.timestamps import as_datetime
+from partq_spark.group import retention
+from partq_spark.group.retention import HeldBack
+from partq_spark.log import codec, tree
+from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.queue import Queue
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueSummary:
+    """A queue, as a list shows it. `messages` can be read now; `last_published` is None if nothing ever was."""
+
+    namespace: str
+    queue: str
+    partitions: int
+    messages: int
+    access_type: str
+    created: datetime
+    last_published: datetime | None
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DamagedQueue:
+    """A queue that is there and cannot be read: `error` says why, and what to do."""
+
+    namespace: str
+    queue: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionDescription:
+    """One partition. Offsets are half-open: `next` is the offset of the next message to come. `bytes` are stored
+    (compressed) ones, None if they were not counted.
+    """
+
+    partition: int
+    earliest: int
+    next: int
+    messages: int
+    bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PresentLayout:
+    """The partition count as it is now. `generation` counts its changes."""
+
+    generation: int
+    partitions: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownLayout:
+    """A partition count of which messages are still there; `begin` is the first offset of each partition under it."""
+
+    generation: int
+    partitions: int
+    begin: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupStart:
+    """A consumer group of the queue, and where each partition begins for it."""
+
+    group: str
+    start: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadDescription:
+    """The object that says what the queue is: the number of its last change, and its size in bytes."""
+
+    sequence: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogDescription:
+    """The log's shape: publishes in the head, chunks below it, pieces in which the messages lie (without those that
+    were written before they were counted), chunks on the longest way from the head to a message.
+    """
+
+    entries: int
+    chunks: int
+    slices: int
+    depth: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueDescription:
+    """What a queue is and what it holds.
+
+    `bytes` are stored (compressed) ones, `quota_used` is how full the queue is, 1 being its quota. `writers` counts
+    those whose last batch is remembered; one may count twice. `oldest` is when the oldest message was published,
+    `oldest_age_s` how long ago that is. `held_back` is what groups have not acknowledged, most messages first; None
+    where that was not looked for, as `oldest` then.
+    """
+
+    namespace: str
+    queue: str
+    store: str
+    queue_id: str
+    created: datetime
+    last_published: datetime | None
+    config: QueueConfig
+    layout: PresentLayout
+    layouts: tuple[KnownLayout, ...]
+    messages: int
+    bytes: int
+    quota_used: float | None
+    partitions: tuple[PartitionDescription, ...]
+    groups: tuple[GroupStart, ...]
+    subscriptions: tuple[str, ...]
+    writers: int
+    head: HeadDescription
+    log: LogDescription
+    oldest: datetime | None = None
+    oldest_age_s: float | None = None
+    held_back: tuple[HeldBack, ...] | None = None
+
+
+def summary_of(head: Head) -> QueueSummary:
+    """The facts of a list, all of them in the head."""
+    return QueueSummary(
+        namespace=head.namespace,
+        queue=head.queue,
+        partitions=head.partitions,
+        messages=head.messages,
+        access_type=head.config.access_type,
+        created=as_datetime(head.created_us),
+        last_published=_last_published(head),
+        groups=tuple(sorted(head.groups)),
+    )
+
+
+def description(queue: Queue, *, count_bytes: bool) -> QueueDescription:
+    """Look beside the head that `queue` knows: one listing per group, one way down the log, all of it to count bytes.
+
+    Raises as reading the log and listing checkpoints do.
+    """
+    from partq_spark.log.reading import oldest_us
+
+    head = queue.head
+    oldest = queue.settled(
+        lambda head: oldest_us(queue, head, dict(enumerate(zip(head.earliest, head.next, strict=True))))
+    )
+    age_s = None if oldest is None else max(queue.now_us() - oldest, 0) / 1e6  # clocks differ
+    return described(
+        head,
+        queue.store.url,
+        oldest=None if oldest is None else as_datetime(oldest),
+        oldest_age_s=age_s,
+        held_back=retention.holding_back(queue, head),
+        stored=queue.settled(lambda head: stored_bytes(queue, head)) if count_bytes else None,
+    )
+
+
+def described(
+    head: Head,
+    store: str,
+    *,
+    oldest: datetime | None = None,
+    oldest_age_s: float | None = None,
+    held_back: tuple[HeldBack, ...] | None = None,
+    stored: Sequence[int] | None = None,
+) -> QueueDescription:
+    """What the head says, with what was found beside it. Pure."""
+    quota = head.config.quota_bytes
+    offsets = zip(head.earliest, head.next, strict=True)
+    return QueueDescription(
+        namespace=head.namespace,
+        queue=head.queue,
+        store=store,
+        queue_id=head.queue_id,
+        created=as_datetime(head.created_us),
+        last_published=_last_published(head),
+        config=head.config,
+        layout=PresentLayout(generation=head.layout.generation, partitions=head.partitions),
+        layouts=tuple(
+            KnownLayout(generation=each.generation, partitions=each.partitions, begin=each.begin)
+            for each in head.layouts
+        ),
+        messages=head.messages,
+        bytes=head.stored_bytes,
+        quota_used=None if quota is None else round(head.stored_bytes / quota, 4),
+        partitions=tuple(
+            PartitionDescription(
+                partition=partition,
+                earliest=earliest,
+                next=following,
+                messages=following - earliest,
+                bytes=None if stored is None else stored[partition],
+            )
+            for partition, (earliest, following) in enumerate(offsets)
+        ),
+        groups=tuple(GroupStart(group=name, start=head.groups[name].start) for name in sorted(head.groups)),
+        subscriptions=head.subscriptions,
+        writers=len(head.writers) + sum(page.writers for page in head.writer_pages),
+        head=HeadDescription(sequence=head.sequence, bytes=len(codec.encode_head(head))),
+        log=LogDescription(
+            entries=len(head.entries),
+            chunks=len(head.tree),
+            slices=sum(ref.slices for ref in head.tree) + sum(len(entry.slices) for entry in head.entries),
+            depth=max((ref.level + 1 for ref in head.tree), default=0),
+        ),
+        oldest=oldest,
+        oldest_age_s=oldest_age_s,
+        held_back=held_back,
+    )
+
+
+def stored_bytes(queue: Queue, head: Head) -> tuple[int, ...]:
+    """Stored (compressed) bytes per partition of the messages that can be read; reads the whole log, not the messages.
+
+    A slice that is trimmed in part counts whole, as it is stored whole.
+    """
+    counted = [0] * len(head.next)
+    wanted = {p: (head.earliest[p], head.next[p]) for p in range(len(head.next))}
+    for entry in tree.walk(tree.view(head, wanted), queue.load_chunk):
+        for piece in entry.slices:
+            counted[piece.partition] += piece.length
+    return tuple(counted)
+
+
+def _last_published(head: Head) -> datetime | None:
+    """`Head.time_us` begins as the time of creation."""
+    return as_datetime(head.time_us) if any(head.next) else None

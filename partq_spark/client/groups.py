@@ -1,0 +1,168 @@
+"""The consumer groups of a queue: listing them, making one, changing how one is shared, removing one, and who has what.
+
+What a group is and how it goes is `group`'s; here it is found out where its ownership is kept, and who may live in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from partq_spark.base.errors import Invalid
+from partq_spark.client.connecting import opened_ownership, ownership_for, ownership_url
+from partq_spark.group import codec, lifecycle
+from partq_spark.group.checkpoints import Checkpoint
+from partq_spark.group.lifecycle import GroupSummary, Remains
+from partq_spark.group.model import FlowRecord, GroupKey
+from partq_spark.group.status import GroupView, Seen, view
+from partq_spark.group.stores.api import OwnershipStore, StateDocument
+from partq_spark.log import admin
+from partq_spark.log.admin import group_of
+from partq_spark.log.groups import kind_of
+from partq_spark.log.model import Group, Head, group_start
+
+if TYPE_CHECKING:
+    from partq_spark.log.queue import Queue
+    from partq_spark.query.settings import Place
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupAlteration:
+    """How a group is shared from now on, and `was` before: `none`, `store` or `redis`; None: no flow had joined it."""
+
+    queue: str
+    group: str
+    ownership: str
+    was: str | None
+    changed: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupRemoval:
+    """What a removal did, or with `dry_run` would do: whether the group was there, how many checkpoints went."""
+
+    queue: str
+    group: str
+    removed: bool
+    checkpoints: int
+
+
+def create(queue: Queue, group: str, place: Place, ownership: str | None) -> None:
+    """Make the group, to begin at `place`; one that exists is left as it is. Raises `Invalid` if that is shared in
+    another way.
+    """
+    from partq_spark.query import planning
+
+    start = planning.resolve(queue.refresh(), place, "starting", queue.offsets_at)
+    offsets = [start[partition] for partition in sorted(start)]
+    shared = None if ownership is None else ownership_url(ownership)
+    admin.create_group(queue, group, offsets, exact=place.offsets is not None, ownership=shared)
+
+
+def summaries(queue: Queue, ownership: str | None) -> tuple[GroupSummary, ...]:
+    """All groups, by name."""
+    with opened_ownership(ownership_url(ownership), queue.store) as place:
+        queue.refresh()
+        return tuple(queue.settled(lambda head: lifecycle.summaries(queue, head, place)))
+
+
+def alter(queue: Queue, group: str, ownership: str, *, former: str | None, force: bool) -> GroupAlteration:
+    """Raises `Invalid` while a flow lives, or where nobody can know (unless `force`)."""
+    wanted_url = ownership_url(ownership)
+    found = group_of(queue, queue.refresh(), group)
+    was, wanted = found.ownership, kind_of(wanted_url)
+    if was != wanted:
+        if former is not None:
+            place = ownership_for(queue.head, group, former, queue.store.url)
+        elif was == "redis" and not force:
+            place = ownership_for(queue.head, group, None, queue.store.url)
+        else:  # nobody knows a Redis, and what is kept beside the queue needs no address
+            place = "store" if was == "store" else "none"
+        with opened_ownership(place, queue.store) as kept:
+            left = lifecycle.remains(queue, group, kept)
+            _require_nobody(queue, left, left.group or found, kept, force=force, option="--from")
+            lifecycle.share(queue, left, wanted_url, kept)
+    return GroupAlteration(queue=queue.name, group=group, ownership=wanted, was=was, changed=was != wanted)
+
+
+def remove(queue: Queue, group: str, *, ownership: str | None, force: bool, dry_run: bool) -> GroupRemoval:
+    """Raises `Invalid` while a flow lives, or where nobody can know (unless `force`), and where there is nothing."""
+    url = ownership_for(queue.refresh(), group, ownership, queue.store.url)
+    with opened_ownership(url, queue.store) as kept:
+        left = lifecycle.remains(queue, group, kept)
+        if left.group is not None:
+            _require_nobody(queue, left, left.group, kept, force=force, option="--ownership")
+        if not dry_run:
+            lifecycle.remove(queue, left, kept)
+    return GroupRemoval(
+        queue=queue.name, group=group, removed=left.group is not None, checkpoints=len(left.checkpoints)
+    )
+
+
+def _require_nobody(
+    queue: Queue, left: Remains, found: Group, ownership: OwnershipStore | None, *, force: bool, option: str
+) -> None:
+    """Raises `Invalid` if a flow of the group lives, or if that cannot be known (unless `force`). `option` names the
+    ownership.
+    """
+    if ownership is not None and left.records is not None:
+        lifecycle.require_no_flow(ownership, left)
+    elif force:
+        return
+    elif ownership is None and found.ownership == "redis":
+        raise Invalid(
+            f"group {left.key.group!r} of {queue} is shared by a Redis (ownership=redis://…), which alone knows "
+            f"whether one of its flows lives: name it ({option} redis://host:port/db), or add --force if you "
+            "know that nobody is at work"
+        )
+    else:
+        lifecycle.require_quiet(queue, left)
+
+
+# --- who has what -----------------------------------------------------------------------------------------------------
+
+
+def status(queue: Queue, ownership: OwnershipStore | None, group: str) -> GroupView:
+    """One look at everything: the lease first, so that its timers are never older than what they belong to."""
+    head = queue.refresh()
+    group_of(queue, head, group)
+    key = lifecycle.key_of(queue, group)
+    checkpoints, damaged = lifecycle.checkpoints_of(queue, group).list_readable()
+    seen = _seen(key, head, ownership, checkpoints)
+    return view(replace(seen, damaged={number: str(problem) for number, problem in damaged.items()}))
+
+
+def _seen(key: GroupKey, head: Head, ownership: OwnershipStore | None, checkpoints: Mapping[int, Checkpoint]) -> Seen:
+    nothing = Seen(
+        key=key,
+        ends=head.next,
+        starts=[group_start(head.groups[key.group], partition) for partition in range(len(head.next))],
+        layout_partitions=head.partitions,
+        checkpoints=checkpoints,
+        head=head,
+        kept=ownership is not None,
+        ownership=head.groups[key.group].ownership,
+    )
+    if ownership is None:
+        return nothing
+    lease = ownership.read_lease(key)
+    found = ownership.read_state(key)
+    state = codec.decode_state(found.body, 0.0, f"state of group {key}") if isinstance(found, StateDocument) else None
+    if state is not None and state.queue_id != head.queue_id:
+        state = None  # of a queue that was deleted: no coordinator has come by since
+    records = {flow: record for flow, record in ownership.read_flows(key).items() if record.queue_id == head.queue_id}
+    return replace(
+        nothing,
+        state=state,
+        state_token=found.token if isinstance(found, StateDocument) else None,
+        state_age_s=found.age_s if isinstance(found, StateDocument) else 0.0,
+        records=records,
+        beats_age_s=_beats(ownership, key, records),
+        lease=lease.lease if lease else None,
+        lease_age_s=lease.age_s if lease else None,
+    )
+
+
+def _beats(ownership: OwnershipStore, key: GroupKey, records: Mapping[str, FlowRecord]) -> dict[str, float]:
+    return {flow: max(beat.age_s, 0.0) for flow, beat in ownership.read_beats(key).items() if flow in records}

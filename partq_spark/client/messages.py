@@ -1,0 +1,92 @@
+"""A message as programs see it, and looking at messages where they lie: nothing is taken, marked or held back by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from partq_spark.base.errors import Invalid
+from partq_spark.base.timestamps import as_datetime
+from partq_spark.log import tree
+from partq_spark.log.queue import Queue
+from partq_spark.log.reading import Piece, RangeReader
+from partq_spark.log.segment import HEADERS_AS_BYTES
+
+
+class Header(NamedTuple):
+    """One header of a message; either may be null. Names are not unique."""
+
+    key: str | None
+    value: bytes | None
+
+
+class Message(NamedTuple):
+    """One message. `timestamp` is when it was published (UTC). `redelivered`: it may have been delivered before.
+
+    `headers` is None where it was published without. A key that is no UTF-8, which only a queue from before keys were
+    checked can hold, has each bad byte as a lone surrogate (`key.encode(errors="surrogateescape")` gives the bytes).
+    """
+
+    key: str | None
+    value: bytes
+    queue: str
+    partition: int
+    offset: int
+    timestamp: datetime
+    redelivered: bool = False
+    headers: tuple[Header, ...] | None = None
+
+
+def browse(queue: Queue, partition: int | None, start: int, limit: int | None) -> Iterator[Message]:
+    """At most `limit` messages from the offset `start` of the partition, or of each, in publish order; one slice of the
+    log is in memory at a time.
+    """
+    head = queue.refresh()
+    if partition is not None and not 0 <= partition < len(head.next):
+        raise Invalid(f"{queue} has partitions 0 to {len(head.next) - 1}, there is no {partition}: name one of them")
+    if start < 0 or (limit is not None and limit < 1):
+        raise Invalid(f"start={start}, limit={limit} is not allowed: give an offset from 0, and at least 1 message")
+    numbers = range(len(head.next)) if partition is None else [partition]
+    wanted = {number: (max(start, head.earliest[number]), head.next[number]) for number in numbers}
+    left = limit
+    for piece in RangeReader(queue, head.queue_id, tree.view(head, wanted)).pieces():
+        part = piece if left is None else piece._replace(batch=piece.batch.slice(0, left))
+        yield from messages_of(part, queue.name, {})
+        if left is not None:
+            left -= part.batch.num_rows
+            if left == 0:
+                return
+
+
+def messages_of(piece: Piece, queue: str, redelivered_below: Mapping[int, int]) -> Iterator[Message]:
+    """The messages of a piece of the log. `redelivered_below`: per partition, offsets under it are repeats."""
+    batch = piece.batch
+    headers: list[list[dict[str, bytes | None] | None] | None] = [None] * batch.num_rows
+    if "headers" in batch.schema.names:
+        headers = batch.column("headers").cast(HEADERS_AS_BYTES).to_pylist()
+    keys = batch.column("key").cast(pa.binary()).to_pylist()
+    rows = zip(piece.times_us(), keys, batch.column("value").to_pylist(), headers, strict=True)
+    below = redelivered_below.get(piece.partition, 0)
+    for index, (time_us, key, value, row_headers) in enumerate(rows):
+        offset = piece.offset + index
+        yield Message(
+            _text(key),
+            value,
+            queue,
+            piece.partition,
+            offset,
+            as_datetime(time_us),
+            offset < below,
+            None if row_headers is None else tuple(_header(each) for each in row_headers),
+        )
+
+
+def _header(header: Mapping[str, bytes | None] | None) -> Header:
+    return Header(None, None) if header is None else Header(_text(header["key"]), header["value"])
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="surrogateescape")

@@ -1,0 +1,235 @@
+"""How far a group is by its checkpoints, and taking it back to an earlier place.
+
+What a rewind would do is checked as a whole before anything is changed (`group.rewinding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.base.terminal import ranges
+from partq_spark.client.altering import announce
+from partq_spark.client.connecting import opened_ownership, ownership_for, time_us
+from partq_spark.group.checkpoint import acknowledged_to
+from partq_spark.group.lifecycle import checkpoints_of, key_of
+from partq_spark.group.rewinding import Goal, Outcome, Step, carry_out, plan
+from partq_spark.group.stores.api import OwnershipStore
+from partq_spark.log.admin import group_of
+from partq_spark.log.model import group_start
+from partq_spark.log.queue import Queue
+
+EARLIEST = "earliest"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionCheckpoint:
+    """One partition's checkpoint; `epoch` 0: there is none yet, and the group begins at `acknowledged`.
+
+    `acknowledged` is the next message to deliver: everything before it is dealt with. Messages below
+    `redelivered_below` may have been delivered before. `flow` has the partition, or had it last. `updated` is the
+    writer's own clock (RFC 3339).
+    """
+
+    partition: int
+    epoch: int
+    flow: str | None
+    instance: str | None
+    acknowledged: int
+    end: int
+    redelivered_below: int
+    updated: str | None
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not acknowledged."""
+        return max(self.end - self.acknowledged, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DamagedCheckpoint:
+    """A checkpoint that cannot be read: `error` says why, and what to do."""
+
+    partition: int
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupCheckpoints:
+    """The checkpoints of a group: of the queue's partitions, and what is left of others."""
+
+    namespace: str
+    queue: str
+    group: str
+    partitions: tuple[PartitionCheckpoint | DamagedCheckpoint, ...]
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not acknowledged, without those of partitions whose checkpoint cannot be read."""
+        return sum(each.lag for each in self.partitions if isinstance(each, PartitionCheckpoint))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionRewind:
+    """One partition, `from_` where it was `to` where it goes back: so many `messages` come again. `flow` has it."""
+
+    partition: int
+    from_: int
+    to: int
+    messages: int
+    flow: str | None
+    rewound: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rewind:
+    """What a rewind did, or with `dry_run` would do (`rewound` False). `notes` are for people."""
+
+    namespace: str
+    queue: str
+    group: str
+    partitions: tuple[PartitionRewind, ...]
+    rewound: bool
+    notes: tuple[str, ...]
+
+
+class RewindUnfinished(Unavailable):
+    """A rewind ended before its time: `rewind` says which partitions were taken back. The message says how to go on."""
+
+    def __init__(self, message: str, rewind: Rewind) -> None:
+        super().__init__(message)
+        self.rewind = rewind
+
+
+def checkpoints(queue: Queue, group: str) -> GroupCheckpoints:
+    """Raises `Invalid` for a group that there is not."""
+    head = queue.refresh()
+    found_group = group_of(queue, head, group)
+    found, damaged = checkpoints_of(queue, group).list_readable()
+    made: list[PartitionCheckpoint | DamagedCheckpoint] = []
+    for number in sorted({*range(head.partitions), *(p for p in (*found, *damaged) if p < len(head.next))}):
+        if number in damaged:
+            made.append(DamagedCheckpoint(partition=number, error=str(damaged[number])))
+            continue
+        checkpoint = found.get(number)
+        owner = checkpoint.owner if checkpoint is not None else None
+        made.append(
+            PartitionCheckpoint(
+                partition=number,
+                epoch=checkpoint.epoch if checkpoint is not None else 0,
+                flow=owner.flow if owner is not None else None,
+                instance=owner.instance if owner is not None else None,
+                acknowledged=acknowledged_to(checkpoint, group_start(found_group, number)),
+                end=head.next[number],
+                redelivered_below=checkpoint.redelivered_below if checkpoint is not None else 0,
+                updated=checkpoint.updated if checkpoint is not None else None,
+            )
+        )
+    return GroupCheckpoints(namespace=queue.namespace, queue=queue.name, group=group, partitions=tuple(made))
+
+
+def goal_of(to: int | str | None, to_timestamp: datetime | str | None, by: int | None) -> Goal:
+    """Where to go back to. Raises `Invalid` unless exactly one is given."""
+    if sum(each is not None for each in (to, to_timestamp, by)) != 1:
+        raise Invalid("say where to go back to: give exactly one of to, to_timestamp and by")
+    if isinstance(to, str):
+        if to != EARLIEST:
+            raise Invalid(f"{to!r} is not allowed: give an offset (a whole number from 0) or {EARLIEST!r}")
+        return Goal(earliest=True)
+    if (to is not None and to < 0) or (by is not None and by < 1):
+        raise Invalid(f"to={to}, by={by} is not allowed: give an offset from 0, or a number of messages from 1")
+    return Goal(offset=to, time_us=None if to_timestamp is None else time_us(to_timestamp), by=by)
+
+
+def rewind(
+    queue: Queue, group: str, goal: Goal, partitions: Collection[int], *, ownership: str | None, dry_run: bool
+) -> Rewind:
+    """Raises `Invalid` before anything is changed, and `RewindUnfinished`."""
+    url = ownership_for(queue.refresh(), group, ownership, queue.store.url)
+    with opened_ownership(url, queue.store) as place:
+        head = queue.refresh()
+        group_of(queue, head, group)
+        store = checkpoints_of(queue, group)
+        steps = plan(str(queue), head, store.list_readable(), partitions, goal, queue.offsets_at)
+        notes = _notes(queue, group, steps, place)
+        if dry_run:
+            return _rewind(queue, group, steps, None, notes)
+        outcome = carry_out(queue, store, group, steps)
+        notes += [
+            f"offsets {each.start} to {each.end} of partition {each.partition} were trimmed while this went on and do "
+            "not come again: flows of the group go past them with failOnDataLoss=false"
+            for each in outcome.gone
+        ]
+        if place is not None:
+            announce(queue, place)
+    made = _rewind(queue, group, steps, outcome, notes)
+    if outcome.error is not None:
+        raise RewindUnfinished(_unfinished(steps, outcome), made) from outcome.error
+    return made
+
+
+def _rewind(queue: Queue, group: str, steps: Sequence[Step], outcome: Outcome | None, notes: Sequence[str]) -> Rewind:
+    done = {each.after.partition: each for each in outcome.done} if outcome is not None else {}
+    partitions: list[PartitionRewind] = []
+    for step in steps:
+        change = done.get(step.partition)
+        before = step.acknowledged if change is None or change.before.offset is None else change.before.offset
+        partitions.append(
+            PartitionRewind(
+                partition=step.partition,
+                from_=before,
+                to=step.to,
+                messages=step.messages_from(before),
+                flow=step.owner.flow if step.owner is not None else None,
+                rewound=change is not None,
+            )
+        )
+    return Rewind(
+        namespace=queue.namespace,
+        queue=queue.name,
+        group=group,
+        partitions=tuple(partitions),
+        rewound=outcome is not None and outcome.error is None,
+        notes=tuple(notes),
+    )
+
+
+def _notes(queue: Queue, group: str, steps: Sequence[Step], ownership: OwnershipStore | None) -> list[str]:
+    """What a person should know of those who have the partitions. Raises `Invalid` for an ownership that can never be
+    used as it is given.
+    """
+    owners = sorted({step.owner.flow for step in steps if step.owner is not None and step.is_needed})
+    others = len(owners) - 1
+    more = [] if others < 1 else [f"{others} other flow{'s' if others > 1 else ''}"]
+    flows = " and ".join([*owners[:1], *more])
+    if ownership is None:
+        note = (
+            f"partitions belong to {flows}: without --ownership a coordinator notices when it looks at the queue the "
+            "next time (looks.heads_s: 1 s on file:, 5 s on azure:), a query with ownership=none within its "
+            "checkpointInterval"
+        )
+        return [note] if owners else []
+    try:
+        lease = ownership.read_lease(key_of(queue, group))
+    except Unavailable as error:
+        return [f"coordinators cannot be told, they notice by themselves within seconds: {error}"]
+    if owners and (lease is None or not lease.lease.token):
+        return [f"partitions belong to {flows}, no coordinator leads the group: start one with `partq coordinator run`"]
+    return []
+
+
+def _unfinished(steps: Sequence[Step], outcome: Outcome) -> str:
+    done = [each.after for each in outcome.done]
+    numbers = [each.partition for each in done]
+    left = [step.partition for step in steps if step.is_needed and step.partition not in numbers]
+    so_far = f"{ranges(numbers)} {'is' if len(done) == 1 else 'are'} rewound" if done else "nothing was changed"
+    if left:
+        which = " ".join(f"--partition {number}" for number in left)
+        return f"partition {left[0]} was not rewound, {so_far}: {outcome.error}; repeat the command with {which}"
+    again = f"--partition {done[0].partition} --to {done[0].offset}" if done else "the same options"
+    return (
+        f"{so_far}, but the queue's head could not be told, so that flows may not notice: {outcome.error}; repeat "
+        f"the command with {again}"
+    )

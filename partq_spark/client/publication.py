@@ -1,0 +1,262 @@
+"""One publish in the making: messages are staged piece by piece, however many they are, then become visible at once.
+
+Where they go is decided when it begins: to one queue, or to every queue that attracts a topic, all or nothing for each.
+Nothing is published before `commit`, and nothing stays behind where that is not reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from partq_spark.base.errors import Invalid
+from partq_spark.base.timestamps import as_datetime
+from partq_spark.log.connect import NamespaceAddress, open_queue, shared_store
+from partq_spark.log.model import DEFAULT_MAX_MESSAGE_BYTES
+from partq_spark.log.names import checked_name, new_id
+from partq_spark.log.queue import Effects, Queue
+from partq_spark.log.topics import checked_topic
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from partq_spark.log.fanout import Fan, Outcome, Plan
+    from partq_spark.log.publish import Identity
+
+Watch = Callable[[int, int, "int | None"], None]
+"""Is told how many messages were staged, and how much of the file was read, of how much (None: nobody knows)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionMessages:
+    """How many messages a partition got."""
+
+    partition: int
+    messages: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueuePublish:
+    """How a publish ended for one queue. `already_published`: it had this publish id before, and nothing was added.
+
+    `sequence` and `timestamp` are those of the publish; None if the queue was deleted meanwhile, and nothing went
+    there.
+    """
+
+    queue: str
+    published: bool
+    already_published: bool
+    messages: int
+    partitions: tuple[PartitionMessages, ...]
+    sequence: int | None
+    timestamp: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishReport:
+    """How a publish ended: `messages` were given, `without_key` of them went to random partitions, `unattracted` went
+    nowhere, because no queue attracts the topic.
+    """
+
+    topic: str | None
+    messages: int
+    without_key: int
+    unattracted: int
+    queues: tuple[QueuePublish, ...]
+
+
+def checked_publish_id(text: str) -> str:
+    """Raises `Invalid` unless it is 1 to 255 bytes of printable text."""
+    # Half a surrogate, what Python makes of an argument that is not UTF-8, is not printable and has no bytes.
+    if not text.isprintable() or not 1 <= len(text.encode()) <= 255:
+        raise Invalid(f"{text[:60]!r} is not allowed: give 1 to 255 bytes of printable text")
+    return text
+
+
+class Publication:
+    """Use as a context manager: `add` or `add_file`, then `commit`. Leaving it without `commit` publishes nothing.
+
+    With a `publish_id` it is published at most once under this name, however often it is repeated: `is_done` says that
+    nothing need be added, because all queues have it.
+    """
+
+    def __init__(
+        self,
+        where: NamespaceAddress,
+        *,
+        queue: str | None = None,
+        topic: str | None = None,
+        publish_id: str | None = None,
+        fail_unattracted: bool = False,
+    ) -> None:
+        """Reads heads. Raises `Invalid` if there is no such queue, and with `fail_unattracted` if no queue attracts the
+        topic.
+        """
+        from partq_spark.log import fanout
+
+        if (queue is None) == (topic is None):
+            raise Invalid("say where to: give either a queue or a topic")
+        self._where = where
+        self._topic = topic
+        self._publish_id = None if publish_id is None else checked_publish_id(publish_id)
+        self._store = shared_store(where.store, where.retry_timeout_s)
+        self._queues: Mapping[str, Queue]
+        self._plan: Plan
+        if topic is not None:
+            from partq_spark.log.subscriptions import Namespace
+
+            effects = Effects(retry_timeout_s=where.retry_timeout_s)
+            self._queues = {each.name: each for each in Namespace(self._store, where.namespace, effects).queues()}
+            self._plan = fanout.plan_topic(where.namespace, self._queues.values(), checked_topic(topic))
+            if fail_unattracted and not self._plan.destinations:
+                raise Invalid(
+                    f"no queue of namespace {where.namespace!r} attracts {topic}: nothing was published; let one with "
+                    f"`partq queue subscribe NAME {topic}`"
+                )
+        else:
+            opened = open_queue(where.target(checked_name("queue", queue or "")))
+            self._queues = {opened.name: opened}
+            self._plan = fanout.plan_queue(opened)
+        self._identity, self._known = self._already()
+        self._exit = ExitStack()
+        self._fan: Fan | None = None
+        self._headers = False
+        self._messages = self._without_key = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all queues have what was published under this id, so that nothing need be added."""
+        return bool(self._known) and len(self._known) == len(self._plan.destinations)
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The least limit of the queues that get the messages: key, value and headers of one."""
+        limits = [each.stage.max_message_bytes for each in self._plan.destinations]
+        return min(limits, default=DEFAULT_MAX_MESSAGE_BYTES)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._fan is not None:  # what was staged and not committed leaves no object
+            self._exit.__exit__(_Abandoned, _Abandoned(), None)
+        else:
+            self._exit.__exit__(kind, error, trace)
+        self._fan = None
+
+    def add(self, table: Any) -> None:
+        """Stage the messages of anything with `__arrow_c_stream__` (a table of pyarrow, polars, pandas, duckdb), in
+        order: columns `value` (text or bytes), and if it has them `key` (text) and `headers`. Memory stays bounded.
+
+        Raises `Invalid` for another column, and for a message that no queue takes, naming its row.
+        """
+        from partq_spark.client.tables import message_batches
+
+        for batch in message_batches(table, self._headers if self._fan is not None else None):
+            self.add_batch(batch)
+
+    def add_file(
+        self, path: str, *, key_column: str | None = None, whole_rows: bool = False, watch: Watch | None = None
+    ) -> tuple[str, str]:
+        """Stage what is in a file: `.csv`, `.jsonl`, `.ndjson` or `.json` (each also with `.gz`), `.parquet`; `-` is
+        JSON lines on standard input. Returns its name, and how its rows became messages, in words (or nothing).
+
+        `key_column` is the column that holds the key, `whole_rows` makes each row the value, as a JSON object. Raises
+        `Invalid` that names file and line or row.
+        """
+        from partq_spark.client.files import messages, sources
+
+        most_bytes = self.max_message_bytes
+        with sources.open_source(
+            path, key_column=key_column, whole_rows=whole_rows, max_message_bytes=most_bytes
+        ) as source:
+            self._begin(headers=source.headers)
+            for chunk in source.chunks():
+                messages.check(chunk, source, most_bytes)
+                self.add_batch(chunk.batch)
+                if watch is not None:
+                    watch(self._messages, *source.progress())
+        return source.name, source.meaning
+
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Stage a batch that has the columns of a segment already (`log.segment.segment_schema`)."""
+        fan = self._begin(headers="headers" in batch.schema.names)
+        fan.add(batch)
+        self._messages += batch.num_rows
+        self._without_key += batch.column("key").null_count
+
+    def commit(self) -> PublishReport:
+        """Make all that was added visible: all or nothing for each queue. Raises as `log.fanout.publish_all`; under a
+        publish id repeating it all is harmless.
+        """
+        from partq_spark.log.fanout import publish_all
+
+        outcomes = self._known
+        if not self.is_done:
+            segments = self._begin(headers=False).finish()[0]
+            self._exit.close()
+            self._fan = None
+            outcomes = publish_all(
+                self._queues.__getitem__, [segments], self._identity, seed=f"{self._publish_id or new_id()}/0"
+            )
+        queues = tuple(_ended(each) for each in outcomes)
+        return PublishReport(
+            topic=self._topic,
+            messages=self._messages,
+            without_key=self._without_key,
+            unattracted=self._messages if self._topic is not None and not outcomes else 0,
+            queues=queues,
+        )
+
+    def _begin(self, *, headers: bool) -> Fan:
+        """All segments of a publish have the same columns: the first that is added says whether there are headers."""
+        if self._fan is None:
+            from partq_spark.log.fanout import Fan
+
+            seed = f"{self._publish_id or new_id()}/0/0"
+            self._fan = self._exit.enter_context(Fan(self._store, self._plan, seed=seed, headers=headers))
+            self._headers = headers
+        return self._fan
+
+    def _already(self) -> tuple[Identity | None, list[Outcome]]:
+        """Who publishes, and the queues that have this publish id already."""
+        if self._publish_id is None:
+            return None, []
+        from partq_spark.log import fanout, writers
+        from partq_spark.log.publish import Identity, Published
+
+        identity = Identity.of_publish_id(self._publish_id)
+        known = []
+        for destination in self._plan.destinations:
+            queue = self._queues[destination.stage.queue]
+            earlier = queue.settled(lambda _: writers.last_batch(queue, identity.writer))  # noqa: B023 (called at once)
+            if earlier is not None:
+                done = Published(
+                    sequence=earlier.sequence, time_us=earlier.time_us, rows=0, duplicate=True, conflicts=0
+                )
+                known.append(fanout.Outcome(queue, done))
+        return identity, known
+
+
+class _Abandoned(Exception):
+    """A publication was left before it was committed."""
+
+
+def _ended(outcome: Outcome) -> QueuePublish:
+    done = outcome.published
+    per_partition = done.per_partition if done is not None else {}
+    return QueuePublish(
+        queue=outcome.queue.name,
+        published=done is not None and not done.duplicate,
+        already_published=done is not None and done.duplicate,
+        messages=sum(per_partition.values()),
+        partitions=tuple(PartitionMessages(partition=p, messages=rows) for p, rows in per_partition.items()),
+        sequence=None if done is None else done.sequence,
+        timestamp=None if done is None else as_datetime(done.time_us),
+    )

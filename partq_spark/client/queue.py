@@ -1,0 +1,287 @@
+"""`Queue`: everything that a program does with one queue, each method a look at the queue as it is then.
+
+A queue object holds an address and nothing else: it may be pickled, used by several threads, and kept for ever. What
+its methods do is written in the modules beside this one; here is what they take, give and raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from partq_spark.client.connecting import RETRY_TIMEOUT_S, address, opened_ownership, ownership_for, time_us
+from partq_spark.log.connect import open_queue
+from partq_spark.log.names import checked_name
+
+if TYPE_CHECKING:
+    from partq_spark.client.altering import Alteration
+    from partq_spark.client.describing import QueueDescription, QueueSummary
+    from partq_spark.client.groups import GroupAlteration, GroupRemoval
+    from partq_spark.client.maintaining import Collection as CollectionRound
+    from partq_spark.client.maintaining import Compaction, Deleted, Trimmed
+    from partq_spark.client.messages import Message
+    from partq_spark.client.progress import GroupCheckpoints, Rewind
+    from partq_spark.client.publication import Publication
+    from partq_spark.client.topics import SubscriptionChange
+    from partq_spark.group.lifecycle import GroupSummary
+    from partq_spark.group.status import GroupView
+    from partq_spark.log.queue import Queue as LogQueue
+
+
+class Queue:
+    """One queue, by name. `create_queue` and `open_queue` make one and look whether it is there; this does not look.
+
+    Methods that speak of a group take `ownership`, where its flows keep who has what: `redis://host:port/db`,
+    `rediss://…`, `store` or `none`. None: as `$PARTQ_OWNERSHIP` says, if that fits the group.
+
+    Every method raises `Invalid` if there is no such queue, and `Unavailable` if a store does not answer for
+    `retry_timeout_s`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        store: str | None = None,
+        namespace: str = "default",
+        retry_timeout_s: float = RETRY_TIMEOUT_S,
+    ) -> None:
+        """`store`: `file:///absolute/dir` or `azure://container/prefix`; None: `$PARTQ_STORE`, else
+        `file://$HOME/.partq`. Raises `Invalid` for a name or URL that cannot be.
+        """
+        self._address = address(store, namespace, retry_timeout_s).target(checked_name("queue", name))
+
+    @property
+    def name(self) -> str:
+        """The queue's name, in lower case."""
+        return self._address.queue
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it is in."""
+        return self._address.namespace
+
+    @property
+    def store(self) -> str:
+        """The URL of the store, in the one way in which partq writes it."""
+        return self._address.store
+
+    def __str__(self) -> str:
+        return f"queue {self.name!r} (namespace {self.namespace!r}, store {self.store})"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Queue) and self._address == other._address
+
+    def __hash__(self) -> int:
+        return hash(self._address)
+
+    # --- the queue ----------------------------------------------------------------------------------------------------
+
+    def summary(self) -> QueueSummary | None:
+        """The facts that a list shows; None if there is no such queue."""
+        from partq_spark.client import describing
+
+        head = self._opened().look()
+        return None if head is None else describing.summary_of(head)
+
+    def describe(self, *, count_bytes: bool = False) -> QueueDescription:
+        """What the queue is and holds, how old, and what holds it back. With `count_bytes` the stored bytes of each
+        partition, by reading the log, but not the messages.
+        """
+        from partq_spark.client import describing
+
+        queue = self._opened()
+        queue.refresh()
+        return describing.description(queue, count_bytes=count_bytes)
+
+    def alter(
+        self, *, partitions: int | None = None, dry_run: bool = False, ownership: str | None = None, **settings: Any
+    ) -> Alteration:
+        """Change the partition count and settings, those that are given, in one swap, while everything runs. Settings
+        are those of `create_queue`; None takes away `retention_s` or `quota_bytes`. With `dry_run` it is only said what
+        would change and what would wait for what. Coordinators hear of it at once by `ownership`.
+
+        Raises `Invalid` for what is out of its range, and where nothing is given.
+        """
+        from partq_spark.client import altering
+
+        return altering.alter(self._opened(), partitions, settings, dry_run=dry_run, ownership=ownership)
+
+    def delete(self) -> Deleted:
+        """Delete the queue, its messages and how far its groups were, for good. A deletion that was cut off is finished
+        by the next.
+        """
+        from partq_spark.client import maintaining
+
+        return maintaining.delete(self._opened())
+
+    def trim(self, before: datetime | str | Mapping[int, int]) -> Trimmed:
+        """Make messages unreadable, for every reader and for good: those published before a time (RFC 3339, or a
+        `datetime` with a zone), or below these offsets by partition. What a group has not acknowledged stays.
+        """
+        from partq_spark.client import maintaining
+
+        return maintaining.trim(self._opened(), before)
+
+    def compact(self, *, min_age_s: float | None = None) -> Compaction:
+        """Join small stored pieces into large ones, but for what was published within `min_age_s` (default 300)."""
+        from partq_spark.client import maintaining
+
+        return maintaining.compact(self._opened(), min_age_s)
+
+    def collect(self, *, grace_s: float | None = None) -> CollectionRound:
+        """Delete stored objects that nothing needs: one round. An object is marked by one round and deleted by a later
+        one, at least `grace_s` (default a day) after.
+        """
+        from partq_spark.client import maintaining
+
+        return maintaining.collect(self._opened(), grace_s)
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    def subscribe(self, *subscriptions: str) -> SubscriptionChange:
+        """Let the queue attract messages by their topics: `*` stands for any characters within a level, `>` as the last
+        level for all further ones.
+        """
+        from partq_spark.client import topics
+
+        return topics.subscribe(self._opened(), subscriptions)
+
+    def unsubscribe(self, *subscriptions: str) -> SubscriptionChange:
+        """Take subscriptions back, each written as it was made."""
+        from partq_spark.client import topics
+
+        return topics.unsubscribe(self._opened(), subscriptions)
+
+    def subscriptions(self, *, topic: str | None = None) -> tuple[str, ...]:
+        """What the queue attracts; with `topic` only what attracts this topic."""
+        from partq_spark.client import topics
+
+        return topics.attracting(self._opened().refresh().subscriptions, topic)
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def publication(self, *, publish_id: str | None = None) -> Publication:
+        """One publish in the making, for messages of a file or of tables: all of it becomes visible at once."""
+        from partq_spark.client.publication import Publication
+
+        where = address(self.store, self.namespace, self._address.retry_timeout_s)
+        return Publication(where, queue=self.name, publish_id=publish_id)
+
+    def browse(self, *, partition: int | None = None, start: int = 0, limit: int | None = None) -> Iterator[Message]:
+        """Look at messages without taking them, oldest first: at most `limit`, from the offset `start` of the
+        partition, or of each.
+        """
+        from partq_spark.client import messages
+
+        return messages.browse(self._opened(), partition, start, limit)
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    def groups(self, *, ownership: str | None = None) -> tuple[GroupSummary, ...]:
+        """The consumer groups, by name; with an ownership also the flows that are bound."""
+        from partq_spark.client import groups
+
+        return groups.summaries(self._opened(), ownership)
+
+    def create_group(
+        self,
+        group: str,
+        *,
+        starting: str | datetime | Mapping[int, int] = "latest",
+        ownership: str | None = None,
+    ) -> None:
+        """Make a group before its first flow comes, which makes it otherwise. `starting`: `latest`, `earliest`, a time
+        (`datetime`, RFC 3339), or an offset for each partition. One that exists is left as it is.
+        """
+        from partq_spark.client import groups
+
+        groups.create(self._opened(), checked_name("group", group), _place(starting), ownership)
+
+    def alter_group(
+        self, group: str, *, ownership: str, former: str | None = None, force: bool = False
+    ) -> GroupAlteration:
+        """Change how a group is shared; checkpoints stay. `former` is where it has been sharing so far, `force` does it
+        also where nobody can know whether a flow lives. Raises `Invalid` while one lives.
+        """
+        from partq_spark.client import groups
+
+        return groups.alter(self._opened(), checked_name("group", group), ownership, former=former, force=force)
+
+    def remove_group(
+        self, group: str, *, ownership: str | None = None, force: bool = False, dry_run: bool = False
+    ) -> GroupRemoval:
+        """Remove a group for good: how far it was is forgotten, and nothing is held back for it any more. Raises
+        `Invalid` while a flow lives. A removal that was cut off is finished by the next.
+        """
+        from partq_spark.client import groups
+
+        name = checked_name("group", group)
+        return groups.remove(self._opened(), name, ownership=ownership, force=force, dry_run=dry_run)
+
+    def status(self, group: str, *, ownership: str | None = None) -> GroupView:
+        """Which flow has which partition, and why one does not flow."""
+        with self.watching(group, ownership=ownership) as look:
+            return look()
+
+    @contextmanager
+    def watching(self, group: str, *, ownership: str | None = None) -> Iterator[Callable[[], GroupView]]:
+        """`status` for those who look again and again: a function that looks, for as long as the `with` block lasts."""
+        from partq_spark.client import groups
+
+        queue, name = self._opened(), checked_name("group", group)
+        url = ownership_for(queue.refresh(), name, ownership, queue.store.url)
+        with opened_ownership(url, queue.store) as place:
+            yield lambda: groups.status(queue, place, name)
+
+    def checkpoints(self, group: str) -> GroupCheckpoints:
+        """How far a group is: the checkpoint of every partition."""
+        from partq_spark.client import progress
+
+        return progress.checkpoints(self._opened(), checked_name("group", group))
+
+    def rewind(
+        self,
+        group: str,
+        *,
+        to: int | str | None = None,
+        to_timestamp: datetime | str | None = None,
+        by: int | None = None,
+        partitions: Collection[int] = (),
+        dry_run: bool = False,
+        ownership: str | None = None,
+    ) -> Rewind:
+        """Take a group back, so that messages are delivered again, marked: `to` an offset or `earliest`, to the first
+        message at or after a time, or `by` so many messages. All partitions that have a checkpoint, or these.
+
+        All is checked before anything is changed. Raises `Invalid` for a place that a partition is not past or that is
+        not kept, and `RewindUnfinished` (an `Unavailable`), which says how to go on.
+        """
+        from partq_spark.client import progress
+
+        goal = progress.goal_of(to, to_timestamp, by)
+        name = checked_name("group", group)
+        return progress.rewind(self._opened(), name, goal, partitions, ownership=ownership, dry_run=dry_run)
+
+    def _opened(self) -> LogQueue:
+        """A handle of its own for each call; the store is shared within the process."""
+        return open_queue(self._address)
+
+
+def _place(starting: str | datetime | Mapping[int, int]) -> Any:
+    from partq_spark.query.settings import Place
+
+    match starting:
+        case "latest":
+            return Place(edge="latest")
+        case "earliest":
+            return Place(edge="earliest")
+        case str() | datetime():
+            return Place(time_us=time_us(starting))
+        case _:
+            return Place(offsets=dict(starting))

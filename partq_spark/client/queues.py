@@ -1,0 +1,76 @@
+"""The doors: creating, opening and listing queues, and publishing by topic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partq_spark.client import altering, describing
+from partq_spark.client.connecting import RETRY_TIMEOUT_S, address
+from partq_spark.client.describing import DamagedQueue, QueueSummary
+from partq_spark.client.publication import Publication
+from partq_spark.client.queue import Queue
+from partq_spark.log import admin
+from partq_spark.log.connect import open_queue as open_log
+from partq_spark.log.connect import shared_store
+
+
+def create_queue(
+    name: str,
+    *,
+    partitions: int,
+    exist_ok: bool = False,
+    store: str | None = None,
+    namespace: str = "default",
+    retry_timeout_s: float = RETRY_TIMEOUT_S,
+    **settings: Any,
+) -> Queue:
+    """Create a queue of 1 to 1000 partitions. Settings, each with its default: `rebalance_delay_s` 5,
+    `max_handoff_time_s` 3, `access_type` `non-exclusive`, `max_message_bytes` 10000000, `retention_s` None (seconds;
+    messages stay), `quota_bytes` None.
+
+    Raises `Invalid` for a name, count or setting that cannot be, and if the queue exists; with `exist_ok` only if it
+    has another partition count or other settings than these.
+    """
+    queue = Queue(name, store=store, namespace=namespace, retry_timeout_s=retry_timeout_s)
+    where = address(queue.store, queue.namespace, retry_timeout_s)
+    altering.create(open_log(where.target(queue.name)), partitions, settings, exist_ok=exist_ok)
+    return queue
+
+
+def open_queue(
+    name: str, *, store: str | None = None, namespace: str = "default", retry_timeout_s: float = RETRY_TIMEOUT_S
+) -> Queue:
+    """A queue that is there. Raises `Invalid` if it is not, saying how to create it."""
+    queue = Queue(name, store=store, namespace=namespace, retry_timeout_s=retry_timeout_s)
+    open_log(address(queue.store, queue.namespace, retry_timeout_s).target(queue.name)).refresh()
+    return queue
+
+
+def list_queues(
+    *, store: str | None = None, namespace: str = "default", retry_timeout_s: float = RETRY_TIMEOUT_S
+) -> tuple[QueueSummary | DamagedQueue, ...]:
+    """The queues of a namespace, by name; one that cannot be read is listed as damaged and hides no other."""
+    where = address(store, namespace, retry_timeout_s)
+    found = admin.list_queues(shared_store(where.store, retry_timeout_s), where.namespace)
+    known: dict[str, QueueSummary | DamagedQueue] = {
+        name: describing.summary_of(queue.head) for name, queue in found.readable.items()
+    }
+    for name, problem in found.problems.items():
+        known[name] = DamagedQueue(namespace=where.namespace, queue=name, error=str(problem))
+    return tuple(each for _, each in sorted(known.items()))
+
+
+def topic_publication(
+    topic: str,
+    *,
+    publish_id: str | None = None,
+    fail_unattracted: bool = False,
+    store: str | None = None,
+    namespace: str = "default",
+    retry_timeout_s: float = RETRY_TIMEOUT_S,
+) -> Publication:
+    """One publish in the making to every queue that attracts `topic`. Raises `Invalid` for what is no topic, and with
+    `fail_unattracted` if nobody attracts it.
+    """
+    where = address(store, namespace, retry_timeout_s)
+    return Publication(where, topic=topic, publish_id=publish_id, fail_unattracted=fail_unattracted)

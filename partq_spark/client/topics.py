@@ -1,0 +1,66 @@
+"""Which topics a queue attracts, and which queues attract a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partq_spark.client.connecting import RETRY_TIMEOUT_S, address
+from partq_spark.log import subscriptions as log_subscriptions
+from partq_spark.log.connect import shared_store
+from partq_spark.log.queue import Effects, Queue
+from partq_spark.log.topics import checked_topic, matches
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SubscriptionChange:
+    """What subscribing or unsubscribing `changed`, and the queue's `subscriptions` since."""
+
+    queue: str
+    changed: tuple[str, ...]
+    subscriptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueSubscriptions:
+    """What one queue attracts."""
+
+    queue: str
+    subscriptions: tuple[str, ...]
+
+
+def subscribe(queue: Queue, wanted: Sequence[str]) -> SubscriptionChange:
+    """Raises as `log.subscriptions.subscribe`."""
+    changed = log_subscriptions.subscribe(queue, *wanted)
+    return SubscriptionChange(queue=queue.name, changed=changed, subscriptions=queue.head.subscriptions)
+
+
+def unsubscribe(queue: Queue, unwanted: Sequence[str]) -> SubscriptionChange:
+    """Raises as `log.subscriptions.unsubscribe`."""
+    changed = log_subscriptions.unsubscribe(queue, *unwanted)
+    return SubscriptionChange(queue=queue.name, changed=changed, subscriptions=queue.head.subscriptions)
+
+
+def attracting(found: Sequence[str], topic: str | None) -> tuple[str, ...]:
+    """Of the subscriptions those that attract the topic; None: all. Raises `Invalid` for what is no topic."""
+    if topic is None:
+        return tuple(found)
+    return tuple(each for each in found if matches(each, checked_topic(topic)))
+
+
+def list_subscriptions(
+    *,
+    topic: str | None = None,
+    store: str | None = None,
+    namespace: str = "default",
+    retry_timeout_s: float = RETRY_TIMEOUT_S,
+) -> tuple[QueueSubscriptions, ...]:
+    """Of all queues of a namespace that have some: what they attract; with `topic` only what attracts this topic, so
+    where a message with it goes.
+    """
+    where = address(store, namespace, retry_timeout_s)
+    effects = Effects(retry_timeout_s=retry_timeout_s)
+    opened = shared_store(where.store, retry_timeout_s)
+    every = log_subscriptions.Namespace(opened, where.namespace, effects).queues()
+    found = ((queue.name, attracting(queue.head.subscriptions, topic)) for queue in every)
+    return tuple(QueueSubscriptions(queue=name, subscriptions=theirs) for name, theirs in found if theirs)

@@ -1,0 +1,71 @@
+"""`import partq`: the public names and nothing else, each explained, none of them paid for before it is used."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pickle
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import partq
+from partq_spark import client
+
+OWN = {"__version__", "register"}
+
+
+def test_the_module_has_the_names_of_the_client_and_two_of_its_own() -> None:
+    assert {*partq.__all__} == {*client.__all__, *OWN}
+    assert len(partq.__all__) == len(set(partq.__all__))
+
+
+@pytest.mark.parametrize("name", sorted({*partq.__all__} - {"__version__"}))
+def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
+    found = getattr(partq, name)
+    assert (inspect.getdoc(found) or "").strip()
+    if inspect.isclass(found):
+        silent = [
+            each
+            for each, member in vars(found).items()
+            if not each.startswith("_") and (inspect.isfunction(member) or isinstance(member, property))
+            if not inspect.getdoc(member)
+        ]
+        assert silent == [], "public methods without a docstring"
+
+
+def test_no_name_is_that_of_a_module() -> None:
+    """Importing a module of a package makes it the package's attribute, and would take the name's place."""
+    modules = {each.name for each in pkgutil.iter_modules(client.__path__)}
+    assert modules & set(client.__all__) == set()
+    assert "publication" in modules
+
+
+def test_a_name_is_the_one_that_its_module_has() -> None:
+    for module, names in client._HOMES.items():
+        for name in names:
+            assert getattr(importlib.import_module(module), name) is getattr(partq, name)
+
+
+def test_what_comes_later_is_refused_by_name() -> None:
+    with pytest.raises(AttributeError, match="'supervise': it comes with a later version"):
+        _ = partq.supervise  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="partq has no 'nothing'"):
+        _ = partq.nothing  # type: ignore[attr-defined]
+
+
+def test_importing_it_imports_neither_arrow_nor_spark() -> None:
+    code = "import sys, partq; print({'pyarrow', 'pyspark', 'py4j', 'redis', 'azure', 'click'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "set()\n"
+
+
+def test_a_queue_is_an_address_that_travels() -> None:
+    queue = partq.Queue("Orders", store="file:///srv/queues", namespace="shop", retry_timeout_s=7)
+    again = pickle.loads(pickle.dumps(queue))  # noqa: S301 - our own
+    assert again == queue
+    assert hash(again) == hash(queue)
+    assert str(again) == "queue 'orders' (namespace 'shop', store file:///srv/queues)"
+    assert queue != partq.Queue("orders", store="file:///srv/queues")
