@@ -13,7 +13,7 @@ from partq_spark.group.model import GroupKey
 from partq_spark.log import layouts, tree
 from partq_spark.log.model import Group, Head, at, group_start
 from partq_spark.log.queue import Queue
-from partq_spark.query import planning
+from partq_spark.query import limits
 
 SAMPLE_MESSAGES = 10_000
 SAMPLE_BYTES = 64 * 1024 * 1024  # of messages; keys lie beside values, so a sample reads both
@@ -179,7 +179,7 @@ def _newest_keys(queue: Queue) -> Iterable[bytes | None]:
     from partq_spark.log.reading import RangeReader
 
     head = queue.head
-    shares = planning.split(
+    shares = limits.split(
         {partition: end - at(head.earliest, partition) for partition, end in enumerate(head.next)}, SAMPLE_MESSAGES
     )
     wanted = {partition: (head.next[partition] - share, head.next[partition]) for partition, share in shares.items()}

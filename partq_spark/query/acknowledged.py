@@ -18,8 +18,8 @@ from partq_spark.log.queue import Queue
 from partq_spark.query.batch_times import BatchTimes
 from partq_spark.query.by_hand import GivenOut
 from partq_spark.query.enrolment import Enrolment
-from partq_spark.query.flow_planning import left_out
 from partq_spark.query.offsets import BatchEnd
+from partq_spark.query.planning import left_out
 from partq_spark.query.settings import GroupOptions
 
 _log = logging.getLogger("partq.flow")

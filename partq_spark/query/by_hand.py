@@ -17,8 +17,8 @@ from typing import Any
 
 from partq_spark.base.errors import Invalid
 from partq_spark.group.claims import Claim, Position
-from partq_spark.query.flow_planning import Spans
 from partq_spark.query.offsets import Span
+from partq_spark.query.planning import Spans
 
 
 class GivenOut:

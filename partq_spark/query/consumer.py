@@ -25,16 +25,17 @@ from partq_spark.group.order import LOOK_S, Order
 from partq_spark.log import tree
 from partq_spark.log.model import Head
 from partq_spark.log.queue import Queue
-from partq_spark.query import flow_planning, offsets
+from partq_spark.query import offsets, planning
 from partq_spark.query.acknowledged import Acknowledged
 from partq_spark.query.available_now import Outlook, Target
 from partq_spark.query.enrolment import Enrolment, Join
-from partq_spark.query.flow_planning import Plan, Spans, Unacknowledged
 from partq_spark.query.idle import Pace
+from partq_spark.query.limits import Unacknowledged, batch_limits
 from partq_spark.query.looks import Announced, Quiet
 from partq_spark.query.notify import Address
 from partq_spark.query.offsets import BatchEnd, Span
 from partq_spark.query.patience import Patience
+from partq_spark.query.planning import Plan, Spans
 from partq_spark.query.replaying import is_claimed, repetition
 from partq_spark.query.settings import SourceOptions
 
@@ -204,7 +205,7 @@ class Consumer:
         view = self._who.view
         if view is None or self.queue.etag is None:
             return None
-        partitions = flow_planning.progress(view, self.queue.head, self._reached)
+        partitions = planning.progress(view, self.queue.head, self._reached)
         return {"flow": self._who.flow, "partitions": partitions, "notify": self.notify}
 
     def wake(self) -> None:
@@ -275,8 +276,8 @@ class Consumer:
             p, reached = claim.partition, given_out.reached(claim.partition, claim.epoch)
             if self._group.by_hand:
                 mine = None if given_out.is_void(p) else unread.get(p)
-                return flow_planning.begin_by_hand(before, given_out.last(p), claim, unread=mine, reached=reached)
-            return flow_planning.begin(
+                return planning.begin_by_hand(before, given_out.last(p), claim, unread=mine, reached=reached)
+            return planning.begin(
                 before,
                 claim,
                 unread=unread.get(p),
@@ -285,7 +286,7 @@ class Consumer:
                 missed=missed,
             )
 
-        return flow_planning.plan(
+        return planning.plan(
             head,
             view,
             before,
@@ -293,7 +294,7 @@ class Consumer:
             mapping=member.mapping,
             waits=lambda reached: self._patience.try_for(lambda: self._order.waits(head, member, view.claims, reached)),
             target=self._target.ends if self._target is not None else None,
-            limits=flow_planning.limits(self._options, unacknowledged, limited),
+            limits=batch_limits(self._options, unacknowledged, limited),
             unacknowledged=unacknowledged,
             entries=lambda spans: tree.walk(tree.view(head, spans), self.queue.load_chunk),
             fail_on_data_loss=self._options.fail_on_data_loss,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from partq_spark.query.flow_planning import Plan, Spans
 from partq_spark.query.offsets import BatchEnd
+from partq_spark.query.planning import Plan, Spans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,31 +1,58 @@
-"""What a batch reads and which task reads it: pure decisions over a head and the query's position. No I/O, no
-pyspark.
+"""The planner: where a query is with its partitions, what its next micro-batch reads of them, and which task reads it.
+Pure: no I/O, no clock, no pyspark.
+
+What a query has is a `View` of its membership, what it did is in the offset that Spark starts from; `consumer` gets
+both. How much a batch takes of what there is, is `limits`' business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from partq_spark.base.errors import Invalid, ObjectMissing
-from partq_spark.log.layouts import waits
+from partq_spark.group.claims import Claim, Position, View
+from partq_spark.log.layouts import Wait, waits
 from partq_spark.log.model import Entry, Head, at
+from partq_spark.query.limits import Limits, Offsets, Ranges, Unacknowledged, batch_ends, window_ends
+from partq_spark.query.offsets import BatchEnd, Span
 from partq_spark.query.settings import Place
 
 # A task costs 5 to 10 ms, a small message next to nothing: so partitions with few messages share tasks. Few, because a
 # user's own work per message may be slow and should run side by side.
 TASK_ROWS = 100
 
-Positions = Mapping[int, int]
-Spans = Mapping[int, tuple[int, int]]
+Spans = Mapping[int, Span]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """How much a micro-batch may take; None: no limit. Both hold together."""
+class Plan:
+    """A batch. `spans` are those that may be delivered, some of them empty; `held_back` are empty spans of partitions
+    that are the flow's and may not be delivered now; `news` has the new ends of those that moved on. `barred` are those
+    of `spans` with messages that wait for an earlier layout (RES-03).
+    """
 
-    messages: int | None = None
-    bytes: int | None = None
+    spans: Spans
+    held_back: Spans
+    news: Mapping[int, int]
+    barred: frozenset[int] = frozenset()
+
+    def may_go_on(self, head: Head) -> bool:
+        """Whether `head` has something that this batch left out and that need not wait for others."""
+        return any(at(head.next, p) > span.to for p, span in self.spans.items() if p not in self.barred)
+
+    @property
+    def all_spans(self) -> Spans:
+        """What the end of the batch says: everything that the flow has, so that a restart can present it (FLO-07)."""
+        return {**self.held_back, **self.spans}
+
+    @property
+    def filled(self) -> Spans:
+        """What the batch reads."""
+        return {partition: span for partition, span in self.spans.items() if span.start < span.to}
+
+
+# --- where a query begins and goes on ---------------------------------------------------------------------------------
 
 
 def resolve(head: Head, place: Place, option: str, offsets_at: Callable[[int], Sequence[int]]) -> dict[int, int]:
@@ -57,31 +84,12 @@ def resolve(head: Head, place: Place, option: str, offsets_at: Callable[[int], S
     return {partition: given[partition] for partition in sorted(given)}
 
 
-def without_trimmed(
-    head: Head, spans: Spans, *, fail_on_data_loss: bool, warn: Callable[[str], None]
-) -> dict[int, tuple[int, int]]:
-    """`spans` with what has been trimmed taken out, or `ObjectMissing` if that may not be (failOnDataLoss)."""
-    result: dict[int, tuple[int, int]] = {}
-    for partition, (start, to) in spans.items():
-        earliest, end = at(head.earliest, partition), at(head.next, partition)
-        if to > end:
-            _lose(_beyond_the_end(head, partition, to), fail_on_data_loss, warn)
-        elif start < min(to, earliest):
-            _lose(_trimmed(head, partition, start, min(to, earliest)), fail_on_data_loss, warn)
-        if partition < len(head.next):
-            kept = min(to, end)
-            result[partition] = (min(max(start, earliest), kept), kept)
-    return result
-
-
-def with_new_partitions(head: Head, reached: Positions) -> dict[int, int]:
+def with_new_partitions(head: Head, reached: Offsets) -> dict[int, int]:
     """`reached` for the partitions of `head`: those that it does not name begin at their beginning."""
     return {partition: reached.get(partition, earliest) for partition, earliest in enumerate(head.earliest)}
 
 
-def continued(
-    head: Head, reached: Positions, *, fail_on_data_loss: bool, warn: Callable[[str], None]
-) -> dict[int, int]:
+def continued(head: Head, reached: Offsets, *, fail_on_data_loss: bool, warn: Callable[[str], None]) -> dict[int, int]:
     """Where a query goes on, in every partition that the queue has (`with_new_partitions`). No position is outside of
     what the log keeps.
 
@@ -100,7 +108,7 @@ def continued(
     return result
 
 
-def barred_ends(head: Head, reached: Positions, ends: Positions) -> dict[int, int]:
+def barred_ends(head: Head, reached: Offsets, ends: Offsets) -> dict[int, int]:
     """`ends` as far as the order of keys allows a query that is done with everything below `reached` (RES-03).
 
     While the count changes, a message waits for those of an earlier layout that it may share its key with. Somebody can
@@ -134,106 +142,181 @@ def _lose(loss: tuple[str, str], fail_on_data_loss: bool, warn: Callable[[str], 
     warn(f"{what}: skipped (failOnDataLoss=false)")
 
 
-def split(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
-    """`budget` messages shared over partitions in proportion to their backlog, whole messages, none beyond its backlog.
+def begin(
+    before: BatchEnd,
+    claim: Claim,
+    *,
+    unread: Span | None = None,
+    reached: int = 0,
+    keeps_offsets: bool = True,
+    missed: Collection[int] = (),
+) -> Span:
+    """Where the flow is with a partition that it has: an empty span at the offset that is next.
 
-    The shares add up to min(budget, total backlog). Every partition with a backlog gets at least one message if the
-    budget has that many, so that a busy partition never starves a quiet one (if it has not, `longest_waiting` says who
-    is served); what rounding leaves goes to the largest fractions, then backlogs.
+    What `before` says at the same epoch is where it goes on, because this flow alone delivered since. What was
+    delivered beyond it, by the checkpoint or (`reached`) by this process, is marked: an older Spark checkpoint came
+    back, or a process was killed between announcing a batch and writing down its end, which nobody can tell apart.
+    `unread` is what this process announced and no batch was made of.
+
+    Without `keeps_offsets` (`checkpoints=none`) the checkpoint never moves, and what this query has completed is not
+    read again, even if the partition was somebody else's meanwhile. Partitions in `missed` were left out of the last
+    batch (`flow.missed`): their span comes again, marked.
     """
-    total = sum(backlog.values())
-    if total <= budget:
-        return dict(backlog)
-    waiting = [partition for partition, size in backlog.items() if size]
-    first = 1 if budget >= len(waiting) else 0
-    total -= first * len(waiting)
-    budget -= first * len(waiting)
-    rest = {partition: backlog[partition] - first for partition in waiting}
-    shares = {partition: budget * size // total for partition, size in rest.items()}
-    left = budget - sum(shares.values())
-    order = sorted(rest, key=lambda p: (-(budget * rest[p] % total), -rest[p], p))
-    for partition in order[:left]:
-        shares[partition] += 1
-    return {partition: shares[partition] + first if size else 0 for partition, size in backlog.items()}
+    known = before.spans.get(claim.partition)
+    if known is not None and known.epoch == claim.epoch:
+        below = max(claim.redelivered_below, claim.acknowledged, reached)
+        return Span(claim.epoch, known.to, known.to, max(known.redelivered_below, below if below > known.to else 0))
+    if unread is not None and unread.epoch == claim.epoch:
+        return Span(claim.epoch, unread.start, unread.start, unread.redelivered_below)
+    if known is None or keeps_offsets:
+        return Span(claim.epoch, claim.position, claim.position, claim.redelivered_below)
+    rest = _at_rest(known, claim.partition in missed)
+    at = max(claim.position, rest.to)
+    return Span(claim.epoch, at, at, max(claim.redelivered_below, rest.redelivered_below))
 
 
-def longest_waiting(
-    starts: Positions, waiting: Iterable[int], count: int, entries: Callable[[Spans], Iterable[Entry]]
-) -> frozenset[int]:
-    """Those `count` of the partitions in `waiting` whose next message was published first; what one publish brought is
-    taken in turns, the partition of which least was read first.
+def _at_rest(span: Span, is_missed: bool) -> Span:
+    """An empty span where one is with `span`: at its end, or, if it was left out of its batch, at its start, marked."""
+    if not is_missed or span.start == span.to:
+        return span._replace(start=span.to)
+    return Span(span.epoch, span.start, span.start, max(span.redelivered_below, span.to))
 
-    The log and the query's position say it all, so a restart chooses the same. No message waits for ever: before it
-    come only those of the same publish and of earlier ones, and these are not more than there are now. `entries` is
-    asked for one message of each partition, and read only as far as needed.
+
+def left_out(before: BatchEnd, claims: Mapping[int, Claim], missed: Collection[int]) -> dict[int, Position]:
+    """What `begin` leaves out without `keeps_offsets` because this query has completed it at an epoch before: it is
+    acknowledged at the present one, or whoever waits for it (RES-03) would wait for what nobody reads again.
     """
-    found: dict[int, None] = {}  # in the order in which they were found
-    for entry in entries({partition: (starts[partition], starts[partition] + 1) for partition in waiting}):
-        for piece in sorted(entry.slices, key=lambda piece: (starts[piece.partition] - piece.offset, piece.partition)):
-            found[piece.partition] = None
-        if len(found) >= count:
-            break
-    return frozenset(list(found)[:count])
+    done = {
+        p: _at_rest(known, p in missed).to
+        for p, claim in claims.items()
+        if (known := before.spans.get(p)) is not None and known.epoch != claim.epoch
+    }
+    return {p: Position(claims[p].epoch, to) for p, to in done.items() if to > claims[p].acknowledged}
 
 
-def limited_by_bytes(starts: Positions, ends: Positions, budget: int, entries: Iterable[Entry]) -> dict[int, int]:
-    """How far each partition may be read so that about `budget` stored bytes are read; always at least one message.
+def begin_by_hand(
+    before: BatchEnd, given: Span | None, claim: Claim, *, unread: Span | None = None, reached: int = 0
+) -> Span:
+    """The same with `ackMode=manual`: what the application has not acknowledged comes again, whatever Spark completed.
 
-    `entries` are those of the log from `starts` on; they are consumed only as far as the budget reaches. The budget is
-    shared in proportion to the backlog in messages; a slice that is cut counts as many bytes as its share of rows. The
-    message published first of all that wait is always read, whatever its size and its partition's share, so that
-    none waits for ever.
+    `given` is the span that this very process gave out last, and that counts. A new process has none, since whatever
+    the application had in memory went with the former one: it begins at the checkpoint, and what Spark's offset, the
+    checkpoint or this process knows to be delivered is marked (SEQ-01).
     """
-    backlog = {partition: ends[partition] - start for partition, start in starts.items() if ends[partition] > start}
-    left = {partition: float(share) for partition, share in split_bytes(backlog, budget).items()}
-    reached = dict(starts)
-    open_partitions = set(backlog)
-    oldest = 1
-    for entry in entries:
-        for piece in entry.slices:
-            partition = piece.partition
-            if partition not in open_partitions:
-                continue
-            first, to = max(piece.offset, reached[partition]), min(piece.end, ends[partition])
-            row_bytes = piece.length / piece.rows
-            taken = min(to - first, max(oldest, int(left[partition] / row_bytes)))
-            oldest = 0
-            reached[partition] = first + taken
-            left[partition] -= taken * row_bytes
-            if taken < to - first or reached[partition] >= ends[partition]:
-                open_partitions.discard(partition)
-        if not open_partitions:
-            break
-    return reached
+    if given is not None and given.epoch == claim.epoch:
+        return Span(claim.epoch, given.to, given.to, given.redelivered_below)
+    if unread is not None and unread.epoch == claim.epoch:
+        return Span(claim.epoch, unread.start, unread.start, unread.redelivered_below)
+    known = before.spans.get(claim.partition)
+    # An empty span says what was delivered before by its mark alone.
+    delivered = max(known.to, known.redelivered_below) if known is not None and known.epoch == claim.epoch else 0
+    at = claim.acknowledged
+    below = max(claim.redelivered_below, claim.position if claim.position > at else 0, delivered, reached)
+    return Span(claim.epoch, at, at, below)
 
 
-def split_bytes(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
-    """`budget` bytes shared in proportion to the backlog in messages."""
-    total = sum(backlog.values())
-    return {partition: budget * size // total for partition, size in backlog.items()}
+# --- the next batch, and its tasks ------------------------------------------------------------------------------------
 
 
-def batch_ends(
-    starts: Positions, ends: Positions, limits: Limits, entries: Callable[[Spans], Iterable[Entry]]
+def plan(
+    head: Head,
+    view: View,
+    before: BatchEnd,
+    *,
+    begin: Callable[[Claim], Span],
+    mapping: Mapping[int, int],
+    target: Mapping[int, int] | None,
+    waits: Callable[[Mapping[int, int]], Mapping[int, Wait]] = lambda _: {},
+    limits: Limits,
+    unacknowledged: Unacknowledged | None = None,
+    entries: Callable[[Ranges], Iterable[Entry]],
+    fail_on_data_loss: bool,
+    warn: Callable[[str], None],
+    missed: Collection[int] = (),
+) -> Plan:
+    """The batch that follows `before`. `begin`: where the flow is with a claim. `target`: where AvailableNow ends.
+    `mapping`: what the flow would get back. `waits`: what of the partitions with these next offsets waits (`Order`).
+    `missed` as `begin` has it.
+
+    Raises `ObjectMissing` for messages that are gone (failOnDataLoss).
+    """
+    begins = {p: begin(claim) for p, claim in view.claims.items() if p < len(head.next)}
+    ready = {p: span.to for p, span in begins.items() if p in view.deliverable}
+    starts = _without_lost(head, ready, before, fail_on_data_loss, warn)
+    ends = {p: _end(head, target, p, offset) for p, offset in starts.items()}
+    waiting = waits(starts)
+    barred = frozenset(p for p, wait in waiting.items() if wait.until < ends[p])
+    ends.update({p: max(starts[p], waiting[p].until) for p in barred})
+    if unacknowledged is not None:
+        ends = window_ends(starts, ends, unacknowledged)
+    reached = batch_ends(starts, ends, limits, entries)
+    spans = {
+        # never less than what was announced before
+        p: Span(begins[p].epoch, start, max(reached[p], view.claims[p].position), begins[p].redelivered_below)
+        for p, start in starts.items()
+    }
+    held_back = {p: span for p, span in begins.items() if p not in spans}
+    for p, span in before.spans.items():  # this instance of the flow has not claimed it yet
+        if p not in begins and mapping.get(p) == span.epoch:
+            held_back[p] = _at_rest(span, p in missed)
+    return Plan(
+        spans=spans,
+        held_back=held_back,
+        news={p: span.to for p, span in spans.items() if not span.start == span.to == begins[p].to},
+        barred=barred,
+    )
+
+
+def _end(head: Head, target: Mapping[int, int] | None, partition: int, offset: int) -> int:
+    end = head.next[partition]
+    return max(offset, end if target is None else min(end, target.get(partition, 0)))
+
+
+def _without_lost(
+    head: Head, ready: Mapping[int, int], before: BatchEnd, fail_on_data_loss: bool, warn: Callable[[str], None]
 ) -> dict[int, int]:
-    """Where the next micro-batch ends in every partition. `entries` gives the log's entries for spans, lazily."""
-    reached = dict(ends)
-    if limits.messages is not None:
-        backlog = {partition: ends[partition] - start for partition, start in starts.items()}
-        waiting = [partition for partition, size in backlog.items() if size > 0]
-        if limits.messages < len(waiting):
-            chosen = longest_waiting(starts, waiting, limits.messages, entries)
-            shares = {partition: int(partition in chosen) for partition in starts}
-        else:
-            shares = split(backlog, limits.messages)
-        reached = {partition: starts[partition] + share for partition, share in shares.items()}
-    if limits.bytes is not None:
-        spans = {partition: (start, reached[partition]) for partition, start in starts.items()}
-        reached = limited_by_bytes(starts, reached, limits.bytes, entries(spans))
-    return reached
+    """`ready`, from the earliest message on."""
+    for partition, offset in ready.items():
+        if offset > head.next[partition]:
+            raise ObjectMissing(
+                f"group {before.group!r} is at offset {offset} of partition {partition} of queue {head.queue!r}, which "
+                f"ends at {head.next[partition]}: was the store restored from an older copy? Go back with `partq "
+                "checkpoints rewind`"
+            )
+    moved = continued(head, ready, fail_on_data_loss=fail_on_data_loss, warn=warn)
+    return {partition: moved[partition] for partition in ready}
 
 
-def tasks(spans: Spans) -> list[list[int]]:
+def progress(view: View, head: Head, reached: Mapping[int, int]) -> dict[str, dict[str, int]]:
+    """For `lastProgress`: of each partition its epoch, its end, and how many messages the flow is behind it."""
+    return {
+        str(p): {
+            "epoch": claim.epoch,
+            "end": at(head.next, p),
+            "lag": at(head.next, p) - reached.get(p, claim.position),
+        }
+        for p, claim in view.claims.items()
+    }
+
+
+def without_trimmed(
+    head: Head, spans: Ranges, *, fail_on_data_loss: bool, warn: Callable[[str], None]
+) -> dict[int, tuple[int, int]]:
+    """`spans` with what has been trimmed taken out, or `ObjectMissing` if that may not be (failOnDataLoss)."""
+    result: dict[int, tuple[int, int]] = {}
+    for partition, (start, to) in spans.items():
+        earliest, end = at(head.earliest, partition), at(head.next, partition)
+        if to > end:
+            _lose(_beyond_the_end(head, partition, to), fail_on_data_loss, warn)
+        elif start < min(to, earliest):
+            _lose(_trimmed(head, partition, start, min(to, earliest)), fail_on_data_loss, warn)
+        if partition < len(head.next):
+            kept = min(to, end)
+            result[partition] = (min(max(start, earliest), kept), kept)
+    return result
+
+
+def tasks(spans: Ranges) -> list[list[int]]:
     """The partitions that have messages, grouped into tasks: each alone, unless several together have few messages."""
     grouped: list[list[int]] = []
     rows = TASK_ROWS

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.claims import View
-from partq_spark.query.flow_planning import Spans
+from partq_spark.query.planning import Spans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.datasource import (
 
 from partq_spark.log.model import Head
 from partq_spark.query.beside import Beside
-from partq_spark.query.flow_planning import Spans
 from partq_spark.query.joining import open_consumer
+from partq_spark.query.planning import Spans
 from partq_spark.spark.reader import StreamReader, plan_tasks
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from partq_spark.log import tree
 from partq_spark.log.connect import QueueAddress, open_queue
 from partq_spark.log.model import Entry, Head
 from partq_spark.log.queue import Queue
-from partq_spark.query import flow_planning, offsets, planning
-from partq_spark.query.flow_planning import Unacknowledged
+from partq_spark.query import offsets, planning
 from partq_spark.query.idle import Pace
+from partq_spark.query.limits import Limits, Ranges, Unacknowledged, batch_ends, batch_limits
 from partq_spark.query.offsets import BatchEnd, Span
 from partq_spark.query.schema import check_source_columns
 from partq_spark.query.settings import Place, SourceOptions
@@ -213,7 +213,7 @@ class PartqStreamReader(StreamReader):
             if not _any_news(at, self._ends(head, at)):
                 self._reached = at
                 return start  # itself: a different text would be an empty batch (spark-traps 6)
-        self._reached = planning.batch_ends(
+        self._reached = batch_ends(
             at, self._ends(head, at), self._limits(limit), lambda spans: self._entries(head, spans)
         )
         self.pace.news(time.monotonic())
@@ -284,13 +284,13 @@ class PartqStreamReader(StreamReader):
             head = fresh
         return head
 
-    def _limits(self, limit: ReadLimit) -> planning.Limits:
+    def _limits(self, limit: ReadLimit) -> Limits:
         bound = self.options.max_delivered_unacked
         unacknowledged = Unacknowledged(bound=bound, in_hand={}) if bound is not None else None  # nothing else is
         limited = not isinstance(limit, ReadAllAvailable)  # which overrides the others (spark-traps 13)
-        return flow_planning.limits(self.options, unacknowledged, limited)
+        return batch_limits(self.options, unacknowledged, limited)
 
-    def _entries(self, head: Head, spans: planning.Spans) -> Iterator[Entry]:
+    def _entries(self, head: Head, spans: Ranges) -> Iterator[Entry]:
         return tree.walk(tree.view(head, spans), self.queue.load_chunk)
 
 

@@ -27,8 +27,8 @@ from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.objects import open_store
 from partq_spark.query import beside, notify, offsets
 from partq_spark.query.beside import Beside
-from partq_spark.query.flow_planning import Spans
 from partq_spark.query.joining import open_consumer
+from partq_spark.query.planning import Spans
 from partq_spark.spark.options import stream_source_options
 from tests.support.spark import wait_until
 

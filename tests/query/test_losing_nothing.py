@@ -9,7 +9,7 @@ from partq_spark.group import lifecycle, retention
 from partq_spark.group.claims import Position
 from partq_spark.log import admin
 from partq_spark.log.model import Head
-from partq_spark.query.flow_planning import Spans
+from partq_spark.query.planning import Spans
 from tests.group.session.world import KEY
 from tests.query.test_by_hand import acknowledge, again, by_hand
 from tests.query.world import Query, Row, World, begun, delivered, expected

@@ -12,18 +12,9 @@ from hypothesis import strategies as st
 from partq_spark.base.errors import ObjectMissing
 from partq_spark.group.claims import Claim, Position, Standing, View
 from partq_spark.log.model import Entry, Head, Layout, QueueConfig, Slice
-from partq_spark.query import planning
-from partq_spark.query.flow_planning import (
-    Plan,
-    Unacknowledged,
-    begin,
-    begin_by_hand,
-    left_out,
-    plan,
-    window_ends,
-    windows,
-)
+from partq_spark.query.limits import Limits, Ranges, Unacknowledged, batch_ends, window_ends, windows
 from partq_spark.query.offsets import BatchEnd, Span
+from partq_spark.query.planning import Plan, begin, begin_by_hand, left_out, plan
 
 HEAD = Head(
     namespace="default",
@@ -70,7 +61,7 @@ def planned(
         begin=lambda claim: begin(before, claim),
         mapping=mapping or {},
         target=None,
-        limits=planning.Limits(),
+        limits=Limits(),
         entries=lambda _: (),
         fail_on_data_loss=True,
         warn=lambda _: None,
@@ -207,7 +198,7 @@ def test_a_window_with_less_than_a_message_for_each_partition_starves_none() -> 
         ends |= {piece.partition: piece.end for piece in slices}
         entries.append(replace(ENTRY, sequence=number, slices=slices))
 
-    def walk(spans: planning.Spans) -> Iterator[Entry]:
+    def walk(spans: Ranges) -> Iterator[Entry]:
         for entry in entries:
             kept = [s for s in entry.slices if s.partition in spans and s.offset < spans[s.partition][1]]
             kept = [s for s in kept if s.end > spans[s.partition][0]]
@@ -218,8 +209,8 @@ def test_a_window_with_less_than_a_message_for_each_partition_starves_none() -> 
         hand = Unacknowledged(bound=2, in_hand=dict.fromkeys(range(5), 0) | in_hand)
         at = dict.fromkeys(range(5), 0)
         for _ in range(14):
-            room = planning.Limits(messages=hand.room)
-            reached = planning.batch_ends(at, window_ends(at, ends, hand), room, walk)
+            room = Limits(messages=hand.room)
+            reached = batch_ends(at, window_ends(at, ends, hand), room, walk)
             assert sum(reached.values()) - sum(at.values()) <= hand.room
             at = reached
         assert at[4] == 1

@@ -33,8 +33,8 @@ from partq_spark.log.queue import Queue
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.query import offsets
 from partq_spark.query.consumer import Consumer
-from partq_spark.query.flow_planning import Spans
 from partq_spark.query.joining import create_group
+from partq_spark.query.planning import Spans
 from partq_spark.spark.options import stream_source_options
 from tests.group.session import world as sessions
 from tests.group.session.world import KEY, Ticker

@@ -21,7 +21,7 @@ from partq_spark.group.missed import Missed
 from partq_spark.group.order import Order
 from partq_spark.group.solo import SoloSession
 from partq_spark.log import groups
-from partq_spark.query import flow_planning, offsets, replaying
+from partq_spark.query import offsets, planning, replaying
 from partq_spark.query.by_hand import GivenOut
 from partq_spark.query.consumer import Consumer
 from partq_spark.query.enrolment import Enrolment
@@ -107,7 +107,7 @@ def _any_mode(end: BatchEnd, _: str, *, by_hand: bool, **__: bool) -> BatchEnd:
 
 def _marks_as_spark_knows() -> AbstractContextManager[object]:
     """What Spark's own checkpoint has not, was not delivered."""
-    real = flow_planning.begin
+    real = planning.begin
 
     def begin(before: BatchEnd, claim: Claim, **rest: Any) -> Span:
         known = before.spans.get(claim.partition)
@@ -115,7 +115,7 @@ def _marks_as_spark_knows() -> AbstractContextManager[object]:
             return Span(claim.epoch, known.to, known.to, known.redelivered_below)
         return real(before, claim, **rest)
 
-    return patch.object(flow_planning, "begin", begin)
+    return patch.object(planning, "begin", begin)
 
 
 def _fences_without_marks() -> AbstractContextManager[object]:

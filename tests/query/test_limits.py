@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.log.model import Entry, Head, Layout, QueueConfig, Slice
-from partq_spark.query import planning
-from partq_spark.query.planning import Limits
+from partq_spark.query import limits, planning
+from partq_spark.query.limits import Limits
 from partq_spark.query.settings import Place
 
 BACKLOGS = st.dictionaries(st.integers(0, 30), st.integers(0, 50) | st.integers(0, 10**12), min_size=1, max_size=12)
@@ -99,7 +99,7 @@ LOGS = st.lists(
 
 @given(BACKLOGS, st.integers(1, 100) | st.integers(1, 10**13))
 def test_shares_add_up_and_never_go_beyond_a_backlog(backlog: dict[int, int], budget: int) -> None:
-    shares = planning.split(backlog, budget)
+    shares = limits.split(backlog, budget)
     assert set(shares) == set(backlog)
     assert sum(shares.values()) == min(budget, sum(backlog.values()))
     assert all(0 <= shares[partition] <= backlog[partition] for partition in backlog)
@@ -107,7 +107,7 @@ def test_shares_add_up_and_never_go_beyond_a_backlog(backlog: dict[int, int], bu
 
 @given(BACKLOGS, st.integers(1, 100) | st.integers(1, 10**13))
 def test_a_larger_backlog_never_gets_less(backlog: dict[int, int], budget: int) -> None:
-    shares = planning.split(backlog, budget)
+    shares = limits.split(backlog, budget)
     for one, other in itertools.permutations(backlog, 2):
         if backlog[one] > backlog[other]:
             assert shares[one] >= shares[other]
@@ -117,7 +117,7 @@ def test_a_larger_backlog_never_gets_less(backlog: dict[int, int], budget: int) 
 def test_no_partition_starves_beside_a_busy_one(backlog: dict[int, int], budget: int) -> None:
     waiting = [partition for partition, size in backlog.items() if size]
     assume(budget >= len(waiting))
-    shares = planning.split(backlog, budget)
+    shares = limits.split(backlog, budget)
     assert all(shares[partition] >= 1 for partition in waiting)
 
 
@@ -127,18 +127,18 @@ def test_shares_are_in_proportion_to_within_a_message_and_the_one_that_everybody
 ) -> None:
     total = sum(backlog.values())
     assume(total > budget)
-    shares = planning.split(backlog, budget)
+    shares = limits.split(backlog, budget)
     for partition, size in backlog.items():
         fair = budget * size / total
         assert fair - len(backlog) - 1 <= shares[partition] <= fair + 2
 
 
 def test_equal_backlogs_share_equally() -> None:
-    assert planning.split({0: 100, 1: 100, 2: 100}, 7) == {0: 3, 1: 2, 2: 2}
+    assert limits.split({0: 100, 1: 100, 2: 100}, 7) == {0: 3, 1: 2, 2: 2}
 
 
 def test_fewer_messages_than_partitions_go_where_most_waits() -> None:
-    assert planning.split({0: 1, 1: 50, 2: 40, 3: 0}, 2) == {0: 0, 1: 1, 2: 1, 3: 0}
+    assert limits.split({0: 1, 1: 50, 2: 40, 3: 0}, 2) == {0: 0, 1: 1, 2: 1, 3: 0}
 
 
 def served(publishes: Sequence[Mapping[int, int]], budget: int, triggers: int) -> dict[int, list[int]]:
@@ -150,7 +150,7 @@ def served(publishes: Sequence[Mapping[int, int]], budget: int, triggers: int) -
         ends = dict.fromkeys(at, 0)
         for entry in log.entries[: trigger + 1]:
             ends |= {piece.partition: piece.end for piece in entry.slices}
-        reached = planning.batch_ends(at, ends, Limits(messages=budget), log.walk)
+        reached = limits.batch_ends(at, ends, Limits(messages=budget), log.walk)
         assert sum(reached.values()) - sum(at.values()) == min(budget, sum(ends.values()) - sum(at.values()))
         for partition, offset in at.items():
             assert offset <= reached[partition] <= ends[partition]
@@ -181,8 +181,8 @@ def test_under_the_smallest_limits_what_was_published_first_is_read_first(
     at = {p: data.draw(st.integers(0, end)) for p, end in log.ends.items()}
     waiting = {p for p, end in log.ends.items() if at[p] < end}
     assume(len(waiting) > budget)
-    reached = planning.batch_ends(at, log.ends, Limits(messages=budget), log.walk)
-    assert planning.batch_ends(dict(at), log.ends, Limits(messages=budget), log.walk) == reached, (
+    reached = limits.batch_ends(at, log.ends, Limits(messages=budget), log.walk)
+    assert limits.batch_ends(dict(at), log.ends, Limits(messages=budget), log.walk) == reached, (
         "a restart does the same"
     )
     published = {
@@ -200,9 +200,7 @@ def test_under_the_smallest_limits_what_was_published_first_is_read_first(
 @given(LOGS, st.integers(1, 50_000))
 def test_bytes_stay_within_the_budget_but_for_the_one_message_that_is_always_read(log: Log, budget: int) -> None:
     starts = dict.fromkeys(log.ends, 0)
-    reached = planning.limited_by_bytes(
-        starts, log.ends, budget, log.walk({p: (0, end) for p, end in log.ends.items()})
-    )
+    reached = limits.limited_by_bytes(starts, log.ends, budget, log.walk({p: (0, end) for p, end in log.ends.items()}))
     assert all(0 <= reached[partition] <= end for partition, end in log.ends.items())
     first = log.entries[0].slices[0]
     assert log.bytes_of(starts, reached) <= budget + first.length / first.rows
@@ -212,16 +210,14 @@ def test_bytes_stay_within_the_budget_but_for_the_one_message_that_is_always_rea
 @given(LOGS, st.integers(1, 50_000))
 def test_the_oldest_message_is_always_read_so_that_none_waits_for_ever(log: Log, budget: int) -> None:
     starts = dict.fromkeys(log.ends, 0)
-    reached = planning.limited_by_bytes(
-        starts, log.ends, budget, log.walk({p: (0, end) for p, end in log.ends.items()})
-    )
+    reached = limits.limited_by_bytes(starts, log.ends, budget, log.walk({p: (0, end) for p, end in log.ends.items()}))
     assert reached[log.entries[0].slices[0].partition] >= 1
 
 
 def test_large_messages_beside_many_small_ones_get_their_turn() -> None:
     """Partition 0 has one message of a megabyte, partition 1 a million of one byte: by shares alone 0 would starve."""
     log = Log({0: (1, 1_000_000), 1: (1_000_000, 1)})
-    reached = planning.limited_by_bytes({0: 0, 1: 0}, log.ends, 100_000, log.walk({0: (0, 1), 1: (0, 1_000_000)}))
+    reached = limits.limited_by_bytes({0: 0, 1: 0}, log.ends, 100_000, log.walk({0: (0, 1), 1: (0, 1_000_000)}))
     assert reached[0] == 1
     assert reached[1] >= 90_000
 
@@ -234,7 +230,7 @@ def test_batches_under_both_limits_read_everything_once_in_a_bounded_number(
     for _ in range(sum(log.ends.values())):
         if at == log.ends:
             break
-        reached = planning.batch_ends(at, log.ends, Limits(messages=most_messages, bytes=most_bytes), log.walk)
+        reached = limits.batch_ends(at, log.ends, Limits(messages=most_messages, bytes=most_bytes), log.walk)
         assert all(at[p] <= reached[p] <= log.ends[p] for p in at)
         assert 1 <= sum(reached.values()) - sum(at.values()) <= most_messages
         at = reached
@@ -243,13 +239,13 @@ def test_batches_under_both_limits_read_everything_once_in_a_bounded_number(
 
 def test_the_log_is_looked_at_only_as_far_as_the_bytes_reach() -> None:
     log = Log(*({0: (10, 100)} for _ in range(1000)))
-    planning.batch_ends({0: 0}, log.ends, Limits(bytes=2500), log.walk)
+    limits.batch_ends({0: 0}, log.ends, Limits(bytes=2500), log.walk)
     assert log.looked_at <= 4
 
 
 def test_without_limits_a_batch_reads_all_and_asks_the_log_nothing() -> None:
     log = Log({0: (10, 100), 1: (5, 1)})
-    assert planning.batch_ends({0: 3, 1: 0}, log.ends, Limits(), log.walk) == {0: 10, 1: 5}
+    assert limits.batch_ends({0: 3, 1: 0}, log.ends, Limits(), log.walk) == {0: 10, 1: 5}
     assert log.looked_at == 0
 
 
