@@ -36,9 +36,11 @@ if TYPE_CHECKING:
         RewindUnfinished,
     )
     from partq_spark.client.publication import PartitionMessages, Publication, PublishReport, QueuePublish
+    from partq_spark.client.publisher import Publisher
     from partq_spark.client.queue import Queue
     from partq_spark.client.queues import create_queue, list_queues, open_queue, topic_publication
     from partq_spark.client.resizing import CountChange, Drain, GroupPlan, Sample, Wait
+    from partq_spark.client.sending import Published
     from partq_spark.client.topics import QueueSubscriptions, SubscriptionChange, list_subscriptions
     from partq_spark.group.lifecycle import GroupSummary
     from partq_spark.group.model import PartitionStatus, RebalanceStatus
@@ -90,6 +92,8 @@ __all__ = [
     "PresentLayout",
     "Publication",
     "PublishReport",
+    "Published",
+    "Publisher",
     "Queue",
     "QueueConfig",
     "QueueDescription",
@@ -139,9 +143,11 @@ _HOMES: Final = {
         "RewindUnfinished",
     ),
     "partq_spark.client.publication": ("PartitionMessages", "Publication", "PublishReport", "QueuePublish"),
+    "partq_spark.client.publisher": ("Publisher",),
     "partq_spark.client.queue": ("Queue",),
     "partq_spark.client.queues": ("create_queue", "list_queues", "open_queue", "topic_publication"),
     "partq_spark.client.resizing": ("CountChange", "Drain", "GroupPlan", "Sample", "Wait"),
+    "partq_spark.client.sending": ("Published",),
     "partq_spark.client.topics": ("QueueSubscriptions", "SubscriptionChange", "list_subscriptions"),
     "partq_spark.group.lifecycle": ("GroupSummary",),
     "partq_spark.group.model": ("PartitionStatus", "RebalanceStatus"),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from partq_spark.client.messages import Message
     from partq_spark.client.progress import GroupCheckpoints, Rewind
     from partq_spark.client.publication import Publication
+    from partq_spark.client.publisher import Publisher
     from partq_spark.client.topics import SubscriptionChange
     from partq_spark.group.lifecycle import GroupSummary
     from partq_spark.group.status import GroupView
@@ -165,6 +166,32 @@ class Queue:
         return topics.attracting(self._opened().refresh().subscriptions, topic)
 
     # --- messages -----------------------------------------------------------------------------------------------------
+
+    def publisher(
+        self,
+        *,
+        linger_s: float = 0.05,
+        max_batch_bytes: int = 4 * 1024 * 1024,
+        max_pending_bytes: int = 64 * 1024 * 1024,
+        publish_id: str | None = None,
+    ) -> Publisher:
+        """For messages that are sent one by one: a context manager. A message waits up to `linger_s` for others, or
+        until `max_batch_bytes` are there; what was sent and is not done takes at most `max_pending_bytes` in memory.
+
+        With a `publish_id` all that is sent until `flush` or the end is one publish, which is made at most once under
+        this id, however often the program is repeated.
+        """
+        from partq_spark.client.publisher import Publisher
+
+        where = address(self.store, self.namespace, self._address.retry_timeout_s)
+        return Publisher(
+            where,
+            self.name,
+            linger_s=linger_s,
+            max_batch_bytes=max_batch_bytes,
+            max_pending_bytes=max_pending_bytes,
+            publish_id=publish_id,
+        )
 
     def publication(self, *, publish_id: str | None = None) -> Publication:
         """One publish in the making, for messages of a file or of tables: all of it becomes visible at once."""

@@ -53,7 +53,9 @@ class Identity:
 class Published:
     """How a publish ended. `duplicate`: this writer had published this batch before, so nothing was added.
 
-    `per_partition`: messages added to each partition that got any, as they were placed in the end.
+    `per_partition`: messages added to each partition that got any, as they were placed in the end, under the layout of
+    `generation`; `begin`: the offset of the first of them. Both of the latter are unknown where that is not there any
+    more, and for a duplicate.
     """
 
     sequence: int
@@ -62,6 +64,8 @@ class Published:
     duplicate: bool
     conflicts: int
     per_partition: Mapping[int, int] = field(default_factory=dict)
+    begin: Mapping[int, int] = field(default_factory=dict)
+    generation: int | None = None
 
 
 def stage_for(queue: Queue) -> Stage:
@@ -98,7 +102,7 @@ def publish(
             if done is None and tried is not None:
                 done = _landed(queue, tried, identity, conflicts)
             if done is not None:
-                return done if done.duplicate else replace(done, per_partition=_per_partition(segments))
+                return done if done.duplicate else _placed(done, segments, tried)
             check_stage(stage, head)
             check_quota(queue, head, rows)
             entry = place(head, stage, segments, identity, token, queue.now_us())
@@ -118,14 +122,10 @@ def publish(
                 raise  # a head that was just read names what is gone
             gone_at = queue.etag  # else the head grew old here while collection went on: no pause, read it again
         else:
-            return Published(
-                sequence=entry.sequence,
-                time_us=entry.time_us,
-                rows=rows,
-                duplicate=False,
-                conflicts=conflicts,
-                per_partition=_per_partition(segments),
+            done = Published(
+                sequence=entry.sequence, time_us=entry.time_us, rows=rows, duplicate=False, conflicts=conflicts
             )
+            return _placed(done, segments, entry)
 
 
 class Full(Invalid):
@@ -144,12 +144,19 @@ class Unsettled(Unavailable):
     """It can no longer be told whether the messages were published: look for them before publishing them again."""
 
 
-def _per_partition(segments: Sequence[StagedSegment]) -> dict[int, int]:
+def _placed(done: Published, segments: Sequence[StagedSegment], entry: Entry | None) -> Published:
+    """With where the messages lie; `entry` is the last that was tried, which need not be the one that landed."""
     rows: dict[int, int] = {}
     for segment in segments:
         for piece in segment.slices:
             rows[piece.partition] = rows.get(piece.partition, 0) + piece.rows
-    return dict(sorted(rows.items()))
+    done = replace(done, per_partition=dict(sorted(rows.items())))
+    if entry is None or entry.sequence != done.sequence:
+        return done
+    begin: dict[int, int] = {}
+    for each in entry.slices:
+        begin.setdefault(each.partition, each.offset)
+    return replace(done, begin=begin, generation=entry.generation)
 
 
 def _first_look(queue: Queue, stage: Stage) -> Head:

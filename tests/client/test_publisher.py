@@ -1,0 +1,359 @@
+"""A publisher: order, what a Future says, failures, bounds, and the ends of processes (API-02)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import partq
+from partq_spark.client import publisher as publisher_module
+from partq_spark.client.sending import publish_together
+from tests.client.conftest import Make
+
+ROOT = Path(__file__).parents[2]
+
+
+def published(queue: partq.Queue) -> list[tuple[str | None, str]]:
+    return [(each.key, each.value.decode()) for each in queue.browse()]
+
+
+class Gate:
+    """Publishing stands still until it is opened; or fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        self.begun = threading.Event()
+        self.error: Exception | None = None
+        monkeypatch.setattr(publisher_module, "publish_together", self._publish)
+
+    def _publish(self, *arguments: Any) -> Any:
+        self.begun.set()
+        assert self.opened.wait(30)
+        if self.error is not None:
+            raise self.error
+        return publish_together(*arguments)
+
+
+# --- order and Futures ------------------------------------------------------------------------------------------------
+
+
+def test_a_future_says_where_the_message_lies(make: Make) -> None:
+    queue = make(partitions=3)
+    with queue.publisher() as publisher:
+        futures = [publisher.send(f"v{n}", key=f"k{n % 7}" if n % 3 else None) for n in range(500)]
+    found: dict[object, str] = {(each.partition, each.offset): each.value.decode() for each in queue.browse()}
+    assert len(found) == 500
+    assert [found[future.result(0)] for future in futures] == [f"v{n}" for n in range(500)]
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sends=st.lists(st.tuples(st.sampled_from(["a", "b", "c", "d", None]), st.integers(0, 400)), max_size=60),
+    batch=st.integers(1, 3000),
+    counts=st.lists(st.integers(1, 5), max_size=3),
+    data=st.data(),
+)
+def test_what_one_thread_sends_keeps_its_order_for_each_key(
+    tmp_path_factory: pytest.TempPathFactory,
+    sends: list[tuple[str | None, int]],
+    batch: int,
+    counts: list[int],
+    data: st.DataObject,
+) -> None:
+    """Also while the number of partitions changes, and from several threads."""
+    store = f"file://{tmp_path_factory.mktemp('store')}"
+    queue = partq.create_queue("orders", partitions=2, store=store)
+    changes = {data.draw(st.integers(0, 60)): count for count in counts}
+    futures: dict[tuple[int, int], Any] = {}
+    with queue.publisher(linger_s=0, max_batch_bytes=batch) as publisher:
+
+        def run(thread: int) -> None:
+            for number, (key, size) in enumerate(sends):
+                if thread == 0 and number in changes:
+                    queue.alter(partitions=changes[number])
+                text = f"{thread}/{number}/{'x' * size}"
+                futures[thread, number] = publisher.send(text, key=key and f"{key}{thread}")
+
+        threads = [threading.Thread(target=run, args=(thread,)) for thread in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    of_key: dict[str | None, list[tuple[int, int]]] = defaultdict(list)
+    lies: dict[tuple[int, int], tuple[int, int]] = {}
+    for message in queue.browse():  # in publish order
+        thread, number, _ = message.value.decode().split("/")
+        of_key[message.key].append((int(thread), int(number)))
+        lies[int(thread), int(number)] = (message.partition, message.offset)
+    assert lies.keys() == futures.keys()
+    assert all(future.result(0) == lies[which] for which, future in futures.items())
+    for key, order in of_key.items():
+        if key is not None:
+            assert order == sorted(order)
+
+
+def test_messages_that_linger_become_visible_together(make: Make) -> None:
+    queue = make()
+    with queue.publisher(linger_s=60) as publisher:
+        futures = [publisher.send(str(number)) for number in range(10)]
+        assert published(queue) == []
+        publisher.flush()
+        assert all(each.done() for each in futures)
+        assert len({each.timestamp for each in queue.browse()}) == 1
+        begun_s = time.monotonic()
+        publisher.send("more")
+    assert time.monotonic() - begun_s < 30, "leaving does not linger"
+    assert len(published(queue)) == 11
+
+
+def test_a_table_is_one_publish_in_its_turn(make: Make) -> None:
+    queue = make(partitions=1)
+    with queue.publisher(linger_s=60) as publisher:
+        publisher.send("before", key="a")
+        report = publisher.send_table(pa.table({"value": ["in", "the", "table"], "key": ["a", "a", None]})).result(0)
+        publisher.send(b"after", key="a", headers={"trace": b"7"})
+        with pytest.raises(partq.Invalid, match="'value' is missing"):
+            publisher.send_table(pa.table({"key": ["a"]}))
+    assert (report.messages, report.queues[0].messages) == (3, 3)
+    assert [value for _, value in published(queue)] == ["before", "in", "the", "table", "after"]
+    assert [each.headers for each in queue.browse()][-1] == (partq.Header("trace", b"7"),)
+
+
+def test_topics_go_to_those_that_attract_them(make: Make) -> None:
+    queue, other = make("orders", 1), make("other", 1)
+    other.subscribe("bills/>")
+    with queue.publisher() as publisher:
+        with_topic = publisher.send("bill", topic="bills/eu")
+        without = publisher.send("order")
+        nowhere = publisher.send("nobody", topic="letters")
+        with pytest.raises(partq.Invalid, match="wildcards"):
+            publisher.send("x", topic="a/*")
+    assert (with_topic.result(0), nowhere.result(0)) == ((None, None), (None, None))
+    assert without.result(0) == (0, 0)
+    assert ([value for _, value in published(queue)], [value for _, value in published(other)]) == (["order"], ["bill"])
+
+
+def test_futures_work_with_asyncio(make: Make) -> None:
+    queue = make()
+
+    async def run() -> list[Any]:
+        with queue.publisher() as publisher:
+            return await asyncio.gather(*(asyncio.wrap_future(publisher.send(str(n), key="a")) for n in range(5)))
+
+    assert [place.offset for place in asyncio.run(run())] == [0, 1, 2, 3, 4]
+
+
+def test_what_is_cancelled_before_its_turn_is_not_published(make: Make) -> None:
+    queue = make(partitions=1)
+    with queue.publisher(linger_s=60) as publisher:
+        publisher.send("a")
+        assert publisher.send("b").cancel()
+        last = publisher.send("c")
+    assert [value for _, value in published(queue)] == ["a", "c"]
+    assert last.result(0).offset == 1
+
+
+# --- publish ids ------------------------------------------------------------------------------------------------------
+
+
+def test_all_that_is_sent_under_a_publish_id_is_one_publish_that_is_made_once(make: Make) -> None:
+    queue = make(partitions=4)
+    for again in (False, True):
+        with queue.publisher(linger_s=0, publish_id="monday") as publisher:
+            futures = [publisher.send(str(number), key=f"k{number}") for number in range(50)]
+            time.sleep(0.05)
+            assert len(published(queue)) == 50 * again
+            publisher.flush()
+            with pytest.raises(partq.Invalid, match="was published"):
+                publisher.send("more")
+        assert all((each.result(0).offset is None) is again for each in futures)
+    assert len(published(queue)) == 50
+    assert len({each.timestamp for each in queue.browse()}) == 1
+
+
+def test_under_a_publish_id_nothing_waits_for_room_that_cannot_come(make: Make) -> None:
+    queue = make()
+    with queue.publisher(publish_id="big", max_batch_bytes=1000, max_pending_bytes=2000) as publisher:
+        publisher.send("x" * 1000)
+        with pytest.raises(partq.Invalid, match="max_pending_bytes"):
+            publisher.send("x" * 1000)
+    assert len(published(queue)) == 1
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_failed_publish_all_later_futures_fail_in_order(make: Make) -> None:
+    queue = make(partitions=1)
+    publisher = queue.publisher(linger_s=0, max_batch_bytes=1)
+    assert publisher.send("kept").result(30) == (0, 0)
+    queue.delete()
+    ended: list[int] = []
+    futures = [publisher.send(str(number)) for number in range(20)]
+    for number, future in enumerate(futures):
+        future.add_done_callback(lambda _, each=number: ended.append(each))  # type: ignore[misc] # its kind is plain
+    with pytest.raises(partq.Invalid, match="deleted"):
+        publisher.flush()
+    assert sorted(ended) == list(range(20))
+    assert "because an earlier publish failed" in str(futures[-1].exception(0))
+    late = publisher.send("late")
+    assert late.done()
+    with pytest.raises(partq.Invalid, match="because an earlier publish failed"):
+        publisher.close()
+    with pytest.raises(partq.Invalid, match="closed"):
+        publisher.send("after the end")
+
+
+def test_leaving_says_what_nobody_has_read(make: Make) -> None:
+    queue = make(quota_bytes=1)
+    with queue.publisher() as publisher:
+        publisher.send("fits").result(30)
+        future = publisher.send("does not")
+        with pytest.raises(partq.Invalid, match="is full"):
+            future.result(30)
+    with pytest.raises(partq.Invalid, match="is full"), queue.publisher() as publisher:
+        publisher.send("does not")
+    mine = ValueError("mine")
+    with suppress(ValueError), queue.publisher() as publisher:
+        publisher.send("does not")
+        raise mine
+    assert "not all that was sent is published" in mine.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"value": 7}, "a value is bytes or text, not int"),
+        ({"value": "x", "key": 7}, "a key is text or None, not int"),
+        ({"value": "x", "key": "ä" * 128}, "256 bytes in UTF-8"),
+        ({"value": "x", "key": "\ud800"}, "no UTF-8"),
+        ({"value": "x" * 1001}, "the queue takes 1000"),
+    ],
+)
+def test_what_no_queue_takes_is_refused_when_it_is_sent(make: Make, given: dict[str, Any], said: str) -> None:
+    queue = make(max_message_bytes=1000)
+    with queue.publisher() as publisher:
+        with pytest.raises(partq.Invalid, match=said):
+            publisher.send(**given)
+        publisher.send("good")
+    assert len(published(queue)) == 1
+
+
+@pytest.mark.parametrize(
+    "given", [{"linger_s": -1}, {"max_batch_bytes": 0}, {"max_pending_bytes": 1}, {"publish_id": ""}]
+)
+def test_values_out_of_range_are_refused(make: Make, given: dict[str, Any]) -> None:
+    with pytest.raises(partq.Invalid):
+        make().publisher(**given)
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+def test_sending_waits_for_room_and_then_gives_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, gate = make(), Gate(monkeypatch)
+    with queue.publisher(linger_s=0, max_batch_bytes=1000, max_pending_bytes=3000) as publisher:
+        futures = [publisher.send("x" * 500) for _ in range(3)]
+        with pytest.raises(partq.Unavailable, match="max_pending_bytes is 3000"):
+            publisher.send("x" * 500, timeout_s=0.05)
+        with pytest.raises(partq.Unavailable, match="3 messages are on their way"):
+            publisher.flush(timeout_s=0.05)
+        threading.Timer(0.2, gate.opened.set).start()
+        futures.append(publisher.send("x" * 500, timeout_s=30))
+    assert all(each.result(0).offset is not None for each in futures)
+    assert len(published(queue)) == 4, "what was given up was not sent"
+
+
+def test_a_callback_that_would_wait_for_its_own_publisher_is_refused(make: Make) -> None:
+    refused: list[BaseException] = []
+
+    def flush(_: object) -> None:
+        try:
+            publisher.flush()
+        except partq.Invalid as error:
+            refused.append(error)
+
+    with make().publisher(linger_s=0.2) as publisher:
+        publisher.send("a").add_done_callback(flush)
+    assert "callback" in str(refused[0])
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+def program(text: str, queue: partq.Queue, **more: Any) -> subprocess.Popen[str]:
+    code = f"import partq, os, sys\nqueue = partq.open_queue('orders', store={queue.store!r})\n{text}"
+    return subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
+    )
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("after", [40, 400])
+def test_a_killed_publisher_leaves_nothing_twice_or_in_part_and_all_that_was_done(make: Make, after: int) -> None:
+    queue = make(partitions=3)
+    process = program(
+        "with queue.publisher(linger_s=0.01) as publisher:\n"
+        "    for number in range(1_000_000):\n"
+        "        publisher.send(str(number), key=f'k{number % 5}').add_done_callback(\n"
+        "            lambda _, number=number: os.write(1, b'%d\\n' % number))\n",
+        queue,
+    )
+    assert process.stdout is not None
+    done = [int(process.stdout.readline()) for _ in range(after)]
+    process.send_signal(signal.SIGKILL)
+    rest, _ = process.communicate(timeout=30)
+    done += [int(line) for line in rest.splitlines(keepends=True) if line.endswith("\n")]
+    found = [int(value) for _, value in published(queue)]
+    assert len(found) == len(set(found)), "twice"
+    assert sorted(found) == list(range(len(found))), "a gap"
+    assert set(done) <= set(found)
+    again = program("print(queue.describe().messages)", queue)
+    assert again.communicate(timeout=30)[0] == f"{len(found)}\n"
+
+
+@pytest.mark.crash
+def test_a_process_that_ends_without_closing_publishes_what_it_sent(make: Make) -> None:
+    queue = make(partitions=1)
+    process = program("publisher = queue.publisher(linger_s=3600)\nfor n in range(10): publisher.send(str(n))", queue)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    assert [value for _, value in published(queue)] == [str(number) for number in range(10)]
+
+
+@pytest.mark.crash
+def test_a_forked_child_publishes_nothing_of_its_parents(make: Make) -> None:
+    queue = make(partitions=1)
+    process = program(
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "with queue.publisher(linger_s=3600) as publisher:\n"
+        "    publisher.send('of the parent')\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        for call in (lambda: publisher.send('x'), publisher.flush, publisher.close,\n"
+        "                     lambda: publisher.send_table(None), publisher.__enter__):\n"
+        "            try: call()\n"
+        "            except partq.Invalid: os.write(1, b'refused\\n')\n"
+        "        sys.exit(7)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), queue.describe().messages)\n",
+        queue,
+    )
+    said, errors = process.communicate(timeout=30)
+    assert errors == ""
+    assert said == "refused\n" * 5 + "7 0\n"
+    assert published(queue) == [(None, "of the parent")]
+    assert os.getpid() != process.pid
