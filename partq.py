@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from partq_spark.client import (
         Acknowledger,
         Alteration,
+        Batch,
         Collection,
         Compaction,
         Conflict,
+        Consumer,
         CoordinatorView,
         Corrupt,
         CountChange,
@@ -82,9 +84,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Acknowledger",
     "Alteration",
+    "Batch",
     "Collection",
     "Compaction",
     "Conflict",
+    "Consumer",
     "CoordinatorView",
     "Corrupt",
     "CountChange",

@@ -24,7 +24,7 @@ from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
 from partq_spark.objects import open_store
-from partq_spark.spark.columns import batches
+from partq_spark.query.columns import batches
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from partq_spark.base.errors import Conflict, Corrupt, Fenced, Invalid, PartqError, Unavailable
     from partq_spark.client.acknowledge import Acknowledger, Held, InHand, KeySequences
     from partq_spark.client.altering import Alteration, SettingChange
+    from partq_spark.client.consumer import Batch, Consumer
     from partq_spark.client.describing import (
         DamagedQueue,
         GroupStart,
@@ -51,9 +52,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Acknowledger",
     "Alteration",
+    "Batch",
     "Collection",
     "Compaction",
     "Conflict",
+    "Consumer",
     "CoordinatorView",
     "Corrupt",
     "CountChange",
@@ -120,6 +123,7 @@ _HOMES: Final = {
     "partq_spark.base.errors": ("Conflict", "Corrupt", "Fenced", "Invalid", "PartqError", "Unavailable"),
     "partq_spark.client.acknowledge": ("Acknowledger", "Held", "InHand", "KeySequences"),
     "partq_spark.client.altering": ("Alteration", "SettingChange"),
+    "partq_spark.client.consumer": ("Batch", "Consumer"),
     "partq_spark.client.describing": (
         "DamagedQueue",
         "GroupStart",

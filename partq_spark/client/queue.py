@@ -6,17 +6,28 @@ its methods do is written in the modules beside this one; here is what they take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from partq_spark.client.connecting import RETRY_TIMEOUT_S, address, opened_ownership, ownership_for, time_us
+from partq_spark.base.errors import Invalid
+from partq_spark.client.connecting import (
+    RETRY_TIMEOUT_S,
+    address,
+    opened_ownership,
+    ownership_for,
+    ownership_url,
+    time_us,
+)
 from partq_spark.log.connect import open_queue
 from partq_spark.log.names import checked_name
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from partq_spark.client.altering import Alteration
+    from partq_spark.client.consumer import Consumer
     from partq_spark.client.describing import QueueDescription, QueueSummary
     from partq_spark.client.groups import GroupAlteration, GroupRemoval
     from partq_spark.client.maintaining import Collection as CollectionRound
@@ -199,6 +210,75 @@ class Queue:
 
         where = address(self.store, self.namespace, self._address.retry_timeout_s)
         return Publication(where, queue=self.name, publish_id=publish_id)
+
+    def consumer(
+        self,
+        group: str,
+        *,
+        flow: str | None = None,
+        ownership: str = "none",
+        acknowledge: Literal["next", "manual"] = "next",
+        starting: str | datetime | Mapping[int, int] = "latest",
+        columns: Sequence[str] | None = None,
+        max_messages: int = 10_000,
+        max_bytes: int = 16 * 1024 * 1024,
+        idle_timeout_s: float | None = None,
+        max_poll_interval_s: float | None = None,
+        session_timeout_s: float = 10.0,
+    ) -> Consumer:
+        """A flow of a group, in this process: a context manager over which a loop iterates.
+
+        `flow` is its name (None: generated), `ownership` how the group is shared, `starting` where a group begins that
+        is made by this. With `acknowledge="next"` asking for the next batch acknowledges the last; with `manual` only
+        `batch.acknowledge()` does. A batch has at most so many messages and stored bytes. The loop ends after
+        `idle_timeout_s` without messages; the flow leaves its group if nothing is asked for `max_poll_interval_s`.
+
+        Raises `Invalid` for what is out of its range.
+        """
+        from partq_spark.client.consumer import Consumer
+        from partq_spark.query.settings import GroupOptions, Place, SourceOptions
+
+        if max_messages < 1 or max_bytes < 1 or session_timeout_s < 5:
+            raise Invalid(
+                f"max_messages={max_messages}, max_bytes={max_bytes}, session_timeout_s={session_timeout_s} is not "
+                "allowed: give at least 1, 1 and 5"
+            )
+        options = SourceOptions(
+            target=self._address,
+            group=GroupOptions(
+                name=checked_name("group", group),
+                ownership=ownership_url(ownership),
+                keep_offsets=True,
+                flow=None if flow is None else checked_name("flow", flow),
+                checkpoint_interval_s=None,
+                session_timeout_s=session_timeout_s,
+                max_poll_interval_s=max_poll_interval_s,
+                by_hand=True,
+            ),
+            start=_place(starting),
+            end=Place(edge="latest"),
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            max_delivered_unacked=None if acknowledge == "next" else 10_000,
+            fail_on_data_loss=True,
+            include_headers=True,
+            poll_interval_s=None,
+        )
+        return Consumer(options, acknowledge=acknowledge, columns=columns, idle_timeout_s=idle_timeout_s)
+
+    def read(
+        self,
+        *,
+        starting: str | datetime | Mapping[int, int] = "earliest",
+        ending: str | datetime | Mapping[int, int] = "latest",
+        columns: Sequence[str] | None = None,
+    ) -> pa.RecordBatchReader:
+        """The messages between two places, without a group: a stream of Arrow batches, read on demand, with the columns
+        of the Spark source, or these. Anything that takes `__arrow_c_stream__` reads it, once.
+        """
+        from partq_spark.client import consumer
+
+        return consumer.read(self._opened(), _place(starting), _place(ending), columns)
 
     def browse(self, *, partition: int | None = None, start: int = 0, limit: int | None = None) -> Iterator[Message]:
         """Look at messages without taking them, oldest first: at most `limit`, from the offset `start` of the

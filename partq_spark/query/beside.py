@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
@@ -33,17 +33,27 @@ _log = logging.getLogger("partq.flow")
 
 
 class Beside:
-    """A consumer with the threads beside it. `make` gets what the consumer is to wait with."""
+    """A consumer with the threads beside it. `make` gets what the consumer is to wait with.
 
-    def __init__(self, make: Callable[[Callable[[float], None]], Consumer]) -> None:
+    `lifeline`: for whom it works; None: the process that started this one, as Spark does. `mailbox`: whether others on
+    this machine may reach it.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Callable[[float], None]], Consumer],
+        *,
+        lifeline: Lifeline | None = None,
+        mailbox: bool = True,
+    ) -> None:
         self._monitor = threading.Condition(threading.RLock())
         self._consumer = make(self._wait)
         self._asking = False  # Spark is: the flow is looked after anyway
         self._stopping = threading.Event()
         self._trouble: Exception | None = None
         self._mailbox: Mailbox | None = None
-        self._is_deaf = False  # it was tried, and said
-        self._lifeline = Lifeline(parent=os.getppid())
+        self._is_deaf = not mailbox  # or it was tried, and said
+        self._lifeline = lifeline if lifeline is not None else Lifeline(parent=os.getppid())
         self._heartbeat = Heartbeat(self._beat, BEAT_S, self._lifeline, name="the query").start()
         threading.Thread(target=self._hear, name="partq news", daemon=True).start()
 
@@ -61,6 +71,25 @@ class Beside:
             finally:
                 self._asking = False
             self._open_mailbox()
+
+    def acknowledge(self, process: str, positions: Mapping[int, Position]) -> frozenset[int]:
+        """The application's word, by any thread: the partitions for which it counts. Raises as
+        `Acknowledged.by_application`.
+        """
+        with self._monitor:
+            still = self._consumer.acknowledged.by_application(process, positions)
+            self._look()
+            return still
+
+    def release(self, process: str, positions: Mapping[int, Position]) -> None:
+        """The application gives back what it was given: what of it is not acknowledged comes again."""
+        with self._monitor:
+            member = self._consumer.member
+            if member is not None and member.is_bound:
+                with suppress(Unavailable):  # or what was acknowledged and is not written down comes again, too
+                    member.flush()
+            self._consumer.acknowledged.given_out.refuse(process, positions, ())
+            self._look()
 
     def report(self) -> dict[str, object] | None:
         """For the query's progress."""
@@ -175,8 +204,7 @@ class Beside:
                 }
             case "acknowledge":
                 positions = {int(p): Position(*map(int, position)) for p, position in message["p"].items()}
-                still = self._consumer.acknowledged.by_application(str(message["process"]), positions)
-                self._look()
+                still = self.acknowledge(str(message["process"]), positions)
                 return {"still": sorted(still), "bound": self._is_bound}
             case other:
                 raise Invalid(f"{other!r} is not known to this version of partq")

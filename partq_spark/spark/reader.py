@@ -93,7 +93,7 @@ def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, LogPartition):
         return  # a batch read of nothing: Spark asks with InputPartition(None) (spark-traps 29)
     from partq_spark.log.reading import RangeReader
-    from partq_spark.spark.columns import batches
+    from partq_spark.query.columns import batches
 
     reader = RangeReader(
         open_queue(partition.target), partition.queue_id, partition.log, fail_on_data_loss=partition.fail_on_data_loss

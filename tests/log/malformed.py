@@ -20,7 +20,7 @@ from partq_spark.log.model import Slice
 from partq_spark.log.reading import Piece
 from partq_spark.log.segment import HEADERS, TIMESTAMP, SegmentWriter, read_slice, segment_schema
 from partq_spark.objects.memory import MemoryStore
-from partq_spark.spark import columns
+from partq_spark.query import columns
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from partq_spark.log.reading import Piece
 from partq_spark.log.segment import HEADERS, segment_schema
+from partq_spark.query import columns
+from partq_spark.query.columns import MOST_BYTES, MOST_ROWS, batches
 from partq_spark.query.schema import HEADERS_TYPE, source_types
-from partq_spark.spark import columns
-from partq_spark.spark.columns import MOST_BYTES, MOST_ROWS, batches
 
 
 def piece(partition: int, offset: int, rows: int, *, row_bytes: int = 4, headers: bool = False) -> Piece:

@@ -17,7 +17,7 @@ for _ in range(3):
 MAKE_BATCHES = """
 import sys
 import pyarrow as pa
-from partq_spark.spark.columns import batches
+from partq_spark.query.columns import batches
 from partq_spark.log.reading import Piece
 from partq_spark.log.segment import PLAIN
 values = pa.Array.from_buffers(pa.binary(), 3, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")], null_count=0)

@@ -1,0 +1,308 @@
+"""A consumer in plain Python: a flow of its group like any other, and reading without a group.
+
+It drives the loop that stands behind a streaming query (`query.consumer`, with the threads of `query.beside`), as the
+application that acknowledges by itself. The rules. A batch is acknowledged by asking for the next one, or by a call; no
+way of leaving acknowledges what was not handled. What was given out and is neither acknowledged nor released stays this
+flow's until its partition moves on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from types import FrameType, TracebackType
+from typing import Any, Final, Literal, Self
+
+import pyarrow as pa
+
+from partq_spark.base.errors import Invalid
+from partq_spark.client.messages import Message, messages_of
+from partq_spark.group.claims import Position
+from partq_spark.group.effects import Effects
+from partq_spark.group.lifeline import Lifeline
+from partq_spark.log import tree
+from partq_spark.log.model import Head
+from partq_spark.log.queue import Queue
+from partq_spark.log.reading import Piece, RangeReader
+from partq_spark.query import columns as source_columns
+from partq_spark.query import offsets, planning
+from partq_spark.query.beside import Beside
+from partq_spark.query.joining import open_consumer
+from partq_spark.query.offsets import Span
+from partq_spark.query.patience import Patience
+from partq_spark.query.settings import Place, SourceOptions
+
+_SLICE_S: Final = 0.1  # of a wait, between two looks at whether to stop
+_log = logging.getLogger("partq.client")
+
+
+class _Stopped(Exception):
+    """`stop` was called while something waited."""
+
+
+class Batch:
+    """Messages that were given out together: iterate over them, or take them as a table (`__arrow_c_stream__`, so that
+    pyarrow, polars, pandas and duckdb read it), with the columns of the Spark source.
+    """
+
+    def __init__(
+        self,
+        process: Beside,
+        name: str,
+        queue: str,
+        spans: Mapping[int, Span],
+        pieces: Sequence[Piece],
+        columns: Sequence[str] | None,
+    ) -> None:
+        self._process = process
+        self._name = name
+        self._queue = queue
+        self._pieces = pieces
+        self._columns = columns
+        self._below = {partition: span.redelivered_below for partition, span in spans.items()}
+        self._ends = {partition: Position(span.epoch, span.to) for partition, span in spans.items()}
+        self.is_settled = False
+        """Acknowledged as a whole, or released."""
+
+    def __len__(self) -> int:
+        return sum(piece.batch.num_rows for piece in self._pieces)
+
+    def __iter__(self) -> Iterator[Message]:
+        for piece in self._pieces:
+            yield from messages_of(piece, self._queue, self._below)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return _stream(self._pieces, self._queue, self._below, self._columns).__arrow_c_stream__(requested_schema)
+
+    def acknowledge(self, message: Message | None = None) -> frozenset[int]:
+        """All of it is dealt with; or of one partition everything up to this message. Returns the partitions that have
+        moved on since, for which that does not count: their messages come again elsewhere.
+
+        Raises `Invalid` for a message of another batch, `Fenced` if another took the whole group over
+        (`ownership="none"`), `Unavailable` if a store does not answer: repeating it is harmless.
+        """
+        due = self._ends
+        if message is not None:
+            end = self._ends.get(message.partition)
+            if end is None or message.offset >= end.offset:
+                raise Invalid(
+                    f"offset {message.offset} of partition {message.partition} is not in this batch: acknowledge a "
+                    "message by the batch that it came in"
+                )
+            due = {message.partition: Position(end.epoch, message.offset + 1)}
+        still = self._process.acknowledge(self._name, due)
+        self.is_settled = self.is_settled or message is None
+        return frozenset(due.keys() - still)
+
+    def release(self) -> None:
+        """What of it is not acknowledged comes again, marked: with the next batches, here or elsewhere."""
+        self.is_settled = True
+        self._process.release(self._name, self._ends)
+
+
+class Consumer:
+    """Use as a context manager, and iterate over it, or `poll`. Made by `Queue.consumer`."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        *,
+        acknowledge: Literal["next", "manual"],
+        columns: Sequence[str] | None,
+        idle_timeout_s: float | None,
+    ) -> None:
+        """Nothing is read or joined yet. Raises `Invalid` for a column that there is not."""
+        if acknowledge not in ("next", "manual"):
+            raise Invalid(f"acknowledge={acknowledge!r} is not allowed: give 'next' or 'manual'")
+        self._options = options
+        self._columns = checked_columns(columns)
+        self._by_next = acknowledge == "next"
+        self._idle_timeout_s = idle_timeout_s
+        self._pid = os.getpid()
+        self._at: dict[str, Any] = dict(offsets.INITIAL)
+        self._last: Batch | None = None
+        self._process: Beside | None = None
+        self._stopping = self._closed = False
+        self._polling = 0  # the thread that waits for a batch
+        self._former: Any = None  # what SIGTERM did before
+        self._effects = Effects(sleep=self._sleep)
+        self._patience = Patience(options.target.retry_timeout_s, self._effects, f"queue {options.target.queue!r}")
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_s: float | None = None) -> Batch | None:
+        """The next batch; None after `timeout_s` without one (None: no end), and once `stop` was called. With
+        `acknowledge="next"` this acknowledges the last one.
+
+        Raises `Fenced` if another took the group over (`ownership="none"`), `Invalid` if another live process has the
+        flow's name, `Unavailable` if a store does not answer for `retry_timeout_s`.
+        """
+        self._require_usable()
+        last, self._last = self._last, None
+        if last is not None and self._by_next and not last.is_settled:
+            self._patience.try_for(last.acknowledge)
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._polling = threading.get_ident()
+        try:
+            while not self._stopping:
+                batch = self._look()
+                if batch is not None:
+                    self._last = batch
+                    return batch
+                if until_s is not None and time.monotonic() >= until_s:
+                    return None
+        except _Stopped:
+            pass
+        finally:
+            self._polling = 0
+        return None
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        batch = self.poll(self._idle_timeout_s)
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def stop(self) -> None:
+        """End the loop after the batch that is being handled; asking for the next one acknowledges it first. May be
+        called by any thread, and by a signal handler.
+        """
+        self._stopping = True
+
+    # --- coming and going ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leave the group, and give up what was not acknowledged: it comes again, marked. Bounded; may be repeated."""
+        self._stopping = self._closed = True
+        if self._former is not None and threading.current_thread() is threading.main_thread():
+            if signal.getsignal(signal.SIGTERM) == self._end_in_good_order:
+                signal.signal(signal.SIGTERM, self._former)
+            self._former = None
+        if self._process is not None and os.getpid() == self._pid:
+            self._process.stop()
+
+    def __enter__(self) -> Self:
+        self._require_usable()
+        if threading.current_thread() is threading.main_thread():
+            former = signal.getsignal(signal.SIGTERM)
+            if former is signal.SIG_DFL:  # else somebody has a better use for it
+                self._former = signal.signal(signal.SIGTERM, self._end_in_good_order)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _end_in_good_order(self, _signal: int, _frame: FrameType | None) -> None:
+        self.stop()
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def _look(self) -> Batch | None:
+        """One look, up to the poll interval. Only what a batch gives out moves the position."""
+        process = self._beside()
+        with process.asked() as consumer:
+            end = consumer.next_end(self._at)
+        if end == self._at:
+            return None
+        with process.asked() as consumer:
+            found = consumer.batch(self._at, end, partial(self._planned, consumer.queue), None)
+            name = consumer.acknowledged.given_out.process
+        self._at = end
+        if found is None:
+            return None
+        queue, head, log, spans = found
+        reader = RangeReader(queue, head.queue_id, log, fail_on_data_loss=self._options.fail_on_data_loss)
+        return Batch(process, name, queue.name, spans, tuple(reader.pieces()), self._columns)
+
+    def _planned(
+        self, queue: Queue, head: Head, spans: Mapping[int, Span]
+    ) -> tuple[Queue, Head, tree.LogView, Mapping[int, Span]]:
+        own = Queue(queue.store, queue.namespace, queue.name, queue.effects)  # the threads beside look at the other
+        return own, head, _view(head, spans, self._options.fail_on_data_loss), spans
+
+    def _beside(self) -> Beside:
+        if self._process is None:
+            self._process = Beside(
+                lambda wait: open_consumer(self._options, self._effects, wait=wait),
+                lifeline=Lifeline(parent=None, main_thread=threading.current_thread()),
+                mailbox=False,
+            )
+        return self._process
+
+    def _sleep(self, duration_s: float) -> None:
+        """What waits for a store, or for a coordinator's first answer, ends when the loop is to end."""
+        until_s = time.monotonic() + duration_s
+        while (left_s := until_s - time.monotonic()) > 0:
+            if self._stopping and self._polling == threading.get_ident():
+                raise _Stopped
+            time.sleep(min(left_s, _SLICE_S))
+
+    def _require_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise Invalid("this consumer belongs to the process that made it, and this is its fork: make another one")
+        if self._closed:
+            raise Invalid("the consumer is closed: what was not acknowledged comes again; make another one")
+
+
+# --- reading without a group ------------------------------------------------------------------------------------------
+
+
+def read(queue: Queue, starting: Place, ending: Place, columns: Sequence[str] | None) -> pa.RecordBatchReader:
+    """The messages between two places, as a stream of Arrow batches that is read on demand. Raises `Invalid`."""
+    wanted = checked_columns(columns)
+    head = queue.refresh()
+    start = planning.resolve(head, starting, "starting", queue.offsets_at)
+    end = planning.resolve(head, ending, "ending", queue.offsets_at)
+    for partition, offset in start.items():
+        if offset > end[partition]:
+            raise Invalid(
+                f"partition {partition} would be read from offset {offset} to {end[partition]}: its end lies before "
+                "its start; correct starting or ending"
+            )
+    spans = {partition: Span(0, offset, end[partition], 0) for partition, offset in start.items()}
+    reader = RangeReader(queue, head.queue_id, _view(head, spans, True))
+    return _stream(reader.pieces(), queue.name, {}, wanted)
+
+
+def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Raises `Invalid` for a column that the source does not have, or that is named twice."""
+    if columns is None:
+        return None
+    known = source_columns.WITH_HEADERS.names
+    for name in columns:
+        if name not in known or list(columns).count(name) > 1:
+            raise Invalid(f"columns={list(columns)!r} is not allowed: give some of {', '.join(known)}, once each")
+    return tuple(columns)
+
+
+def _view(head: Head, spans: Mapping[int, Span], fail_on_data_loss: bool) -> tree.LogView:
+    ranges = planning.without_trimmed(
+        head,
+        {partition: (span.start, span.to) for partition, span in spans.items() if span.start < span.to},
+        fail_on_data_loss=fail_on_data_loss,
+        warn=_log.warning,
+    )
+    return tree.view(head, ranges)
+
+
+def _stream(
+    pieces: Iterator[Piece] | Sequence[Piece], queue: str, below: Mapping[int, int], columns: Sequence[str] | None
+) -> pa.RecordBatchReader:
+    headers = columns is not None and "headers" in columns
+    schema = source_columns.WITH_HEADERS if headers else source_columns.PLAIN
+    batches = source_columns.batches(iter(pieces), queue=queue, include_headers=headers, redelivered_below=below)
+    if columns is None:
+        return pa.RecordBatchReader.from_batches(schema, batches)
+    chosen = list(columns)
+    some = pa.schema([schema.field(name) for name in chosen])
+    return pa.RecordBatchReader.from_batches(some, (batch.select(chosen) for batch in batches))
