@@ -1,15 +1,22 @@
-"""docs/python.md runs as it stands."""
+"""docs/python.md, and what docs/flows.md has of plain Python, run as they stand."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import partq
+from tests.coordinator.sidecars import Place
 
-PAGE = Path(__file__).parents[2] / "docs/python.md"
+DOCUMENTS = Path(__file__).parents[2] / "docs"
+PAGE = DOCUMENTS / "python.md"
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def test_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,14 +24,39 @@ def test_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     Path("orders.csv").write_text("customer,item\nann,tea\nbob,pot\n")
     names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+    for block in blocks(PAGE):
         exec(compile(block, "docs/python.md", "exec"), names)  # noqa: S102 - our own page
     assert isinstance(names["report"], partq.PublishReport)
     assert names["report"].messages == 2
     assert partq.open_queue("orders").describe().messages == names["lag"] == 4
+    assert partq.open_queue("orders").checkpoints("billing").lag == 0
 
 
 def test_the_page_has_every_method_of_a_queue() -> None:
     text = PAGE.read_text(encoding="utf-8")
     methods = [name for name, member in vars(partq.Queue).items() if callable(member) and not name.startswith("_")]
     assert [name for name in methods if f"`{name}`" not in text] == []
+
+
+@pytest.mark.crash
+@pytest.mark.slow
+def test_the_flow_of_the_page_on_flows_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path, "store")
+    monkeypatch.setenv("PARTQ_STORE", place.url)
+    queue = partq.create_queue("orders", partitions=2)
+    with queue.publisher() as publisher:
+        for number in range(10):
+            publisher.send(str(number))
+    queue.create_group("billing", starting="earliest", ownership="store")
+    seen: list[object] = []
+
+    def work_on(batch: partq.Batch) -> None:
+        seen.extend(batch)
+        if len(seen) == 10:
+            names["consumer"].stop()
+
+    names: dict[str, Any] = {"ownership_url": "store", "work_on": work_on}
+    (block,) = (each for each in blocks(DOCUMENTS / "flows.md") if ".consumer(" in each)
+    with place.sidecar():
+        exec(compile(block, "docs/flows.md", "exec"), names)  # noqa: S102 - our own page
+    assert queue.checkpoints("billing").lag == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import threading
 import time
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -30,14 +28,10 @@ from partq_spark.group.session import Session, SessionSettings
 from partq_spark.group.stores import open_ownership
 from partq_spark.group.stores.api import OwnershipStore
 from partq_spark.group.stores.memory import MemoryServer
-from partq_spark.log.admin import create_queue
-from partq_spark.log.model import Group
-from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
 from tests.group.session.test_heartbeat import Told
 from tests.group.session.world import batch_of
-from tests.log.queues import empty_head
-from tests.support.servers import ROOT, RedisServer, running
+from tests.support.servers import RedisServer, running
 
 QUEUE_ID = "q"
 PARTITIONS = 4
@@ -268,22 +262,6 @@ def test_what_handling_raises_ends_the_flow_in_good_order(place: Place) -> None:
     assert {claim.position for claim in again.observe().claims.values() if claim.redelivered_below == 30} == {20}
 
 
-def blocks_of_the_page() -> list[str]:
-    """The code of docs/flows.md: making the group, then being a flow of it."""
-    return re.findall(r"```python\n(.*?)```", (ROOT / "docs/flows.md").read_text(encoding="utf-8"), re.DOTALL)
-
-
-def test_the_page_makes_the_group(tmp_path: Path) -> None:
-    store_url = f"file://{tmp_path}/store"
-    create_queue(open_store(store_url), "default", "orders", 3)
-    names: dict[str, object] = {"store_url": store_url, "ownership_url": "store"}
-    for _ in range(2):  # by every consumer that comes
-        for block in blocks_of_the_page()[:2]:
-            exec(compile(block, "docs/flows.md", "exec"), names)  # noqa: S102 - our own page
-    assert Queue(open_store(store_url), "default", "orders").refresh().groups["billing"].start == (0, 0, 0)
-    assert names["key"] == GroupKey("default", "orders", "billing")
-
-
 def test_a_flow_that_no_coordinator_answers_says_so(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     key = GroupKey("default", "orders", "forgotten")
     session = Session(place.open(key), place.checkpoints(), key, QUEUE_ID, "a", SETTINGS)
@@ -291,28 +269,6 @@ def test_a_flow_that_no_coordinator_answers_says_so(place: Place, caplog: pytest
     with caplog.at_level("WARNING", "partq.flow"):
         run_flow(session, place.poll, lambda _: None, keep_on=lambda: next(turns), bind_wait_s=0.05, idle_s=0.01)
     assert "no coordinator has answered flow a of group default/orders/forgotten in 0.05 s" in caplog.text
-
-
-def test_the_page_of_flows_runs_as_it_stands(place: Place) -> None:
-    block = blocks_of_the_page()[2]
-    seen: list[object] = []
-    groups = {name: Group(start=(0,) * PARTITIONS, since_sequence=0) for name in ("billing", place.key.group)}
-    head = replace(empty_head(PARTITIONS), next=(MESSAGES,) * PARTITIONS, queue_id=QUEUE_ID, groups=groups)
-    store = open_store(place.store_url)
-    names = {
-        "queue": SimpleNamespace(
-            head=head, refresh=lambda: head, store=store, namespace="default", name=place.key.queue
-        ),
-        "ownership": place.open(place.key),
-        "store": store,
-        "key": place.key,
-        "queue_id": QUEUE_ID,
-        "read": place.poll,
-        "work_on": seen.extend,
-        "running": lambda: len(seen) < PARTITIONS * MESSAGES,
-    }
-    exec(compile(block, "docs/flows.md", "exec"), names)  # noqa: S102 - our own page
-    assert len(seen) == PARTITIONS * MESSAGES
 
 
 def test_an_error_of_the_heartbeat_ends_the_loop(place: Place) -> None:
