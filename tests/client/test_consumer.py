@@ -202,6 +202,23 @@ def test_what_is_released_comes_again_marked(make: Make, acknowledge: Any) -> No
     assert lag(queue) == 0
 
 
+def test_the_order_of_each_key_holds_while_the_number_of_partitions_changes(make: Make) -> None:
+    queue = make(partitions=2)
+    for round_, count in enumerate((5, 3, 4, 1)):
+        publish(queue, 100, begin=100 * round_)
+        queue.alter(partitions=count)
+    publish(queue, 100, begin=400)
+    found: list[partq.Message] = []
+    with consuming(queue, max_messages=30) as consumer:
+        for batch in consumer:
+            found += batch
+    assert sorted(int(each.value) for each in found) == list(range(500))
+    for key in {each.key for each in found}:
+        values = [int(each.value) for each in found if each.key == key]
+        assert values == sorted(values)
+    assert lag(queue) == 0
+
+
 @pytest.mark.slow
 def test_who_takes_the_group_over_fences_the_former_one(make: Make) -> None:
     queue = make(partitions=1)
@@ -268,6 +285,15 @@ def test_reading_without_a_group(make: Make) -> None:
 def test_what_cannot_be_is_refused(make: Make, given: dict[str, Any], said: str) -> None:
     with pytest.raises(partq.Invalid, match=said):
         consuming(make(), **given)
+
+
+def test_a_forked_child_has_no_part_in_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    with consuming(make()) as consumer:
+        own = os.getpid()
+        monkeypatch.setattr(os, "getpid", lambda: own + 1)
+        with pytest.raises(partq.Invalid, match="its fork"):
+            consumer.poll(0)
+        monkeypatch.undo()
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
