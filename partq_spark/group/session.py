@@ -67,6 +67,7 @@ class Session:
         milestones: Callable[[int], Sequence[int]] = lambda _: (),
     ) -> None:
         self._ownership = ownership
+        self.close = ownership.close  # gives back connections, after `unbind`
         self._require_group = require_group
         self._checkpoints = checkpoints
         self._key = key
@@ -84,9 +85,6 @@ class Session:
             checkpoints, self._hand, self._settings, self._effects, start_of=start_of, milestones=milestones
         )
         self._acknowledger = Acknowledger(ownership, key, flow, self._hand, self._checkpointing, self._effects)
-
-    def __repr__(self) -> str:
-        return f"Session({self._key}, {self._flow!r})"
 
     @property
     def flow(self) -> str:

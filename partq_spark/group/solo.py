@@ -277,6 +277,9 @@ class SoloSession:
     def wait_news(self, timeout_s: float) -> None:
         self._effects.sleep(timeout_s)
 
+    def close(self) -> None:
+        """Nothing is kept open: the object store is its owner's to close."""
+
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _required(self) -> Owner:

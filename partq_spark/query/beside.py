@@ -50,6 +50,7 @@ class Beside:
         self._consumer = make(self._wait)
         self._asking = False  # Spark is: the flow is looked after anyway
         self._stopping = threading.Event()
+        self._left = threading.Event()
         self._trouble: Exception | None = None
         self._mailbox: Mailbox | None = None
         self._is_deaf = not mailbox  # or it was tried, and said
@@ -101,15 +102,18 @@ class Beside:
         self._heartbeat.stop()
         if self._mailbox is not None:
             self._mailbox.close()
-        if not self._monitor.acquire(timeout=_STOP_WAIT_S):
-            _log.warning("the flow's group will notice that it is gone: a store does not answer")
-            return
         try:
-            self._consumer.stop()
-        except PartqError as error:
-            _log.warning("the flow left without a word: %s", error)
+            if not self._monitor.acquire(timeout=_STOP_WAIT_S):
+                _log.warning("the flow's group will notice that it is gone: a store does not answer")
+                return
+            try:
+                self._consumer.stop()
+            except PartqError as error:
+                _log.warning("the flow left without a word: %s", error)
+            finally:
+                self._monitor.release()
         finally:
-            self._monitor.release()
+            self._left.set()
 
     # --- threads ------------------------------------------------------------------------------------------------------
 
@@ -138,6 +142,9 @@ class Beside:
                 self._stopping.wait(BESIDE_S)
             with self._monitor:
                 self._look()
+        self._left.wait(_STOP_WAIT_S)
+        if self._consumer.member is not None:
+            self._consumer.member.close()  # here, because this thread waits for news by its connections
 
     def _look(self) -> None:
         """With the monitor."""

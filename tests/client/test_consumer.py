@@ -18,12 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import redis
 
 import partq
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from tests.client.conftest import Make
 from tests.coordinator.sidecars import Place, eventually
+from tests.support.servers import RedisServer, running
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 30.0
@@ -411,6 +413,18 @@ class Worker(threading.Thread):
 def shares(queue: partq.Queue) -> Counter[str | None]:
     view = queue.status("billing", ownership="store")
     return Counter(each.flow for each in view.partitions if each.status == "Ready")
+
+
+@pytest.mark.redis
+@pytest.mark.slow
+def test_a_closed_consumer_gives_its_connections_back(make: Make) -> None:
+    queue = make()
+    with running(RedisServer()) as server, redis.Redis.from_url(server.url) as client:
+        with queue.consumer("billing", ownership=server.url) as consumer:
+            threading.Timer(1.0, consumer.stop).start()
+            assert consumer.poll(WAIT_S) is None
+            assert len(client.client_list()) > 1
+        eventually(lambda: len(client.client_list()) == 1, "end of its connections")
 
 
 @pytest.mark.crash
