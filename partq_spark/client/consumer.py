@@ -1,6 +1,6 @@
 """A consumer in plain Python: a flow of its group like any other, and reading without a group.
 
-It drives the loop that stands behind a streaming query (`query.consumer`, with the threads of `query.beside`), as the
+It drives the loop that stands behind a streaming query (`query.consumer`, with the threads of `query.reader_process`), as the
 application that acknowledges by itself. The rules. A batch is acknowledged by asking for the next one, or by a call; no
 way of leaving acknowledges what was not handled. What was given out and is neither acknowledged nor released stays this
 flow's until its partition moves on.
@@ -31,10 +31,10 @@ from partq_spark.log.queue import Queue
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.query import columns as source_columns
 from partq_spark.query import offsets, planning
-from partq_spark.query.beside import Beside
+from partq_spark.query.reader_process import ReaderProcess
 from partq_spark.query.joining import open_consumer
 from partq_spark.query.offsets import Span
-from partq_spark.query.patience import Patience
+from partq_spark.query.waiting import Patience
 from partq_spark.query.settings import Place, SourceOptions
 
 _SLICE_S: Final = 0.1  # of a wait, between two looks at whether to stop
@@ -52,7 +52,7 @@ class Batch:
 
     def __init__(
         self,
-        process: Beside,
+        process: ReaderProcess,
         name: str,
         queue: str,
         spans: Mapping[int, Span],
@@ -126,7 +126,7 @@ class Consumer:
         self._pid = os.getpid()
         self._at: dict[str, Any] = dict(offsets.INITIAL)
         self._last: Batch | None = None
-        self._process: Beside | None = None
+        self._process: ReaderProcess | None = None
         self._stopping = self._closed = False
         self._polling = 0  # the thread that waits for a batch
         self._former: Any = None  # what SIGTERM did before
@@ -216,7 +216,7 @@ class Consumer:
             return None
         with process.asked() as consumer:
             found = consumer.batch(self._at, end, partial(self._planned, consumer.queue), None)
-            name = consumer.acknowledged.given_out.process
+            name = consumer.acknowledgements.given_out.process
         self._at = end
         if found is None:
             return None
@@ -230,9 +230,9 @@ class Consumer:
         own = Queue(queue.store, queue.namespace, queue.name, queue.effects)  # the threads beside look at the other
         return own, head, _view(head, spans, self._options.fail_on_data_loss), spans
 
-    def _beside(self) -> Beside:
+    def _beside(self) -> ReaderProcess:
         if self._process is None:
-            self._process = Beside(
+            self._process = ReaderProcess(
                 lambda wait: open_consumer(self._options, self._effects, wait=wait),
                 lifeline=Lifeline(parent=None, main_thread=threading.current_thread()),
                 mailbox=False,

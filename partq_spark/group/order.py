@@ -28,9 +28,11 @@ class Knows(Protocol):
 
 
 class Order:
-    """Of one group, in one process. `look_s`: as the object store has it. One call at a time."""
+    """Of one group, or of one query without, in one process. `look_s`: as the object store has it. One call at a
+    time.
+    """
 
-    def __init__(self, group: str, *, look_s: float, now_s: Callable[[], float]) -> None:
+    def __init__(self, group: str | None, *, look_s: float, now_s: Callable[[], float]) -> None:
         self._group = group
         self._look_s = max(LOOK_S, look_s)
         self._now_s = now_s
@@ -70,7 +72,7 @@ class Order:
 
     def _forget_after_rewinds(self, head: Head) -> None:
         """What was finished is so until somebody goes back."""
-        group = head.groups.get(self._group)
+        group = head.groups.get(self._group) if self._group is not None else None
         rewinds = (head.queue_id, *((group.since_sequence, group.rewinds) if group is not None else ()))
         if rewinds != self._rewinds:
             self._rewinds = rewinds

@@ -1,9 +1,11 @@
-"""The flow behind a streaming query: what each micro-batch delivers, and when it is acknowledged. No pyspark, no
-threads.
+"""The loop behind every streaming query, with a group or without: what each micro-batch delivers, and when it is
+acknowledged. No pyspark, no threads.
 
-Spark keeps a query's progress in offsets, the group keeps ownership outside every query, and this is where the two
-meet. Four rules make it safe. An offset says by itself what its batch reads, so that a replay needs no other knowledge.
-What is about to be delivered is announced before the offset is given away, on condition that the group's state has not
+Spark keeps a query's progress in offsets, a group keeps ownership outside every query, and this is where the two meet.
+Who grants partitions, and who verifies that they still are the query's, is its membership's business.
+
+Four rules make it safe. An offset says by itself what its batch reads, so that a replay needs no other knowledge. What
+is about to be delivered is announced before the offset is given away, on condition that the group's state has not
 changed. The offset that Spark starts from is the acknowledgement, of exactly those partitions whose epoch in it is the
 one held now. And ownership alone never changes the offset: only messages do.
 """
@@ -16,28 +18,27 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.base.errors import Unavailable
 from partq_spark.group.claims import Claim, View
 from partq_spark.group.effects import Effects
 from partq_spark.group.membership import Membership
 from partq_spark.group.missed import Missed
+from partq_spark.group.model import GroupKey
 from partq_spark.group.order import LOOK_S, Order
 from partq_spark.log import tree
 from partq_spark.log.model import Head
 from partq_spark.log.queue import Queue
 from partq_spark.query import offsets, planning
-from partq_spark.query.acknowledged import Acknowledged
+from partq_spark.query.acknowledgements import Acknowledgements
 from partq_spark.query.available_now import Outlook, Target
-from partq_spark.query.enrolment import Enrolment, Join
-from partq_spark.query.idle import Pace
+from partq_spark.query.batches import Announced, Quiet, is_claimed, repetition
+from partq_spark.query.identity import Identity
 from partq_spark.query.limits import Unacknowledged, batch_limits
-from partq_spark.query.looks import Announced, Quiet
 from partq_spark.query.notify import Address
 from partq_spark.query.offsets import BatchEnd, Span
-from partq_spark.query.patience import Patience
 from partq_spark.query.planning import Plan, Spans
-from partq_spark.query.replaying import is_claimed, repetition
 from partq_spark.query.settings import SourceOptions
+from partq_spark.query.waiting import Pace
 
 T = TypeVar("T")
 
@@ -49,50 +50,36 @@ _log = logging.getLogger("partq.flow")
 
 
 class Consumer:
-    """One query's flow in one process. `join` makes its membership from a name, when that is known.
-
-    One call at a time: whoever has threads serialises them (`group_reader`).
-    """
+    """One query in one process. One call at a time: who has threads serialises them (`reader_process`)."""
 
     def __init__(
         self,
         queue: Queue,
         options: SourceOptions,
+        who: Identity,
         *,
-        create_group: Callable[[], None],
-        join: Join,
         effects: Effects | None = None,
         wait: Callable[[float], None] | None = None,
     ) -> None:
-        """`create_group` makes the group in the head, or warns if it is there and begins elsewhere; `join` takes a
-        flow's name and the queue's id. `wait` returns after that many seconds, or as soon as there are news; without
-        it the membership is asked. Nothing is read yet.
+        """`wait` returns after that many seconds, or as soon as there are news of the group; without it the membership
+        is asked. Nothing is read yet.
         """
         self.queue = queue
-        if options.group is None:
-            raise Invalid("a query without a group is no flow: give the option group")
         self._options = options
-        self._group = options.group
-        # Nobody listens for the heartbeat of a query that has the group to itself.
-        self._session_timeout_s = 0.0 if self._group.ownership == "none" else self._group.session_timeout_s
+        self._group = group = options.group
         self._effects = effects if effects is not None else Effects()
-        self._patience = Patience(
-            options.target.retry_timeout_s, self._effects, f"group {self._group.name!r} of {queue}"
-        )
-        self._who = Enrolment(
-            queue,
-            self._group,
-            create_group=create_group,
-            join=join,
-            effects=self._effects,
-            patience=self._patience,
-        )
+        self._who = who
+        self._patience = who.patience
         self._target: Target | None = None  # of Trigger.AvailableNow
         self._last: Announced | None = None
-        self._missed = Missed(queue.store, self._who.key, lambda: self._who.flow, self._effects)
+        self._missed: Missed | None = None
+        if group is not None and not group.keep_offsets:
+            key = GroupKey(queue.namespace, queue.name, group.name)
+            self._missed = Missed(queue.store, key, lambda: who.flow, self._effects)
         self._reached: dict[int, int] = {}
-        self._order = Order(self._group.name, look_s=queue.store.look_interval_s, now_s=self._effects.now_s)
-        self.acknowledged = Acknowledged(queue, self._group, self._who, self._effects)
+        name = group.name if group is not None else None
+        self._order = Order(name, look_s=queue.store.look_interval_s, now_s=self._effects.now_s)
+        self.acknowledgements = Acknowledgements(queue, options, who, self._effects)
         self._wait_for = wait
         self.notify: str | None = None  # where the reader process listens
         self._quiet: Quiet | None = None
@@ -102,23 +89,21 @@ class Consumer:
 
     @property
     def member(self) -> Membership | None:
-        """The flow's membership, once its name is known."""
+        """The query's membership, once it knows who it is."""
         return self._who.member
-
-    @property
-    def _name(self) -> str:
-        return f"flow {self._who.flow!r} of {self.queue}"
 
     @property
     def address(self) -> Address | None:
         """By which this machine finds the flow, once its name is known."""
-        at, flow = self._options.target, self._who.flow
-        return Address(at.store, at.namespace, at.queue, self._group.name, flow) if flow is not None else None
+        at, group, flow = self._options.target, self._group, self._who.flow
+        if group is None or flow is None:
+            return None
+        return Address(at.store, at.namespace, at.queue, group.name, flow)
 
     @property
     def needs_mailbox(self) -> bool:
         """Whether nothing is ever acknowledged without one."""
-        return self._group.by_hand
+        return self._options.by_hand
 
     # --- Spark's questions --------------------------------------------------------------------------------------------
 
@@ -129,7 +114,7 @@ class Consumer:
     def next_end(self, start: dict[str, Any], *, limited: bool = True) -> dict[str, Any]:
         """The end of the batch that follows `start`, which is complete; `start` itself if there is nothing new.
 
-        Looks for up to `pollInterval`. When this returns another end, its messages are announced and the flow's lease
+        Looks for up to `pollInterval`. When this returns another end, its messages are announced and a flow's lease
         still lasts. `limited`: whether the configured limits count (spark-traps 13).
 
         Raises `Invalid` for an offset of another queue, group or flow, and if another live process has the flow's
@@ -138,8 +123,11 @@ class Consumer:
         """
         self._asked_s = self._effects.now_s()
         before = self._who.checked(start)
+        is_first = before is None
         if before is None:
-            return self._who.introduce()
+            before = self._who.introduce()
+            if not before.spans:
+                return offsets.encode(before)
         member = self._who.joined(before)
         quiet, self._quiet = self._quiet, None
         if quiet is not None and self._is_quiet(member, quiet, start):
@@ -152,7 +140,7 @@ class Consumer:
         while refused < MAX_LOOKS:
             view = self._patience.try_for(lambda: self._settled(member, before, before, missed))
             plan = self._planned(member, before, view, limited, missed)
-            if plan.news:
+            if plan.news or is_first:  # where a query begins is fixed at once, even if there is nothing to read
                 if self._patience.try_for(partial(member.deliver, plan.news)):
                     return self._given(member, before, plan)
                 refused += 1  # the state has changed: look again
@@ -167,9 +155,9 @@ class Consumer:
             idle_until_s = now_s + self._pace.poll_s if idle_until_s is None else idle_until_s
             quiet = Quiet(start, plan, now_s)
             if not self._wait_for_news(member, plan, idle_until_s):
-                self._quiet = quiet if self._wait_for is not None and not plan.barred else None
+                self._quiet = quiet if self._is_told_of_news and not plan.barred else None
                 return start  # itself: a different text would be an empty batch (spark-traps 6)
-        raise Unavailable(f"the state of group {self._group.name!r} of {self.queue} does not hold still: try again")
+        raise Unavailable(f"the state of the group of {self._who.name} does not hold still: try again")
 
     def batch(self, start: dict[str, Any], end: dict[str, Any], plan: Callable[[Head, Spans], T], nothing: T) -> T:
         """What `plan` makes of the spans that the batch up to `end` delivers; `nothing` if it delivers none.
@@ -196,9 +184,9 @@ class Consumer:
             planned = plan(self.queue.head, last.spans)
             if self._who.is_alive(last.instance):
                 self._last = replace(last, planned=True)
-                self.acknowledged.given_out.add(last.spans)
+                self.acknowledgements.given_out.add(last.spans)
                 return planned
-        raise Unavailable(f"{self._name} loses its lease while it plans a batch: try again")
+        raise Unavailable(f"{self._who.name} loses its lease while it plans a batch: try again")
 
     def report(self) -> dict[str, Any] | None:
         """For the query's progress: the flow, and of each of its partitions epoch, end and lag in messages."""
@@ -206,11 +194,17 @@ class Consumer:
         if view is None or self.queue.etag is None:
             return None
         partitions = planning.progress(view, self.queue.head, self._reached)
-        return {"flow": self._who.flow, "partitions": partitions, "notify": self.notify}
+        told = {"flow": self._who.flow, "partitions": partitions}
+        return told if self._group is None else {**told, "notify": self.notify}
 
     def wake(self) -> None:
         """There may be news of the group: whoever waits looks at everything, and so does the next question."""
         self._woken = True
+
+    @property
+    def _is_told_of_news(self) -> bool:
+        """By who lets it wait; without a group there are none."""
+        return self._wait_for is not None or self._group is None
 
     def _is_quiet(self, member: Membership, quiet: Quiet, start: dict[str, Any]) -> bool:
         """Nothing has happened since a whole look that is not old: the log alone needs to be looked at."""
@@ -226,11 +220,11 @@ class Consumer:
         member = self._who.bound_member()
         if member is None:
             return
-        limit_s = self._group.max_poll_interval_s
+        limit_s = self._group.max_poll_interval_s if self._group is not None else None
         silent_s = self._effects.now_s() - self._asked_s
         if limit_s is not None and silent_s > limit_s:
             advice = "if it works, its maxPollInterval is too short, and all that it works on comes again"
-            _log.warning("%s leaves: Spark has not asked for %.0f s; %s", self._name, silent_s, advice)
+            _log.warning("%s leaves: Spark has not asked for %.0f s; %s", self._who.name, silent_s, advice)
             member.unbind()
             return
         self._who.seen(member.observe())
@@ -239,7 +233,7 @@ class Consumer:
         """The listener's word: the batch up to the end with this digest is complete. Raises as `look_beside`."""
         last, member = self._last, self._who.bound_member()
         if last is not None and member is not None and offsets.digest(last.raw) == digest:
-            self.acknowledged.complete(member, last.end)
+            self.acknowledgements.complete(member, last.end)
 
     def stop(self) -> None:
         """Write down what is acknowledged and leave the group. Raises as the stores do; may be repeated."""
@@ -253,28 +247,31 @@ class Consumer:
         self._woken = False
         view = member.observe()
         if before is not None:
-            self.acknowledged.complete(member, before)
-        self.acknowledged.leave_out(member, reached, view, missed)
+            self.acknowledgements.complete(member, before)
+        self.acknowledgements.leave_out(member, reached, view, missed)
         return self._who.seen(view)
 
     def _missed_by(self, before: BatchEnd) -> frozenset[int]:
         """The partitions that the batch up to `before` left out, where the checkpoints do not say it."""
-        if self._group.keep_offsets or not before.spans:
+        missed = self._missed
+        if missed is None or not before.spans:
             return frozenset()
-        return self._patience.try_for(lambda: self._missed.of(offsets.digest(offsets.encode(before))))
+        return self._patience.try_for(lambda: missed.of(offsets.digest(offsets.encode(before))))
 
     def _planned(
         self, member: Membership, before: BatchEnd, view: View, limited: bool, missed: Collection[int]
     ) -> Plan:
         head = self._who.fresh_head(before)
-        last, given_out = self._last, self.acknowledged.given_out
+        last, given_out = self._last, self.acknowledgements.given_out
         unread = last.spans if last is not None and last.end != before and not last.planned else {}
         bound = self._options.max_delivered_unacked
         unacknowledged = Unacknowledged(bound=bound, in_hand=member.in_hand()) if bound is not None else None
 
         def begin(claim: Claim) -> Span:
+            if self._group is None:
+                return planning.begin(before, claim)  # by Spark's word alone: nothing is ever marked
             p, reached = claim.partition, given_out.reached(claim.partition, claim.epoch)
-            if self._group.by_hand:
+            if self._options.by_hand:
                 mine = None if given_out.is_void(p) else unread.get(p)
                 return planning.begin_by_hand(before, given_out.last(p), claim, unread=mine, reached=reached)
             return planning.begin(
@@ -282,7 +279,7 @@ class Consumer:
                 claim,
                 unread=unread.get(p),
                 reached=reached,
-                keeps_offsets=self._group.keep_offsets,
+                keeps_offsets=self._options.keep_offsets,
                 missed=missed,
             )
 
@@ -306,7 +303,7 @@ class Consumer:
         end = before.followed_by(plan.all_spans)
         raw = offsets.encode(end)
         self._last = Announced(raw=raw, end=end, spans=plan.filled, instance=member.instance)
-        self.acknowledged.begin()
+        self.acknowledgements.begin()
         self._pace.news(self._effects.now_s())
         self._note_reached(plan)
         if self._target is not None:
@@ -343,11 +340,13 @@ class Consumer:
     def _waits_for_share(self, member: Membership, view: View, target: Target) -> bool:
         """AvailableNow has nothing to read: whether that may still change, and a wait if so."""
         head, now_s = self.queue.head, self._effects.now_s()
-        outlook = target.outlook(view, self._reached, head, session_timeout_s=self._session_timeout_s, now_s=now_s)
+        outlook = target.outlook(
+            view, self._reached, head, session_timeout_s=self._options.session_timeout_s, now_s=now_s
+        )
         if outlook is Outlook.WAIT:
             self._wait(member, LOOK_S)
             return True
-        said = target.last_word(outlook, self._name, view, self._reached, head)
+        said = target.last_word(outlook, self._who.name, view, self._reached, head)
         if said is not None:
             _log.warning(said)
         return False
@@ -370,14 +369,14 @@ class Consumer:
         member = self._who.joined(after, complete=False)
         last = self._last if self._last is not None and self._last.raw == end else None
         config = self.queue.head.config
-        wait_s = config.rebalance_delay_s + config.max_handoff_time_s + 2 * self._session_timeout_s + LOOK_S
+        wait_s = config.rebalance_delay_s + config.max_handoff_time_s + 2 * self._options.session_timeout_s + LOOK_S
         until_s = self._effects.now_s() + wait_s
         while True:
             view = self._patience.try_for(lambda: self._settled(member, before, after, after.spans.keys()))
             announced = last.spans if last is not None and self._who.is_alive(last.instance) else {}
-            if self._group.by_hand and not announced:
-                _log.info("flow %s of %s: what is not acknowledged comes again", self._who.flow, self.queue)
-                self.acknowledged.given_out.void(wanted.keys())
+            if self._options.by_hand and not announced:
+                _log.info("%s: what is not acknowledged comes again", self._who.name)
+                self.acknowledgements.given_out.void(wanted.keys())
                 return Announced(raw=end, end=after, spans={}, instance=member.instance)
             found = self._patience.try_for(partial(repetition, wanted, view, self._who.checkpoint, announced))
             if not found.doubtful:
@@ -386,14 +385,14 @@ class Consumer:
                 }
                 if self._patience.try_for(partial(member.deliver, ends)):
                     if found.moved:
-                        if not self._group.keep_offsets:
+                        if self._missed is not None:
                             note = partial(self._missed.note, offsets.digest(end), found.moved, after.queue_id)
                             self._patience.try_for(note)
-                        _log.warning("%s repeats a batch without partitions %s", self._name, sorted(found.moved))
+                        _log.warning("%s repeats a batch without partitions %s", self._who.name, sorted(found.moved))
                     return Announced(raw=end, end=after, spans=found.held, instance=member.instance)
             if self._effects.now_s() >= until_s:
                 raise Unavailable(
-                    f"{self._name} has to repeat a batch, and for {wait_s:.0f} s nothing says "
+                    f"{self._who.name} has to repeat a batch, and for {wait_s:.0f} s nothing says "
                     f"whether partitions {sorted(found.doubtful)} are still its own: is a coordinator running? Start "
                     "the query again"
                 )

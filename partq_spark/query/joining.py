@@ -1,4 +1,4 @@
-"""How a query becomes a flow: the group in the queue's head, the stores that its options name, the session. No pyspark.
+"""How a query is opened: the queue, the group in its head, the stores that its options name, the session. No pyspark.
 
 The group is created before its first flow binds, with the starting offset of every partition, so that two flows never
 resolve `latest` differently.
@@ -10,7 +10,6 @@ import logging
 import shlex
 from collections.abc import Callable
 
-from partq_spark.base.errors import Invalid
 from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.effects import Effects
@@ -27,7 +26,9 @@ from partq_spark.log.model import Head, at, group_start
 from partq_spark.log.queue import Queue
 from partq_spark.query import planning
 from partq_spark.query.consumer import Consumer
+from partq_spark.query.identity import FlowIdentity, Identity
 from partq_spark.query.settings import GroupOptions, Place, SourceOptions
+from partq_spark.query.ungrouped import Ungrouped
 
 BEAT_S = 1.0
 STORE_RETRY_S = 2.0
@@ -39,25 +40,21 @@ _log = logging.getLogger("partq.flow")
 def open_consumer(
     options: SourceOptions, effects: Effects | None = None, *, wait: Callable[[float], None] | None = None
 ) -> Consumer:
-    """The flow that `options` describe; `wait` as `Consumer` has it. Nothing is read or connected yet. Raises
-    `Invalid`.
-    """
+    """The query that `options` describe; `wait` as `Consumer` has it. Nothing is read or connected yet."""
+    queue = open_queue(options.target)
+    effects = effects if effects is not None else Effects()
+    return Consumer(queue, options, _identity(queue, options, effects), effects=effects, wait=wait)
+
+
+def _identity(queue: Queue, options: SourceOptions, effects: Effects) -> Identity:
     group = options.group
     if group is None:
-        raise Invalid("a query without a group is no flow: give the option group")
-    queue = open_queue(options.target)
+        return Ungrouped(queue, options, effects)
 
     def join(flow: str, head: Head) -> tuple[Membership, CheckpointStore]:
         return join_group(queue, options, group, flow, head, effects)
 
-    return Consumer(
-        queue,
-        options,
-        create_group=lambda: create_group(queue, options, group),
-        join=join,
-        effects=effects,
-        wait=wait,
-    )
+    return FlowIdentity(queue, options, effects, create_group=lambda: create_group(queue, options, group), join=join)
 
 
 def create_group(queue: Queue, options: SourceOptions, group: GroupOptions) -> None:

@@ -174,6 +174,8 @@ def window_ends(starts: Mapping[int, int], ends: Mapping[int, int], unacknowledg
     If there is not a message for each of those that wait with nothing in hand, all of them may have one, and the room
     that is left in all bounds how many do: then `longest_waiting` chooses, so that none waits for ever.
     """
+    if not unacknowledged.in_hand:
+        return dict(ends)  # without a group: what one batch takes is bounded, and nothing else is in hand
     backlog = {p: ends[p] - start for p, start in starts.items()}
     first = _with_nothing_in_hand(unacknowledged.in_hand, backlog)
     if unacknowledged.bound < len(unacknowledged.in_hand) and unacknowledged.room < len(first):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.group.claims import Claim, Position, View
-from partq_spark.log.layouts import Wait, waits
+from partq_spark.log.layouts import Wait
 from partq_spark.log.model import Entry, Head, at
 from partq_spark.query.limits import Limits, Offsets, Ranges, Unacknowledged, batch_ends, window_ends
 from partq_spark.query.offsets import BatchEnd, Span
@@ -84,19 +84,14 @@ def resolve(head: Head, place: Place, option: str, offsets_at: Callable[[int], S
     return {partition: given[partition] for partition in sorted(given)}
 
 
-def with_new_partitions(head: Head, reached: Offsets) -> dict[int, int]:
-    """`reached` for the partitions of `head`: those that it does not name begin at their beginning."""
-    return {partition: reached.get(partition, earliest) for partition, earliest in enumerate(head.earliest)}
-
-
 def continued(head: Head, reached: Offsets, *, fail_on_data_loss: bool, warn: Callable[[str], None]) -> dict[int, int]:
-    """Where a query goes on, in every partition that the queue has (`with_new_partitions`). No position is outside of
-    what the log keeps.
+    """Where a query goes on, in every partition that the queue has: one that `reached` does not name begins at its
+    beginning. No position is outside of what the log keeps.
 
     A position whose next message has been trimmed moves to the earliest one, and one beyond the end (the store was
     restored from an older copy) to the end; either is a loss, `ObjectMissing` if that may not be (failOnDataLoss).
     """
-    result = with_new_partitions(head, reached)
+    result = {partition: reached.get(partition, earliest) for partition, earliest in enumerate(head.earliest)}
     for partition, offset in reached.items():
         earliest, end = at(head.earliest, partition), at(head.next, partition)
         if offset > end:
@@ -106,18 +101,6 @@ def continued(head: Head, reached: Offsets, *, fail_on_data_loss: bool, warn: Ca
         if partition in result:
             result[partition] = min(max(offset, earliest), end)
     return result
-
-
-def barred_ends(head: Head, reached: Offsets, ends: Offsets) -> dict[int, int]:
-    """`ends` as far as the order of keys allows a query that is done with everything below `reached` (RES-03).
-
-    While the count changes, a message waits for those of an earlier layout that it may share its key with. Somebody can
-    always go on: what is left of the oldest layout waits for nothing.
-    """
-    allowed = dict(ends)
-    for partition, wait in waits(head, reached, reached).items():
-        allowed[partition] = min(allowed[partition], wait.until)
-    return allowed
 
 
 def _trimmed(head: Head, partition: int, start: int, to: int) -> tuple[str, str]:
@@ -275,15 +258,18 @@ def _end(head: Head, target: Mapping[int, int] | None, partition: int, offset: i
 def _without_lost(
     head: Head, ready: Mapping[int, int], before: BatchEnd, fail_on_data_loss: bool, warn: Callable[[str], None]
 ) -> dict[int, int]:
-    """`ready`, from the earliest message on."""
-    for partition, offset in ready.items():
+    """`ready`, from the earliest message on. A group that is beyond the end is put right by somebody; a query without
+    one is where its Spark checkpoint says, also in partitions that an older copy of the queue does not have.
+    """
+    known = {p: span.to for p, span in before.spans.items()} if before.group is None else {}
+    for partition, offset in ready.items() if before.group is not None else ():
         if offset > head.next[partition]:
             raise ObjectMissing(
                 f"group {before.group!r} is at offset {offset} of partition {partition} of queue {head.queue!r}, which "
                 f"ends at {head.next[partition]}: was the store restored from an older copy? Go back with `partq "
                 "checkpoints rewind`"
             )
-    moved = continued(head, ready, fail_on_data_loss=fail_on_data_loss, warn=warn)
+    moved = continued(head, {**known, **ready}, fail_on_data_loss=fail_on_data_loss, warn=warn)
     return {partition: moved[partition] for partition in ready}
 
 

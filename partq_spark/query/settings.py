@@ -16,7 +16,7 @@ Edge = Literal["earliest", "latest"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """NamespaceAddress to begin or end: exactly one of the fields is set."""
+    """Where to begin or end: exactly one of the fields is set."""
 
     edge: Edge | None = None
     offsets: Mapping[int, int] | None = None  # one per partition
@@ -51,3 +51,23 @@ class SourceOptions:
     fail_on_data_loss: bool
     include_headers: bool
     poll_interval_s: float | None  # None: the store's default
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others may take something over while a batch runs."""
+        return self.group is not None and self.group.ownership != "none"
+
+    @property
+    def session_timeout_s(self) -> float:
+        """How long silence is not taken for an end; 0: nobody listens."""
+        return self.group.session_timeout_s if self.group is not None and self.is_shared else 0.0
+
+    @property
+    def keep_offsets(self) -> bool:
+        """Whether what is acknowledged is known for good: by checkpoints, or, without a group, by Spark's own."""
+        return self.group is None or self.group.keep_offsets
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether nothing counts but the application's word."""
+        return self.group is not None and self.group.by_hand

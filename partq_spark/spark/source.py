@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from partq_spark.spark.group_reader import PartqGroupReader
     from partq_spark.spark.reader import PartqBatchReader, PartqStreamReader
     from partq_spark.spark.writer import PartqBatchWriter, PartqStreamWriter
 
@@ -58,13 +57,9 @@ class PartqDataSource(DataSource):
         check_source_columns(column_types(schema), parsed.include_headers)
         return PartqBatchReader(parsed)
 
-    def streamReader(self, schema: StructType) -> PartqStreamReader | PartqGroupReader:
+    def streamReader(self, schema: StructType) -> PartqStreamReader:
         spare_collector()
         # What is wrong is said by the reader's first call: raised here, Spark would bury the message.
-        if any(name.lower() == "group" for name in self.options):
-            from partq_spark.spark.group_reader import PartqGroupReader
-
-            return PartqGroupReader(dict(self.options), column_types(schema))
         from partq_spark.spark.reader import PartqStreamReader
 
         return PartqStreamReader(dict(self.options), column_types(schema))

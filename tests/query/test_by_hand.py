@@ -19,9 +19,9 @@ def by_hand(world: World, flow: str = "left", **options: str) -> Query:
 
 def acknowledge(query: Query, *offsets: tuple[int, int]) -> frozenset[int]:
     """As the application does: (partition, offset), at the epochs that it was told of."""
-    told = query.consumer.acknowledged.in_hand(after=-1, most=100)
+    told = query.consumer.acknowledgements.in_hand(after=-1, most=100)
     positions = {p: Position(told["p"][str(p)][0], offset) for p, offset in offsets}
-    return query.consumer.acknowledged.by_application(told["process"], positions)
+    return query.consumer.acknowledgements.by_application(told["process"], positions)
 
 
 def again(first: int, to: int, partition: int = 0) -> list[Row]:
@@ -51,10 +51,10 @@ def test_what_was_not_given_out_cannot_be_acknowledged(world: World) -> None:
     query.drain()
     with pytest.raises(Invalid, match="partition 0 was delivered up to 5 and cannot be acknowledged up to 6"):
         acknowledge(query, (1, 4), (0, 6))
-    assert query.consumer.acknowledged.by_application("another process", {0: Position(1, 5)}) == frozenset()
+    assert query.consumer.acknowledgements.by_application("another process", {0: Position(1, 5)}) == frozenset()
     assert (
-        query.consumer.acknowledged.by_application(
-            query.consumer.acknowledged.in_hand(after=-1, most=9)["process"], {0: Position(7, 5)}
+        query.consumer.acknowledgements.by_application(
+            query.consumer.acknowledgements.in_hand(after=-1, most=9)["process"], {0: Position(7, 5)}
         )
         == set()
     )
@@ -65,7 +65,7 @@ def test_what_was_not_given_out_cannot_be_acknowledged(world: World) -> None:
 def test_a_flow_that_acknowledges_by_itself_refuses_the_application(world: World) -> None:
     (query,) = begun(world, world.query("left"))
     with pytest.raises(Invalid, match="give it the option ackMode=manual"):
-        query.consumer.acknowledged.by_application("any", {})
+        query.consumer.acknowledgements.by_application("any", {})
 
 
 @pytest.mark.conformance("SEQ-01")
@@ -160,9 +160,9 @@ def test_after_a_forced_handoff_the_new_flow_gets_the_whole_unfinished_sequence(
     (moved,) = second.partitions
     assert second.rows == again(2, 5, partition=moved)
     # What the former owner says of it now counts for nothing.
-    told = first.consumer.acknowledged.in_hand(after=-1, most=9)
+    told = first.consumer.acknowledgements.in_hand(after=-1, most=9)
     assert str(moved) not in told["p"]
-    assert first.consumer.acknowledged.by_application(told["process"], {moved: Position(1, 5)}) == frozenset()
+    assert first.consumer.acknowledgements.by_application(told["process"], {moved: Position(1, 5)}) == frozenset()
     assert world.offset(moved) == 2
 
 
@@ -221,14 +221,14 @@ def test_what_moved_on_is_told_as_lost_until_it_is_given_out_again() -> None:
     world.until(lambda: len(second.partitions) == 1)
     (moved,) = second.partitions
     world.sleep(1.0)
-    told = first.consumer.acknowledged.in_hand(after=-1, most=9)
+    told = first.consumer.acknowledgements.in_hand(after=-1, most=9)
     assert told["lost"] == [moved]
     assert list(told["p"]) == [str(1 - moved)]
-    assert second.consumer.acknowledged.in_hand(after=-1, most=9)["lost"] == []
+    assert second.consumer.acknowledgements.in_hand(after=-1, most=9)["lost"] == []
     second.stop()
     world.publish(1, 1)
     world.until(lambda: len(first.partitions) == 2)
-    world.until(lambda: first.consumer.acknowledged.in_hand(after=-1, most=9)["lost"] == [])
+    world.until(lambda: first.consumer.acknowledgements.in_hand(after=-1, most=9)["lost"] == [])
     assert [row for row in first.rows if row.partition == moved][5:] == [*again(0, 5, moved), Row(moved, 5, False)]
 
 
@@ -242,19 +242,19 @@ def test_what_was_told_to_be_lost_comes_again_even_at_the_same_epoch() -> None:
     (query,) = begun(world, by_hand(world, checkpointInterval="0s"))
     world.publish(4)
     query.drain()
-    given = query.consumer.acknowledged.in_hand(after=-1, most=9)
+    given = query.consumer.acknowledgements.in_hand(after=-1, most=9)
     query.freeze()
     world.sleep(10.1)
     coordinator.frozen = True
     query.thaw()
     world.publish(1)
     query.trigger()  # binds anew, unanswered
-    assert query.consumer.acknowledged.in_hand(after=-1, most=9)["lost"] == [0]
+    assert query.consumer.acknowledgements.in_hand(after=-1, most=9)["lost"] == [0]
     coordinator.frozen = False
     world.until(lambda: query.trigger() or len(query.rows) > 4)
     assert query.epochs == {0: 1}, "nobody else had it"
     assert query.rows[4:] == [*again(0, 4), Row(0, 4, False)]
-    assert query.consumer.acknowledged.in_hand(after=-1, most=9)["p"] == {"0": [1, 0, 5, 1]}
+    assert query.consumer.acknowledgements.in_hand(after=-1, most=9)["p"] == {"0": [1, 0, 5, 1]}
     assert given["p"] == {"0": [1, 0, 4, 0]}
     assert acknowledge(query, (0, 5)) == {0}
     assert world.offset(0) == 5
@@ -263,10 +263,10 @@ def test_what_was_told_to_be_lost_comes_again_even_at_the_same_epoch() -> None:
 def test_what_is_in_hand_is_told_in_pages(world: World) -> None:
     world.publish(2, 3)
     (query,) = begun(world, by_hand(world))
-    assert query.consumer.acknowledged.in_hand(after=-1, most=1)["p"] == {}
+    assert query.consumer.acknowledgements.in_hand(after=-1, most=1)["p"] == {}
     query.drain()
-    first = query.consumer.acknowledged.in_hand(after=-1, most=1)
-    second = query.consumer.acknowledged.in_hand(after=0, most=1)
+    first = query.consumer.acknowledgements.in_hand(after=-1, most=1)
+    second = query.consumer.acknowledgements.in_hand(after=0, most=1)
     assert (first["p"], first["more"]) == ({"0": [1, 0, 2, 0]}, True)
     assert (second["p"], second["more"]) == ({"1": [1, 0, 3, 0]}, False)
 
@@ -292,14 +292,14 @@ def test_what_counts_no_more_cannot_be_acknowledged_by_what_was_remembered_of_it
     world.publish(8, 0)
     query.drain()
     assert len(query.rows) == 8
-    told = query.consumer.acknowledged.in_hand(after=-1, most=9)
+    told = query.consumer.acknowledgements.in_hand(after=-1, most=9)
     remembered = {0: Position(told["p"]["0"][0], 8)}
     world.sleep(6.0)
     query.consumer.look_beside()
-    assert query.consumer.acknowledged.by_application(told["process"], remembered) == frozenset()
+    assert query.consumer.acknowledgements.by_application(told["process"], remembered) == frozenset()
     query.trigger()
     assert query.rows[8:] == again(0, 4)
-    assert query.consumer.acknowledged.by_application(told["process"], remembered) == frozenset()
+    assert query.consumer.acknowledgements.by_application(told["process"], remembered) == frozenset()
     assert world.offset(0) == 0
 
 
@@ -308,9 +308,9 @@ def test_what_is_remembered_of_another_process_or_ownership_takes_nothing_back(w
     (query,) = begun(world, by_hand(world))
     world.publish(5, 0)
     query.drain()
-    told = query.consumer.acknowledged.in_hand(after=-1, most=9)
+    told = query.consumer.acknowledgements.in_hand(after=-1, most=9)
     process = "another process" if epoch == 1 else told["process"]
-    assert query.consumer.acknowledged.by_application(process, {0: Position(epoch, 5)}) == frozenset()
+    assert query.consumer.acknowledgements.by_application(process, {0: Position(epoch, 5)}) == frozenset()
     query.drain()
     assert len(query.rows) == 5, "what is in hand still is"
     assert acknowledge(query, (0, 5)) == {0}

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from partq_spark.query import offsets
-from partq_spark.query.batch_times import BatchTimes
+from partq_spark.query.acknowledgements import BatchTimes
 from tests.query.world import World, begun
 
 
@@ -64,7 +64,7 @@ def test_batches_that_take_longer_than_a_handoff_may_are_told_once_a_minute(capl
             query.trigger()
     said = [record.getMessage() for record in caplog.records if "max-handoff-time (3 s)" in record.getMessage()]
     assert len(said) == 1
-    assert f"flow {query.name} of" in said[0]
+    assert f"flow {query.name!r} of" in said[0]
     assert "partq queue alter orders --max-handoff-time" in said[0]
     assert "maxMessagesPerTrigger" in said[0]
 

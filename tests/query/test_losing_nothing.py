@@ -98,10 +98,10 @@ def test_by_hand_what_the_application_was_refused_comes_again() -> None:
     (query,) = begun(world, by_hand(world, maxPollInterval="5s"))
     world.publish(4)
     query.drain()
-    told = query.consumer.acknowledged.in_hand(after=-1, most=9)
+    told = query.consumer.acknowledgements.in_hand(after=-1, most=9)
     world.sleep(6.0)
     query.consumer.look_beside()
-    assert query.consumer.acknowledged.by_application(told["process"], {0: Position(1, 4)}) == frozenset()
+    assert query.consumer.acknowledgements.by_application(told["process"], {0: Position(1, 4)}) == frozenset()
     query.drain()
     assert query.epochs == {0: 1}, "nobody else had it"
     assert query.rows[4:] == again(0, 4)
@@ -114,12 +114,12 @@ def test_by_hand_what_was_refused_comes_before_what_was_announced_after_it() -> 
     (query,) = begun(world, by_hand(world, maxPollInterval="5s"))
     world.publish(4)
     query.drain()
-    told = query.consumer.acknowledged.in_hand(after=-1, most=9)
+    told = query.consumer.acknowledgements.in_hand(after=-1, most=9)
     world.publish(4)
     assert query.consumer.next_end(query.at) != query.at
     world.sleep(6.0)
     query.consumer.look_beside()
-    assert query.consumer.acknowledged.by_application(told["process"], {0: Position(1, 4)}) == frozenset()
+    assert query.consumer.acknowledgements.by_application(told["process"], {0: Position(1, 4)}) == frozenset()
     query.drain()
     assert [row.offset for row in query.rows[4:]] == list(range(8))
     assert query.rows[4:8] == again(0, 4)
@@ -169,7 +169,7 @@ def test_by_hand_a_batch_that_is_taken_back_after_it_was_read_comes_again_marked
     query.committed += 1
     query.drain()
     assert query.rows[4:] == again(0, 4)
-    assert query.consumer.acknowledged.in_hand(after=-1, most=9)["p"] == {"0": [1, 0, 4, 1]}, "the second round"
+    assert query.consumer.acknowledgements.in_hand(after=-1, most=9)["p"] == {"0": [1, 0, 4, 1]}, "the second round"
 
 
 def test_what_was_acknowledged_by_hand_is_not_taken_over_by_spark(world: World) -> None:

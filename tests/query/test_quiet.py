@@ -6,7 +6,7 @@ import pytest
 
 from partq_spark.group.claims import View
 from partq_spark.query.consumer import QUIET_S
-from partq_spark.query.idle import Pace
+from partq_spark.query.waiting import Pace
 from tests.query.world import Query, World, begun
 
 

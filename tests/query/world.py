@@ -33,6 +33,7 @@ from partq_spark.log.queue import Queue
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.query import offsets
 from partq_spark.query.consumer import Consumer
+from partq_spark.query.identity import FlowIdentity
 from partq_spark.query.joining import create_group
 from partq_spark.query.planning import Spans
 from partq_spark.spark.options import stream_source_options
@@ -170,15 +171,16 @@ class Query:
         """A new process on the same Spark checkpoint. An unfinished batch is repeated at the first trigger."""
         group = self.options.group
         assert group is not None
-        queue = self.world.open_queue()
+        queue, effects = self.world.open_queue(), self.world.effects()
         self.failure = None
-        self.consumer = Consumer(
+        who = FlowIdentity(
             queue,
             self.options,
+            effects,
             create_group=lambda: create_group(queue, self.options, group),
             join=self._join,
-            effects=self.world.effects(),
         )
+        self.consumer = Consumer(queue, self.options, who, effects=effects)
         if available_now:
             self.consumer.fix_target()
         self._tickers = [self.world.lives(self._beat)]

@@ -21,10 +21,10 @@ from partq_spark.group.missed import Missed
 from partq_spark.group.order import Order
 from partq_spark.group.solo import SoloSession
 from partq_spark.log import groups
-from partq_spark.query import offsets, planning, replaying
+from partq_spark.query import batches, offsets, planning
 from partq_spark.query.by_hand import GivenOut
 from partq_spark.query.consumer import Consumer
-from partq_spark.query.enrolment import Enrolment
+from partq_spark.query.identity import Identity
 from partq_spark.query.offsets import BatchEnd, Span
 from tests.simulation.checker import Violation
 from tests.simulation.queries.plan import KINDS
@@ -72,7 +72,7 @@ def _nothing(*_: object, **__: object) -> None:
 
 def _looks_at_no_lease() -> AbstractContextManager[object]:
     """Neither when a batch is confirmed, nor as the last act."""
-    return patch.object(Enrolment, "is_alive", lambda who, _: who.member is not None)
+    return patch.object(Identity, "is_alive", lambda who, _: who.member is not None)
 
 
 def _confirms_nothing() -> AbstractContextManager[object]:
@@ -87,8 +87,8 @@ def _holds_at_any_epoch() -> AbstractContextManager[object]:
         return partition in view.deliverable
 
     stack = ExitStack()
-    stack.enter_context(patch.object(replaying, "is_held", held))
-    stack.enter_context(patch.object(replaying, "is_claimed", held))
+    stack.enter_context(patch.object(batches, "is_held", held))
+    stack.enter_context(patch.object(batches, "is_claimed", held))
     return stack
 
 
@@ -145,7 +145,7 @@ def _takes_announced_for_given_out() -> AbstractContextManager[object]:
         raw = real(consumer, *rest)
         if consumer._last is not None:
             consumer._last = replace(consumer._last, planned=True)
-            consumer.acknowledged.given_out.add(consumer._last.spans)
+            consumer.acknowledgements.given_out.add(consumer._last.spans)
         return raw
 
     return patch.object(Consumer, "_given", given)
@@ -159,9 +159,7 @@ ALONE = ("auto alone", "auto alone without offsets", "by hand alone")
 GUARDS = (
     Guard(name="the lease is looked at last", off=_looks_at_no_lease, kinds=SHARED, first=2000),
     Guard(name="a batch is confirmed when it is read", off=_confirms_nothing),
-    Guard(
-        name="left out is what has moved on", off=lambda: patch.object(replaying, "has_moved_on", _always), first=114
-    ),
+    Guard(name="left out is what has moved on", off=lambda: patch.object(batches, "has_moved_on", _always), first=114),
     Guard(name="repeated is what is held at the same epoch", off=_holds_at_any_epoch),
     Guard(name="acknowledged at the same epoch only", off=lambda: patch.object(Hand, "is_same_epoch", _always)),
     Guard(name="deliveries are counted", off=_counts_no_deliveries, kinds=BY_HAND, first=30),

@@ -1,6 +1,6 @@
 """A simulated reader process: the real `Consumer`, and beside it what lives beside it in production, as strands.
 
-One at a time uses the consumer, and whoever waits for news in it lets the others in (`query.beside`).
+One at a time uses the consumer, and whoever waits for news in it lets the others in (`query.reader_process`).
 """
 
 from __future__ import annotations
@@ -235,10 +235,10 @@ class Reader(Process):
         try:
             with self._mutex:
                 if message["do"] == "in_hand":
-                    found = self.consumer.acknowledged.in_hand(after=int(message["after"]), most=PAGE)
+                    found = self.consumer.acknowledgements.in_hand(after=int(message["after"]), most=PAGE)
                     return {**found, "bound": member is not None and member.is_bound}
                 positions = {int(p): Position(*map(int, position)) for p, position in message["p"].items()}
-                still = self.consumer.acknowledged.by_application(str(message["process"]), positions)
+                still = self.consumer.acknowledgements.by_application(str(message["process"]), positions)
                 self._look()
                 return {"still": sorted(still), "bound": member is not None and member.is_bound}
         except Crash:

@@ -12,7 +12,7 @@ from partq_spark.group.effects import Effects
 from partq_spark.objects import Document, Unchanged
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retry import Retrying
-from partq_spark.query.patience import Patience
+from partq_spark.query.waiting import Patience
 
 LIMIT_S = 60.0
 

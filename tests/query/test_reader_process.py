@@ -25,10 +25,10 @@ from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.objects import open_store
-from partq_spark.query import beside, notify, offsets
-from partq_spark.query.beside import Beside
+from partq_spark.query import notify, offsets, reader_process
 from partq_spark.query.joining import open_consumer
 from partq_spark.query.planning import Spans
+from partq_spark.query.reader_process import ReaderProcess
 from partq_spark.spark.options import stream_source_options
 from tests.support.spark import wait_until
 
@@ -40,24 +40,24 @@ NOTHING: Spans = {}
 
 
 class Reader:
-    """A reader process with its main thread: what Spark does with `group_reader`, without Spark."""
+    """A reader process with its main thread: what Spark does with `spark.reader`, without Spark."""
 
     def __init__(self, store_url: str, flow: str, options: dict[str, str]) -> None:
         given = {"queue": KEY.queue, "store": store_url, "group": KEY.group, "ownership": "none", "flow": flow}
         given |= {"startingOffsets": "earliest", "checkpointInterval": "0s", "retryTimeout": "2s", **options}
         self.store_url = store_url
         self.flow = flow
-        self.beside = Beside(lambda wait: open_consumer(stream_source_options(given), wait=wait))
+        self.process = ReaderProcess(lambda wait: open_consumer(stream_source_options(given), wait=wait), is_flow=True)
         self.at: dict[str, Any] = dict(offsets.INITIAL)
         self._spark = ThreadPoolExecutor(1)
 
     def trigger(self) -> Spans:
         """What a micro-batch delivers, nothing if there is none."""
-        with self.beside.asked() as consumer:
+        with self.process.asked() as consumer:
             end = consumer.next_end(self.at)
         if end == self.at:
             return NOTHING
-        with self.beside.asked() as consumer:
+        with self.process.asked() as consumer:
             spans = consumer.batch(self.at, end, _spans, NOTHING)
         self.at = end
         return spans
@@ -71,14 +71,14 @@ class Reader:
     def trigger_meanwhile(self) -> Future[Spans]:
         """In another thread, which is now in its look."""
         running = self._spark.submit(self.trigger)
-        wait_until(lambda: self.beside._asking, "a question of Spark's", SOON_S)
+        wait_until(lambda: self.process._asking, "a question of Spark's", SOON_S)
         return running
 
     def application(self, timeout_s: float = 10.0) -> Acknowledger:
         return Acknowledger(queue=KEY.queue, group=KEY.group, flow=self.flow, store=self.store_url, timeout_s=timeout_s)
 
     def stop(self) -> None:
-        self.beside.stop()
+        self.process.stop()
         self._spark.shutdown()
 
 
@@ -163,7 +163,7 @@ def test_an_application_is_answered_while_spark_is_busy_with_a_batch(place: Plac
 def test_a_batch_that_a_listener_says_is_complete_is_acknowledged_at_once(place: Place) -> None:
     place.publish(3)
     reader = place.reader(pollInterval="20s").begun()
-    told = reader.beside.report()
+    told = reader.process.report()
     assert told is not None
     assert place.offset == 0
     assert notify.tell(str(told["notify"]), {"do": "complete", "end": offsets.digest(reader.at)})
@@ -189,10 +189,10 @@ def _names() -> tuple[str, str, str]:
 
 
 def test_whoever_asks_is_told_that_the_reader_is_stuck(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "_BUSY_WAIT_S", 0.3)
+    monkeypatch.setattr(reader_process, "_BUSY_WAIT_S", 0.3)
     place.publish(1)
     reader = place.reader(ackMode="manual").begun()
-    with reader.beside.asked():
+    with reader.process.asked():
         asking = ThreadPoolExecutor(1).submit(reader.application().in_hand)
         with pytest.raises(Unavailable, match="waits for a store that does not answer: ask again later"):
             asking.result(SOON_S)
@@ -205,23 +205,23 @@ def test_a_flow_that_was_taken_over_beside_a_batch_learns_it_by_the_next_questio
     place.publish(1)
     reader = place.reader().begun()
     place.reader("right").begun()
-    wait_until(lambda: reader.beside._trouble is not None, "a look beside", SOON_S)
-    with pytest.raises(Fenced, match="right"), reader.beside.asked():
+    wait_until(lambda: reader.process._trouble is not None, "a look beside", SOON_S)
+    with pytest.raises(Fenced, match="right"), reader.process.asked():
         pytest.fail("nothing is asked of a flow that is in trouble")
 
 
 def test_a_fault_beside_a_batch_is_raised_by_the_next_question(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.publish(1)
     reader = place.reader().begun()
-    with reader.beside.asked() as consumer:
+    with reader.process.asked() as consumer:
         member = consumer.member
 
     def wait_news(_timeout_s: float) -> None:
         raise ZeroDivisionError("a fault")
 
     monkeypatch.setattr(member, "wait_news", wait_news)
-    wait_until(lambda: reader.beside._trouble is not None, "a look beside", SOON_S)
-    with pytest.raises(ZeroDivisionError, match="a fault"), reader.beside.asked():
+    wait_until(lambda: reader.process._trouble is not None, "a look beside", SOON_S)
+    with pytest.raises(ZeroDivisionError, match="a fault"), reader.process.asked():
         pass
     monkeypatch.undo()
     assert {thread.name for thread in threading.enumerate()} >= {"partq news", "partq mailbox"}
@@ -249,7 +249,7 @@ def test_a_flow_that_acknowledges_by_itself_goes_on_without_a_listener(
     assert len(said) == 1, "once, and not at every trigger"
     assert "only this user may enter: remove it, or set TMPDIR" in said[0]
     assert place.offset == 1
-    told = reader.beside.report()
+    told = reader.process.report()
     assert told is not None
     assert told["notify"] is None
 
@@ -263,10 +263,10 @@ def test_stopping_writes_down_what_is_acknowledged_and_ends_everything(place: Pl
     reader = place.reader(ackMode="manual", checkpointInterval="1h").begun()
     reader.application().in_hand().acknowledge({0: 2})
     assert place.offset == 0
-    told = reader.beside.report()
+    told = reader.process.report()
     assert told is not None
     for _ in range(2):
-        reader.beside.stop()
+        reader.process.stop()
     assert place.offset == 2
     assert not Path(str(told["notify"])).exists()
     wait_until(lambda: not set(threading.enumerate()) - before, "the end of all threads", SOON_S)
@@ -277,19 +277,19 @@ def test_stopping_writes_down_what_is_acknowledged_and_ends_everything(place: Pl
 def test_stopping_does_not_wait_for_ever(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(beside, "_STOP_WAIT_S", 0.3)
+    monkeypatch.setattr(reader_process, "_STOP_WAIT_S", 0.3)
     place.publish(1)
     reader = place.reader().begun()
-    with reader.beside.asked(), ThreadPoolExecutor(1) as other:
+    with reader.process.asked(), ThreadPoolExecutor(1) as other:
         # Whoever has the flow is stuck in a store; the thread that ends the process is another one here.
-        assert other.submit(took_s, reader.beside.stop).result(SOON_S) < SOON_S / 2
+        assert other.submit(took_s, reader.process.stop).result(SOON_S) < SOON_S / 2
     assert "the flow's group will notice that it is gone" in caplog.text
-    reader.beside.stop()
+    reader.process.stop()
 
 
 def test_stopping_in_the_middle_of_a_question_is_no_deadlock(place: Place) -> None:
     """A signal ends the main thread wherever it is, also in `asked`."""
     place.publish(1)
     reader = place.reader().begun()
-    with reader.beside.asked():
-        assert took_s(reader.beside.stop) < SOON_S
+    with reader.process.asked():
+        assert took_s(reader.process.stop) < SOON_S

@@ -2,37 +2,41 @@
 
 With `ackMode=auto` a micro-batch that is complete is acknowledged, whoever says so first. With `manual` nothing counts
 but the application's word, and only for what this very process gave out (`by_hand`).
+
+A handoff waits for max-handoff-time and no longer: of batches that take more, what is in hand comes again elsewhere,
+marked. That is allowed, and costs; so the log and `partq status` say it, and which setting changes it (`BatchTimes`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from partq_spark.base.errors import Invalid
 from partq_spark.group.claims import Position, View
 from partq_spark.group.effects import Effects
 from partq_spark.group.membership import Membership
 from partq_spark.log.queue import Queue
-from partq_spark.query.batch_times import BatchTimes
 from partq_spark.query.by_hand import GivenOut
-from partq_spark.query.enrolment import Enrolment
+from partq_spark.query.identity import Identity
 from partq_spark.query.offsets import BatchEnd
 from partq_spark.query.planning import left_out
-from partq_spark.query.settings import GroupOptions
+from partq_spark.query.settings import SourceOptions
 
 _log = logging.getLogger("partq.flow")
 
+SAY_AGAIN_S: Final = 60.0
 
-class Acknowledged:
+
+class Acknowledgements:
     """Of one query in one process."""
 
-    def __init__(self, queue: Queue, group: GroupOptions, who: Enrolment, effects: Effects) -> None:
+    def __init__(self, queue: Queue, options: SourceOptions, who: Identity, effects: Effects) -> None:
         self._queue = queue
-        self._by_hand = group.by_hand
-        self._keeps_offsets = group.keep_offsets
-        self._is_shared = group.ownership != "none"  # else nobody takes anything over while a batch runs
+        self._by_hand = options.by_hand
+        self._keeps_offsets = options.keep_offsets
+        self._is_shared = options.is_shared  # else nobody takes anything over while a batch runs
         self._who = who
         self._effects = effects
         self._times = BatchTimes(queue.name)
@@ -52,7 +56,7 @@ class Acknowledged:
         say = self._times.acknowledged(self._effects.now_s(), self._queue.head.config.max_handoff_time_s)
         member.note(self._times.remark)
         if say is not None:
-            _log.warning("flow %s of %s: %s", self._who.flow, self._queue, say)
+            _log.warning("%s: %s", self._who.name, say)
 
     def leave_out(self, member: Membership, before: BatchEnd, view: View, missed: Collection[int]) -> None:
         """What was complete before this ownership, and does not come again (`checkpoints=none`). `missed`: what was
@@ -80,3 +84,36 @@ class Acknowledged:
         still = member.acknowledge(due) if member is not None else frozenset()
         self.given_out.refuse(process, positions, still)
         return still
+
+
+class BatchTimes:
+    """The times of one flow's batches, each from the end that was given out to its acknowledgement."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._given_s: float | None = None
+        self._said_s: float | None = None
+        self.remark = ""  # for people, as long as it is so
+
+    def given(self, now_s: float) -> None:
+        """A batch begins."""
+        self._given_s = now_s
+
+    def acknowledged(self, now_s: float, max_handoff_time_s: float) -> str | None:
+        """It is complete. Returns what is to be logged, if it is time to say something."""
+        if self._given_s is None:
+            return None
+        took_s, self._given_s = now_s - self._given_s, None
+        if max_handoff_time_s <= 0 or took_s <= max_handoff_time_s:  # 0 means: never wait for anybody
+            self.remark = ""
+            return None
+        self.remark = f"acknowledges after {took_s:.1f} s, max-handoff-time is {max_handoff_time_s:g} s"
+        if self._said_s is not None and now_s - self._said_s < SAY_AGAIN_S:
+            return None
+        self._said_s = now_s
+        return (
+            f"its micro-batches are acknowledged after {took_s:.1f} s, longer than max-handoff-time "
+            f"({max_handoff_time_s:g} s): a handoff does not wait for them, and what they hold comes again, marked "
+            f"redelivered. Raise it (`partq queue alter {self._queue} --max-handoff-time S`), take less per batch "
+            "(maxMessagesPerTrigger), or shorten the trigger or install the listener (partq_spark.register(spark))"
+        )

@@ -15,6 +15,7 @@ from partq_spark.log import admin, housekeeping
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
+from partq_spark.query.ungrouped import EveryPartition
 from partq_spark.spark.reader import PartqStreamReader
 from tests.log.queues import read_flat, send
 
@@ -185,13 +186,13 @@ def test_an_idle_stream_is_told_of_what_comes_to_new_partitions_at_once(
     slept = []
     new = [key for key in KEYS if partition_of(key.encode(), 5) != 0]
 
-    def sleep(duration_s: float) -> None:
+    def sleep(_: EveryPartition, duration_s: float) -> None:
         slept.append(duration_s)
         if len(slept) == 2:
             admin.alter_queue(queue, partitions=5)
             publish(queue, 1, new)
 
-    monkeypatch.setattr("partq_spark.spark.reader.time.sleep", sleep)
+    monkeypatch.setattr(EveryPartition, "wait_news", sleep)
     begun_s = time.monotonic()
     assert stream.batch() is not None
     assert time.monotonic() - begun_s < 30

@@ -1,4 +1,5 @@
-"""How a query becomes a flow of its group, and stays one: its name, the group in the head, the bind. No pyspark.
+"""Who a query is: how it becomes a flow of its group, and stays one. Its name, the group in the head, the bind. No
+pyspark.
 
 The very first offset of a query has nothing but the flow's name, and since when its group is there. It costs an empty
 batch, and whatever happens after it the query finds its own partitions again; the group never hears of a name that a
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,14 +20,13 @@ from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.claims import View
 from partq_spark.group.effects import Effects
 from partq_spark.group.membership import Membership
-from partq_spark.group.model import GroupKey
 from partq_spark.log import groups
 from partq_spark.log.model import Head
 from partq_spark.log.queue import Queue
 from partq_spark.query import offsets
 from partq_spark.query.offsets import BatchEnd
-from partq_spark.query.patience import Patience
-from partq_spark.query.settings import GroupOptions
+from partq_spark.query.settings import SourceOptions
+from partq_spark.query.waiting import Patience
 
 BIND_WAIT_S: Final = 5.0
 """For a coordinator's answer. A flow that got none looks on at every trigger."""
@@ -37,33 +38,97 @@ MOST_PLACES: Final = 50
 _log = logging.getLogger("partq.flow")
 
 
-class Enrolment:
-    """One query's name and membership. `create_group` and `join` are `Consumer`'s. Nothing is read yet."""
+class Identity(ABC):
+    """Who a query is for those who share its queue, and what is its own: `FlowIdentity` with a group, `Ungrouped`
+    without.
+    """
+
+    def __init__(self, queue: Queue, options: SourceOptions, effects: Effects) -> None:
+        self._queue = queue
+        self._effects = effects
+        what = str(queue) if options.group is None else f"group {options.group.name!r} of {queue}"
+        self.patience = Patience(options.target.retry_timeout_s, effects, what)
+        self.flow: str | None = None  # until it is known
+        self.member: Membership | None = None  # once the query knows who it is
+        self.view: View | None = None  # the last look
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """For messages."""
+
+    @abstractmethod
+    def introduce(self) -> BatchEnd:
+        """What the very first batch follows; without spans it is the end of that batch, which is empty."""
+
+    @abstractmethod
+    def checked(self, raw: dict[str, Any], *, to_read: bool = False) -> BatchEnd | None:
+        """What an offset of this query's Spark checkpoint means; None: there is none yet. `to_read`: its batch is asked
+        for. Raises `Invalid` if it is another query's.
+        """
+
+    @abstractmethod
+    def fresh_head(self, known: BatchEnd, *, complete: bool = True) -> Head:
+        """The head now. Raises `Invalid` if it is another queue's than that of `known`. `complete`: whether the batch
+        up to `known` is.
+        """
+
+    @abstractmethod
+    def joined(self, known: BatchEnd, *, complete: bool = True) -> Membership:
+        """The membership, bound; presenting what the query had according to `known`. Raises as `fresh_head`."""
+
+    @abstractmethod
+    def checkpoint(self, partition: int) -> Checkpoint | None:
+        """A partition's checkpoint as it is now. Raises `Unavailable`, `Corrupt`."""
+
+    def bound_member(self) -> Membership | None:
+        """The membership, if it is bound."""
+        return self.member if self.member is not None and self.member.is_bound else None
+
+    def is_alive(self, instance: str | None) -> bool:
+        """A guard: nobody can have taken this instance for gone. Another thread may have begun a new one meanwhile."""
+        member = self.member
+        return member is not None and member.instance == instance is not None and member.lease_left_s() > 0
+
+    def seen(self, view: View) -> View:
+        """A look at what is the query's; what is told once goes to the log."""
+        for partition, epoch in view.lost.items():
+            _log.info("%s gave up partition %d (epoch %d)", self.name, partition, epoch)
+        for update in view.updates:
+            _log.info("%s is %s now", self.name, "active" if update.active else "inactive")
+        self.view = view
+        return view
+
+
+class FlowIdentity(Identity):
+    """A query's name in its group, and its membership. `create_group` makes the group in the head, or warns if it is
+    there and begins elsewhere; `join` makes a membership from a flow's name and the head. Nothing is read yet.
+    """
 
     def __init__(
         self,
         queue: Queue,
-        group: GroupOptions,
+        options: SourceOptions,
+        effects: Effects,
         *,
         create_group: Callable[[], None],
         join: Join,
-        effects: Effects,
-        patience: Patience,
     ) -> None:
-        self._queue = queue
-        self._group = group
+        super().__init__(queue, options, effects)
+        if options.group is None:
+            raise Invalid("a query without a group is no flow: give the option group")
+        self._group = options.group
         self._create_group = create_group
         self._join = join
-        self._effects = effects
-        self._patience = patience
         self._checkpoints: CheckpointStore | None = None
-        self.key = GroupKey(queue.namespace, queue.name, group.name)
-        self.flow = group.flow  # None until it is known
-        self.member: Membership | None = None  # once the name is known
-        self.view: View | None = None  # the last look
+        self.flow = options.group.flow
 
-    def introduce(self) -> dict[str, Any]:
-        """The first offset: the group is there, the flow has its name, and nobody has been told yet."""
+    @property
+    def name(self) -> str:
+        return f"flow {self.flow!r} of {self._queue}"
+
+    def introduce(self) -> BatchEnd:
+        """The first end: the group is there, the flow has its name, and nobody has been told yet."""
         self._create_group()
         if self.flow is None:
             self.flow = f"flow-{self._effects.token()}"
@@ -75,7 +140,7 @@ class Enrolment:
             flow=self.flow,
             spans={},
         )
-        return offsets.encode(offsets.in_ack_mode(nothing, self.flow, by_hand=self._group.by_hand))
+        return offsets.in_ack_mode(nothing, self.flow, by_hand=self._group.by_hand)
 
     def checked(self, raw: dict[str, Any], *, to_read: bool = False) -> BatchEnd | None:
         """An offset of this group, flow and `ackMode`; adopts the flow's name. `to_read`: its batch is asked for.
@@ -113,7 +178,7 @@ class Enrolment:
         member = self.member
         if not member.is_bound:
             mapping = {partition: span.epoch for partition, span in known.spans.items()}
-            bound = self._patience.try_for(lambda: member.bind(mapping, wait_s=BIND_WAIT_S))
+            bound = self.patience.try_for(lambda: member.bind(mapping, wait_s=BIND_WAIT_S))
             self.seen(bound.view)
             if not bound.answered:
                 _log.warning(
@@ -132,24 +197,6 @@ class Enrolment:
             where = None if self._group.by_hand else _places(known, len(head.next), complete=complete)
             said = str(error) + (f"; {where}" if where else "")
             raise type(error)(said) if self.member is not None else Invalid(said) from error
-
-    def bound_member(self) -> Membership | None:
-        """The membership, if it is bound."""
-        return self.member if self.member is not None and self.member.is_bound else None
-
-    def is_alive(self, instance: str | None) -> bool:
-        """A guard: nobody can have taken this instance for gone. Another thread may have begun a new one meanwhile."""
-        member = self.member
-        return member is not None and member.instance == instance is not None and member.lease_left_s() > 0
-
-    def seen(self, view: View) -> View:
-        """A look at the group; what is told once goes to the log."""
-        for partition, epoch in view.lost.items():
-            _log.info("flow %s of %s gave up partition %d (epoch %d)", self.flow, self._queue, partition, epoch)
-        for update in view.updates:
-            _log.info("flow %s of %s is %s now", self.flow, self._queue, "active" if update.active else "inactive")
-        self.view = view
-        return view
 
     def checkpoint(self, partition: int) -> Checkpoint | None:
         """A partition's checkpoint as it is now. Raises `Unavailable`, `Corrupt`."""

@@ -32,8 +32,9 @@ _STOP_WAIT_S: Final = 5.0
 _log = logging.getLogger("partq.flow")
 
 
-class Beside:
-    """A consumer with the threads beside it. `make` gets what the consumer is to wait with.
+class ReaderProcess:
+    """A consumer with the threads beside it, of which a query without a group needs none. `make` gets what the consumer
+    is to wait with, if it has to let others in.
 
     `lifeline`: for whom it works; None: the process that started this one, as Spark does. `mailbox`: whether others on
     this machine may reach it.
@@ -41,13 +42,14 @@ class Beside:
 
     def __init__(
         self,
-        make: Callable[[Callable[[float], None]], Consumer],
+        make: Callable[[Callable[[float], None] | None], Consumer],
         *,
+        is_flow: bool = True,
         lifeline: Lifeline | None = None,
         mailbox: bool = True,
     ) -> None:
         self._monitor = threading.Condition(threading.RLock())
-        self._consumer = make(self._wait)
+        self._consumer = make(self._wait if is_flow else None)
         self._asking = False  # Spark is: the flow is looked after anyway
         self._stopping = threading.Event()
         self._left = threading.Event()
@@ -55,8 +57,10 @@ class Beside:
         self._mailbox: Mailbox | None = None
         self._is_deaf = not mailbox  # or it was tried, and said
         self._lifeline = lifeline if lifeline is not None else Lifeline(parent=os.getppid())
-        self._heartbeat = Heartbeat(self._beat, BEAT_S, self._lifeline, name="the query").start()
-        threading.Thread(target=self._hear, name="partq news", daemon=True).start()
+        self._heartbeat = Heartbeat(self._beat, BEAT_S, self._lifeline, name="the query")
+        if is_flow:
+            self._heartbeat.start()
+            threading.Thread(target=self._hear, name="partq news", daemon=True).start()
 
     @contextmanager
     def asked(self) -> Iterator[Consumer]:
@@ -75,10 +79,10 @@ class Beside:
 
     def acknowledge(self, process: str, positions: Mapping[int, Position]) -> frozenset[int]:
         """The application's word, by any thread: the partitions for which it counts. Raises as
-        `Acknowledged.by_application`.
+        `Acknowledgements.by_application`.
         """
         with self._monitor:
-            still = self._consumer.acknowledged.by_application(process, positions)
+            still = self._consumer.acknowledgements.by_application(process, positions)
             self._look()
             return still
 
@@ -89,7 +93,7 @@ class Beside:
             if member is not None and member.is_bound:
                 with suppress(Unavailable):  # or what was acknowledged and is not written down comes again, too
                     member.flush()
-            self._consumer.acknowledged.given_out.refuse(process, positions, ())
+            self._consumer.acknowledgements.given_out.refuse(process, positions, ())
             self._look()
 
     def report(self) -> dict[str, object] | None:
@@ -206,7 +210,7 @@ class Beside:
                 return None
             case "in_hand":
                 return {
-                    **self._consumer.acknowledged.in_hand(after=int(message["after"]), most=PAGE),
+                    **self._consumer.acknowledgements.in_hand(after=int(message["after"]), most=PAGE),
                     "bound": self._is_bound,
                 }
             case "acknowledge":

@@ -1,5 +1,6 @@
-"""What of a batch is still the flow's, when Spark asks for its partitions: in a repetition after a restart, and in the
-ordinary. Pure: no I/O, no clock, no pyspark.
+"""What a query keeps of its last look: the end that it gave to Spark, or that there was nothing to give; and what of a
+batch is still its own when Spark asks for its partitions, in a repetition after a restart and in the ordinary. Pure: no
+I/O, no clock, no pyspark.
 
 Delivered is what is held at the epoch in the batch's end. What has moved on is left out, because its new owner began at
 or before that point (HAN-10). As long as something is in doubt, nothing is delivered.
@@ -9,10 +10,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.claims import View
-from partq_spark.query.planning import Spans
+from partq_spark.query.offsets import BatchEnd
+from partq_spark.query.planning import Plan, Spans
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Announced:
+    """An end that was given to Spark, what its batch delivers, and the instance in whose name that was announced.
+    `planned`: Spark has asked for its partitions, so that it may have been delivered.
+    """
+
+    raw: dict[str, Any]
+    end: BatchEnd
+    spans: Spans
+    instance: str | None
+    planned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """A whole look at `at_s` after which there was nothing to do."""
+
+    start: dict[str, Any]
+    plan: Plan
+    at_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,166 @@
+"""A query without a group: every partition of the queue is its own, at epoch 0 (CHK-07).
+
+The membership in which nobody grants and nobody verifies. It reads the queue's head and nothing else: no checkpoint, no
+ownership, no name. Where the query is, Spark's own checkpoint says alone, so that any number of such queries may run.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from partq_spark.base.errors import Invalid
+from partq_spark.group.checkpoints import Checkpoint
+from partq_spark.group.claims import Binding, Claim, Position, Standing, View
+from partq_spark.group.effects import Effects
+from partq_spark.group.membership import Membership
+from partq_spark.log.model import Head, at
+from partq_spark.log.queue import Queue
+from partq_spark.query import offsets, planning
+from partq_spark.query.identity import Identity
+from partq_spark.query.offsets import BatchEnd, Span
+from partq_spark.query.settings import Place, SourceOptions
+
+EPOCH: Final = 0
+_INSTANCE: Final = "alone"  # nobody asks which one
+_log = logging.getLogger("partq.query")
+
+
+class EveryPartition:
+    """A `Membership` without a group. `known` is where the query is by its Spark checkpoint. A partition that the query
+    knows stays its own even if the queue, restored from an older copy, does not have it: then it is told what is lost.
+    """
+
+    def __init__(self, queue: Queue, known: BatchEnd, effects: Effects) -> None:
+        self._queue = queue
+        self._known = known
+        self._effects = effects
+        self._done = {partition: span.start for partition, span in known.spans.items()}
+        self._partitions = 1 + max(known.spans, default=-1)
+        self._seen: Head | None = None
+        self._view = View(instance=_INSTANCE, standing=Standing.ACTIVE, claims={})
+
+    @property
+    def flow(self) -> str:
+        return ""
+
+    @property
+    def is_bound(self) -> bool:
+        return True
+
+    @property
+    def instance(self) -> str:
+        return _INSTANCE
+
+    @property
+    def mapping(self) -> Mapping[int, int]:
+        return {}
+
+    @property
+    def has_news(self) -> bool:
+        return False
+
+    def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> Binding:
+        return Binding(view=self.observe(), answered=True)
+
+    def unbind(self) -> None:
+        """There is nothing to leave."""
+
+    def beat(self) -> None:
+        """Nobody listens."""
+
+    def observe(self) -> View:
+        """Read the head: what it has is the query's. Raises `Invalid` if the queue is gone or another one."""
+        head = self._queue.refresh()
+        offsets.require_same_queue(self._known, head.queue_id, str(self._queue))
+        if head is not self._seen:
+            self._partitions = max(self._partitions, len(head.next))
+            claims = {partition: _claim(head, partition) for partition in range(self._partitions)}
+            self._view = View(instance=_INSTANCE, standing=Standing.ACTIVE, claims=claims)
+            self._seen = head
+        return self._view
+
+    def confirm(self) -> View:
+        return self.observe()
+
+    def deliver(self, ends: Mapping[int, int]) -> bool:
+        return True
+
+    def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]:
+        """What others wait for while the partition count changes (RES-03). It is written down nowhere."""
+        self._done.update({partition: position.offset for partition, position in positions.items()})
+        return frozenset(positions)
+
+    def flush(self) -> None:
+        """There is nothing to write down."""
+
+    def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
+        return {partition: self._done.get(partition, 0) for partition in partitions}
+
+    def in_hand(self) -> Mapping[int, int]:
+        return {}  # Spark asks for a batch when the one before is complete
+
+    def note(self, text: str | None) -> None:
+        """Nobody listens."""
+
+    def lease_left_s(self) -> float:
+        return math.inf
+
+    def wait_news(self, timeout_s: float) -> None:
+        self._effects.sleep(timeout_s)
+
+
+def _claim(head: Head, partition: int) -> Claim:
+    """From the earliest message on, unless the Spark checkpoint says more."""
+    return Claim(
+        partition=partition,
+        epoch=EPOCH,
+        position=at(head.earliest, partition),
+        acknowledged=0,
+        redelivered_below=0,
+        paused=False,
+    )
+
+
+class Ungrouped(Identity):
+    """Who a query without a group is: the one that its Spark checkpoint belongs to."""
+
+    def __init__(self, queue: Queue, options: SourceOptions, effects: Effects) -> None:
+        super().__init__(queue, options, effects)
+        self._options = options
+
+    @property
+    def name(self) -> str:
+        return f"the query of {self._queue}"
+
+    def introduce(self) -> BatchEnd:
+        """Where the query begins. Raises `Invalid` for offsets that the queue does not have."""
+        head = self._queue.refresh()
+        place = self._options.start or Place(edge="latest")
+        start = planning.resolve(head, place, "startingOffsets", self._queue.offsets_at)
+        spans = {partition: Span(EPOCH, offset, offset, 0) for partition, offset in start.items()}
+        return BatchEnd(queue_id=head.queue_id, spans=spans)
+
+    def checked(self, raw: dict[str, Any], *, to_read: bool = False) -> BatchEnd | None:
+        end = offsets.decode(raw)
+        if end is not None and (end.group is not None or end.flow is not None):
+            raise Invalid(
+                f"the Spark checkpoint belongs to group {end.group!r}, this query has no group: give the option "
+                "`group`, or use a new checkpoint location"
+            )
+        return end
+
+    def fresh_head(self, known: BatchEnd, *, complete: bool = True) -> Head:
+        """The head of the last look, which reads nothing else. Raises `Invalid` if it is another queue's."""
+        offsets.require_same_queue(known, self._queue.head.queue_id, str(self._queue))
+        return self._queue.head
+
+    def joined(self, known: BatchEnd, *, complete: bool = True) -> Membership:
+        if self.member is None:
+            self.member = EveryPartition(self._queue, known, self._effects)
+        return self.member
+
+    def checkpoint(self, partition: int) -> Checkpoint | None:
+        return None
