@@ -89,7 +89,7 @@ class Suite:
     """What is simulated. `option` chooses it on the command line; `play` runs a seed and keeps the last facts."""
 
     option: str
-    kinds: tuple[str, ...]
+    kind_of: Callable[[int], str]
     run_seed: Callable[[int], Outcome]
     play: Callable[[int], Iterator[str]]
 
@@ -117,8 +117,8 @@ def _queries_story(seed: int) -> Iterator[str]:
             yield from (text for text in map(str, world.history.facts) if not text.startswith(UNTOLD))
 
 
-FLOWS = Suite(option="", kinds=KINDS, run_seed=run_seed, play=_flows_story)
-QUERIES = Suite(option="--queries ", kinds=query_plan.KINDS, run_seed=query_world.run_seed, play=_queries_story)
+FLOWS = Suite(option="", kind_of=lambda seed: KINDS[seed % len(KINDS)], run_seed=run_seed, play=_flows_story)
+QUERIES = Suite(option="--queries ", kind_of=query_plan.kind_of, run_seed=query_world.run_seed, play=_queries_story)
 
 
 def repeat_line(seed: int) -> str:
@@ -181,7 +181,7 @@ def main() -> int:
     again = ", each twice with the same history" if arguments.twice and not total.failures else ""
     sys.stdout.write(f"{total.text()}\n{time.monotonic() - begun_s:.1f} s in {arguments.jobs} processes{again}\n")
     for seed, error in total.failures[:10]:
-        kind = suite.kinds[seed % len(suite.kinds)]
+        kind = suite.kind_of(seed)
         sys.stdout.write(f"seed {seed} ({kind}) failed: {error[:300]}\n  repeat it by: {suite.repeat_line(seed)}\n")
     if arguments.seeds == 1:
         for seed, _ in total.failures:

@@ -120,7 +120,7 @@ class Accidents:
     def _forget_ownership(self, query: Query, execution: Execution) -> None:
         """Its next run shares a group that is somebody's alone, or has one to itself that others share."""
         source = query.plan.sources[0]
-        if len(query.plan.sources) > 1:
+        if len(query.plan.sources) > 1 or not source.group:
             return
         if source.options["ownership"] == "none":
             self._world.start_coordinator(source.group, 0)
@@ -204,7 +204,7 @@ class Accidents:
         world, queue = self._world, self._world.queue.queue
         head = queue.refresh()
         for source in query.plan.sources:
-            found, wanted = head.groups.get(source.group), source.options["ownership"]
+            found, wanted = head.groups.get(source.group), source.options.get("ownership", "none")
             running = any(
                 each.group == source.group for other in world.queries if other.running for each in other.plan.sources
             )

@@ -27,7 +27,7 @@ from partq_spark.query.consumer import Consumer
 from partq_spark.query.identity import Identity
 from partq_spark.query.offsets import BatchEnd, Span
 from tests.simulation.checker import Violation
-from tests.simulation.queries.plan import KINDS
+from tests.simulation.queries.plan import GROUPED, NO_GROUP, kind_of
 from tests.simulation.queries.world import run_seed
 from tests.support import guards
 from tests.support.guards import Finding
@@ -37,7 +37,7 @@ from tests.support.guards import Finding
 class Guard(guards.Guard):
     """One thing that stands between a fault and a message that is lost, or comes twice without a mark."""
 
-    kinds: tuple[str, ...] = KINDS  # of use in which it is needed
+    kinds: tuple[str, ...] = tuple(GROUPED)  # of use in which it is needed
     first: int = 0  # a seed to begin with, because none long before it is known to notice: it saves time, nothing else
 
 
@@ -46,7 +46,7 @@ def first_finding(guard: Guard, seeds: Iterable[int]) -> Finding | None:
     with guard.off():
         for number in seeds:
             seed = guard.first + number
-            if KINDS[seed % len(KINDS)] not in guard.kinds:
+            if kind_of(seed) not in guard.kinds:
                 continue
             try:
                 run_seed(seed)
@@ -118,6 +118,16 @@ def _marks_as_spark_knows() -> AbstractContextManager[object]:
     return patch.object(planning, "begin", begin)
 
 
+def _begins_anew_without_a_group() -> AbstractContextManager[object]:
+    """What Spark's own checkpoint says counts for nothing."""
+    real = planning.begin
+
+    def begin(before: BatchEnd, claim: Claim, **rest: Any) -> Span:
+        return real(before if rest else replace(before, spans={}), claim, **rest)
+
+    return patch.object(planning, "begin", begin)
+
+
 def _fences_without_marks() -> AbstractContextManager[object]:
     """Whoever takes a partition over takes everything for new."""
     real = CheckpointStore.fence
@@ -184,6 +194,12 @@ GUARDS = (
     ),
     Guard(name="one way to share", off=lambda: patch.object(groups, "require_ownership", _nothing), first=162),
     Guard(name="an earlier layout is waited for", off=lambda: patch.object(Order, "waits", lambda *_: {})),
+    Guard(
+        name="an earlier layout is waited for without a group, too",
+        off=lambda: patch.object(Order, "waits", lambda *_: {}),
+        kinds=(NO_GROUP,),
+    ),
+    Guard(name="without a group Spark's word counts", off=_begins_anew_without_a_group, kinds=(NO_GROUP,)),
 )
 
 

@@ -54,7 +54,8 @@ class Identity:
 class Planned:
     """A batch of one source was planned: `made_us` is when Spark asked for its end, `asked_us` when it asked for its
     partitions, `planned_us` when it had them. `alone`: by a flow that takes the group to be its own. `repeated`: Spark
-    did not ask for its end, but had it in its log.
+    did not ask for its end, but had it in its log. Of a query without a group, whose `group` is empty, all that counts
+    is judged when it is planned (`exact`).
     """
 
     identity: Identity
@@ -170,6 +171,10 @@ class Judge:
         for message in [each for each in group.done if each.partition == partition and each.offset >= to]:
             del group.done[message]
 
+    def earlier(self, message: Message) -> tuple[Message, ...]:
+        """Of its key, the last message before it in each other partition."""
+        return self._earlier.get(message, ())
+
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def checkpoint(
@@ -263,6 +268,8 @@ class Judge:
 
     def read(self, plan: Planned) -> None:
         """The application has the rows of a planned batch in its hands."""
+        if not plan.group:
+            return
         group = self.groups[plan.group]
         batch = group.batches[plan.identity].firsts
         for row in plan.rows:
@@ -287,6 +294,8 @@ class Judge:
 
     def handled(self, plan: Planned, rows: Sequence[Row]) -> None:
         """The application has dealt with these rows, in this order, perhaps for nothing."""
+        if not plan.group:
+            return
         group = self.groups[plan.group]
         for row in rows:
             reached = group.reached.get(row.partition, group.begins(row.partition))

@@ -15,7 +15,7 @@ QUEUE = "orders"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupPlan:
-    """How a group is used: `mode` in words."""
+    """How a group is used: `mode` in words. Without a name there is none."""
 
     name: str
     shared: bool
@@ -30,6 +30,8 @@ class GroupPlan:
     @property
     def options(self) -> dict[str, str]:
         """What every query of it is given."""
+        if not self.name:
+            return {"queue": QUEUE}
         options = {"queue": QUEUE, "group": self.name, "ownership": OWNERSHIP if self.shared else "none"}
         options["checkpoints"] = "store" if self.keeps else "none"
         options["ackMode"] = "manual" if self.by_hand else "auto"
@@ -38,7 +40,7 @@ class GroupPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourcePlan:
-    """One load of a query."""
+    """One load of a query; `group` is empty if it has none."""
 
     group: str
     options: Mapping[str, str]
@@ -98,11 +100,11 @@ class Plan:
     def draw(cls, seed: int) -> Plan:
         """Most of everything at random; the seed's number decides how the group is used."""
         rng = random.Random(f"queries {seed}")
-        kind = KINDS[seed % len(KINDS)]
+        kind = kind_of(seed)
         calm_us = rng.randint(12, 25) * SECOND_US
         groups: tuple[GroupPlan, ...] = (MODES[kind],)
         if rng.random() < 0.15:
-            groups += (replace(MODES[rng.choice(KINDS)], name="audit"),)
+            groups += (replace(MODES[rng.choice(GROUPED)], name="audit"),)
         level = rng.choice((0.0, 0.3, 1.0))
         plan = cls(
             seed=seed,
@@ -136,7 +138,14 @@ class Plan:
         return replace(plan, queries=queries, accidents=_accidents(rng, groups, queries, calm_us))
 
 
+def kind_of(seed: int) -> str:
+    """How the seed's group is used. One seed in eight has none, and all others are what they were before that."""
+    return NO_GROUP if seed % 8 == 3 else GROUPED[seed % len(GROUPED)]
+
+
 def _count(rng: random.Random, group: GroupPlan) -> int:
+    if not group.name:
+        return rng.choice((1, 1, 2))
     return rng.choice((1, 2, 2, 3)) if group.shared else 1
 
 
@@ -144,6 +153,8 @@ def _query(rng: random.Random, number: int, groups: tuple[GroupPlan, ...], calm_
     name = f"q{number}"
     loads = list(groups) if not number else [groups[0]]
     if groups[0].shared and len(loads) == 1 and rng.random() < 0.2:
+        loads.append(groups[0])
+    if not groups[0].name and rng.random() < 0.3:
         loads.append(groups[0])
     sources = tuple(_source(rng, f"{name}-{load}", group, alone=len(loads) == 1) for load, group in enumerate(loads))
     trigger = rng.choice(("processing", "processing", "processing", "processing", "available", "once"))
@@ -179,7 +190,7 @@ def _source(rng: random.Random, flow: str, group: GroupPlan, *, alone: bool) -> 
         options["sessionTimeout"] = "5s"
         if rng.random() < (0.4 if group.by_hand else 0.2):
             options["maxPollInterval"] = "3s"
-    if group.by_hand or rng.random() < 0.4:
+    if group.by_hand or (rng.random() < 0.4 and group.name):
         options["flow"] = flow
     if rng.random() < 0.4:
         options["maxMessagesPerTrigger"] = rng.choice(("2", "5"))
@@ -217,8 +228,10 @@ MODES: Mapping[str, GroupPlan] = {
     "auto shared without offsets": GroupPlan(name="billing", shared=True, keeps=False, by_hand=False),
     "by hand alone": GroupPlan(name="billing", shared=False, keeps=True, by_hand=True),
     "by hand shared": GroupPlan(name="billing", shared=True, keeps=True, by_hand=True),
+    "no group": GroupPlan(name="", shared=False, keeps=False, by_hand=False),
 }
 KINDS = tuple(MODES)
+*GROUPED, NO_GROUP = KINDS
 TO_QUERIES = (
     "kill",
     "kill",

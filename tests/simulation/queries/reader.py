@@ -48,6 +48,8 @@ class _Link(Link):
 
     def call(self, verb: str, effect: Callable[[], T], *, write: bool, mortal: bool = False) -> T:
         reader = self.reader
+        if reader.options.group is None and (write or "/_head.json" not in verb):
+            raise Violation(f"{reader.name} has no group, and asks for more than the head: {verb}")
         if reader.asking is not None and reader.scheduler.current is reader.asking:
             if reader.interrupted:
                 raise Interrupted
@@ -99,9 +101,11 @@ class Reader(Process):
 
     def begin(self) -> Reader:
         """Open everything: from now on it is known by its address."""
-        self.consumer = open_consumer(self.options, self.effects, wait=self._wait)
-        self.spawn("beats", self._beat, 10_000)
-        self.spawn("news", self._hear, 10_000)
+        is_flow = self.options.group is not None
+        self.consumer = open_consumer(self.options, self.effects, wait=self._wait if is_flow else None)
+        if is_flow:
+            self.spawn("beats", self._beat, 10_000)
+            self.spawn("news", self._hear, 10_000)
         return self
 
     def ownership(self, group: GroupKey) -> OwnershipStore:

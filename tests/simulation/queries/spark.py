@@ -23,6 +23,7 @@ from partq_spark.query.offsets import Span
 from tests.simulation.checker import demand
 from tests.simulation.history import History
 from tests.simulation.links import Weather
+from tests.simulation.queries.exact import ExactJudge
 from tests.simulation.queries.judge import Identity, Judge, Planned, Row
 from tests.simulation.queries.plan import QueryPlan
 from tests.simulation.queries.reader import Interrupted, Reader
@@ -93,6 +94,7 @@ class Execution:
     new_reader: Callable[[int], Reader]
     application: Application
     judge: Judge
+    exact: ExactJudge
     history: History
     weather: Weather
     rng: random.Random
@@ -169,8 +171,13 @@ class Execution:
         self.repeats = False
         for number, reader in enumerate(self.readers):
             self.made_us[number] = self.now_us
+            begins = tuple(self.judge.ends)
             question = partial(_next_end, start=_decoded(self.available[number]), limited=limited)
             ends.append(_text(reader.ask(question)))
+            if not reader.source.group and ends[-1] != self.available[number]:
+                is_latest = reader.source.options["startingOffsets"] == "latest"
+                latest = begins if is_latest else None
+                self.exact.made(self.plan.name, number, self.available[number], ends[-1], latest=latest)
         self.available = tuple(ends)
         if self.available == self.committed:
             return False
@@ -194,7 +201,7 @@ class Execution:
         self.history.note(f"{self.now_us} {self.process.name} batch {self.batch} is complete")
         if self.plan.listener:
             for number, reader in enumerate(self.readers):
-                if self.available[number]:
+                if self.available[number] and reader.source.group:
                     reader.complete(offsets.digest(json.loads(self.available[number])))
         self.committed = self.available
         self.batch += 1
@@ -264,11 +271,14 @@ class Batch:
             asked_us=asked_us,
             planned_us=execution.now_us,
             rows=tuple(rows),
-            alone=reader.source.options["ownership"] == "none",
+            alone=reader.source.options.get("ownership") == "none",
             repeated=execution.repeats,
         )
         execution.history.note(f"{execution.now_us} {reader.name} plans batch {execution.batch}: {_outline(rows)}")
-        execution.judge.planned(planned)
+        if planned.group:
+            execution.judge.planned(planned)
+        else:
+            execution.exact.planned(execution.plan.name, number, text, rows)
         return planned
 
     def read(self) -> list[tuple[Planned, tuple[Row, ...]]]:

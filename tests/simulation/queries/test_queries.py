@@ -11,7 +11,7 @@ import pytest
 
 from tests.simulation.__main__ import FAULTS, QUERIES, Total, simulate
 from tests.simulation.queries.guards import GUARDS, Guard, first_finding
-from tests.simulation.queries.plan import KINDS, MODES, TO_GROUPS, TO_QUERIES, Plan
+from tests.simulation.queries.plan import KINDS, MODES, NO_GROUP, TO_GROUPS, TO_QUERIES, Plan
 from tests.simulation.queries.spark import QueryFailed, SparkCheckpoint
 from tests.simulation.queries.world import World, run_seed
 from tests.support.histories import histories_of
@@ -132,7 +132,7 @@ def test_a_missing_guard_is_noticed(guard: Guard, report: Callable[[str], None])
 def test_every_way_to_use_a_group_is_drawn() -> None:
     plans = [Plan.draw(seed) for seed in range(400)]
     assert {plan.kind for plan in plans} == set(KINDS)
-    modes = {(group.shared, group.keeps, group.by_hand) for group in MODES.values()}
+    modes = {(group.shared, group.keeps, group.by_hand) for group in MODES.values() if group.name}
     # ackMode=manual has nothing to write acknowledgements into without checkpoints, and is refused.
     assert modes == {(s, k, h) for s in (False, True) for k in (False, True) for h in (False, True) if k or not h}
     queries = [query for plan in plans for query in plan.queries]
@@ -142,6 +142,26 @@ def test_every_way_to_use_a_group_is_drawn() -> None:
     assert {query.logs_every for query in queries} == {1, 3}
     assert {what for plan in plans for _, what, _ in plan.accidents} == {*TO_QUERIES, *TO_GROUPS}
     assert any("maxPollInterval" in source.options for query in queries for source in query.sources)
+
+
+def test_queries_without_a_group_meet_everything_that_may_befall_them() -> None:
+    plans = [plan for plan in map(Plan.draw, range(4000)) if plan.kind == NO_GROUP]
+    queries = [query for plan in plans for query in plan.queries]
+    assert {query.trigger for query in queries} == {"processing", "available", "once"}
+    assert {tuple(bool(source.group) for source in query.sources) for query in queries} >= {
+        *((False,), (False, False), (False, True))
+    }
+    accidents = {what for plan in plans for _, what, _ in plan.accidents}
+    assert accidents >= {"kill", "stop", "freeze", "restore", "twin", "successor", "resize"}
+    given = {name for query in queries for source in query.sources if not source.group for name in source.options}
+    assert given == {
+        "queue",
+        "startingOffsets",
+        "retryTimeout",
+        "pollInterval",
+        "maxMessagesPerTrigger",
+        "maxDeliveredUnackedMsgsPerFlow",
+    }
 
 
 def test_no_load_leaves_its_group_while_another_one_of_its_query_waits() -> None:

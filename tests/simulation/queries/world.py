@@ -23,6 +23,7 @@ from tests.simulation.objects import Objects
 from tests.simulation.plan import MOST_DRIFT, MOST_OFFSET_S, Outcome
 from tests.simulation.queries.accidents import Accidents
 from tests.simulation.queries.application import OurCode
+from tests.simulation.queries.exact import ExactJudge
 from tests.simulation.queries.judge import Group, Judge
 from tests.simulation.queries.plan import Plan, QueryPlan, SourcePlan
 from tests.simulation.queries.reader import Interrupted, Reader, ReaderDied, flow_ownership
@@ -82,7 +83,8 @@ class World:
         self.history = h.History(lambda _: None, keep)
         self.counts: Counter[str] = Counter()
         self.weather = Weather(rates=plan.rates, counts=self.counts, note=self.history.note)
-        for group in plan.groups:
+        self.exact = ExactJudge(lambda: self.judge.ends, self.judge.earlier)
+        for group in filter(lambda group: group.name, plan.groups):
             self.judge.groups[group.name] = Group(group.name, group.keeps, plain=plan.is_plain and group.is_simple)
         self.store = TrueStore(self.scheduler, self._tokens, self.history, self.judge)
         config = QueueConfig(rebalance_delay_s=plan.rebalance_delay_s, max_handoff_time_s=plan.handoff_s)
@@ -208,6 +210,7 @@ class World:
             lambda source: self.new_reader(query, execution, process, source),
             application,
             self.judge,
+            self.exact,
             self.history,
             self.weather,
             self.rng,
@@ -342,7 +345,7 @@ class World:
         """It need not be quick, but it has to go on."""
         least, since_us = None, self.scheduler.now_us
         while left := self._left():
-            amount = self.judge.amount()
+            amount = self.judge.amount() + self._left_without_group()
             if least is None or amount < least:
                 least, since_us = amount, self.scheduler.now_us
             demand(
@@ -356,7 +359,19 @@ class World:
         for query in self.queries:
             if query.present is None and not query.retired:
                 return f"{query.plan.name} does not run: {query.last_error}"
+        if left_over := self._left_without_group():
+            return f"queries without a group have {left_over} messages left"
         return self.judge.backlog()
+
+    def _left_without_group(self) -> int:
+        """By where Spark is."""
+        return sum(
+            self.exact.left(query.plan.name, number, query.present.committed[number] if query.present else "")
+            for query in self.queries
+            if not query.retired
+            for number, source in enumerate(query.plan.sources)
+            if not source.group
+        )
 
 
 def run_seed(seed: int, *, keep: int = 0) -> Outcome:
