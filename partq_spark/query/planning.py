@@ -224,7 +224,8 @@ def plan(
     Raises `ObjectMissing` for messages that are gone (failOnDataLoss).
     """
     begins = {p: begin(claim) for p, claim in view.claims.items() if p < len(head.next)}
-    ready = {p: span.to for p, span in begins.items() if p in view.deliverable}
+    deliverable = view.deliverable
+    ready = {p: span.to for p, span in begins.items() if p in deliverable}
     starts = _without_lost(head, ready, before, fail_on_data_loss, warn)
     ends = {p: _end(head, target, p, offset) for p, offset in starts.items()}
     waiting = waits(starts)

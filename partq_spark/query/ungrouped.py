@@ -39,7 +39,7 @@ class EveryPartition:
         self._effects = effects
         self._done = {partition: span.start for partition, span in known.spans.items()}
         self._partitions = 1 + max(known.spans, default=-1)
-        self._seen: Head | None = None
+        self._earliest: tuple[int, ...] = ()
         self._view = View(instance=_INSTANCE, standing=Standing.ACTIVE, claims={})
 
     @property
@@ -75,11 +75,11 @@ class EveryPartition:
         """Read the head: what it has is the query's. Raises `Invalid` if the queue is gone or another one."""
         head = self._queue.refresh()
         offsets.require_same_queue(self._known, head.queue_id, str(self._queue))
-        if head is not self._seen:
-            self._partitions = max(self._partitions, len(head.next))
+        if head.earliest != self._earliest:  # which changes seldom, and says how many partitions there are
+            self._earliest = head.earliest
+            self._partitions = max(self._partitions, len(head.earliest))
             claims = {partition: _claim(head, partition) for partition in range(self._partitions)}
             self._view = View(instance=_INSTANCE, standing=Standing.ACTIVE, claims=claims)
-            self._seen = head
         return self._view
 
     def confirm(self) -> View:
