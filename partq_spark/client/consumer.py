@@ -34,7 +34,7 @@ from partq_spark.query import offsets, planning
 from partq_spark.query.reader_process import ReaderProcess
 from partq_spark.query.joining import open_consumer
 from partq_spark.query.offsets import Span
-from partq_spark.query.waiting import Patience
+from partq_spark.query.waiting import StoreRetry
 from partq_spark.query.settings import Place, SourceOptions
 
 _SLICE_S: Final = 0.1  # of a wait, between two looks at whether to stop
@@ -131,7 +131,7 @@ class Consumer:
         self._polling = 0  # the thread that waits for a batch
         self._former: Any = None  # what SIGTERM did before
         self._effects = Effects(sleep=self._sleep)
-        self._patience = Patience(options.target.retry_timeout_s, self._effects, f"queue {options.target.queue!r}")
+        self._store_retry = StoreRetry(options.target.retry_timeout_s, self._effects, f"queue {options.target.queue!r}")
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class Consumer:
         self._require_usable()
         last, self._last = self._last, None
         if last is not None and self._by_next and not last.is_settled:
-            self._patience.try_for(last.acknowledge)
+            self._store_retry.call(last.acknowledge)
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._polling = threading.get_ident()
         try:

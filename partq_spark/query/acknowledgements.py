@@ -32,12 +32,12 @@ SAY_AGAIN_S: Final = 60.0
 class Acknowledgements:
     """Of one query in one process."""
 
-    def __init__(self, queue: Queue, options: SourceOptions, who: Identity, effects: Effects) -> None:
+    def __init__(self, queue: Queue, options: SourceOptions, identity: Identity, effects: Effects) -> None:
         self._queue = queue
         self._by_hand = options.by_hand
         self._keeps_offsets = options.keep_offsets
         self._is_shared = options.is_shared  # else nobody takes anything over while a batch runs
-        self._who = who
+        self._identity = identity
         self._effects = effects
         self._times = BatchTimes(queue.name)
         self.given_out = GivenOut(effects.token())
@@ -56,7 +56,7 @@ class Acknowledgements:
         say = self._times.acknowledged(self._effects.now_s(), self._queue.head.config.max_handoff_time_s)
         member.note(self._times.remark)
         if say is not None:
-            _log.warning("%s: %s", self._who.name, say)
+            _log.warning("%s: %s", self._identity.name, say)
 
     def leave_out(self, member: Membership, before: BatchEnd, view: View, missed: Collection[int]) -> None:
         """What was complete before this ownership, and does not come again (`checkpoints=none`). `missed`: what was
@@ -68,17 +68,17 @@ class Acknowledgements:
 
     def in_hand(self, *, after: int, most: int) -> dict[str, Any]:
         """For the application, as `GivenOut.in_hand`."""
-        view = self._who.view
+        view = self._identity.view
         return self.given_out.in_hand(view.claims if view is not None else {}, after=after, most=most)
 
     def by_application(self, process: str, positions: Mapping[int, Position]) -> frozenset[int]:
         """The application's word; the partitions for which it counts. `process`: to which it was given out. Raises
         `Invalid` for what was not given out, and as the stores do.
         """
-        member = self._who.bound_member()
+        member = self._identity.bound_member()
         if not self._by_hand:
             raise Invalid(
-                f"flow {self._who.flow!r} of {self._queue} has ackMode=auto: give it the option ackMode=manual"
+                f"flow {self._identity.flow!r} of {self._queue} has ackMode=auto: give it the option ackMode=manual"
             )
         due = self.given_out.due(process, positions)
         still = member.acknowledge(due) if member is not None else frozenset()

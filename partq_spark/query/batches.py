@@ -32,7 +32,7 @@ class Announced:
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
+class IdleLook:
     """A whole look at `at_s` after which there was nothing to do."""
 
     start: dict[str, Any]

@@ -31,7 +31,7 @@ from partq_spark.log.queue import Queue
 from partq_spark.query import offsets, planning
 from partq_spark.query.acknowledgements import Acknowledgements
 from partq_spark.query.available_now import Outlook, Target
-from partq_spark.query.batches import Announced, Quiet, is_claimed, repetition
+from partq_spark.query.batches import Announced, IdleLook, is_claimed, repetition
 from partq_spark.query.identity import Identity
 from partq_spark.query.limits import Unacknowledged, batch_limits
 from partq_spark.query.notify import Address
@@ -45,7 +45,7 @@ T = TypeVar("T")
 MAX_LOOKS: Final = 1000
 """At a state that changes each time that something is to be delivered; a rebalance changes it a few dozen times."""
 
-QUIET_S: Final = 0.5  # for so long an idle flow relies on being told of news of its group
+IDLE_LOOK_S: Final = 0.5  # for so long an idle flow relies on being told of news of its group
 _log = logging.getLogger("partq.flow")
 
 
@@ -56,7 +56,7 @@ class Consumer:
         self,
         queue: Queue,
         options: SourceOptions,
-        who: Identity,
+        identity: Identity,
         *,
         effects: Effects | None = None,
         wait: Callable[[float], None] | None = None,
@@ -68,21 +68,21 @@ class Consumer:
         self._options = options
         self._group = group = options.group
         self._effects = effects if effects is not None else Effects()
-        self._who = who
-        self._patience = who.patience
+        self._identity = identity
+        self._store_retry = identity.store_retry
         self._target: Target | None = None  # of Trigger.AvailableNow
         self._last: Announced | None = None
         self._missed: Missed | None = None
         if group is not None and not group.keep_offsets:
             key = GroupKey(queue.namespace, queue.name, group.name)
-            self._missed = Missed(queue.store, key, lambda: who.flow, self._effects)
+            self._missed = Missed(queue.store, key, lambda: identity.flow, self._effects)
         self._reached: dict[int, int] = {}
         name = group.name if group is not None else None
         self._order = Order(name, look_s=queue.store.look_interval_s, now_s=self._effects.now_s)
-        self.acknowledgements = Acknowledgements(queue, options, who, self._effects)
+        self.acknowledgements = Acknowledgements(queue, options, identity, self._effects)
         self._wait_for = wait
         self.notify: str | None = None  # where the reader process listens
-        self._quiet: Quiet | None = None
+        self._idle: IdleLook | None = None
         self._woken = False
         self._asked_s = self._effects.now_s()
         self._pace = Pace(queue.store.look_interval_s, options.poll_interval_s, self._asked_s)
@@ -90,12 +90,12 @@ class Consumer:
     @property
     def member(self) -> Membership | None:
         """The query's membership, once it knows who it is."""
-        return self._who.member
+        return self._identity.member
 
     @property
     def address(self) -> Address | None:
         """By which this machine finds the flow, once its name is known."""
-        at, group, flow = self._options.target, self._group, self._who.flow
+        at, group, flow = self._options.target, self._group, self._identity.flow
         if group is None or flow is None:
             return None
         return Address(at.store, at.namespace, at.queue, group.name, flow)
@@ -122,26 +122,26 @@ class Consumer:
         over (`ownership=none`); `ObjectMissing` for what was trimmed (`failOnDataLoss`).
         """
         self._asked_s = self._effects.now_s()
-        before = self._who.checked(start)
+        before = self._identity.checked(start)
         is_first = before is None
         if before is None:
-            before = self._who.introduce()
+            before = self._identity.introduce()
             if not before.spans:
                 return offsets.encode(before)
-        member = self._who.joined(before)
-        quiet, self._quiet = self._quiet, None
-        if quiet is not None and self._is_quiet(member, quiet, start):
-            news = self._wait_for_news(member, quiet.plan, self._asked_s + self._pace.poll_s)
+        member = self._identity.joined(before)
+        idle, self._idle = self._idle, None
+        if idle is not None and self._is_still_idle(member, idle, start):
+            news = self._wait_for_news(member, idle.plan, self._asked_s + self._pace.poll_s)
             if not news:
-                self._quiet = quiet
+                self._idle = idle
                 return start
         missed, refused = self._missed_by(before), 0
         idle_until_s: float | None = None
         while refused < MAX_LOOKS:
-            view = self._patience.try_for(lambda: self._settled(member, before, before, missed))
+            view = self._store_retry.call(lambda: self._settled(member, before, before, missed))
             plan = self._planned(member, before, view, limited, missed)
             if plan.news or is_first:  # where a query begins is fixed at once, even if there is nothing to read
-                if self._patience.try_for(partial(member.deliver, plan.news)):
+                if self._store_retry.call(partial(member.deliver, plan.news)):
                     return self._given(member, before, plan)
                 refused += 1  # the state has changed: look again
                 continue
@@ -149,15 +149,15 @@ class Consumer:
             if self._target is not None:
                 if self._waits_for_share(member, view, self._target):
                     continue
-                self._patience.try_for(member.flush)  # the run's last batch (CHK-06)
+                self._store_retry.call(member.flush)  # the run's last batch (CHK-06)
                 return start
             now_s = self._effects.now_s()
             idle_until_s = now_s + self._pace.poll_s if idle_until_s is None else idle_until_s
-            quiet = Quiet(start, plan, now_s)
+            idle = IdleLook(start, plan, now_s)
             if not self._wait_for_news(member, plan, idle_until_s):
-                self._quiet = quiet if self._is_told_of_news and not plan.barred else None
+                self._idle = idle if self._is_told_of_news and not plan.barred else None
                 return start  # itself: a different text would be an empty batch (spark-traps 6)
-        raise Unavailable(f"the state of the group of {self._who.name} does not hold still: try again")
+        raise Unavailable(f"the state of the group of {self._identity.name} does not hold still: try again")
 
     def batch(self, start: dict[str, Any], end: dict[str, Any], plan: Callable[[Head, Spans], T], nothing: T) -> T:
         """What `plan` makes of the spans that the batch up to `end` delivers; `nothing` if it delivers none.
@@ -169,32 +169,32 @@ class Consumer:
         and `Unavailable` if the doubt stays.
         """
         self._asked_s = self._effects.now_s()
-        after = self._who.checked(end, to_read=True)
+        after = self._identity.checked(end, to_read=True)
         wanted = {p: span for p, span in after.spans.items() if span.start < span.to} if after is not None else {}
         if after is None or not wanted:
             return nothing
         for _ in range(MAX_LOOKS):
             if (last := self._last) is None or last.raw != end or not self._is_still_mine(last):
-                last = self._last = self._repeated(self._who.checked(start), end, after, wanted)
-                self._who.fresh_head(after, complete=False)
+                last = self._last = self._repeated(self._identity.checked(start), end, after, wanted)
+                self._identity.fresh_head(after, complete=False)
                 if last.spans:
                     continue  # confirm it: a process may stand still anywhere
             if not last.spans:
                 return nothing
             planned = plan(self.queue.head, last.spans)
-            if self._who.is_alive(last.instance):
+            if self._identity.is_alive(last.instance):
                 self._last = replace(last, planned=True)
                 self.acknowledgements.given_out.add(last.spans)
                 return planned
-        raise Unavailable(f"{self._who.name} loses its lease while it plans a batch: try again")
+        raise Unavailable(f"{self._identity.name} loses its lease while it plans a batch: try again")
 
     def report(self) -> dict[str, Any] | None:
         """For the query's progress: the flow, and of each of its partitions epoch, end and lag in messages."""
-        view = self._who.view
+        view = self._identity.view
         if view is None or self.queue.etag is None:
             return None
         partitions = planning.progress(view, self.queue.head, self._reached)
-        told = {"flow": self._who.flow, "partitions": partitions}
+        told = {"flow": self._identity.flow, "partitions": partitions}
         return told if self._group is None else {**told, "notify": self.notify}
 
     def wake(self) -> None:
@@ -206,39 +206,39 @@ class Consumer:
         """By who lets it wait; without a group there are none."""
         return self._wait_for is not None or self._group is None
 
-    def _is_quiet(self, member: Membership, quiet: Quiet, start: dict[str, Any]) -> bool:
+    def _is_still_idle(self, member: Membership, idle: IdleLook, start: dict[str, Any]) -> bool:
         """Nothing has happened since a whole look that is not old: the log alone needs to be looked at."""
-        fresh = self._asked_s - quiet.at_s <= QUIET_S and quiet.start == start
-        return fresh and not self._woken and not member.has_news and self._who.is_alive(member.instance)
+        fresh = self._asked_s - idle.at_s <= IDLE_LOOK_S and idle.start == start
+        return fresh and not self._woken and not member.has_news and self._identity.is_alive(member.instance)
 
     # --- beside and after a batch -------------------------------------------------------------------------------------
 
-    def look_beside(self) -> None:
+    def look_while_busy(self) -> None:
         """While Spark is busy with a batch: see a pause, write down what is due, give up what is lost; and leave the
         group if Spark has not asked for `maxPollInterval`. Raises as `next_end` does, `Unavailable` at once.
         """
-        member = self._who.bound_member()
+        member = self._identity.bound_member()
         if member is None:
             return
         limit_s = self._group.max_poll_interval_s if self._group is not None else None
         silent_s = self._effects.now_s() - self._asked_s
         if limit_s is not None and silent_s > limit_s:
             advice = "if it works, its maxPollInterval is too short, and all that it works on comes again"
-            _log.warning("%s leaves: Spark has not asked for %.0f s; %s", self._who.name, silent_s, advice)
+            _log.warning("%s leaves: Spark has not asked for %.0f s; %s", self._identity.name, silent_s, advice)
             member.unbind()
             return
-        self._who.seen(member.observe())
+        self._identity.seen(member.observe())
 
     def complete(self, digest: str) -> None:
-        """The listener's word: the batch up to the end with this digest is complete. Raises as `look_beside`."""
-        last, member = self._last, self._who.bound_member()
+        """The listener's word: the batch up to the end with this digest is complete. Raises as `look_while_busy`."""
+        last, member = self._last, self._identity.bound_member()
         if last is not None and member is not None and offsets.digest(last.raw) == digest:
             self.acknowledgements.complete(member, last.end)
 
     def stop(self) -> None:
         """Write down what is acknowledged and leave the group. Raises as the stores do; may be repeated."""
-        if self._who.member is not None:
-            self._who.member.unbind()
+        if self._identity.member is not None:
+            self._identity.member.unbind()
 
     # --- the next batch -----------------------------------------------------------------------------------------------
 
@@ -249,19 +249,19 @@ class Consumer:
         if before is not None:
             self.acknowledgements.complete(member, before)
         self.acknowledgements.leave_out(member, reached, view, missed)
-        return self._who.seen(view)
+        return self._identity.seen(view)
 
     def _missed_by(self, before: BatchEnd) -> frozenset[int]:
         """The partitions that the batch up to `before` left out, where the checkpoints do not say it."""
         missed = self._missed
         if missed is None or not before.spans:
             return frozenset()
-        return self._patience.try_for(lambda: missed.of(offsets.digest(offsets.encode(before))))
+        return self._store_retry.call(lambda: missed.of(offsets.digest(offsets.encode(before))))
 
     def _planned(
         self, member: Membership, before: BatchEnd, view: View, limited: bool, missed: Collection[int]
     ) -> Plan:
-        head = self._who.fresh_head(before)
+        head = self._identity.fresh_head(before)
         last, given_out = self._last, self.acknowledgements.given_out
         unread = last.spans if last is not None and last.end != before and not last.planned else {}
         bound = self._options.max_delivered_unacked
@@ -289,7 +289,7 @@ class Consumer:
             before,
             begin=begin,
             mapping=member.mapping,
-            waits=lambda reached: self._patience.try_for(lambda: self._order.waits(head, member, view.claims, reached)),
+            waits=lambda reached: self._store_retry.call(lambda: self._order.waits(head, member, view.claims, reached)),
             target=self._target.ends if self._target is not None else None,
             limits=batch_limits(self._options, unacknowledged, limited),
             unacknowledged=unacknowledged,
@@ -319,7 +319,7 @@ class Consumer:
         if self._wait_for is not None:
             self._wait_for(wait_s)
         else:
-            self._patience.try_for(partial(member.wait_news, wait_s))
+            self._store_retry.call(partial(member.wait_news, wait_s))
 
     def _wait_for_news(self, member: Membership, plan: Plan, until_s: float) -> bool:
         """An idle look: True as soon as log or group may have something new, or what waits for others may go on."""
@@ -346,7 +346,7 @@ class Consumer:
         if outlook is Outlook.WAIT:
             self._wait(member, LOOK_S)
             return True
-        said = target.last_word(outlook, self._who.name, view, self._reached, head)
+        said = target.last_word(outlook, self._identity.name, view, self._reached, head)
         if said is not None:
             _log.warning(said)
         return False
@@ -355,44 +355,46 @@ class Consumer:
 
     def _is_still_mine(self, last: Announced) -> bool:
         """A guard: everything that was announced, in the same instance's name, by a look at the group made now."""
-        member = self._who.bound_member()
+        member = self._identity.bound_member()
         if member is None or member.instance != last.instance:
             return False
-        view = self._who.seen(self._patience.try_for(member.confirm))
+        view = self._identity.seen(self._store_retry.call(member.confirm))
         held = all(is_claimed(view, p, span.epoch) for p, span in last.spans.items())
-        return held and self._who.is_alive(last.instance)
+        return held and self._identity.is_alive(last.instance)
 
     def _repeated(self, before: BatchEnd | None, end: dict[str, Any], after: BatchEnd, wanted: Spans) -> Announced:
         """Of `wanted` what is still this flow's, announced. With `ackMode=manual` nothing of what another process or
         instance has announced: it comes again in the next batches, in order with all that is not acknowledged.
         """
-        member = self._who.joined(after, complete=False)
+        member = self._identity.joined(after, complete=False)
         last = self._last if self._last is not None and self._last.raw == end else None
         config = self.queue.head.config
         wait_s = config.rebalance_delay_s + config.max_handoff_time_s + 2 * self._options.session_timeout_s + LOOK_S
         until_s = self._effects.now_s() + wait_s
         while True:
-            view = self._patience.try_for(lambda: self._settled(member, before, after, after.spans.keys()))
-            announced = last.spans if last is not None and self._who.is_alive(last.instance) else {}
+            view = self._store_retry.call(lambda: self._settled(member, before, after, after.spans.keys()))
+            announced = last.spans if last is not None and self._identity.is_alive(last.instance) else {}
             if self._options.by_hand and not announced:
-                _log.info("%s: what is not acknowledged comes again", self._who.name)
+                _log.info("%s: what is not acknowledged comes again", self._identity.name)
                 self.acknowledgements.given_out.void(wanted.keys())
                 return Announced(raw=end, end=after, spans={}, instance=member.instance)
-            found = self._patience.try_for(partial(repetition, wanted, view, self._who.checkpoint, announced))
+            found = self._store_retry.call(partial(repetition, wanted, view, self._identity.checkpoint, announced))
             if not found.doubtful:
                 ends = {
                     p: max(span.to, view.claims[p].position) for p, span in found.held.items() if p not in announced
                 }
-                if self._patience.try_for(partial(member.deliver, ends)):
+                if self._store_retry.call(partial(member.deliver, ends)):
                     if found.moved:
                         if self._missed is not None:
                             note = partial(self._missed.note, offsets.digest(end), found.moved, after.queue_id)
-                            self._patience.try_for(note)
-                        _log.warning("%s repeats a batch without partitions %s", self._who.name, sorted(found.moved))
+                            self._store_retry.call(note)
+                        _log.warning(
+                            "%s repeats a batch without partitions %s", self._identity.name, sorted(found.moved)
+                        )
                     return Announced(raw=end, end=after, spans=found.held, instance=member.instance)
             if self._effects.now_s() >= until_s:
                 raise Unavailable(
-                    f"{self._who.name} has to repeat a batch, and for {wait_s:.0f} s nothing says "
+                    f"{self._identity.name} has to repeat a batch, and for {wait_s:.0f} s nothing says "
                     f"whether partitions {sorted(found.doubtful)} are still its own: is a coordinator running? Start "
                     "the query again"
                 )

@@ -26,7 +26,7 @@ from partq_spark.log.queue import Queue
 from partq_spark.query import offsets
 from partq_spark.query.offsets import BatchEnd
 from partq_spark.query.settings import SourceOptions
-from partq_spark.query.waiting import Patience
+from partq_spark.query.waiting import StoreRetry
 
 BIND_WAIT_S: Final = 5.0
 """For a coordinator's answer. A flow that got none looks on at every trigger."""
@@ -47,7 +47,7 @@ class Identity(ABC):
         self._queue = queue
         self._effects = effects
         what = str(queue) if options.group is None else f"group {options.group.name!r} of {queue}"
-        self.patience = Patience(options.target.retry_timeout_s, effects, what)
+        self.store_retry = StoreRetry(options.target.retry_timeout_s, effects, what)
         self.flow: str | None = None  # until it is known
         self.member: Membership | None = None  # once the query knows who it is
         self.view: View | None = None  # the last look
@@ -178,7 +178,7 @@ class FlowIdentity(Identity):
         member = self.member
         if not member.is_bound:
             mapping = {partition: span.epoch for partition, span in known.spans.items()}
-            bound = self.patience.try_for(lambda: member.bind(mapping, wait_s=BIND_WAIT_S))
+            bound = self.store_retry.call(lambda: member.bind(mapping, wait_s=BIND_WAIT_S))
             self.seen(bound.view)
             if not bound.answered:
                 _log.warning(

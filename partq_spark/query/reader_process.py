@@ -23,7 +23,7 @@ from partq_spark.query.consumer import Consumer
 from partq_spark.query.joining import BEAT_S
 from partq_spark.query.notify import PAGE, Mailbox, Message
 
-BESIDE_S: Final = 0.5
+BUSY_LOOK_S: Final = 0.5
 """How often the flow is looked after while Spark is busy with a batch and there are no news."""
 
 _BUSY_WAIT_S: Final = 20.0  # for the flow, by who asks through the mailbox; less than the asker waits
@@ -55,7 +55,7 @@ class ReaderProcess:
         self._left = threading.Event()
         self._trouble: Exception | None = None
         self._mailbox: Mailbox | None = None
-        self._is_deaf = not mailbox  # or it was tried, and said
+        self._is_without_mailbox = not mailbox  # or it was tried, and said
         self._lifeline = lifeline if lifeline is not None else Lifeline(parent=os.getppid())
         self._heartbeat = Heartbeat(self._beat, BEAT_S, self._lifeline, name="the query")
         if is_flow:
@@ -136,14 +136,14 @@ class ReaderProcess:
             member = self._consumer.member
             try:
                 if member is None or not member.is_bound:
-                    self._stopping.wait(BESIDE_S)
+                    self._stopping.wait(BUSY_LOOK_S)
                 else:
-                    member.wait_news(BESIDE_S)
+                    member.wait_news(BUSY_LOOK_S)
             except PartqError:
-                self._stopping.wait(BESIDE_S)  # whoever looks meets it by himself
+                self._stopping.wait(BUSY_LOOK_S)  # whoever looks meets it by himself
             except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by the next question
                 self._trouble = error
-                self._stopping.wait(BESIDE_S)
+                self._stopping.wait(BUSY_LOOK_S)
             with self._monitor:
                 self._look()
         self._left.wait(_STOP_WAIT_S)
@@ -157,7 +157,7 @@ class ReaderProcess:
             self._monitor.notify_all()
         elif not self._stopping.is_set() and self._is_living:
             try:
-                self._consumer.look_beside()
+                self._consumer.look_while_busy()
             except Unavailable as error:
                 _log.info("beside a batch: %s", error)  # the next question meets it by itself
             except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by the next question
@@ -177,7 +177,7 @@ class ReaderProcess:
 
     def _open_mailbox(self) -> None:
         """As soon as the flow can be found by its name."""
-        if self._mailbox is not None or self._is_deaf:
+        if self._mailbox is not None or self._is_without_mailbox:
             return
         address = self._consumer.address
         if address is None:
@@ -187,7 +187,7 @@ class ReaderProcess:
         except Invalid as error:
             if self._consumer.needs_mailbox:
                 raise Invalid(f"{address} cannot be reached by its application: {error}") from error
-            self._is_deaf = True
+            self._is_without_mailbox = True
             _log.warning("no listener can reach %s: %s", address, error)
             return
         self._consumer.notify = self._mailbox.path

@@ -27,7 +27,7 @@ _PART_OF_IDLE: Final = 0.02  # after a second without news a look every 20 ms
 _log = logging.getLogger("partq.flow")
 
 
-class Patience:
+class StoreRetry:
     """Calls again what is unavailable, with growing pauses. Trouble that spans several calls is one trouble."""
 
     def __init__(self, limit_s: float, effects: Effects, what: str) -> None:
@@ -35,7 +35,7 @@ class Patience:
         self._effects = effects
         self._what = what
 
-    def try_for(self, call: Callable[[], T]) -> T:
+    def call(self, call: Callable[[], T]) -> T:
         """What `call` returns. Raises its `Unavailable` when `limit_s` is over, anything else at once."""
         since_s: float | None = None
         pause_s = _FIRST_PAUSE_S

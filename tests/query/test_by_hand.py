@@ -295,7 +295,7 @@ def test_what_counts_no_more_cannot_be_acknowledged_by_what_was_remembered_of_it
     told = query.consumer.acknowledgements.in_hand(after=-1, most=9)
     remembered = {0: Position(told["p"]["0"][0], 8)}
     world.sleep(6.0)
-    query.consumer.look_beside()
+    query.consumer.look_while_busy()
     assert query.consumer.acknowledgements.by_application(told["process"], remembered) == frozenset()
     query.trigger()
     assert query.rows[8:] == again(0, 4)

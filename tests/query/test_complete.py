@@ -31,10 +31,10 @@ def test_a_handoff_does_not_wait_for_the_next_trigger_then() -> None:
     (second,) = begun(world, world.query("right"))
     second.run()
     world.sleep(1.0)
-    first.consumer.look_beside()
+    first.consumer.look_while_busy()
     assert second.partitions == ()
     first.consumer.complete(offsets.digest(first.ends[-1]))
-    first.consumer.look_beside()
+    first.consumer.look_while_busy()
     world.until(lambda: len(second.partitions) == 1, wait_s=1.0)
 
 

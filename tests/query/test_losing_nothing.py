@@ -100,7 +100,7 @@ def test_by_hand_what_the_application_was_refused_comes_again() -> None:
     query.drain()
     told = query.consumer.acknowledgements.in_hand(after=-1, most=9)
     world.sleep(6.0)
-    query.consumer.look_beside()
+    query.consumer.look_while_busy()
     assert query.consumer.acknowledgements.by_application(told["process"], {0: Position(1, 4)}) == frozenset()
     query.drain()
     assert query.epochs == {0: 1}, "nobody else had it"
@@ -118,7 +118,7 @@ def test_by_hand_what_was_refused_comes_before_what_was_announced_after_it() -> 
     world.publish(4)
     assert query.consumer.next_end(query.at) != query.at
     world.sleep(6.0)
-    query.consumer.look_beside()
+    query.consumer.look_while_busy()
     assert query.consumer.acknowledgements.by_application(told["process"], {0: Position(1, 4)}) == frozenset()
     query.drain()
     assert [row.offset for row in query.rows[4:]] == list(range(8))

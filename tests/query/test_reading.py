@@ -246,10 +246,10 @@ def test_a_query_that_spark_forgot_leaves_the_group_and_comes_back(world: World)
     (query,) = begun(world, world.query(maxPollInterval="30s"))
     query.drain()
     world.sleep(29.0)
-    query.consumer.look_beside()
+    query.consumer.look_while_busy()
     assert is_bound(query)
     world.sleep(2.0)
-    query.consumer.look_beside()
+    query.consumer.look_while_busy()
     assert not is_bound(query)
     world.until(lambda: world.owner(0)[0] is None)
     world.publish(1, 1)
@@ -264,7 +264,7 @@ def test_spark_has_not_forgotten_a_query_of_which_it_reads_a_batch(world: World)
     world.sleep(20.0)
     query.deliver()
     world.sleep(20.0)
-    query.consumer.look_beside()
+    query.consumer.look_while_busy()
     assert is_bound(query)
 
 
@@ -303,7 +303,7 @@ def test_beside_a_long_batch_a_pause_is_seen_and_what_is_due_is_written(world: W
     def long() -> None:
         assert [world.offset(p) for p in (0, 1)] == [0, 0]
         world.sleep(2.0)
-        first.consumer.look_beside()
+        first.consumer.look_while_busy()
 
     first.during = long
     first.trigger()

@@ -215,5 +215,5 @@ def test_a_query_alone_that_runs_a_long_batch_does_not_bring_its_group_back(worl
     remove(world)
     world.sleep(5.0)
     with pytest.raises(Invalid, match="was removed"):
-        query.consumer.look_beside()
+        query.consumer.look_while_busy()
     assert found(world).is_void

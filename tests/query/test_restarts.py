@@ -153,7 +153,7 @@ def test_a_lease_that_ended_between_planning_and_partitions_is_noticed(world: Wo
 
 def test_a_new_instance_that_another_thread_began_does_not_deliver_what_the_former_planned(world: World) -> None:
     first = overtaken(world)
-    first.consumer.look_beside()
+    first.consumer.look_while_busy()
     member = first.consumer.member
     assert member is not None
     assert member.lease_left_s() > 0, "the new instance's"

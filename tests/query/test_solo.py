@@ -398,7 +398,7 @@ def test_a_partition_that_was_removed_is_kept_until_its_last_batch_is_complete(w
     admin.alter_queue(world.open_queue(), partitions=1)
     for _ in range(3):
         world.sleep(5.0)
-        query.consumer.look_beside()
+        query.consumer.look_while_busy()
     query.committed += 1
     query.drain()
     assert delivered(query) == expected(world)
@@ -414,7 +414,7 @@ def test_what_another_queue_of_this_name_has_is_not_taken_for_a_rewind(world: Wo
     world.checkpoints("another-queue").fence(0, to=None, epoch=9, start=0, delivered=None)
     world.sleep(5.0)
     with pytest.raises(Fenced):
-        query.consumer.look_beside()
+        query.consumer.look_while_busy()
     left = world.checkpoints("another-queue").read(0)
     assert left is not None
     assert (left.epoch, left.owner) == (9, None)

@@ -12,7 +12,7 @@ from partq_spark.group.effects import Effects
 from partq_spark.objects import Document, Unchanged
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retry import Retrying
-from partq_spark.query.waiting import Patience
+from partq_spark.query.waiting import StoreRetry
 
 LIMIT_S = 60.0
 
@@ -51,9 +51,9 @@ def time() -> Time:
     return Time()
 
 
-def patience(time: Time, limit_s: float = LIMIT_S) -> Patience:
+def retry(time: Time, limit_s: float = LIMIT_S) -> StoreRetry:
     effects = Effects(now_s=time.clock, sleep=time.sleep, uniform=random.Random(2).uniform)
-    return Patience(limit_s, effects, "group 'g'")
+    return StoreRetry(limit_s, effects, "group 'g'")
 
 
 def loading(time: Time, retry_s: float, *, away_s: float, call_s: float = 0.0) -> Callable[[], object]:
@@ -68,13 +68,13 @@ def test_the_time_is_counted_once_however_long_the_store_itself_was_tried(
     time: Time, retry_s: float, call_s: float
 ) -> None:
     with pytest.raises(Unavailable, match="nobody answers"):
-        patience(time).try_for(loading(time, retry_s, away_s=1e9, call_s=call_s))
+        retry(time).call(loading(time, retry_s, away_s=1e9, call_s=call_s))
     assert LIMIT_S <= time.now_s - 1000.0 <= LIMIT_S + 5.0
 
 
 @pytest.mark.parametrize("retry_s", [0.0, 2.0, LIMIT_S])
 def test_an_outage_that_is_shorter_is_lived_through(time: Time, retry_s: float) -> None:
-    assert patience(time).try_for(loading(time, retry_s, away_s=LIMIT_S - 5)) is None
+    assert retry(time).call(loading(time, retry_s, away_s=LIMIT_S - 5)) is None
 
 
 def test_what_was_waited_for_before_the_outage_is_no_part_of_it(time: Time) -> None:
@@ -84,10 +84,10 @@ def test_what_was_waited_for_before_the_outage_is_no_part_of_it(time: Time) -> N
         time.sleep(25.0 if time.now_s < 1001 else 0.0)  # as for a coordinator's answer, or for messages
         return load()
 
-    assert patience(time).try_for(wait_and_load) is None
+    assert retry(time).call(wait_and_load) is None
 
 
 def test_with_no_time_it_is_tried_once(time: Time) -> None:
     with pytest.raises(Unavailable):
-        patience(time, 0.0).try_for(loading(time, 0.0, away_s=1e9))
+        retry(time, 0.0).call(loading(time, 0.0, away_s=1e9))
     assert time.now_s == 1000.0

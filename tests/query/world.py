@@ -173,14 +173,14 @@ class Query:
         assert group is not None
         queue, effects = self.world.open_queue(), self.world.effects()
         self.failure = None
-        who = FlowIdentity(
+        identity = FlowIdentity(
             queue,
             self.options,
             effects,
             create_group=lambda: create_group(queue, self.options, group),
             join=self._join,
         )
-        self.consumer = Consumer(queue, self.options, who, effects=effects)
+        self.consumer = Consumer(queue, self.options, identity, effects=effects)
         if available_now:
             self.consumer.fix_target()
         self._tickers = [self.world.lives(self._beat)]

@@ -72,12 +72,12 @@ def _nothing(*_: object, **__: object) -> None:
 
 def _looks_at_no_lease() -> AbstractContextManager[object]:
     """Neither when a batch is confirmed, nor as the last act."""
-    return patch.object(Identity, "is_alive", lambda who, _: who.member is not None)
+    return patch.object(Identity, "is_alive", lambda identity, _: identity.member is not None)
 
 
 def _confirms_nothing() -> AbstractContextManager[object]:
     """A batch that this process has just announced is read as it stands, whatever has moved on since."""
-    return patch.object(Consumer, "_is_still_mine", lambda consumer, last: consumer._who.is_alive(last.instance))
+    return patch.object(Consumer, "_is_still_mine", lambda consumer, last: consumer._identity.is_alive(last.instance))
 
 
 def _holds_at_any_epoch() -> AbstractContextManager[object]:

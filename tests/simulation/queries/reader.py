@@ -27,7 +27,7 @@ from tests.simulation.scheduler import Process, Scheduler, Strand
 from tests.simulation.stores import Board
 from tests.support.faulty import SECOND_US, Crash
 
-BESIDE_S = 0.5
+BUSY_LOOK_S = 0.5
 MOST_CALLS = 400  # to stores, for one question
 EARLY_US = 4 * SECOND_US  # nobody gives up before: retryTimeout is longer, and so is every other patience
 T = TypeVar("T")
@@ -193,11 +193,11 @@ class Reader(Process):
             member = self.consumer.member
             try:
                 if member is None or not member.is_bound:
-                    self.sleep(BESIDE_S)
+                    self.sleep(BUSY_LOOK_S)
                 else:
-                    member.wait_news(BESIDE_S)
+                    member.wait_news(BUSY_LOOK_S)
             except PartqError:
-                self.sleep(BESIDE_S)
+                self.sleep(BUSY_LOOK_S)
             with self._mutex:
                 self._look()
 
@@ -208,7 +208,7 @@ class Reader(Process):
                 self.scheduler.wake(self._waiting)
         elif not self.interrupted:
             try:
-                self.consumer.look_beside()
+                self.consumer.look_while_busy()
             except Unavailable:
                 pass
             except PartqError as error:

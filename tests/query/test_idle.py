@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partq_spark.group.claims import View
-from partq_spark.query.consumer import QUIET_S
+from partq_spark.query.consumer import IDLE_LOOK_S
 from partq_spark.query.waiting import Pace
 from tests.query.world import Query, World, begun
 
@@ -51,7 +51,7 @@ def watched(world: World, monkeypatch: pytest.MonkeyPatch) -> Watched:
 def test_a_whole_look_is_good_for_a_while(watched: Watched) -> None:
     assert watched.looks_in_a_trigger() == 1
     assert [watched.looks_in_a_trigger() for _ in range(3)] == [0, 0, 0]
-    watched.world.sleep(QUIET_S)
+    watched.world.sleep(IDLE_LOOK_S)
     assert watched.looks_in_a_trigger() == 1
 
 
