@@ -96,9 +96,7 @@ class Consumer:
     def address(self) -> Address | None:
         """By which this machine finds the flow, once its name is known."""
         at, group, flow = self._options.target, self._group, self._identity.flow
-        if group is None or flow is None:
-            return None
-        return Address(at.store, at.namespace, at.queue, group.name, flow)
+        return Address(at.store, at.namespace, at.queue, group.name, flow) if group and flow else None
 
     @property
     def needs_mailbox(self) -> bool:
