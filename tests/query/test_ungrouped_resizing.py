@@ -13,57 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from partq_spark.log import admin, housekeeping
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.queue import Queue
-from partq_spark.objects import open_store
 from partq_spark.query.ungrouped import EveryPartition
-from partq_spark.spark.reader import PartqStreamReader
-from tests.log.queues import read_flat, send
-
-KEYS = [f"key{number}" for number in range(12)]
-COLUMNS = [
-    ("key", "string"),
-    ("value", "binary"),
-    ("queue", "string"),
-    ("partition", "int"),
-    ("offset", "bigint"),
-    ("timestamp", "timestamp"),
-    ("redelivered", "boolean"),
-]
-
-
-class Stream:
-    """Micro-batches of one query: its offsets, and what each batch delivered, partition by partition."""
-
-    def __init__(self, url: str, **options: str) -> None:
-        given = {"queue": "orders", "store": url, "startingOffsets": "earliest", "pollInterval": "10ms", **options}
-        self.reader = PartqStreamReader({name.lower(): value for name, value in given.items()}, COLUMNS)
-        self.start: dict[str, Any] = self.reader.initialOffset()
-        self.batches: list[dict[int, list[bytes]]] = []
-
-    def restart(self) -> None:
-        """A new process, which knows the Spark checkpoint alone."""
-        self.reader = PartqStreamReader(self.reader._given, COLUMNS)
-
-    def batch(self, limit: ReadLimit | None = None) -> dict[int, list[bytes]] | None:
-        """The next batch, read at once; None: there was nothing."""
-        end = self.reader.latestOffset(self.start, limit or ReadAllAvailable())
-        if end == self.start:
-            return None
-        found: dict[int, list[bytes]] = {}
-        for partition in self.reader.partitions(self.start, end):
-            for rows in self.reader.read(partition):
-                for number, value in zip(rows["partition"].to_pylist(), rows["value"].to_pylist(), strict=True):
-                    found.setdefault(number, []).append(value)
-        self.start = end
-        self.batches.append(found)
-        return found
-
-    def drain(self, limit: ReadLimit | None = None, most: int = 200) -> None:
-        """Batches until there is nothing."""
-        for _ in range(most):
-            if self.batch(limit) is None:
-                return
-        raise AssertionError(f"{most} batches were not enough")
+from tests.log.queues import read_flat
+from tests.query.streams import KEYS, Stream, create, publish
 
 
 def in_order(stream: Stream, key: str) -> list[int]:
@@ -82,17 +34,9 @@ def _key(value: bytes) -> str:
     return value.decode().split("/")[1]
 
 
-def publish(queue: Queue, number: int, keys: list[str] = KEYS) -> None:
-    send(queue, [(key, f"{number}/{key}".encode()) for key in keys])
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> str:
     return f"file://{tmp_path}/store"
-
-
-def create(url: str, partitions: int) -> Queue:
-    return admin.create_queue(open_store(url), "default", "orders", partitions)
 
 
 @pytest.mark.conformance("RES-03")
