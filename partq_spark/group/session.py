@@ -20,12 +20,12 @@ from partq_spark.base.errors import Fenced, Invalid, PartqError, Unavailable
 from partq_spark.group import claims
 from partq_spark.group.acknowledging import Acknowledger
 from partq_spark.group.binding import Binder, Life
-from partq_spark.group.checkpointing import Checkpointing
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.group.claims import Binding, Grant, Position, Standing, View
+from partq_spark.group.claims import Binding, Grant, Standing, View
 from partq_spark.group.codec import decode_state
 from partq_spark.group.effects import Effects
-from partq_spark.group.hand import Hand, Holding
+from partq_spark.group.hand import Holding
+from partq_spark.group.membership import GroupMembership
 from partq_spark.group.model import Delivery, GroupKey, GroupState, Owner
 from partq_spark.group.settings import SessionSettings, checked_flow_name
 from partq_spark.group.stores.api import OwnershipStore, Reincarnated
@@ -43,13 +43,9 @@ _LOOKS_GROW: Final = 1.3
 _log = logging.getLogger("partq.flow")
 
 
-class Session:
-    """One flow, by name, as one process has it. `flow` is in lower case already; `queue_id` is that of the head.
-
-    `require_group` looks whether the group is still there, and raises if it is not; it is asked when the coordinator
-    has dropped this flow. `start_of` gives the first offset of a partition whose checkpoint has none
-    (`checkpoints=none`): the group's start. `milestones`: offsets of a partition at which others may wait for it
-    (`order.Milestones`).
+class Session(GroupMembership):
+    """One flow, by name, as one process has it. `require_group` looks whether the group is still there, and raises if
+    it is not; it is asked when the coordinator has dropped this flow.
     """
 
     def __init__(
@@ -66,30 +62,24 @@ class Session:
         start_of: Callable[[int], int] = lambda _: 0,
         milestones: Callable[[int], Sequence[int]] = lambda _: (),
     ) -> None:
+        super().__init__(
+            checkpoints,
+            key,
+            queue_id,
+            checked_flow_name(flow),
+            settings,
+            effects,
+            start_of=start_of,
+            milestones=milestones,
+        )
         self._ownership = ownership
-        self.close = ownership.close  # gives back connections, after `unbind`
         self._require_group = require_group
-        self._checkpoints = checkpoints
-        self._key = key
-        self._queue_id = queue_id
-        self._flow = flow = checked_flow_name(flow)
-        self._settings = settings if settings is not None else SessionSettings()
-        self._effects = effects if effects is not None else Effects()
         timeout_s = self._settings.session_timeout_s
         self._binder = Binder(ownership, key, queue_id, flow, session_timeout_s=timeout_s, effects=self._effects)
         self._life: Life | None = None
         self._state: GroupState | None = None
         self._state_token: str | None = None
-        self._hand = Hand()
-        self._checkpointing = Checkpointing(
-            checkpoints, self._hand, self._settings, self._effects, start_of=start_of, milestones=milestones
-        )
         self._acknowledger = Acknowledger(ownership, key, flow, self._hand, self._checkpointing, self._effects)
-
-    @property
-    def flow(self) -> str:
-        """The flow's name."""
-        return self._flow
 
     @property
     def key(self) -> GroupKey:
@@ -115,11 +105,6 @@ class Session:
     def instance(self) -> str | None:
         """The present instance, which may have ended; None while unbound."""
         return self._life.instance if self._life is not None else None
-
-    @property
-    def mapping(self) -> Mapping[int, int]:
-        """The partitions (with epochs) that this flow has, or would get back as another instance."""
-        return dict(self._hand.mapping)
 
     # --- coming and going ---------------------------------------------------------------------------------------------
 
@@ -176,6 +161,9 @@ class Session:
             self._hand.clear()
             self._binder.leave(life)
 
+    def close(self) -> None:
+        self._ownership.close()
+
     # --- being alive --------------------------------------------------------------------------------------------------
 
     def beat(self) -> None:
@@ -222,10 +210,6 @@ class Session:
         """
         return self._view(self._observed_life())
 
-    def confirm(self) -> View:
-        """A look just before what was announced is read: whether it is still this flow's. Raises as `observe` does."""
-        return self.observe()
-
     def deliver(self, ends: Mapping[int, int]) -> bool:
         """Announce that the messages up to `ends` (partition to exclusive end) are about to be delivered.
 
@@ -248,31 +232,12 @@ class Session:
             entries[partition] = Delivery(epoch=holding.epoch, delivered=end, acknowledged=holding.acknowledged)
         return not entries or self._acknowledger.announce(life, entries, self._state_token)
 
-    def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]:
-        """Everything before these positions is dealt with. Returns the partitions that this flow still has at that
-        epoch; the others' messages come again elsewhere, and are not acknowledged (HAN-10).
-
-        Written at once where the partition is paused, else at the checkpoint interval, by this call or a later one.
-        Raises `Unavailable` where writing did: it is done again later.
-        """
-        still = self._hand.acknowledge(positions)
-        self._write(everything=False)
-        return still
-
-    def flush(self) -> None:
-        """Write down all acknowledgements now."""
-        self._write(everything=True)
-
     def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
         """How far each of these is acknowledged for good, whoever has it; one listing if any is not this flow's.
 
         With `checkpoints=none` nothing is for good, and others' records count. Raises `Unavailable`.
         """
         return self._acknowledger.acknowledged(partitions, self._state)
-
-    def in_hand(self) -> Mapping[int, int]:
-        """Messages of each partition that were delivered and are not acknowledged."""
-        return self._hand.unacknowledged()
 
     def note(self, text: str | None) -> None:
         """Tell people something of this flow, until it is something else; None: nothing. Cheap to repeat, not lost."""

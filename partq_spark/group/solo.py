@@ -16,11 +16,11 @@ from dataclasses import replace
 from typing import Final
 
 from partq_spark.base.errors import Fenced, Invalid
-from partq_spark.group.checkpointing import Checkpointing
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused
-from partq_spark.group.claims import Binding, Position, Standing, View
+from partq_spark.group.claims import Binding, Standing, View
 from partq_spark.group.effects import Effects
-from partq_spark.group.hand import Hand, Holding
+from partq_spark.group.hand import Holding
+from partq_spark.group.membership import GroupMembership
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.group.settings import SessionSettings
 from partq_spark.log import layouts
@@ -36,10 +36,8 @@ MAX_TRIES: Final = 5
 _log = logging.getLogger("partq.flow")
 
 
-class SoloSession:
-    """A `Membership` without others. `head` reads the queue's head, now; `start_of` is where the group begins;
-    `milestones` as `Session` has it.
-    """
+class SoloSession(GroupMembership):
+    """One flow without others. `head` reads the queue's head, now."""
 
     def __init__(
         self,
@@ -54,27 +52,11 @@ class SoloSession:
         start_of: Callable[[int], int],
         milestones: Callable[[int], Sequence[int]] = lambda _: (),
     ) -> None:
-        self._checkpoints = checkpoints
-        self._key = key
-        self._queue_id = queue_id
-        self._flow = flow
-        self._settings = settings if settings is not None else SessionSettings()
-        self._effects = effects if effects is not None else Effects()
+        super().__init__(checkpoints, key, queue_id, flow, settings, effects, start_of=start_of, milestones=milestones)
         self._head = head
-        self._hand = Hand()
-        self._checkpointing = Checkpointing(
-            checkpoints, self._hand, self._settings, self._effects, start_of=start_of, milestones=milestones
-        )
         self._me: Owner | None = None
         self._verified_s = 0.0
         self._confirmed_s: float | None = None
-
-    def __repr__(self) -> str:
-        return f"SoloSession({self._key}, {self._flow!r})"
-
-    @property
-    def flow(self) -> str:
-        return self._flow
 
     @property
     def is_bound(self) -> bool:
@@ -83,14 +65,6 @@ class SoloSession:
     @property
     def instance(self) -> str | None:
         return self._me.instance if self._me is not None else None
-
-    @property
-    def mapping(self) -> Mapping[int, int]:
-        return dict(self._hand.mapping)
-
-    @property
-    def has_news(self) -> bool:
-        return False
 
     # --- coming and going ---------------------------------------------------------------------------------------------
 
@@ -114,9 +88,6 @@ class SoloSession:
         finally:
             self._me = None
             self._hand.clear()
-
-    def beat(self) -> None:
-        """Nobody listens."""
 
     def _take(self, me: Owner, mapping: Mapping[int, int]) -> Head:
         """What the group has to deliver and this flow does not have yet; returns the head by which that was."""
@@ -250,23 +221,8 @@ class SoloSession:
             holding.delivered = max(holding.delivered, end)
         return True
 
-    def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]:
-        still = self._hand.acknowledge(positions)
-        self._write(everything=False)
-        return still
-
-    def flush(self) -> None:
-        """Also how far it has delivered: an AvailableNow run ends here, and may be killed before it is stopped."""
-        self._write(everything=True)
-
     def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
         return self._checkpointing.acknowledged(partitions)
-
-    def in_hand(self) -> Mapping[int, int]:
-        return self._hand.unacknowledged()
-
-    def note(self, text: str | None) -> None:
-        """Nobody listens."""
 
     def lease_left_s(self) -> float:
         """Without end, but for what was confirmed: there is no lease, and who takes over asks nobody."""
@@ -276,9 +232,6 @@ class SoloSession:
 
     def wait_news(self, timeout_s: float) -> None:
         self._effects.sleep(timeout_s)
-
-    def close(self) -> None:
-        """Nothing is kept open: the object store is its owner's to close."""
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -360,6 +313,9 @@ class SoloSession:
         )
 
     def _write(self, *, everything: bool) -> None:
+        """With everything also how far it has delivered: an AvailableNow run ends so, and may be killed before it is
+        stopped.
+        """
         me = self._me
         if me is None:
             return

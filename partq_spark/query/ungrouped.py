@@ -28,8 +28,9 @@ _INSTANCE: Final = "alone"  # nobody asks which one
 _log = logging.getLogger("partq.query")
 
 
-class EveryPartition:
-    """A `Membership` without a group. `known` is where the query is by its Spark checkpoint. A partition that the query
+class EveryPartition(Membership):
+    """Without a group: nobody listens, and nothing is ever in hand, because Spark asks for a batch when the one before
+    is complete. `known` is where the query is by its Spark checkpoint. A partition that the query
     knows stays its own even if the queue, restored from an older copy, does not have it: then it is told what is lost.
     """
 
@@ -43,10 +44,6 @@ class EveryPartition:
         self._view = View(instance=_INSTANCE, standing=Standing.ACTIVE, claims={})
 
     @property
-    def flow(self) -> str:
-        return ""
-
-    @property
     def is_bound(self) -> bool:
         return True
 
@@ -54,22 +51,8 @@ class EveryPartition:
     def instance(self) -> str:
         return _INSTANCE
 
-    @property
-    def mapping(self) -> Mapping[int, int]:
-        return {}
-
-    @property
-    def has_news(self) -> bool:
-        return False
-
     def bind(self, mapping: Mapping[int, int] | None = None, *, wait_s: float) -> Binding:
         return Binding(view=self.observe(), answered=True)
-
-    def unbind(self) -> None:
-        """There is nothing to leave."""
-
-    def beat(self) -> None:
-        """Nobody listens."""
 
     def observe(self) -> View:
         """Read the head: what it has is the query's. Raises `Invalid` if the queue is gone or another one."""
@@ -82,9 +65,6 @@ class EveryPartition:
             self._view = View(instance=_INSTANCE, standing=Standing.ACTIVE, claims=claims)
         return self._view
 
-    def confirm(self) -> View:
-        return self.observe()
-
     def deliver(self, ends: Mapping[int, int]) -> bool:
         return True
 
@@ -93,17 +73,8 @@ class EveryPartition:
         self._done.update({partition: position.offset for partition, position in positions.items()})
         return frozenset(positions)
 
-    def flush(self) -> None:
-        """There is nothing to write down."""
-
     def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
         return {partition: self._done.get(partition, 0) for partition in partitions}
-
-    def in_hand(self) -> Mapping[int, int]:
-        return {}  # Spark asks for a batch when the one before is complete
-
-    def note(self, text: str | None) -> None:
-        """Nobody listens."""
 
     def lease_left_s(self) -> float:
         return math.inf
