@@ -154,7 +154,7 @@ def _query(rng: random.Random, number: int, groups: tuple[GroupPlan, ...], calm_
     loads = list(groups) if not number else [groups[0]]
     if groups[0].shared and len(loads) == 1 and rng.random() < 0.2:
         loads.append(groups[0])
-    if not groups[0].name and rng.random() < 0.3:
+    if not groups[0].name and len(loads) == 1 and rng.random() < 0.3:
         loads.append(groups[0])
     sources = tuple(_source(rng, f"{name}-{load}", group, alone=len(loads) == 1) for load, group in enumerate(loads))
     trigger = rng.choice(("processing", "processing", "processing", "processing", "available", "once"))
