@@ -1,9 +1,9 @@
 """A consumer in plain Python: a flow of its group like any other, and reading without a group.
 
-It drives the loop that stands behind a streaming query (`query.consumer`, with the threads of `query.reader_process`), as the
-application that acknowledges by itself. The rules. A batch is acknowledged by asking for the next one, or by a call; no
-way of leaving acknowledges what was not handled. What was given out and is neither acknowledged nor released stays this
-flow's until its partition moves on.
+It drives the loop that stands behind a streaming query (`query.consumer`, with the threads of
+`query.consumer_process`), as the application that acknowledges by itself. The rules. A batch is acknowledged by asking
+for the next one, or by a call; no way of leaving acknowledges what was not handled. What was given out and is neither acknowledged nor released
+stays this flow's until its partition moves on.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from partq_spark.log.queue import Queue
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.query import columns as source_columns
 from partq_spark.query import offsets, planning
-from partq_spark.query.reader_process import ReaderProcess
+from partq_spark.query.consumer_process import ConsumerProcess
 from partq_spark.query.joining import open_consumer
 from partq_spark.query.offsets import Span
-from partq_spark.query.waiting import StoreRetry
 from partq_spark.query.settings import Place, SourceOptions
+from partq_spark.query.waiting import StoreRetry
 
 _SLICE_S: Final = 0.1  # of a wait, between two looks at whether to stop
 _log = logging.getLogger("partq.client")
@@ -52,7 +52,7 @@ class Batch:
 
     def __init__(
         self,
-        process: ReaderProcess,
+        process: ConsumerProcess,
         name: str,
         queue: str,
         spans: Mapping[int, Span],
@@ -126,7 +126,7 @@ class Consumer:
         self._pid = os.getpid()
         self._at: dict[str, Any] = dict(offsets.INITIAL)
         self._last: Batch | None = None
-        self._process: ReaderProcess | None = None
+        self._process: ConsumerProcess | None = None
         self._stopping = self._closed = False
         self._polling = 0  # the thread that waits for a batch
         self._former: Any = None  # what SIGTERM did before
@@ -230,9 +230,9 @@ class Consumer:
         own = Queue(queue.store, queue.namespace, queue.name, queue.effects)  # the threads beside look at the other
         return own, head, _view(head, spans, self._options.fail_on_data_loss), spans
 
-    def _beside(self) -> ReaderProcess:
+    def _beside(self) -> ConsumerProcess:
         if self._process is None:
-            self._process = ReaderProcess(
+            self._process = ConsumerProcess(
                 lambda wait: open_consumer(self._options, self._effects, wait=wait),
                 lifeline=Lifeline(parent=None, main_thread=threading.current_thread()),
                 mailbox=False,

@@ -50,7 +50,7 @@ _log = logging.getLogger("partq.flow")
 
 
 class Consumer:
-    """One query in one process. One call at a time: who has threads serialises them (`reader_process`)."""
+    """One query in one process. One call at a time: who has threads serialises them (`consumer_process`)."""
 
     def __init__(
         self,

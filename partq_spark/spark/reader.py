@@ -39,7 +39,7 @@ from partq_spark.spark.workers import spare_collector
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from partq_spark.query.reader_process import ReaderProcess
+    from partq_spark.query.consumer_process import ConsumerProcess
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._given = dict(options)
         self._columns = columns
         self._options: SourceOptions | None = None
-        self._process: ReaderProcess | None = None
+        self._process: ConsumerProcess | None = None
 
     # --- what is made on first use, in the process that uses it
 
@@ -158,15 +158,15 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._options
 
     @property
-    def process(self) -> ReaderProcess:
+    def process(self) -> ConsumerProcess:
         """What the process that Spark asks has; made by the first call that needs it."""
         if self._process is None:
             # Here, because the processes that read rows import this module, too, and need nothing of it.
+            from partq_spark.query.consumer_process import ConsumerProcess
             from partq_spark.query.joining import open_consumer
-            from partq_spark.query.reader_process import ReaderProcess
 
             is_flow = self.options.group is not None
-            self._process = ReaderProcess(lambda wait: open_consumer(self.options, wait=wait), is_flow=is_flow)
+            self._process = ConsumerProcess(lambda wait: open_consumer(self.options, wait=wait), is_flow=is_flow)
             if is_flow and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, _end_in_good_order)
         return self._process

@@ -25,10 +25,10 @@ from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.objects import open_store
-from partq_spark.query import notify, offsets, reader_process
+from partq_spark.query import consumer_process, notify, offsets
+from partq_spark.query.consumer_process import ConsumerProcess
 from partq_spark.query.joining import open_consumer
 from partq_spark.query.planning import Spans
-from partq_spark.query.reader_process import ReaderProcess
 from partq_spark.spark.options import stream_source_options
 from tests.support.spark import wait_until
 
@@ -47,7 +47,9 @@ class Reader:
         given |= {"startingOffsets": "earliest", "checkpointInterval": "0s", "retryTimeout": "2s", **options}
         self.store_url = store_url
         self.flow = flow
-        self.process = ReaderProcess(lambda wait: open_consumer(stream_source_options(given), wait=wait), is_flow=True)
+        self.process = ConsumerProcess(
+            lambda wait: open_consumer(stream_source_options(given), wait=wait), is_flow=True
+        )
         self.at: dict[str, Any] = dict(offsets.INITIAL)
         self._spark = ThreadPoolExecutor(1)
 
@@ -189,7 +191,7 @@ def _names() -> tuple[str, str, str]:
 
 
 def test_whoever_asks_is_told_that_the_reader_is_stuck(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_process, "_BUSY_WAIT_S", 0.3)
+    monkeypatch.setattr(consumer_process, "_BUSY_WAIT_S", 0.3)
     place.publish(1)
     reader = place.reader(ackMode="manual").begun()
     with reader.process.asked():
@@ -277,7 +279,7 @@ def test_stopping_writes_down_what_is_acknowledged_and_ends_everything(place: Pl
 def test_stopping_does_not_wait_for_ever(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(reader_process, "_STOP_WAIT_S", 0.3)
+    monkeypatch.setattr(consumer_process, "_STOP_WAIT_S", 0.3)
     place.publish(1)
     reader = place.reader().begun()
     with reader.process.asked(), ThreadPoolExecutor(1) as other:

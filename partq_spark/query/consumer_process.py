@@ -1,5 +1,5 @@
-"""What lives beside Spark's calls in a flow's reader process: the heartbeat, the news, the mailbox; and who may use the
-flow when. No pyspark.
+"""What the process of a flow has beside the calls of Spark or of an application: the heartbeat, the news, the mailbox;
+and who may use the flow when. No pyspark.
 
 A monitor guards the consumer: one thread at a time, and whoever waits for news in it lets the others in. So a pause is
 seen, and what a listener or an application says is written down, also while the main thread waits or a batch runs for
@@ -32,7 +32,7 @@ _STOP_WAIT_S: Final = 5.0
 _log = logging.getLogger("partq.flow")
 
 
-class ReaderProcess:
+class ConsumerProcess:
     """A consumer with the threads beside it, of which a query without a group needs none. `make` gets what the consumer
     is to wait with, if it has to let others in.
 
