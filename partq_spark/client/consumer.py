@@ -2,8 +2,8 @@
 
 It drives the loop that stands behind a streaming query (`query.consumer`, with the threads of
 `query.consumer_process`), as the application that acknowledges by itself. The rules. A batch is acknowledged by asking
-for the next one, or by a call; no way of leaving acknowledges what was not handled. What was given out and is neither acknowledged nor released
-stays this flow's until its partition moves on.
+for the next one, or by a call; no way of leaving acknowledges what was not handled. What was given out and is neither
+acknowledged nor released stays this flow's until its partition moves on.
 """
 
 from __future__ import annotations
