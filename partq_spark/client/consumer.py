@@ -56,13 +56,13 @@ class Batch:
         name: str,
         queue: str,
         spans: Mapping[int, Span],
-        pieces: Sequence[Piece],
         columns: Sequence[str] | None,
     ) -> None:
         self._process = process
         self._name = name
         self._queue = queue
-        self._pieces = pieces
+        self.pieces: Sequence[Piece] = ()
+        """The messages as the log keeps them."""
         self._columns = columns
         self._below = {partition: span.redelivered_below for partition, span in spans.items()}
         self._ends = {partition: Position(span.epoch, span.to) for partition, span in spans.items()}
@@ -70,18 +70,19 @@ class Batch:
         """Acknowledged as a whole, or released."""
 
     def __len__(self) -> int:
-        return sum(piece.batch.num_rows for piece in self._pieces)
+        return sum(piece.batch.num_rows for piece in self.pieces)
 
     def __iter__(self) -> Iterator[Message]:
-        for piece in self._pieces:
+        for piece in self.pieces:
             yield from messages_of(piece, self._queue, self._below)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return _stream(self._pieces, self._queue, self._below, self._columns).__arrow_c_stream__(requested_schema)
+        return _stream(self.pieces, self._queue, self._below, self._columns).__arrow_c_stream__(requested_schema)
 
     def acknowledge(self, message: Message | None = None) -> frozenset[int]:
-        """All of it is dealt with; or of one partition everything up to this message. Returns the partitions that have
-        moved on since, for which that does not count: their messages come again elsewhere.
+        """All of it is dealt with; or of one partition everything up to this message. What came before it in the same
+        partitions, in earlier batches, is too. Returns the partitions that have moved on since, for which that does not
+        count: their messages come again elsewhere.
 
         Raises `Invalid` for a message of another batch, `Fenced` if another took the whole group over
         (`ownership="none"`), `Unavailable` if a store does not answer: repeating it is harmless.
@@ -143,9 +144,10 @@ class Consumer:
         flow's name, `Unavailable` if a store does not answer for `retry_timeout_s`.
         """
         self._require_usable()
-        last, self._last = self._last, None
+        last = self._last
         if last is not None and self._by_next and not last.is_settled:
             self._store_retry.call(last.acknowledge)
+        self._last = None  # not before: who asks again after an error acknowledges it then
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._polling = threading.get_ident()
         try:
@@ -222,7 +224,13 @@ class Consumer:
             return None
         queue, head, log, spans = found
         reader = RangeReader(queue, head.queue_id, log, fail_on_data_loss=self._options.fail_on_data_loss)
-        return Batch(process, name, queue.name, spans, tuple(reader.pieces()), self._columns)
+        batch = Batch(process, name, queue.name, spans, self._columns)
+        try:
+            batch.pieces = tuple(reader.pieces())
+        except BaseException:
+            batch.release()  # nobody has it, and what is acknowledged later must not skip it
+            raise
+        return batch
 
     def _planned(
         self, queue: Queue, head: Head, spans: Mapping[int, Span]

@@ -23,6 +23,7 @@ import redis
 import partq
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.log.reading import RangeReader
 from tests.client.conftest import Make
 from tests.coordinator.sidecars import Place, eventually
 from tests.support.servers import RedisServer, running
@@ -218,6 +219,32 @@ def test_the_order_of_each_key_holds_while_the_number_of_partitions_changes(make
     for key in {each.key for each in found}:
         values = [int(each.value) for each in found if each.key == key]
         assert values == sorted(values)
+    assert lag(queue) == 0
+
+
+def test_what_could_not_be_read_is_not_skipped(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = make(partitions=1)
+    publish(queue, 20)
+    with consuming(queue, max_messages=10) as consumer:
+        with monkeypatch.context() as patch:
+            patch.setattr(RangeReader, "pieces", _down)
+            with pytest.raises(partq.Unavailable):
+                consumer.poll(WAIT_S)
+        found = [message for batch in consumer for message in batch]
+    assert [int(each.value) for each in found] == list(range(20))
+    assert lag(queue) == 0
+
+
+def test_an_acknowledgement_that_failed_is_made_by_asking_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = make(partitions=1, retry_timeout_s=0.1)
+    publish(queue, 10)
+    with consuming(queue) as consumer:
+        assert len(numbers(consumer.poll(WAIT_S))) == 10
+        with monkeypatch.context() as patch:
+            patch.setattr(partq.Batch, "acknowledge", _down)
+            with pytest.raises(partq.Unavailable):
+                consumer.poll(0.1)
+        assert consumer.poll(0.1) is None
     assert lag(queue) == 0
 
 
