@@ -39,6 +39,15 @@ def environment() -> dict[str, str]:
     return {"SPARK_HOME": str(home()), "SPARK_SUBMIT_OPTS": options()}
 
 
+QUICK_LOGS: Final = (
+    "spark.sql.streaming.checkpointFileManagerClass",
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+)
+"""A setting for sessions that run many micro-batches: Spark's own logs without the processes that each write starts
+(spark-traps 41). Drivers that are killed on purpose keep Spark's default.
+"""
+
+
 def options() -> str:
     """What a JVM of the tests is started with."""
     return f"{_SHORT_LIVED} {_QUIET} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else _SHORT_LIVED

@@ -100,6 +100,7 @@ def _session(folder: Path) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "America/New_York")  # never the machine's: what depends on it shows
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        .config(*jvm.QUICK_LOGS)
         .getOrCreate()
     )
 
