@@ -236,7 +236,8 @@ class Consumer:
         self, queue: Queue, head: Head, spans: Mapping[int, Span]
     ) -> tuple[Queue, Head, tree.LogView, Mapping[int, Span]]:
         own = Queue(queue.store, queue.namespace, queue.name, queue.effects)  # the threads beside look at the other
-        return own, head, _view(head, spans, self._options.fail_on_data_loss), spans
+        log = planning.log_view(head, spans, fail_on_data_loss=self._options.fail_on_data_loss, warn=_log.warning)
+        return own, head, log, spans
 
     def _beside(self) -> ConsumerProcess:
         if self._process is None:
@@ -269,16 +270,9 @@ def read(queue: Queue, starting: Place, ending: Place, columns: Sequence[str] | 
     """The messages between two places, as a stream of Arrow batches that is read on demand. Raises `Invalid`."""
     wanted = checked_columns(columns)
     head = queue.refresh()
-    start = planning.resolve(head, starting, "starting", queue.offsets_at)
-    end = planning.resolve(head, ending, "ending", queue.offsets_at)
-    for partition, offset in start.items():
-        if offset > end[partition]:
-            raise Invalid(
-                f"partition {partition} would be read from offset {offset} to {end[partition]}: its end lies before "
-                "its start; correct starting or ending"
-            )
-    spans = {partition: Span(0, offset, end[partition], 0) for partition, offset in start.items()}
-    reader = RangeReader(queue, head.queue_id, _view(head, spans, True))
+    spans = planning.between(head, starting, ending, ("starting", "ending"), queue.offsets_at)
+    log = planning.log_view(head, spans, fail_on_data_loss=True, warn=_log.warning)
+    reader = RangeReader(queue, head.queue_id, log)
     return _stream(reader.pieces(), queue.name, {}, wanted)
 
 
@@ -291,16 +285,6 @@ def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
         if name not in known or list(columns).count(name) > 1:
             raise Invalid(f"columns={list(columns)!r} is not allowed: give some of {', '.join(known)}, once each")
     return tuple(columns)
-
-
-def _view(head: Head, spans: Mapping[int, Span], fail_on_data_loss: bool) -> tree.LogView:
-    ranges = planning.without_trimmed(
-        head,
-        {partition: (span.start, span.to) for partition, span in spans.items() if span.start < span.to},
-        fail_on_data_loss=fail_on_data_loss,
-        warn=_log.warning,
-    )
-    return tree.view(head, ranges)
 
 
 def _stream(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.group.claims import Claim, Position, View
+from partq_spark.log import tree
 from partq_spark.log.layouts import Wait
 from partq_spark.log.model import Entry, Head, at
 from partq_spark.query.limits import Limits, Offsets, Ranges, Unacknowledged, batch_ends, window_ends
@@ -82,6 +83,23 @@ def resolve(head: Head, place: Place, option: str, offsets_at: Callable[[int], S
                 "give an offset up to the end"
             )
     return {partition: given[partition] for partition in sorted(given)}
+
+
+def between(
+    head: Head, start: Place, end: Place, options: tuple[str, str], offsets_at: Callable[[int], Sequence[int]]
+) -> dict[int, Span]:
+    """What lies between two places, for a reading without a query. `options` names both, for errors. Raises as
+    `resolve`, and `Invalid` for an end that lies before its start.
+    """
+    starts = resolve(head, start, options[0], offsets_at)
+    ends = resolve(head, end, options[1], offsets_at)
+    for partition, offset in starts.items():
+        if offset > ends[partition]:
+            raise Invalid(
+                f"partition {partition} would be read from offset {offset} to {ends[partition]}: its end lies before "
+                "its start; correct where it begins or where it ends"
+            )
+    return {partition: Span(0, offset, ends[partition], 0) for partition, offset in starts.items()}
 
 
 def continued(head: Head, reached: Offsets, *, fail_on_data_loss: bool, warn: Callable[[str], None]) -> dict[int, int]:
@@ -284,6 +302,12 @@ def progress(view: View, head: Head, reached: Mapping[int, int]) -> dict[str, di
         }
         for p, claim in view.claims.items()
     }
+
+
+def log_view(head: Head, spans: Spans, *, fail_on_data_loss: bool, warn: Callable[[str], None]) -> tree.LogView:
+    """The part of the log that leads to `spans`. Raises `ObjectMissing` for what is gone (failOnDataLoss)."""
+    ranges = {partition: (span.start, span.to) for partition, span in spans.items() if span.start < span.to}
+    return tree.view(head, without_trimmed(head, ranges, fail_on_data_loss=fail_on_data_loss, warn=warn))
 
 
 def without_trimmed(

@@ -23,7 +23,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from partq_spark.base.errors import Invalid
 from partq_spark.log import tree
 from partq_spark.log.connect import QueueAddress, open_queue
 from partq_spark.log.model import Head
@@ -71,13 +70,7 @@ class LogPartition(InputPartition):
 
 def plan_tasks(queue: Queue, head: Head, spans: Mapping[int, Span], options: SourceOptions) -> Sequence[InputPartition]:
     """The tasks of a batch that reads `spans`. Raises `ObjectMissing` for what is gone (failOnDataLoss)."""
-    ranges = planning.without_trimmed(
-        head,
-        {partition: (span.start, span.to) for partition, span in spans.items() if span.start < span.to},
-        fail_on_data_loss=options.fail_on_data_loss,
-        warn=logger.warning,
-    )
-    log = tree.view(head, ranges)
+    log = planning.log_view(head, spans, fail_on_data_loss=options.fail_on_data_loss, warn=logger.warning)
     return [
         LogPartition(
             target=options.target,
@@ -87,7 +80,7 @@ def plan_tasks(queue: Queue, head: Head, spans: Mapping[int, Span], options: Sou
             include_headers=options.include_headers,
             fail_on_data_loss=options.fail_on_data_loss,
         )
-        for partitions in planning.tasks(ranges)
+        for partitions in planning.tasks(log.wanted)
     ]
 
 
@@ -119,17 +112,8 @@ class PartqBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         queue = open_queue(self._options.target)
         head = queue.refresh()
-        start = planning.resolve(
-            head, self._options.start or Place(edge="earliest"), "startingOffsets", queue.offsets_at
-        )
-        end = planning.resolve(head, self._options.end, "endingOffsets", queue.offsets_at)
-        for partition, offset in start.items():
-            if offset > end[partition]:
-                raise Invalid(
-                    f"partition {partition} would be read from offset {offset} to {end[partition]}: its end lies "
-                    "before its start; correct startingOffsets, startingTimestamp, endingOffsets or endingTimestamp"
-                )
-        spans = {partition: Span(0, offset, end[partition], 0) for partition, offset in start.items()}
+        start, end = self._options.start or Place(edge="earliest"), self._options.end
+        spans = planning.between(head, start, end, ("startingOffsets", "endingOffsets"), queue.offsets_at)
         return plan_tasks(queue, head, spans, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
