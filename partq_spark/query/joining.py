@@ -19,6 +19,7 @@ from partq_spark.group.order import Milestones
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.group.solo import SoloSession
 from partq_spark.group.stores import open_ownership
+from partq_spark.group.stores.api import OwnershipStore
 from partq_spark.log import admin
 from partq_spark.log.connect import QueueAddress, open_queue, shared_store
 from partq_spark.log.groups import require_group, require_ownership
@@ -112,13 +113,31 @@ def join_group(
     target = options.target
     key = GroupKey(target.namespace, target.queue, group.name)
     store = shared_store(target.store, min(STORE_RETRY_S, target.retry_timeout_s))
+    since = head.groups[group.name].since_sequence
+    checkpoints = CheckpointStore(store, key, head.queue_id, since=since, effects=effects)
+    ownership = None
+    if group.ownership != "none":
+        ownership = open_ownership(group.ownership, store=shared_store(target.store, 0.0), group=key)
+    return membership_in(queue, group, flow, head, checkpoints, ownership, effects), checkpoints
+
+
+def membership_in(
+    queue: Queue,
+    group: GroupOptions,
+    flow: str,
+    head: Head,
+    checkpoints: CheckpointStore,
+    ownership: OwnershipStore | None,
+    effects: Effects | None,
+) -> Membership:
+    """A membership over these stores; `ownership` is None for a flow that has the group to itself."""
+    key = GroupKey(queue.namespace, queue.name, group.name)
     queue_id, found = head.queue_id, head.groups[group.name]
-    checkpoints = CheckpointStore(store, key, queue_id, since=found.since_sequence, effects=effects)
     interval_s = group.checkpoint_interval_s
     settings = SessionSettings(
         session_timeout_s=group.session_timeout_s,
         beat_interval_s=BEAT_S,
-        checkpoint_interval_s=interval_s if interval_s is not None else default_checkpoint_interval_s(target.store),
+        checkpoint_interval_s=interval_s if interval_s is not None else default_checkpoint_interval_s(queue.store.url),
         keep_offsets=group.keep_offsets,
     )
 
@@ -131,13 +150,11 @@ def join_group(
         return now
 
     milestones = Milestones(lambda: queue.head)
-    if group.ownership == "none":
-        solo = SoloSession(
+    if ownership is None:
+        return SoloSession(
             checkpoints, key, queue_id, flow, settings, effects, head=present, start_of=start_of, milestones=milestones
         )
-        return solo, checkpoints
-    ownership = open_ownership(group.ownership, store=shared_store(target.store, 0.0), group=key)
-    session = Session(
+    return Session(
         ownership,
         checkpoints,
         key,
@@ -149,7 +166,6 @@ def join_group(
         start_of=start_of,
         milestones=milestones,
     )
-    return session, checkpoints
 
 
 def default_checkpoint_interval_s(store_url: str) -> float:

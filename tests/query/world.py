@@ -19,13 +19,9 @@ from partq_spark.base.errors import PartqError, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.membership import Membership
 from partq_spark.group.model import GroupKey
-from partq_spark.group.order import Milestones
-from partq_spark.group.session import Session, SessionSettings
-from partq_spark.group.solo import SoloSession
 from partq_spark.group.stores.memory import MemoryOwnership
 from partq_spark.log import admin
-from partq_spark.log.groups import require_group
-from partq_spark.log.model import Head, QueueConfig, group_start
+from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import Effects as LogEffects
@@ -34,7 +30,7 @@ from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.query import offsets
 from partq_spark.query.consumer import Consumer
 from partq_spark.query.identity import FlowIdentity
-from partq_spark.query.joining import create_group
+from partq_spark.query.joining import create_group, membership_in
 from partq_spark.query.planning import Spans
 from partq_spark.spark.options import stream_source_options
 from tests.group.session import world as sessions
@@ -154,6 +150,8 @@ class Query:
         self.world = world
         given = {"queue": KEY.queue, "store": "file:///nowhere", "group": KEY.group, "ownership": "store"}
         given |= {"startingOffsets": "earliest", "retryTimeout": "30s", **options}
+        if given.get("checkpoints") != "none":
+            given.setdefault("checkpointInterval", "1s")
         if flow is not None:
             given["flow"] = flow
         self.options = stream_source_options(given)
@@ -189,52 +187,11 @@ class Query:
     def _join(self, flow: str, head: Head) -> tuple[Membership, CheckpointStore]:
         group = self.options.group
         assert group is not None
-        world, queue = self.world, self.consumer.queue
-        queue_id, found = head.queue_id, head.groups[group.name]
-        checkpoints = world.checkpoints(queue_id, found.since_sequence)
-        settings = SessionSettings(
-            session_timeout_s=group.session_timeout_s,
-            keep_offsets=group.keep_offsets,
-            checkpoint_interval_s=1.0 if group.checkpoint_interval_s is None else group.checkpoint_interval_s,
-        )
-
-        def start_of(partition: int) -> int:
-            return group_start(found, partition)
-
-        def present() -> Head:
-            require_group(queue.refresh(), group.name, found.since_sequence, f"flow {flow!r} ends")
-            return queue.head
-
-        effects = world.effects()
-        milestones = Milestones(lambda: queue.head)
-        if group.ownership == "none":
-            return (
-                SoloSession(
-                    checkpoints,
-                    KEY,
-                    queue_id,
-                    flow,
-                    settings,
-                    effects,
-                    head=present,
-                    start_of=start_of,
-                    milestones=milestones,
-                ),
-                checkpoints,
-            )
-        session = Session(
-            _Ownership(world),
-            checkpoints,
-            KEY,
-            queue_id,
-            flow,
-            settings,
-            effects,
-            require_group=present,
-            start_of=start_of,
-            milestones=milestones,
-        )
-        return session, checkpoints
+        world = self.world
+        checkpoints = world.checkpoints(head.queue_id, head.groups[group.name].since_sequence)
+        ownership = None if group.ownership == "none" else _Ownership(world)
+        member = membership_in(self.consumer.queue, group, flow, head, checkpoints, ownership, world.effects())
+        return member, checkpoints
 
     def _beat(self) -> float:
         member = self.consumer.member
