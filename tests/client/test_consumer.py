@@ -91,6 +91,7 @@ def leave_by_closing(consumer: partq.Consumer) -> None:
         return
 
 
+@pytest.mark.conformance("API-03")
 @pytest.mark.parametrize("leave", [leave_by_break, leave_by_an_error, leave_by_closing])
 def test_no_way_of_leaving_the_loop_acknowledges(make: Make, leave: Callable[[partq.Consumer], None]) -> None:
     queue = make(partitions=1)
@@ -108,6 +109,7 @@ def test_no_way_of_leaving_the_loop_acknowledges(make: Make, leave: Callable[[pa
     assert all(each.redelivered for each in again)
 
 
+@pytest.mark.conformance("API-03")
 def test_stop_ends_the_loop_after_the_batch_that_is_handled(make: Make) -> None:
     queue = make(partitions=1)
     publish(queue, 30)
@@ -119,6 +121,7 @@ def test_stop_ends_the_loop_after_the_batch_that_is_handled(make: Make) -> None:
     assert lag(queue) == 20
 
 
+@pytest.mark.conformance("API-03")
 def test_an_idle_loop_and_one_that_waits_for_a_coordinator_or_a_store_stop_within_a_second(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +192,7 @@ def test_by_hand_nothing_is_acknowledged_but_what_is_said(make: Make) -> None:
     assert lag(queue) == 0
 
 
+@pytest.mark.conformance("API-03")
 @pytest.mark.parametrize("acknowledge", ["next", "manual"])
 def test_what_is_released_comes_again_marked(make: Make, acknowledge: Any) -> None:
     queue = make(partitions=1)
@@ -205,6 +209,7 @@ def test_what_is_released_comes_again_marked(make: Make, acknowledge: Any) -> No
     assert lag(queue) == 0
 
 
+@pytest.mark.conformance("API-03")
 def test_the_order_of_each_key_holds_while_the_number_of_partitions_changes(make: Make) -> None:
     queue = make(partitions=2)
     for round_, count in enumerate((5, 3, 4, 1)):
@@ -248,6 +253,7 @@ def test_an_acknowledgement_that_failed_is_made_by_asking_again(make: Make, monk
     assert lag(queue) == 0
 
 
+@pytest.mark.conformance("API-03")
 @pytest.mark.slow
 def test_who_takes_the_group_over_fences_the_former_one(make: Make) -> None:
     queue = make(partitions=1)
@@ -355,6 +361,7 @@ def lines(process: subprocess.Popen[str], count: int) -> list[str]:
     return [process.stdout.readline().strip() for _ in range(count)]
 
 
+@pytest.mark.conformance("API-03")
 @pytest.mark.crash
 @pytest.mark.alone
 def test_a_process_that_is_told_to_end_finishes_its_batch_and_leaves(make: Make) -> None:
@@ -371,6 +378,7 @@ def test_a_process_that_is_told_to_end_finishes_its_batch_and_leaves(make: Make)
     assert lag(queue) == 80
 
 
+@pytest.mark.conformance("API-03")
 @pytest.mark.crash
 def test_what_a_killed_process_had_in_hand_comes_again_marked(make: Make) -> None:
     queue = make(partitions=1)
@@ -454,6 +462,7 @@ def test_a_closed_consumer_gives_its_connections_back(make: Make) -> None:
         eventually(lambda: len(client.client_list()) == 1, "end of its connections")
 
 
+@pytest.mark.conformance("API-03")
 @pytest.mark.crash
 @pytest.mark.slow
 def test_two_consumers_share_a_group_and_one_hands_over_to_the_other(make: Make, tmp_path: Path) -> None:
@@ -492,6 +501,7 @@ def test_two_consumers_share_a_group_and_one_hands_over_to_the_other(make: Make,
     assert all(order == sorted(order) for order in orders.values())
 
 
+@pytest.mark.conformance("API-03")
 @pytest.mark.crash
 @pytest.mark.slow
 @pytest.mark.timeout(120)

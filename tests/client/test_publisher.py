@@ -60,6 +60,7 @@ def test_a_future_says_where_the_message_lies(make: Make) -> None:
     assert [found[future.result(0)] for future in futures] == [f"v{n}" for n in range(500)]
 
 
+@pytest.mark.conformance("API-02")
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sends=st.lists(st.tuples(st.sampled_from(["a", "b", "c", "d", None]), st.integers(0, 400)), max_size=60),
@@ -106,6 +107,7 @@ def test_what_one_thread_sends_keeps_its_order_for_each_key(
             assert order == sorted(order)
 
 
+@pytest.mark.conformance("API-02")
 def test_messages_that_linger_become_visible_together(make: Make) -> None:
     queue = make()
     with queue.publisher(linger_s=60) as publisher:
@@ -197,6 +199,7 @@ def test_under_a_publish_id_nothing_waits_for_room_that_cannot_come(make: Make) 
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("API-02")
 def test_after_a_failed_publish_all_later_futures_fail_in_order(make: Make) -> None:
     queue = make(partitions=1)
     publisher = queue.publisher(linger_s=0, max_batch_bytes=1)
@@ -218,6 +221,7 @@ def test_after_a_failed_publish_all_later_futures_fail_in_order(make: Make) -> N
         publisher.send("after the end")
 
 
+@pytest.mark.conformance("API-02")
 def test_leaving_says_what_nobody_has_read(make: Make) -> None:
     queue = make(quota_bytes=1)
     with queue.publisher() as publisher:
@@ -264,6 +268,7 @@ def test_values_out_of_range_are_refused(make: Make, given: dict[str, Any]) -> N
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("API-02")
 def test_sending_waits_for_room_and_then_gives_up(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     queue, gate = make(), Gate(monkeypatch)
     with queue.publisher(linger_s=0, max_batch_bytes=1000, max_pending_bytes=3000) as publisher:
@@ -302,6 +307,7 @@ def program(text: str, queue: partq.Queue, **more: Any) -> subprocess.Popen[str]
     )
 
 
+@pytest.mark.conformance("API-02")
 @pytest.mark.crash
 @pytest.mark.parametrize("after", [40, 400])
 def test_a_killed_publisher_leaves_nothing_twice_or_in_part_and_all_that_was_done(make: Make, after: int) -> None:
@@ -326,6 +332,7 @@ def test_a_killed_publisher_leaves_nothing_twice_or_in_part_and_all_that_was_don
     assert again.communicate(timeout=30)[0] == f"{len(found)}\n"
 
 
+@pytest.mark.conformance("API-02")
 @pytest.mark.crash
 def test_a_process_that_ends_without_closing_publishes_what_it_sent(make: Make) -> None:
     queue = make(partitions=1)
@@ -335,6 +342,7 @@ def test_a_process_that_ends_without_closing_publishes_what_it_sent(make: Make) 
     assert [value for _, value in published(queue)] == [str(number) for number in range(10)]
 
 
+@pytest.mark.conformance("API-02")
 @pytest.mark.crash
 def test_a_forked_child_publishes_nothing_of_its_parents(make: Make) -> None:
     queue = make(partitions=1)

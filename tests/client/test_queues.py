@@ -53,6 +53,7 @@ def same(command: Partq, words: tuple[object, ...], answer: object) -> None:
     assert found == expected
 
 
+@pytest.mark.conformance("API-01")
 def test_what_the_command_line_shows_the_api_gives(command: Partq, make: Make) -> None:
     queue = filled(make)
     handled(queue, "billing", {0: 3, 1: 2})
@@ -75,6 +76,7 @@ def test_what_the_command_line_shows_the_api_gives(command: Partq, make: Make) -
     ]
 
 
+@pytest.mark.conformance("API-01")
 def test_what_the_command_line_does_the_api_does(command: Partq, make: Make, tmp_path: Path) -> None:
     queue = make(partitions=1, retention_s=3600)
     assert queue.describe().config.retention_s == 3600
@@ -129,6 +131,7 @@ CASES: list[tuple[tuple[object, ...], Callable[[partq.Queue], Any]]] = [
 ]
 
 
+@pytest.mark.conformance("API-01")
 @pytest.mark.parametrize(
     ("words", "call"), CASES, ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else ""
 )

@@ -43,6 +43,7 @@ def broken_contracts(tree: Path) -> list[str]:
     return broken
 
 
+@pytest.mark.conformance("API-01")
 def test_the_tree_holds(tree: Path) -> None:
     assert broken_contracts(tree) == []
 
