@@ -195,11 +195,11 @@ GUARDS = (
     Guard(name="one way to share", off=lambda: patch.object(groups, "require_ownership", _nothing), first=162),
     Guard(name="an earlier layout is waited for", off=lambda: patch.object(Order, "waits", lambda *_: {})),
     Guard(
-        name="an earlier layout is waited for without a group, too",
+        name="an earlier layout is waited for, with no group",
         off=lambda: patch.object(Order, "waits", lambda *_: {}),
         kinds=(NO_GROUP,),
     ),
-    Guard(name="without a group Spark's word counts", off=_begins_anew_without_a_group, kinds=(NO_GROUP,)),
+    Guard(name="Spark's word counts, with no group", off=_begins_anew_without_a_group, kinds=(NO_GROUP,)),
 )
 
 
