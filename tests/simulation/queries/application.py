@@ -73,14 +73,19 @@ class _Line:
         """What is remembered below these offsets is done; what is refused is forgotten: it comes again."""
         ours, memory = self._ours, self._ours.memory(self._source)
         group = ours.reader(self._source).source.group
-        ends = {int(p): int(offset) for p, (_, offset) in message["p"].items()}
+        now = memory.hand.partitions if memory.hand is not None else {}
+        # By what was in hand at an earlier epoch nothing is said of what has come since; it is refused.
+        ends = {
+            int(p): int(offset) if now.get(int(p)) is None or now[int(p)].epoch == epoch else 0
+            for p, (epoch, offset) in message["p"].items()
+        }
         said = {
             each: at_us
             for each, at_us in memory.messages.items()
             if message["process"] == memory.process and each.offset < ends.get(each.partition, 0)
         }
         new = ours.judge.acknowledging(group, said)
-        ours.note(f"acknowledges {ends} by {message['process']}")
+        ours.note(f"acknowledges {message['p']} by {message['process']}")
         try:
             answer = self._asked(message)
         except PartqError as error:

@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from partq_spark.group.solo import CONFIRMED_S
 from tests.simulation.checker import demand
+from tests.support.faulty import SECOND_US
 
 
 class Message(NamedTuple):
@@ -92,6 +94,7 @@ class _Batch:
     """What is known of a batch: what it may have, since Spark asked for its end, and all that it ever had."""
 
     may_have: frozenset[Message] = frozenset()
+    only_repeated: bool = True  # nobody who asked for its end has planned it
     firsts: dict[Message, _First] = field(default_factory=dict)
     planned_us: int = 0  # the last time
 
@@ -230,6 +233,7 @@ class Judge:
                 first = _First(plan.asked_us, plan.planned_us, row.redelivered, row.epoch)
                 known.firsts.setdefault(row.message, first)
         known.planned_us = plan.planned_us
+        known.only_repeated = known.only_repeated and plan.repeated
         group.batches[plan.identity] = known
 
     def _is_made_anew(self, known: _Batch, plan: Planned) -> bool:
@@ -237,7 +241,14 @@ class Judge:
         an older Spark checkpoint. That it has the same text is chance: what a reader left out of the former one,
         because another had announced it, is in this one. What any batch had before is marked as in every other.
         """
-        return not plan.repeated and plan.made_us > known.planned_us
+        return not plan.repeated and (plan.made_us > known.planned_us or self._stood_still(known, plan))
+
+    def _stood_still(self, known: _Batch, plan: Planned) -> bool:
+        """Alone in the group, whoever asked for the end reads what was announced to him although another run repeated
+        the batch meanwhile, which found nothing of it: a look at the group is good for a while.
+        """
+        waited_us = plan.planned_us - plan.asked_us
+        return plan.alone and known.only_repeated and waited_us <= CONFIRMED_S * SECOND_US
 
     def _unmarked(self, group: Group, plan: Planned) -> None:
         """Who goes on at the epoch at which he was, after nothing but stops, does not mark what nobody had."""

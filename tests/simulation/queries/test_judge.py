@@ -129,6 +129,23 @@ def test_a_batch_whose_end_is_asked_for_anew_marks_what_another_had() -> None:
         delivered(it, plan(2, 6, at_us=50, batch=2, text="same"))
 
 
+@pytest.mark.parametrize(("alone", "stood_still_us"), [(True, 4_000_000), (True, 6_000_000), (False, 4_000_000)])
+def test_a_run_alone_that_stands_still_reads_what_another_run_found_empty_meanwhile(
+    alone: bool, stood_still_us: int
+) -> None:
+    """For as long as its look at the group is good, and that once."""
+    it = judge()
+    late = replace(plan(0, 4, text="same", alone=alone, made_us=8), planned_us=10 + stood_still_us)
+    it.planned(plan(0, 0, at_us=50, text="same", alone=alone, repeated=True))
+    if not alone or stood_still_us > 5_000_000:
+        with pytest.raises(Violation, match="did not have at first"):
+            it.planned(late)
+        return
+    it.planned(replace(late, rows=late.rows[:2]))
+    with pytest.raises(Violation, match="did not have at first"):
+        it.planned(late)
+
+
 def test_what_comes_in_another_batch_is_marked() -> None:
     it = judge()
     delivered(it, plan(0, 4))

@@ -97,6 +97,8 @@ def test_no_seed_loses_or_repeats_in_silence(first: int, report: Callable[[str],
         pytest.param(28_721, id="a batch that was repeated by hand, and then forgotten by Spark and made anew"),
         pytest.param(34_037, id="a run that forgot to be by hand, and ignores a batch"),
         pytest.param(33_834, id="a group that is removed while its partitions are taken"),
+        pytest.param(23_260, id="a run alone that stands still between its last look and the reading"),
+        pytest.param(37_504, id="an acknowledgement by what was in hand before a rewind"),
         pytest.param(43_532, id="two loads of an AvailableNow query that wait for each other"),
     ],
 )
