@@ -1,22 +1,25 @@
-"""How a group's state, a flow's record and a lease are written down: compact JSON with a format number, the same bytes
-for the same value, under a checksum, because a flipped bit in a number would still be JSON.
+"""How a group's state, a flow's record and a lease are written down: JSON under a checksum, the same bytes for the same
+value.
 
-Deadlines are written as seconds that remain and read back onto the reader's own clock, so that no clock is ever
-compared with another one's (OWN-05). A group of 10,000 partitions and 1,000 flows takes about 350 kB.
+`model` knows nothing of writing, so each document has a type of its own here, with the ranges of its fields. Deadlines
+are written as seconds that remain and read back onto the reader's own clock, so that no clock is ever compared with
+another one's (OWN-05). A group of 10,000 partitions and 1,000 flows takes about 350 kB.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Final, NamedTuple, TypeVar, cast
 
-import xxhash
+from msgspec import Meta, Struct, ValidationError, convert
 
-from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.base.errors import Invalid
+from partq_spark.base.json_documents import MOST, JsonDocument, Seconds, Whole
 from partq_spark.group.model import (
     AccessType,
-    Delivery,
     Flow,
     FlowRecord,
     GroupSettings,
@@ -27,49 +30,114 @@ from partq_spark.group.model import (
     Phase,
     RebalanceStatus,
 )
-from partq_spark.log.typed import MALFORMED, flag, refuse, seconds, text, texts, whole
 
 FORMAT: Final = 1
 """Raised when older readers would misunderstand what is written."""
 
-_PREFIX: Final = b'{"xxh3":"'
-_HASH_END: Final = len(_PREFIX) + 16
 _NOBODY: Final = -1
 
 T = TypeVar("T")
 
 
+def _document(kind: str, content: type[T], check: Callable[[T], None] | None = None) -> JsonDocument[T]:
+    return JsonDocument(
+        kind,
+        content,
+        format_number=FORMAT,
+        repair="remove it, owners are found anew",
+        upgrade="use one version of partq for all coordinators and flows of a group",
+        check=check,
+    )
+
+
 # --- the state --------------------------------------------------------------------------------------------------------
+
+_OwnerNumber = Annotated[int, Meta(ge=_NOBODY, le=MOST)]
+"""In the state's list of owners."""
+
+
+class _PartitionRow(NamedTuple):
+    """Four values where nothing is going on, all ten where something is."""
+
+    partition: Whole
+    phase: Phase
+    epoch: Whole
+    owner: _OwnerNumber
+    to: _OwnerNumber = _NOBODY
+    to_epoch: Whole = 0
+    left_s: Seconds | None = None
+    reports_lost: bool = False
+    removed: bool = False
+    stuck: str = ""
+
+
+class _Values(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What is written as a list of its fields' values."""
+
+
+class _Flow(_Values, frozen=True):
+    name: str
+    instance: str
+    bound: bool
+    since: Whole
+    active: bool
+    updates: Whole
+
+
+class _Settings(Struct, frozen=True):
+    rebalance_delay_s: Seconds
+    max_handoff_time_s: Seconds
+    access_type: AccessType
+
+
+class _State(Struct, frozen=True, kw_only=True):
+    queue_id: str
+    incarnation: str
+    settings: _Settings
+    status: RebalanceStatus
+    holddown_left_s: Seconds | None
+    trigger: bool
+    altered: bool
+    binds: Whole
+    retired: Mapping[Whole, Whole]
+    flows: list[_Flow]
+    owners: list[Owner]
+    partitions: list[_PartitionRow]
+
+
+def _check_state(state: _State) -> None:
+    _once("partition", (row.partition for row in state.partitions))
+    _once("flow", (row.name for row in state.flows))
+    last = max((max(row.owner, row.to) for row in state.partitions), default=_NOBODY)
+    if last >= len(state.owners):
+        raise ValueError(f"a partition is owned by number {last} of {len(state.owners)} owners")
+
+
+_STATE: Final = _document("state", _State, _check_state)
 
 
 def encode_state(state: GroupState, now_s: float) -> bytes:
-    """The state as it is at `now_s` of this process's clock."""
+    """The state as it is at `now_s` of this process's clock. Raises `Invalid` for a time without end."""
     owners = sorted(
         {one for partition in state.partitions.values() for one in (partition.owner, partition.to) if one is not None}
     )
     number_of: dict[Owner | None, int] = {owner: number for number, owner in enumerate(owners)}
     number_of[None] = _NOBODY
-    return _write(
-        "state",
-        {
-            "queue_id": state.queue_id,
-            "incarnation": state.incarnation,
-            "rebalance_delay_s": state.settings.rebalance_delay_s,
-            "max_handoff_time_s": state.settings.max_handoff_time_s,
-            "access_type": state.settings.access_type,
-            "status": state.status,
-            "holddown_left_s": _left(state.holddown_until_s, now_s),
-            "trigger": state.trigger,
-            "altered": state.altered,
-            "binds": state.binds,
-            "retired": sorted(state.retired.items()),
-            "flows": [
-                (flow.name, flow.instance, flow.bound, flow.since, flow.active, flow.updates)
-                for _, flow in sorted(state.flows.items())
-            ],
-            "owners": owners,
-            "partitions": [_partition_out(one, number_of, now_s) for _, one in sorted(state.partitions.items())],
-        },
+    return _STATE.seal(
+        _State(
+            queue_id=state.queue_id,
+            incarnation=state.incarnation,
+            settings=_as(_Settings, state.settings),
+            status=state.status,
+            holddown_left_s=_left(state.holddown_until_s, now_s),
+            trigger=state.trigger,
+            altered=state.altered,
+            binds=state.binds,
+            retired=dict(sorted(state.retired.items())),
+            flows=[_as(_Flow, flow) for _, flow in sorted(state.flows.items())],
+            owners=owners,
+            partitions=[_partition_out(one, number_of, now_s) for _, one in sorted(state.partitions.items())],
+        )
     )
 
 
@@ -78,220 +146,140 @@ def decode_state(body: bytes, now_s: float, where: str) -> GroupState:
 
     Raises `Corrupt`, naming `where`, for anything that `encode_state` cannot have written.
     """
-    return _read("state", body, where, lambda raw: _state_in(raw, now_s))
-
-
-def _state_in(raw: dict[str, Any], now_s: float) -> GroupState:
-    owners: list[Owner] = [Owner(text(flow), text(instance)) for flow, instance in raw["owners"]]
-    partitions = [_partition_in(row, owners, now_s) for row in raw["partitions"]]
-    flows = [
-        Flow(
-            name=text(name),
-            instance=text(instance),
-            bound=flag(bound),
-            since=whole(since),
-            active=flag(active),
-            updates=whole(updates),
-        )
-        for name, instance, bound, since, active, updates in raw["flows"]
-    ]
+    found = _STATE.open(body, where)
+    owners: list[Owner | None] = [*found.owners, None]  # number -1, the last one, is nobody
     return GroupState(
-        queue_id=text(raw["queue_id"]),
-        incarnation=text(raw["incarnation"]),
-        settings=GroupSettings(
-            rebalance_delay_s=seconds(raw["rebalance_delay_s"]),
-            max_handoff_time_s=seconds(raw["max_handoff_time_s"]),
-            access_type=AccessType(raw["access_type"]),
-        ),
-        partitions=_by("partition", ((one.partition, one) for one in partitions)),
-        flows=_by("flow", ((flow.name, flow) for flow in flows)),
-        retired=_by("retired partition", ((whole(partition), whole(epoch)) for partition, epoch in raw["retired"])),
-        status=RebalanceStatus(raw["status"]),
-        holddown_until_s=_until(raw["holddown_left_s"], now_s),
-        trigger=flag(raw["trigger"]),
-        altered=flag(raw.get("altered", False)),  # a state of an earlier version has none
-        binds=whole(raw["binds"]),
+        queue_id=found.queue_id,
+        incarnation=found.incarnation,
+        settings=_as(GroupSettings, found.settings),
+        partitions={row.partition: _partition_in(row, owners, now_s) for row in found.partitions},
+        flows={one.name: _as(Flow, one) for one in found.flows},
+        retired=found.retired,
+        status=found.status,
+        holddown_until_s=_until(found.holddown_left_s, now_s),
+        trigger=found.trigger,
+        altered=found.altered,
+        binds=found.binds,
     )
 
 
-def _partition_out(one: Partition, number_of: Mapping[Owner | None, int], now_s: float) -> tuple[object, ...]:
-    """Four values where nothing is going on, nine where something is, ten where that is stuck."""
+def _partition_out(one: Partition, number_of: Mapping[Owner | None, int], now_s: float) -> _PartitionRow:
     short = (one.partition, one.phase, one.epoch, number_of[one.owner])
-    if one.to is None and one.deadline_s is None and not (one.to_epoch or one.reports_lost or one.removed):
-        return short
-    left_s = _left(one.deadline_s, now_s)
-    long = (*short, number_of[one.to], one.to_epoch, left_s, one.reports_lost, one.removed)
-    return (*long, one.stuck) if one.stuck else long
-
-
-_PHASES: Final = {str(phase): phase for phase in Phase}  # Phase(text) takes three times as long
-
-
-def _partition_in(row: list[Any], owners: list[Owner], now_s: float) -> Partition:
-    if len(row) == 4:
-        partition, phase, epoch, owner = row
-        return Partition(
-            partition=whole(partition), phase=_PHASES[phase], epoch=whole(epoch), owner=_owner(owner, owners)
-        )
-    partition, phase, epoch, owner, to, to_epoch, left_s, reports_lost, removed, *stuck = row
-    (why,) = stuck or ("",)
-    return Partition(
-        partition=whole(partition),
-        phase=_PHASES[phase],
-        epoch=whole(epoch),
-        owner=_owner(owner, owners),
-        to=_owner(to, owners),
-        to_epoch=whole(to_epoch),
-        deadline_s=_until(left_s, now_s),
-        reports_lost=flag(reports_lost),
-        removed=flag(removed),
-        stuck=text(why),
+    if one.to is None and one.deadline_s is None and not (one.to_epoch or one.reports_lost or one.removed or one.stuck):
+        return cast("_PartitionRow", short)  # and read as a whole one
+    return _PartitionRow(
+        *short,
+        to=number_of[one.to],
+        to_epoch=one.to_epoch,
+        left_s=_left(one.deadline_s, now_s),
+        reports_lost=one.reports_lost,
+        removed=one.removed,
+        stuck=one.stuck.encode(errors="backslashreplace").decode(),  # an error's words, for people,
     )
 
 
-def _owner(number: int, owners: list[Owner]) -> Owner | None:
-    if type(number) is not int or number < _NOBODY:
-        refuse(number, "the number of an owner")
-    return None if number == _NOBODY else owners[number]
+def _partition_in(row: _PartitionRow, owners: Sequence[Owner | None], now_s: float) -> Partition:
+    return Partition(
+        partition=row.partition,
+        phase=row.phase,
+        epoch=row.epoch,
+        owner=owners[row.owner],
+        to=owners[row.to],
+        to_epoch=row.to_epoch,
+        deadline_s=_until(row.left_s, now_s),
+        reports_lost=row.reports_lost,
+        removed=row.removed,
+        stuck=row.stuck,
+    )
 
 
 # --- a flow's record --------------------------------------------------------------------------------------------------
 
 
+class _Delivery(_Values, frozen=True):
+    epoch: Whole
+    delivered: Whole
+    acknowledged: Whole
+
+
+class _Record(Struct, frozen=True):
+    flow: str
+    instance: str
+    queue_id: str
+    incarnation: str
+    bound: bool
+    session_timeout_s: Seconds
+    mapping: Mapping[Whole, Whole]
+    deliveries: Mapping[Whole, _Delivery]
+    former: tuple[str, ...]
+    note: str
+
+
+_RECORD: Final = _document("record", _Record)
+
+
 def encode_record(record: FlowRecord) -> bytes:
-    """A flow's record."""
-    return _write(
-        "record",
-        {
-            "flow": record.flow,
-            "instance": record.instance,
-            "queue_id": record.queue_id,
-            "incarnation": record.incarnation,
-            "bound": record.bound,
-            "session_timeout_s": record.session_timeout_s,
-            "mapping": sorted(record.mapping.items()),
-            "deliveries": [
-                (partition, one.epoch, one.delivered, one.acknowledged)
-                for partition, one in sorted(record.deliveries.items())
-            ],
-            "former": record.former,
-            "note": record.note,
-        },
+    """A flow's record. Raises `Invalid` for a time without end."""
+    in_order = replace(
+        record, mapping=dict(sorted(record.mapping.items())), deliveries=dict(sorted(record.deliveries.items()))
     )
+    return _RECORD.seal(_as(_Record, in_order))
 
 
 def decode_record(body: bytes, where: str) -> FlowRecord:
     """The record. Raises `Corrupt`, naming `where`, for anything that `encode_record` cannot have written."""
-    return _read("record", body, where, _record_in)
-
-
-def _record_in(raw: dict[str, Any]) -> FlowRecord:
-    return FlowRecord(
-        flow=text(raw["flow"]),
-        instance=text(raw["instance"]),
-        queue_id=text(raw["queue_id"]),
-        incarnation=text(raw["incarnation"]),
-        bound=flag(raw["bound"]),
-        session_timeout_s=seconds(raw["session_timeout_s"]),
-        mapping=_by("mapping", ((whole(partition), whole(epoch)) for partition, epoch in raw["mapping"])),
-        deliveries=_by(
-            "delivery",
-            (
-                (
-                    whole(partition),
-                    Delivery(epoch=whole(epoch), delivered=whole(delivered), acknowledged=whole(acknowledged)),
-                )
-                for partition, epoch, delivered, acknowledged in raw["deliveries"]
-            ),
-        ),
-        former=texts(raw["former"]),
-        note=text(raw.get("note", "")),  # flows that say nothing to people yet write records too
-    )
+    return _as(FlowRecord, _RECORD.open(body, where))
 
 
 # --- the lease --------------------------------------------------------------------------------------------------------
 
 
+class _Lease(Struct, frozen=True):
+    token: str
+    name: str
+    beat: Whole
+    timers: Mapping[str, Seconds]
+    state_token: str
+
+
+_LEASE: Final = _document("lease", _Lease)
+
+
 def encode_lease(lease: Lease) -> bytes:
-    """A lease; its timers are remaining seconds already."""
-    return _write(
-        "lease",
-        {
-            "token": lease.token,
-            "name": lease.name,
-            "beat": lease.beat,
-            "timers": [(timer, round(left_s, 3)) for timer, left_s in sorted(lease.timers.items())],
-            "state_token": lease.state_token,
-        },
-    )
+    """A lease; its timers are remaining seconds already. Raises `Invalid` for one without end."""
+    timers = {timer: round(left_s, 3) for timer, left_s in sorted(lease.timers.items())}
+    return _LEASE.seal(_as(_Lease, replace(lease, timers=timers)))
 
 
 def decode_lease(body: bytes, where: str) -> Lease:
     """The lease. Raises `Corrupt`, naming `where`, for anything that `encode_lease` cannot have written."""
-    return _read("lease", body, where, _lease_in)
-
-
-def _lease_in(raw: dict[str, Any]) -> Lease:
-    return Lease(
-        token=text(raw["token"]),
-        name=text(raw["name"]),
-        beat=whole(raw["beat"]),
-        timers=_by("timer", ((text(timer), seconds(left_s)) for timer, left_s in raw["timers"])),
-        state_token=text(raw["state_token"]),
-    )
+    return _as(Lease, _LEASE.open(body, where))
 
 
 # --- what all three share ---------------------------------------------------------------------------------------------
 
 
-def _write(kind: str, fields: dict[str, object]) -> bytes:
+def _as(kind: type[T], value: object) -> T:
+    """The value of another type that has the same fields, within the ranges of that type."""
     try:
-        rest = json.dumps({"format": FORMAT, "kind": kind, **fields}, separators=(",", ":"), allow_nan=False).encode()
-    except ValueError as error:
-        raise Invalid(f"{kind} cannot be written down, {error}: times have to be finite numbers of seconds") from None
-    return b'%s%s",%s' % (_PREFIX, xxhash.xxh3_64_hexdigest(rest).encode(), rest[1:])
+        return convert(value, kind, from_attributes=True)
+    except ValidationError as error:
+        raise Invalid(f"{value!r} cannot be written down: {error}; times have to be finite") from None
 
 
-def _read(kind: str, body: bytes, where: str, build: Callable[[dict[str, Any]], T]) -> T:
-    rest = b"{" + body[_HASH_END + 2 :]
-    if not body.startswith(_PREFIX) or body[_HASH_END : _HASH_END + 2] != b'",':
-        raise Corrupt(f"{where} does not hold a {kind} of partq: remove it if it is foreign; owners are found anew")
-    if body[len(_PREFIX) : _HASH_END] != xxhash.xxh3_64_hexdigest(rest).encode():
-        raise Corrupt(f"{where} is damaged, its checksum does not match: remove it, owners are found anew")
-    try:
-        raw = json.loads(rest)
-        found = raw["format"], raw["kind"]
-    except MALFORMED:
-        raise Corrupt(f"{where} does not hold a {kind} of partq: remove it, owners are found anew") from None
-    if found != (FORMAT, kind):
-        raise Corrupt(
-            f"{where} holds a {found[1]} of format {found[0]}, a {kind} of format {FORMAT} was expected: use one"
-            " version of partq for all coordinators and flows of a group"
-        )
-    try:
-        return build(raw)
-    except MALFORMED as error:
-        raise Corrupt(
-            f"{where} does not hold a {kind} that partq could have written ({type(error).__name__}: {error}): remove"
-            " it, owners are found anew"
-        ) from None
-
-
-K = TypeVar("K")
-
-
-def _by(what: str, items: Iterable[tuple[K, T]]) -> dict[K, T]:
-    """A map whose keys may come once only."""
-    pairs = list(items)
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError(f"a {what} comes twice")
-    return found
+def _once(what: str, keys: Iterable[object]) -> None:
+    key, times = next(iter(Counter(keys).most_common(1)), (None, 0))
+    if times > 1:
+        raise ValueError(f"{what} {key} comes twice")
 
 
 def _left(until_s: float | None, now_s: float) -> float | None:
-    return None if until_s is None else max(0.0, round(until_s - now_s, 3))
+    if until_s is None:
+        return None
+    if not math.isfinite(until_s):  # JSON has no word for it, and msgspec would write null
+        raise Invalid(f"a deadline of {until_s} s cannot be written down: times have to be finite")
+    return max(0.0, round(until_s - now_s, 3))
 
 
-def _until(left_s: Any, now_s: float) -> float | None:
-    return None if left_s is None else now_s + seconds(left_s)
+def _until(left_s: float | None, now_s: float) -> float | None:
+    return None if left_s is None else now_s + left_s

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.log import codec, groups, names
 from partq_spark.log.layouts import resized
-from partq_spark.log.model import ACCESS_TYPES, MAX_PARTITIONS, Group, Head, Layout, QueueConfig
+from partq_spark.log.model import ACCESS_TYPES, MAX_PARTITIONS, Group, Head, QueueConfig
 from partq_spark.log.queue import Backoff, Effects, Queue
 from partq_spark.objects.api import ObjectStore, Unchanged
 
@@ -68,20 +70,10 @@ def create_queue(
 ) -> Queue:
     """Create a queue. Raises `Invalid` for a bad name, count or setting, and when the queue exists already."""
     queue = Queue(store, namespace, name, effects)
-    zeros = (0,) * checked_partitions(partitions)
+    partitions = checked_partitions(partitions)
     now_us = queue.now_us()
-    head = Head(
-        namespace=queue.namespace,
-        queue=queue.name,
-        queue_id="",
-        created_us=now_us,
-        sequence=1,
-        time_us=now_us,
-        config=checked_config(config or QueueConfig()),
-        layouts=(Layout(generation=0, partitions=partitions, since_sequence=1, begin=zeros),),
-        next=zeros,
-        earliest=zeros,
-    )
+    settings = checked_config(config or QueueConfig())
+    head = Head.created(queue.namespace, queue.name, "", partitions, config=settings, now_us=now_us)
     backoff = Backoff(queue.effects)
     tried: set[str] = set()
     while True:
@@ -268,7 +260,7 @@ def count_rewind(queue: Queue, group: str) -> Group:
 
     def decide(head: Head) -> Head:
         found = group_of(queue, head, group)
-        counted = {**head.groups, group: replace(found, rewinds=found.rewinds + 1)}
+        counted = {**head.groups, group: structs.replace(found, rewinds=found.rewinds + 1)}
         return replace(head, groups=counted, sequence=head.sequence + 1)
 
     return queue.change(decide).groups[group]

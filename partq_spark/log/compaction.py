@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+from msgspec import structs
 
 from partq_spark.base.errors import ObjectMissing
 from partq_spark.log import clocks, codec, names, tree
@@ -306,7 +307,7 @@ def _reference(queue: Queue, head: Head, run: Run, entries: Sequence[Entry]) -> 
     for ref in run.refs:
         rows = add(rows, ref.rows)
     leaf = tree.leaf(entries, head.sequence, queue.create_blob)
-    made = leaf if leaf.rows == rows else replace(leaf, rows=rows, holds=leaf.messages)
+    made = leaf if leaf.rows == rows else structs.replace(leaf, rows=rows, holds=leaf.messages)
     if not run.inside and run.refs[-1].level > 0:
         return tree.node([made], head.sequence, queue.create_blob, run.refs[-1].level)
     old = run.refs

@@ -12,6 +12,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
+from msgspec import structs
+
 from partq_spark.base.errors import Conflict, Fenced, Invalid
 from partq_spark.log.model import Group, Head
 from partq_spark.log.queue import Queue
@@ -79,7 +81,7 @@ def joined(queue: Queue, head: Head, name: str, ownership: str) -> Head:
     found = head.groups[name]
     if found.ownership is not None:
         return head
-    return _with(head, name, replace(found, ownership=kind_of(ownership)))
+    return _with(head, name, structs.replace(found, ownership=kind_of(ownership)))
 
 
 def join(queue: Queue, name: str, since_sequence: int, ownership: str) -> Head:
@@ -114,7 +116,7 @@ def change_ownership(queue: Queue, name: str, group: Group, ownership: str) -> H
             raise Conflict(
                 f"group {name!r} of {queue} got ownership={found.ownership} meanwhile: look at it, then alter it again"
             )
-        return _with(head, name, replace(found, ownership=kind))
+        return _with(head, name, structs.replace(found, ownership=kind))
 
     return queue.change(decide)
 

@@ -1,13 +1,19 @@
 """The values that make up a queue's log: frozen, without behaviour beyond their own arithmetic, without I/O.
 
-How they are written down is `codec`'s business; how they change is `publish`'s, `tree`'s and `housekeeping`'s.
+Their fields, in this order, and the ranges of these are the log's format: `codec` writes and reads them as they stand.
+What is written as a list of values or leaves out what is not there is a Struct of msgspec, the others are dataclasses.
+How they change is `publish`'s, `tree`'s and `housekeeping`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta, Struct
+
+from partq_spark.base.json_documents import Positive, Seconds, Whole
 
 FORMAT = 1
 MAX_PARTITIONS = 1000
@@ -15,18 +21,22 @@ MAX_KEY_BYTES = 255  # conformance DIS-04
 DEFAULT_MAX_MESSAGE_BYTES = 10_000_000
 ACCESS_TYPES = ("non-exclusive", "exclusive")
 
+AccessType = Annotated[str, Meta(pattern=rf"^({'|'.join(ACCESS_TYPES)})\Z")]
+Offsets = tuple[Whole, ...]
+"""Per partition, from 0 up."""
+
 
 class Slice(NamedTuple):
     """The messages of one partition in one run of a segment. A tuple, not a dataclass: a plan holds hundreds of
     thousands.
     """
 
-    partition: int
-    segment: int  # index into Entry.segments
-    start: int  # first byte of the slice's record batches in the segment
-    length: int  # bytes
-    offset: int  # of its first message
-    rows: int
+    partition: Whole
+    segment: Whole  # index into Entry.segments
+    start: Whole  # first byte of the slice's record batches in the segment
+    length: Whole  # bytes
+    offset: Whole  # of its first message
+    rows: Whole
     xxh3: str  # 16 hex digits over the bytes
 
     @property
@@ -35,20 +45,19 @@ class Slice(NamedTuple):
         return self.offset + self.rows
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One publish: visible as a whole, in all partitions at once (DIS-08). Or what compaction made of several."""
 
-    sequence: int  # of the head that it came with
+    sequence: Whole  # of the head that it came with
     token: str  # tells this publish from every other, also from its own repetition by another process
     writer: str | None  # None: published without an identity
-    batch: int
-    time_us: int  # Unix time of publishing, strictly growing from entry to entry, unless one is false (`clocks`)
-    generation: int  # of the layout that placed its messages
+    batch: Whole
+    time_us: Whole  # Unix time of publishing, strictly growing from entry to entry, unless one is false (`clocks`)
+    generation: Whole  # of the layout that placed its messages
     headers: bool  # whether its segments have the headers column
     segments: tuple[str, ...]
     slices: tuple[Slice, ...]  # in publish order for each partition
-    first: tuple[int, int] | None = None  # compacted: sequence and time of the first publish in it
+    first: tuple[Whole, Whole] | None = None  # compacted: sequence and time of the first publish in it
 
     @property
     def rows(self) -> int:
@@ -70,22 +79,37 @@ class Entry:
         return self.first[1] if self.first is not None else self.time_us
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChunkRef:
+class ChunkRef(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A reference to an immutable chunk: at level 0 it holds entries, above that references of lower levels."""
 
     name: str
     xxh3: str  # 16 hex digits over the chunk's bytes
-    level: int
-    first_sequence: int
-    last_sequence: int
-    first_time_us: int
-    last_time_us: int
-    rows: tuple[int, ...]  # messages per partition; shorter than the partition count if later partitions have none
-    bytes: int = 0  # of its slices; 0 in references that were written before they were counted, as what follows
-    slices: int = 0
-    coarsest: int = 0  # messages per slice, on average, of that chunk of entries in it where they are most
-    holds: int | None = None  # messages that its bytes are of, if not all in `rows`: compaction leaves out trimmed ones
+    level: Whole
+    sequence: tuple[Whole, Whole]  # of the first and of the last publish in it
+    time_us: tuple[Whole, Whole]  # the least and the greatest
+    rows: tuple[Whole, ...]  # messages per partition; shorter than the partition count if later partitions have none
+    bytes: Whole  # of its slices
+    slices: Whole
+    coarsest: Whole  # messages per slice, on average, of that chunk of entries in it where they are most
+    holds: Whole | None = (
+        None  # messages that its bytes are of, if not all in `rows`: compaction leaves out trimmed ones
+    )
+
+    @property
+    def first_sequence(self) -> int:
+        return self.sequence[0]
+
+    @property
+    def last_sequence(self) -> int:
+        return self.sequence[1]
+
+    @property
+    def first_time_us(self) -> int:
+        return self.time_us[0]
+
+    @property
+    def last_time_us(self) -> int:
+        return self.time_us[1]
 
     @property
     def messages(self) -> int:
@@ -93,18 +117,20 @@ class ChunkRef:
         return sum(self.rows) if self.holds is None else self.holds
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class Row(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What is written as a list of its fields' values."""
+
+
+class Layout(Row, frozen=True, kw_only=True):
     """One partition count in a queue's life. `begin` is the first offset of each of its partitions under it."""
 
-    generation: int
-    partitions: int
-    since_sequence: int
-    begin: tuple[int, ...]
+    generation: Whole
+    partitions: Positive
+    since_sequence: Whole
+    begin: Offsets
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
+class Group(Row, frozen=True, kw_only=True):
     """A consumer group: where each partition begins for it, resolved once, before its first flow.
 
     `rewinds` counts how often somebody has rewound checkpoints of the group: who keeps them in mind looks at them again
@@ -112,27 +138,25 @@ class Group:
     an address; None until the first flow joins (`groups`).
     """
 
-    since_sequence: int
-    start: tuple[int, ...]
-    rewinds: int = 0
+    since_sequence: Whole
+    start: Offsets
+    rewinds: Whole = 0
     ownership: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WriterRecord:
+class WriterRecord(Row, frozen=True, kw_only=True):
     """The last batch of a writer, for idempotence. `owner` is the query that writes under a user's writer name, if
     any.
     """
 
-    batch: int
+    batch: Whole
     owner: str | None
     token: str
-    sequence: int
-    time_us: int
+    sequence: Whole
+    time_us: Whole
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WriterPage:
+class WriterPage(Row, frozen=True, kw_only=True):
     """A reference to an immutable page of writer records that were moved out of the head, oldest first.
 
     It has `lines` lines of equal length, `bytes` in all. The hash of a writer's name says in which its record is.
@@ -140,11 +164,11 @@ class WriterPage:
 
     name: str
     xxh3: str
-    level: int
-    writers: int
-    last_time_us: int
-    lines: int = 1
-    bytes: int = 0
+    level: Whole
+    writers: Whole
+    last_time_us: Whole
+    lines: Positive
+    bytes: Whole
 
     @property
     def line_bytes(self) -> int:
@@ -155,25 +179,24 @@ class WriterPage:
 class QueueConfig:
     """A queue's settings, as `partq queue create` and `alter` take them."""
 
-    rebalance_delay_s: float = 5.0
-    max_handoff_time_s: float = 3.0
-    access_type: str = "non-exclusive"
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-    retention_s: float | None = None  # how long acknowledged messages are kept; None: until they are trimmed by hand
-    quota_bytes: int | None = None  # stored bytes of messages beyond which nothing is published; None: any number
+    rebalance_delay_s: Seconds = 5.0
+    max_handoff_time_s: Seconds = 3.0
+    access_type: AccessType = "non-exclusive"
+    max_message_bytes: Whole = DEFAULT_MAX_MESSAGE_BYTES
+    retention_s: Seconds | None = None  # how long acknowledged messages are kept; None: until they are trimmed by hand
+    quota_bytes: Whole | None = None  # stored bytes of messages beyond which nothing is published; None: any number
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageFloor:
+class StageFloor(Row, frozen=True, kw_only=True):
     """What collection needs to tell an abandoned blob from one that is about to be published.
 
     A publish that was staged at a sequence number below `sequence` is refused. `next_sequence` becomes the floor once
     it is one grace old, counted from `next_time_us`.
     """
 
-    sequence: int = 0
-    next_sequence: int = 0
-    next_time_us: int = 0
+    sequence: Whole
+    next_sequence: Whole
+    next_time_us: Whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,22 +234,50 @@ class Head:
     namespace: str
     queue: str
     queue_id: str
-    created_us: int
-    sequence: int
-    time_us: int
+    created_us: Whole
+    sequence: Whole
+    time_us: Whole
     config: QueueConfig
-    layouts: tuple[Layout, ...]
-    next: tuple[int, ...]
-    earliest: tuple[int, ...]
-    groups: Mapping[str, Group] = field(default_factory=dict)
-    writers: Mapping[str, WriterRecord] = field(default_factory=dict)
-    writer_pages: tuple[WriterPage, ...] = ()
-    floor: StageFloor = field(default_factory=StageFloor)
-    trimmed_sequence: int = 0
-    subscriptions: tuple[str, ...] = ()
-    tree_begin: tuple[int, ...] = ()
-    tree: tuple[ChunkRef, ...] = ()
-    entries: tuple[Entry, ...] = ()
+    layouts: Annotated[tuple[Layout, ...], Meta(min_length=1)]
+    next: Offsets
+    earliest: Offsets
+    groups: Mapping[str, Group]
+    writers: Mapping[str, WriterRecord]
+    writer_pages: tuple[WriterPage, ...]
+    floor: StageFloor
+    trimmed_sequence: Whole
+    subscriptions: tuple[str, ...]
+    tree_begin: Offsets
+    tree: tuple[ChunkRef, ...]
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def created(
+        cls, namespace: str, queue: str, queue_id: str, partitions: int, *, config: QueueConfig, now_us: int
+    ) -> Head:
+        """A queue as it begins: nothing in it, nobody knows it."""
+        zeros = (0,) * partitions
+        return cls(
+            namespace=namespace,
+            queue=queue,
+            queue_id=queue_id,
+            created_us=now_us,
+            sequence=1,
+            time_us=now_us,
+            config=config,
+            layouts=(Layout(generation=0, partitions=partitions, since_sequence=1, begin=zeros),),
+            next=zeros,
+            earliest=zeros,
+            groups={},
+            writers={},
+            writer_pages=(),
+            floor=StageFloor(sequence=0, next_sequence=0, next_time_us=0),
+            trimmed_sequence=0,
+            subscriptions=(),
+            tree_begin=(),
+            tree=(),
+            entries=(),
+        )
 
     @property
     def layout(self) -> Layout:

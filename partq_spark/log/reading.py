@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from partq_spark.base.errors import Corrupt, ObjectMissing
-from partq_spark.log import codec, names, tree
+from partq_spark.log import names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, at
 from partq_spark.log.queue import Queue
 from partq_spark.log.segment import read_slice, times_us
@@ -170,7 +170,7 @@ class RangeReader:
 MOST_LOOKED_INTO = 16  # slices: beyond so many partitions the time of the oldest message may be said too early
 
 
-def oldest_us(queue: Queue, head: Head, wanted: codec.Wanted) -> int | None:
+def oldest_us(queue: Queue, head: Head, wanted: tree.Wanted) -> int | None:
     """When the first of the messages in `wanted` was published (Unix, microseconds); None if there is none.
 
     Of a compacted entry that begins with others the times are read. Raises as `Queue.load_chunk` and `read_slice`.

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
+from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
-from partq_spark.log.codec import Wanted
-from partq_spark.log.entries import entry_bytes
-from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at, below
+from partq_spark.log.model import ChunkRef, Entry, Head, add, at, below
 from partq_spark.log.seeking import Load, Seek, Times
 
 INLINE_BYTES = 24 * 1024  # with INLINE_ENTRIES: a head of ~50 kB still swaps 700 times a second on a local disk
@@ -22,6 +23,7 @@ INLINE_ENTRIES = 64
 FAN_OUT = 16
 
 Create = Callable[[str, bytes], None]
+Wanted = Mapping[int, tuple[int, int]]  # partition -> half-open range of offsets
 
 
 # --- growing ----------------------------------------------------------------------------------------------------------
@@ -29,12 +31,12 @@ Create = Callable[[str, bytes], None]
 
 def overflow(entries: Sequence[Entry]) -> int:
     """How many of the oldest entries must leave the head: none until a limit is passed, then down to half of it."""
-    size = sum(map(entry_bytes, entries))
+    size = sum(map(codec.entry_bytes, entries))
     if size <= INLINE_BYTES and len(entries) <= INLINE_ENTRIES:
         return 0
     moved = 0
     while moved < len(entries) and (size > INLINE_BYTES // 2 or len(entries) - moved > INLINE_ENTRIES // 2):
-        size -= entry_bytes(entries[moved])
+        size -= codec.entry_bytes(entries[moved])
         moved += 1
     return moved
 
@@ -76,12 +78,10 @@ def leaf(entries: Sequence[Entry], stage_sequence: int, create: Create) -> Chunk
     slices = sum(len(entry.slices) for entry in entries)
     return ChunkRef(
         name=name,
-        xxh3=codec.checksum(data),
+        xxh3=checksum(data),
         level=0,
-        first_sequence=entries[0].first_sequence,
-        last_sequence=entries[-1].sequence,
-        first_time_us=min(entry.first_time_us for entry in entries),
-        last_time_us=max(entry.time_us for entry in entries),
+        sequence=(entries[0].first_sequence, entries[-1].sequence),
+        time_us=(min(entry.first_time_us for entry in entries), max(entry.time_us for entry in entries)),
         rows=rows_of(entries),
         bytes=sum(piece.length for entry in entries for piece in entry.slices),
         slices=slices,
@@ -100,12 +100,10 @@ def node(refs: Sequence[ChunkRef], stage_sequence: int, create: Create, level: i
         rows = add(rows, ref.rows)
     return ChunkRef(
         name=name,
-        xxh3=codec.checksum(data),
+        xxh3=checksum(data),
         level=level,
-        first_sequence=refs[0].first_sequence,
-        last_sequence=refs[-1].last_sequence,
-        first_time_us=min(ref.first_time_us for ref in refs),
-        last_time_us=max(ref.last_time_us for ref in refs),
+        sequence=(refs[0].first_sequence, refs[-1].last_sequence),
+        time_us=(min(ref.first_time_us for ref in refs), max(ref.last_time_us for ref in refs)),
         rows=rows,
         bytes=sum(ref.bytes for ref in refs),
         slices=sum(ref.slices for ref in refs),
@@ -133,7 +131,7 @@ class LogView:
         shows.
         """
         wanted = {partition: self.wanted[partition] for partition in partitions}
-        entries = (_only(entry, wanted) for entry in self.entries)
+        entries = (only(entry, wanted) for entry in self.entries)
         return LogView(
             wanted=wanted,
             chunks=tuple((ref, {p: begin[p] for p in partitions}) for ref, begin in self.chunks),
@@ -145,11 +143,11 @@ def view(head: Head, wanted: Wanted) -> LogView:
     """The part of `head` that leads to the messages in `wanted`."""
     wanted = {partition: span for partition, span in wanted.items() if span[0] < span[1]}
     begin = {partition: at(head.tree_begin, partition) for partition in wanted}
-    entries = (_only(entry, wanted) for entry in head.entries)
+    entries = (only(entry, wanted) for entry in head.entries)
     return LogView(
         wanted=wanted,
         chunks=tuple(
-            (replace(ref, rows=()), here) for ref, here in _touched(head.tree, begin, wanted)
+            (structs.replace(ref, rows=()), here) for ref, here in _touched(head.tree, begin, wanted)
         ),  # the task reads the children's own counts; leaving the roots' out keeps a plan small
         entries=tuple(entry for entry in entries if entry.slices),
     )
@@ -176,7 +174,10 @@ def _walk_chunk(
         for child, here in _touched(codec.decode_refs(data, ref), begin, wanted):
             yield from _walk_chunk(child, here, wanted, load, seen)
         return
-    yield from codec.decode_entries(data, ref, wanted)
+    for entry in codec.decode_entries(data, ref):
+        kept = only(entry, wanted)
+        if kept.slices:
+            yield kept
 
 
 def _touched(
@@ -191,14 +192,15 @@ def _touched(
         here = after
 
 
-def _only(entry: Entry, wanted: Wanted) -> Entry:
-    kept = tuple([piece for piece in entry.slices if _overlaps(piece, wanted)])
-    return entry if len(kept) == len(entry.slices) else replace(entry, slices=kept)
-
-
-def _overlaps(piece: Slice, wanted: Wanted) -> bool:
-    span = wanted.get(piece.partition)
-    return span is not None and piece.offset < span[1] and piece.offset + piece.rows > span[0]
+def only(entry: Entry, wanted: Wanted) -> Entry:
+    """The entry with those of its slices that overlap what is wanted."""
+    spans, nothing = dict(wanted), (0, 0)
+    kept = []
+    for piece in entry.slices:
+        start, to = spans.get(piece[0], nothing)  # by number: a chunk may have some hundred thousand slices
+        if piece[4] < to and piece[4] + piece[5] > start:
+            kept.append(piece)
+    return entry if len(kept) == len(entry.slices) else structs.replace(entry, slices=tuple(kept))
 
 
 # --- seeking ----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
 from partq_spark.log.model import Head, WriterPage, WriterRecord
 from partq_spark.log.queue import Queue
@@ -81,7 +82,7 @@ def _page(
     create(name, data)
     return WriterPage(
         name=name,
-        xxh3=codec.checksum(data),
+        xxh3=checksum(data),
         level=level,
         writers=len(writers),
         last_time_us=max(record.time_us for record in writers.values()),

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from msgspec import structs
+
 from coordinator.core.actions import Fence
 from coordinator.core.events import PartitionFenced
 from coordinator.fences import carry_out
@@ -30,7 +32,7 @@ def test_a_removed_partition_that_has_no_checkpoint_yet_begins_where_its_group_d
     world = World(partitions=PARTITIONS)
     world.published(100)
     starts = (10, *world.queue.head.next[1:])
-    world.altered(lambda head: replace(head, groups={KEY.group: replace(head.groups[KEY.group], start=starts)}))
+    world.altered(lambda head: replace(head, groups={KEY.group: structs.replace(head.groups[KEY.group], start=starts)}))
     coordinator = world.coordinator()
     world.flow("a")
 
@@ -42,7 +44,7 @@ def test_a_removed_partition_that_has_no_checkpoint_yet_begins_where_its_group_d
     world.run(1)
     assert world.checkpoints() == {}
     assert {each.phase for each in world.state().partitions.values()} == {Phase.FENCING}
-    fewer = replace(world.queue.head.layout, partitions=1, begin=world.queue.head.layout.begin[:1])
+    fewer = structs.replace(world.queue.head.layout, partitions=1, begin=world.queue.head.layout.begin[:1])
     world.altered(lambda head: replace(head, layouts=(fewer,)))
     coordinator.faults.hook = None
     world.run(8)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from coordinator.facts import facts_of
 from coordinator.leaving import Leaving
@@ -257,7 +258,7 @@ def test_a_group_that_began_after_the_change_has_nothing_to_do_with_what_is_gone
     resize(world, 2)
     head = world.queue.refresh()
     assert facts_of(head, head.groups[KEY.group]).leaving == {2: 10, 3: 10}
-    later = replace(head.groups[KEY.group], start=head.next)
+    later = structs.replace(head.groups[KEY.group], start=head.next)
     assert facts_of(head, later).leaving == {}
     assert facts_of(head, later).partitions == (0, 1)
 
@@ -266,7 +267,9 @@ def begun_at_the_end(world: World) -> None:
     """As with `startingOffsets=latest`: the group begins where partitions 2 and 3 end, which then leave the queue."""
     world.published(10)
     world.altered(
-        lambda head: replace(head, groups={KEY.group: replace(head.groups[KEY.group], start=(0, 0, *head.next[2:]))})
+        lambda head: replace(
+            head, groups={KEY.group: structs.replace(head.groups[KEY.group], start=(0, 0, *head.next[2:]))}
+        )
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from coordinator.core.machine import next_deadline
 from coordinator.facts import facts_of
@@ -275,7 +276,7 @@ def test_a_new_leader_with_an_old_look_at_the_head_takes_nothing_away() -> None:
     world.flow("a")
     world.settle()
     old = facts_of(world.queue.head, world.queue.head.groups[KEY.group])
-    six = replace(world.queue.head.layout, partitions=6, begin=(0,) * 6)
+    six = structs.replace(world.queue.head.layout, partitions=6, begin=(0,) * 6)
     world.altered(lambda head: replace(head, layouts=(six,), next=(0,) * 6))
     world.settle()
     assert world.counts() == {"a": 6}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group import lifecycle
@@ -173,7 +174,7 @@ def test_what_a_damaged_checkpoint_hid_is_seen_when_it_is_repaired() -> None:
 
 def counted(head: Head) -> Head:
     """As if a rewind had been counted."""
-    group = replace(head.groups[KEY.group], rewinds=head.sequence + 1)
+    group = structs.replace(head.groups[KEY.group], rewinds=head.sequence + 1)
     return replace(head, groups={**head.groups, KEY.group: group})
 
 

@@ -7,11 +7,11 @@ import time
 from dataclasses import replace
 
 import pytest
-import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.base.json_documents import checksum
 from partq_spark.group.codec import decode_lease, decode_record, decode_state, encode_lease, encode_record, encode_state
 from partq_spark.group.model import (
     AccessType,
@@ -203,21 +203,23 @@ def test_a_document_cut_anywhere_is_refused() -> None:
 
 def test_one_kind_is_not_taken_for_another() -> None:
     lease = encode_lease(Lease(token="t", name="n", beat=1))
-    with pytest.raises(Corrupt, match="here holds a lease of format 1, a state of format 1 was expected"):
+    with pytest.raises(Corrupt, match="here is damaged: it does not begin or end as a state does"):
         decode_state(lease, 0.0, "here")
+
+
+SETTINGS = {"rebalance_delay_s": 5.0, "max_handoff_time_s": 3.0, "access_type": "exclusive"}
 
 
 def altered(changes: dict[str, object]) -> bytes:
     """A state with other fields, and a checksum that matches."""
-    raw = json.loads(encode_state(a_state(), 100.0))
-    del raw["xxh3"]
-    raw |= changes
-    rest = json.dumps(raw, separators=(",", ":")).encode()
-    return b'{"xxh3":"%s",%s' % (xxhash.xxh3_64_hexdigest(rest).encode(), rest[1:])
+    raw = json.loads(encode_state(a_state(), 100.0))["state"] | changes
+    body = json.dumps(raw, separators=(",", ":")).encode()
+    return b'{"xxh3":"%s","state":%s}' % (checksum(body).encode(), body)
 
 
 def test_altering_as_such_is_no_damage() -> None:
     assert decode_state(altered({}), 100.0, "here") == a_state()
+    decode_state(altered({"settings": SETTINGS}), 100.0, "here")
 
 
 @pytest.mark.parametrize(
@@ -237,10 +239,10 @@ def test_altering_as_such_is_no_damage() -> None:
         {"flows": [["a", "b", True, 1, False, 0]] * 2},
         {"retired": [[1, 1], [1, 2]]},
         {"status": "Idle"},
-        {"access_type": "shared"},
+        {"settings": SETTINGS | {"access_type": "shared"}},
         {"holddown_left_s": -1},
         {"holddown_left_s": "1"},
-        {"rebalance_delay_s": None},
+        {"settings": SETTINGS | {"rebalance_delay_s": None}},
         {"trigger": 0},
         {"altered": 0},
         {"binds": 1.5},
@@ -254,13 +256,18 @@ def test_what_no_writer_could_have_meant_is_refused(changes: dict[str, object]) 
 
 
 def test_a_newer_format_says_that_versions_are_mixed() -> None:
-    with pytest.raises(Corrupt, match=r"here holds a state of format 2.*one version of partq"):
+    with pytest.raises(Corrupt, match=r"here has format 2, this partq reads format 1.*one version of partq"):
         decode_state(altered({"format": 2}), 100.0, "here")
 
 
-def test_a_time_without_end_cannot_be_written() -> None:
+@pytest.mark.parametrize("endless_s", [float("inf"), float("nan")])
+def test_a_time_without_end_cannot_be_written(endless_s: float) -> None:
     with pytest.raises(Invalid, match="finite"):
-        encode_lease(Lease(token="t", name="n", beat=1, timers={"holddown": float("inf")}))
+        encode_lease(Lease(token="t", name="n", beat=1, timers={"holddown": endless_s}))
+    with pytest.raises(Invalid, match="finite"):
+        encode_state(replace(a_state(), holddown_until_s=endless_s), 0.0)
+    with pytest.raises(Invalid, match="finite"):
+        encode_state(replace(a_state(), settings=GroupSettings(max_handoff_time_s=endless_s)), 0.0)
 
 
 @pytest.mark.alone

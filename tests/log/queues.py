@@ -16,7 +16,7 @@ import pyarrow as pa
 from partq_spark.log import codec, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.housekeeping import Collected, collect
-from partq_spark.log.model import ChunkRef, Head, Layout, QueueConfig
+from partq_spark.log.model import ChunkRef, Head, QueueConfig, StageFloor
 from partq_spark.log.publish import Identity, Published, publish, stage_for
 from partq_spark.log.queue import Effects, Queue
 from partq_spark.log.reading import RangeReader
@@ -159,19 +159,12 @@ def rounds(world: World, number: int, queue: Queue | None = None) -> list[Collec
 
 def empty_head(partitions: int) -> Head:
     """A queue as it is created."""
-    zeros = (0,) * partitions
-    return Head(
-        namespace="default",
-        queue="orders",
-        queue_id="00112233445566ff",
-        created_us=BEGIN_US,
-        sequence=1,
-        time_us=BEGIN_US,
-        config=QueueConfig(),
-        layouts=(Layout(generation=0, partitions=partitions, since_sequence=1, begin=zeros),),
-        next=zeros,
-        earliest=zeros,
-    )
+    return Head.created("default", "orders", "00112233445566ff", partitions, config=QueueConfig(), now_us=BEGIN_US)
+
+
+def floor(sequence: int) -> StageFloor:
+    """Below which nothing can be published any more; the next one is far away."""
+    return StageFloor(sequence=sequence, next_sequence=sequence, next_time_us=BEGIN_US)
 
 
 def stage_of(head: Head) -> Stage:

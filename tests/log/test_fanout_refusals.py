@@ -14,7 +14,7 @@ from partq_spark.log.admin import alter_queue, delete_queue
 from partq_spark.log.model import Head
 from partq_spark.log.publish import Full, Identity, Outdated
 from partq_spark.log.queue import Queue
-from tests.log.queues import Hooked, World, head_of, once
+from tests.log.queues import Hooked, World, floor, head_of, once
 from tests.log.test_fanout import IDENTITY, Message, contents, make, plan, publish, stage
 
 pytestmark = pytest.mark.conformance("DIS-07")
@@ -64,7 +64,7 @@ def test_what_one_queue_was_staged_for_too_long_ago_goes_to_none(world: World) -
     staged, _ = stage(world, plan(world), BATCH)
 
     def collected(head: Head) -> Head:
-        return replace(head, sequence=head.sequence + 1, floor=replace(head.floor, sequence=head.sequence + 1))
+        return replace(head, sequence=head.sequence + 1, floor=floor(head.sequence + 1))
 
     world.handle("second").change(collected)
     with pytest.raises(Outdated, match="queue 'second' were staged at"):

@@ -19,6 +19,7 @@ from tests.log.queues import (
     Row,
     World,
     everything,
+    floor,
     head_of,
     once,
     read,
@@ -330,7 +331,7 @@ def test_a_repetition_of_what_is_too_old_to_publish_is_still_a_repetition(world:
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
     publish(queue, stage, segments, identity)
-    changed(world, lambda head: replace(head, floor=replace(head.floor, sequence=99), sequence=head.sequence + 1))
+    changed(world, lambda head: replace(head, floor=floor(99), sequence=head.sequence + 1))
     assert publish(queue, stage, segments, identity).duplicate
 
 

@@ -16,6 +16,7 @@ from tests.log.queues import (
     HOUR_US,
     Hooked,
     World,
+    floor,
     head_of,
     once,
     read_flat,
@@ -26,6 +27,11 @@ from tests.log.queues import (
 
 HEAD = "_head.json"
 IDENTITIES = [None, Identity(writer="query-1", batch=5)]
+
+GONE = WriterPage(
+    name="page-000000000001-0123456789abcdef.json", xxh3="0" * 16, level=0, writers=1, last_time_us=1, lines=1, bytes=1
+)
+"""A page of writer records that is not there."""
 
 
 def changed(world: World, change: Callable[[Head], Head]) -> None:
@@ -71,7 +77,10 @@ def test_what_was_staged_below_the_floor_is_refused(world: World, identity: Iden
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
     raised = stage.sequence + 1
-    changed(world, lambda head: replace(head, floor=replace(head.floor, sequence=raised), sequence=head.sequence + 1))
+    changed(
+        world,
+        lambda head: replace(head, floor=floor(raised), sequence=head.sequence + 1),
+    )
     with pytest.raises(Outdated, match=f"staged at sequence {stage.sequence}, collection has passed {raised}"):
         publish(queue, stage, segments, identity)
     assert read_flat(queue) == []
@@ -83,7 +92,7 @@ def test_at_the_floor_is_not_below_it(world: World) -> None:
     queue = world.create(1)
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
-    changed(world, lambda head: replace(head, floor=replace(head.floor, sequence=stage.sequence), sequence=9))
+    changed(world, lambda head: replace(head, floor=floor(stage.sequence), sequence=9))
     publish(queue, stage, segments)
     assert read_flat(queue) == [b"1"]
 
@@ -154,9 +163,8 @@ def test_a_page_that_only_an_old_head_names_sends_the_publish_to_the_present_hea
     queue.store = hooked
     calm = queue.head
     # What this handle knows names a page that is gone; the present head does not.
-    gone = WriterPage(name="page-000000000001-0123456789abcdef.json", xxh3="0" * 16, level=0, writers=1, last_time_us=1)
     assert queue.etag is not None
-    queue.remember(replace(calm, writer_pages=(gone,)), "old")
+    queue.remember(replace(calm, writer_pages=(GONE,)), "old")
     hooked.before = lambda kind, name: calls.append(kind)
     publish(queue, stage, segments, Identity(writer="query", batch=1))
     assert calls == ["read", "load", "swap"]
@@ -166,8 +174,7 @@ def test_a_page_that_only_an_old_head_names_sends_the_publish_to_the_present_hea
 
 def test_a_lost_page_is_not_looked_for_as_long_as_the_head_goes_on_changing(world: World) -> None:
     queue = world.create(1)
-    gone = WriterPage(name="page-000000000001-0123456789abcdef.json", xxh3="0" * 16, level=0, writers=1, last_time_us=1)
-    changed(world, lambda head: replace(head, writer_pages=(gone,), sequence=head.sequence + 1))
+    changed(world, lambda head: replace(head, writer_pages=(GONE,), sequence=head.sequence + 1))
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
     hooked = queue.store = Hooked(world.store)
@@ -178,15 +185,14 @@ def test_a_lost_page_is_not_looked_for_as_long_as_the_head_goes_on_changing(worl
             send(world.handle(), values(2))
 
     hooked.before = busy
-    with pytest.raises(ObjectMissing, match=gone.name):
+    with pytest.raises(ObjectMissing, match=GONE.name):
         publish(queue, stage, segments, Identity(writer="query", batch=1))
     assert len([kind for kind, _ in hooked.calls if kind == "load"]) < 20
 
 
 def test_a_page_that_the_present_head_names_must_be_there(world: World) -> None:
     queue = world.create(1)
-    gone = WriterPage(name="page-000000000001-0123456789abcdef.json", xxh3="0" * 16, level=0, writers=1, last_time_us=1)
-    changed(world, lambda head: replace(head, writer_pages=(gone,), sequence=head.sequence + 1))
-    with pytest.raises(ObjectMissing, match=gone.name):
+    changed(world, lambda head: replace(head, writer_pages=(GONE,), sequence=head.sequence + 1))
+    with pytest.raises(ObjectMissing, match=GONE.name):
         send(queue, values(1), Identity(writer="query", batch=1))
     assert send(queue, values(1)).rows == 1  # without an identity it is not needed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import admin, compaction, tree
@@ -158,7 +159,7 @@ def test_references_that_were_written_before_bytes_were_counted_count_nothing(wo
         send(queue, values(number))
 
     def uncounted(head: Head) -> Head:
-        uncounted_refs = tuple(replace(ref, bytes=0, slices=0, coarsest=0) for ref in head.tree)
+        uncounted_refs = tuple(structs.replace(ref, bytes=0, slices=0, coarsest=0) for ref in head.tree)
         return replace(head, tree=uncounted_refs, sequence=head.sequence + 1)
 
     head = queue.change(uncounted)

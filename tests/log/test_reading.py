@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
 from partq_spark.log import admin, tree
@@ -180,7 +181,7 @@ def rename_chunk(world: World, queue: Queue, name: str) -> None:
         lambda now: replace(
             now,
             sequence=now.sequence + 1,
-            tree=tuple(replace(ref, name=renamed) if ref.name == name else ref for ref in now.tree),
+            tree=tuple(structs.replace(ref, name=renamed) if ref.name == name else ref for ref in now.tree),
         )
     )
     world.store.delete(folder + name)

@@ -17,7 +17,7 @@ from partq_spark.log.publish import Identity, Outdated, Repartitioned, publish, 
 from partq_spark.log.queue import Queue
 from partq_spark.log.restaging import Staged, publish_staged, publish_tasks
 from partq_spark.log.segment import WITH_HEADERS, Stager
-from tests.log.queues import Hooked, Row, World, batch_of, head_of, once, read, read_flat, send, staged
+from tests.log.queues import Hooked, Row, World, batch_of, floor, head_of, once, read, read_flat, send, staged
 
 HEAD = "_head.json"
 KEYS = [f"key{number}" for number in range(40)]
@@ -233,9 +233,7 @@ def test_the_floor_is_final_although_the_count_changed_too(world: World) -> None
     stage = stage_for(queue)
     segments = staged(queue, stage, rows_of(1))
     resize(world.handle(), 8)
-    world.handle().change(
-        lambda head: replace(head, floor=replace(head.floor, sequence=stage.sequence + 1), sequence=head.sequence + 1)
-    )
+    world.handle().change(lambda head: replace(head, floor=floor(stage.sequence + 1), sequence=head.sequence + 1))
     with pytest.raises(Outdated, match="collection has passed") as raised:
         publish_staged(queue, stage, segments, seed="a")
     assert not isinstance(raised.value, Repartitioned)
@@ -255,9 +253,7 @@ def test_a_staged_segment_that_is_gone_is_told_from_a_damaged_store(world: World
         world.store.delete(queue.segment_folder + segments[0].name)
         if passed:
             world.handle().change(
-                lambda head: replace(
-                    head, floor=replace(head.floor, sequence=stage.sequence + 1), sequence=head.sequence + 1
-                )
+                lambda head: replace(head, floor=floor(stage.sequence + 1), sequence=head.sequence + 1)
             )
 
     hooked.before = once("read", ".arrow", vanish)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from partq_spark.log import runs
 from partq_spark.log.model import ChunkRef
@@ -19,10 +19,8 @@ def ref_of(number: int, rows: tuple[int, ...], slices: int, *, level: int = 0, s
         name=f"chunk-{number}",
         xxh3="0" * 16,
         level=level,
-        first_sequence=number,
-        last_sequence=number,
-        first_time_us=number * SECOND_US,
-        last_time_us=number * SECOND_US + 1,
+        sequence=(number, number),
+        time_us=(number * SECOND_US, number * SECOND_US + 1),
         rows=rows,
         bytes=size,
         slices=slices,
@@ -68,9 +66,9 @@ def test_messages_are_as_large_as_those_that_their_bytes_are_of(monkeypatch: pyt
     monkeypatch.setattr(runs, "SLICE_BYTES", 1000)
     refs = [ref_of(n, (100, 0), 1, size=500) for n in range(4)]
     assert chosen_numbers(refs, Limits(until_us=OLD.until_us)) == []
-    few = [replace(ref, rows=(50, 50), slices=8, coarsest=1) for ref in refs]
+    few = [structs.replace(ref, rows=(50, 50), slices=8, coarsest=1) for ref in refs]
     assert chosen_numbers(few) == [0, 1, 2, 3]
-    assert chosen_numbers([replace(ref, holds=5) for ref in few]) == []
+    assert chosen_numbers([structs.replace(ref, holds=5) for ref in few]) == []
 
 
 def test_what_is_young_stays() -> None:
@@ -95,7 +93,7 @@ def test_one_that_is_too_large_is_looked_into() -> None:
 def test_one_that_holds_large_and_small_slices_is_looked_into() -> None:
     even = ref_of(0, (320, 320), 640, level=1)
     assert fits((even,), OLD)
-    mixed = replace(even, coarsest=1000)
+    mixed = structs.replace(even, coarsest=1000)
     assert chosen_numbers([mixed]) == [0]
     assert not fits((mixed,), OLD)
 

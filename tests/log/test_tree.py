@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from partq_spark.base.errors import Corrupt
 from partq_spark.log import codec, tree
-from partq_spark.log.entries import entry_bytes
+from partq_spark.log.codec import entry_bytes
 from partq_spark.log.model import Entry, Head
 from partq_spark.log.publish import place
 from tests.log.queues import BEGIN_US, Chunks, empty_head, everything, stage_of, unread
@@ -58,7 +59,7 @@ class Grown:
         for entry in self.entries:
             kept = [s for s in entry.slices if s.partition in wanted and _overlap(s.offset, s.end, wanted[s.partition])]
             if kept:
-                found.append(replace(entry, slices=tuple(kept)))
+                found.append(structs.replace(entry, slices=tuple(kept)))
         return found
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from partq_spark.base.errors import Invalid, ObjectMissing
-from partq_spark.log.model import Entry, Head, Layout, QueueConfig, Slice
+from partq_spark.log.model import Entry, Head, QueueConfig, Slice
 from partq_spark.query import limits, planning
 from partq_spark.query.limits import Limits
 from partq_spark.query.settings import Place
@@ -21,18 +23,8 @@ BACKLOGS = st.dictionaries(st.integers(0, 30), st.integers(0, 50) | st.integers(
 def head(*spans: tuple[int, int]) -> Head:
     """A queue with one partition for each (earliest, next)."""
     earliest, following = zip(*spans, strict=True)
-    return Head(
-        namespace="default",
-        queue="orders",
-        queue_id="id",
-        created_us=0,
-        sequence=1,
-        time_us=0,
-        config=QueueConfig(),
-        layouts=(Layout(generation=0, partitions=len(spans), since_sequence=1, begin=(0,) * len(spans)),),
-        next=following,
-        earliest=earliest,
-    )
+    begun = Head.created("default", "orders", "id", len(spans), config=QueueConfig(), now_us=0)
+    return replace(begun, next=following, earliest=earliest)
 
 
 class Log:
@@ -75,7 +67,7 @@ class Log:
                 and piece.end > spans[piece.partition][0]
             )
             if kept:
-                yield Entry(**{name: getattr(entry, name) for name in Entry.__slots__ if name != "slices"}, slices=kept)
+                yield structs.replace(entry, slices=kept)
 
     def bytes_of(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> float:
         """The stored bytes of the messages between, a slice's spread evenly over its rows."""

@@ -8,26 +8,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from partq_spark.base.errors import ObjectMissing
 from partq_spark.group.claims import Claim, Position, Standing, View
-from partq_spark.log.model import Entry, Head, Layout, QueueConfig, Slice
+from partq_spark.log.model import Entry, Head, QueueConfig, Slice
 from partq_spark.query.limits import Limits, Ranges, Unacknowledged, batch_ends, window_ends, windows
 from partq_spark.query.offsets import BatchEnd, Span
 from partq_spark.query.planning import Plan, begin, begin_by_hand, left_out, plan
 
-HEAD = Head(
-    namespace="default",
-    queue="orders",
-    queue_id="q",
-    created_us=0,
-    sequence=1,
-    time_us=0,
-    config=QueueConfig(),
-    layouts=(Layout(generation=0, partitions=2, since_sequence=1, begin=(0, 0)),),
-    next=(10, 10),
-    earliest=(0, 0),
-)
+HEAD = replace(Head.created("default", "orders", "q", 2, config=QueueConfig(), now_us=0), next=(10, 10))
 
 
 ENTRY = Entry(
@@ -196,14 +186,14 @@ def test_a_window_with_less_than_a_message_for_each_partition_starves_none() -> 
     for number, rows in enumerate(publishes):
         slices = tuple(Slice(p, 0, 0, 10, ends[p], count, "") for p, count in rows.items())
         ends |= {piece.partition: piece.end for piece in slices}
-        entries.append(replace(ENTRY, sequence=number, slices=slices))
+        entries.append(structs.replace(ENTRY, sequence=number, slices=slices))
 
     def walk(spans: Ranges) -> Iterator[Entry]:
         for entry in entries:
             kept = [s for s in entry.slices if s.partition in spans and s.offset < spans[s.partition][1]]
             kept = [s for s in kept if s.end > spans[s.partition][0]]
             if kept:
-                yield replace(entry, slices=tuple(kept))
+                yield structs.replace(entry, slices=tuple(kept))
 
     for in_hand in ({}, {0: 1}):  # also if one message is never acknowledged
         hand = Unacknowledged(bound=2, in_hand=dict.fromkeys(range(5), 0) | in_hand)

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from coordinator.facts import GroupFacts, facts_of
 from partq_spark.group.model import GroupSettings
 from partq_spark.log import layouts, model
-from partq_spark.log.model import Group, Layout, QueueConfig
+from partq_spark.log.model import Group, QueueConfig
 from tests.simulation.stores import KEY, QUEUE_ID, SINCE
 
 KEYS: Final = 24  # a key lies in partition `key % count`
@@ -29,20 +31,8 @@ class Head:
 
     def __init__(self, settings: GroupSettings, partitions: int) -> None:
         self._facts: tuple[model.Head, GroupFacts] | None = None
-        zeros = (0,) * partitions
-        self.now = model.Head(
-            namespace=KEY.namespace,
-            queue=KEY.queue,
-            queue_id=QUEUE_ID,
-            created_us=0,
-            sequence=1,
-            time_us=0,
-            config=config_of(settings),
-            layouts=(Layout(generation=0, partitions=partitions, since_sequence=1, begin=zeros),),
-            next=zeros,
-            earliest=zeros,
-            groups={KEY.group: Group(since_sequence=SINCE, start=zeros)},
-        )
+        begun = model.Head.created(KEY.namespace, KEY.queue, QUEUE_ID, partitions, config=config_of(settings), now_us=0)
+        self.now = replace(begun, groups={KEY.group: Group(since_sequence=SINCE, start=begun.next)})
 
     @property
     def partitions(self) -> int:
@@ -72,7 +62,7 @@ class Head:
     def count_rewind(self) -> None:
         """Somebody has rewound checkpoints of the group."""
         group = self.now.groups[KEY.group]
-        self.now = replace(self.now, groups={KEY.group: replace(group, rewinds=group.rewinds + 1)})
+        self.now = replace(self.now, groups={KEY.group: structs.replace(group, rewinds=group.rewinds + 1)})
 
     def facts(self) -> GroupFacts:
         """As a coordinator takes them out of a head."""

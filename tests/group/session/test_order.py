@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from partq_spark.group.claims import Claim
 from partq_spark.group.loop import Batch
@@ -98,7 +99,7 @@ def test_what_a_flow_had_acknowledged_before_a_rewind_is_not_taken_for_what_is_n
     head = replace(two_of_three(), groups={"billing": group})
     told = Told(p0=10, p1=10)
     assert order.waits(head, told, claimed(0, 1, 2), {2: 12}) == {}
-    head = replace(head, groups={"billing": replace(group, rewinds=1)})
+    head = replace(head, groups={"billing": structs.replace(group, rewinds=1)})
     assert order.waits(head, told, claimed(0, 1, 2), {2: 12}) == {}
     told.offsets[0] = 4
     assert order.waits(head, told, claimed(1, 2, epoch=3), {2: 0})[2].waits_for == {0: 10}

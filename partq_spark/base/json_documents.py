@@ -1,0 +1,155 @@
+"""JSON documents that decide something: a person can read them, a checksum tells damage, a type says what may be in
+them.
+
+One kind of document is a `JsonDocument`: the type of its content, which msgspec writes and reads, the number of its
+format, and what to do about one that is damaged. What the type does not allow is refused with the name of the object,
+the path of the field and the value that was found, since a right checksum does not mean that its writer knew the
+format. Equal contents give equal bytes: fields come in the order of the type, maps in the order of whoever fills them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Generic, TypeVar
+
+import msgspec
+import xxhash
+from msgspec import Meta
+
+from partq_spark.base.errors import Corrupt, Invalid, PartqError
+
+T = TypeVar("T")
+
+MOST: Final = (1 << 63) - 1
+Whole = Annotated[int, Meta(ge=0, le=MOST)]
+"""A number from 0 up, of 64 bits as everywhere behind: offsets, epochs, times in microseconds."""
+Positive = Annotated[int, Meta(ge=1, le=MOST)]
+Seconds = Annotated[float, Meta(ge=0, le=MOST)]
+"""A time, finite."""
+
+_PREFIX: Final = b'{"xxh3":"'
+_HASH_END: Final = len(_PREFIX) + 16
+_SHOWN: Final = 60  # characters of a value in a message
+
+
+def checksum(data: bytes | memoryview) -> str:
+    """xxh3 (64 bits) as 16 hex digits: catches damage, not malice."""
+    return xxhash.xxh3_64_hexdigest(data)
+
+
+def check_sum(data: bytes | memoryview, said: str, name: str, repair: str) -> None:
+    """Raises `Corrupt` if these are not the bytes that `said` is the checksum of."""
+    found = checksum(data)
+    if found != said:
+        raise Corrupt(f"{name} is damaged: its checksum is {found}, {said} was written down; {repair}")
+
+
+class JsonDocument(Generic[T]):
+    """One kind of document. `check` raises `ValueError` for contents whose fields contradict each other.
+
+    A document of another format is refused with `other_format`, whose message ends with the `upgrade` to make.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        content: type[T],
+        *,
+        format_number: int,
+        repair: str,
+        upgrade: str,
+        other_format: type[PartqError] = Corrupt,
+        check: Callable[[T], None] | None = None,
+    ) -> None:
+        self._kind = kind
+        self._format = format_number
+        self._begin = b'{"format":%d,' % format_number
+        self._decoder = msgspec.json.Decoder(content)
+        self._repair = repair
+        self._upgrade = upgrade
+        self._other_format = other_format
+        self._check = check
+
+    def write(self, content: T) -> bytes:
+        """Without a checksum: for what is referred to with one. Raises `Invalid` for what JSON has no words for."""
+        try:
+            return self._begin + msgspec.json.encode(content)[1:]
+        except UnicodeEncodeError as error:
+            raise Invalid(f"a text in the {self._kind} is not UTF-8 ({error}): give another one") from None
+
+    def read(self, body: bytes | memoryview, name: str) -> T:
+        """The content of what `write` gave. Raises `Corrupt`, or the error for another format."""
+        if body[: len(self._begin)] != self._begin:
+            self._check_format(body, name)
+        try:
+            content = self._decoder.decode(body)
+            if self._check is not None:
+                self._check(content)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise Corrupt(
+                f"{name} has the right checksum but not the fields of format {self._format}:"
+                f" {error}{self._found(body, str(error))}; {self._repair}"
+            ) from None
+        return content
+
+    def seal(self, content: T) -> bytes:
+        """With its checksum first, at a fixed place, so that the content need not be parsed to be checked."""
+        body = self.write(content)
+        return _PREFIX + checksum(body).encode() + f'","{self._kind}":'.encode() + body + b"}"
+
+    def open(self, document: bytes, name: str) -> T:
+        """The content of what `seal` gave. Raises `Corrupt`, or the error for another format."""
+        middle = f'","{self._kind}":'.encode()
+        begin = _HASH_END + len(middle)
+        # The checksum covers the content alone, so what stands around it is compared.
+        if not document.startswith(_PREFIX) or document[_HASH_END:begin] != middle or document[-1:] != b"}":
+            raise Corrupt(f"{name} is damaged: it does not begin or end as a {self._kind} does; {self._repair}")
+        body = document[begin:-1]
+        check_sum(body, document[len(_PREFIX) : _HASH_END].decode(errors="replace"), name, self._repair)
+        return self.read(body, name)
+
+    def _check_format(self, body: bytes | memoryview, name: str) -> None:
+        raw = _parsed(body)
+        version = raw.get("format") if isinstance(raw, dict) else None
+        if type(version) is not int or version != self._format:
+            raise self._other_format(
+                f"{name} has format {version!r}, this partq reads format {self._format}: {self._upgrade}"
+            )
+
+    def _found(self, body: bytes | memoryview, error: str) -> str:
+        """The value that an error of msgspec is about, where it says the path."""
+        path = re.search(r" - at `\$(.*)`$", error)
+        raw = value = _parsed(body)
+        try:
+            for field, index in re.findall(r"\.(\w+)|\[(\d+|\.{3})\]", path[1] if path else ""):
+                if index == "...":
+                    value = self._culprit(raw, value, error)
+                else:
+                    value = value[field] if field else value[int(index)]
+        except (LookupError, TypeError, ValueError):
+            return ""  # a number that no float holds, or a key that comes twice
+        shown = repr(value)
+        return f", found {shown[:_SHOWN] + '…' if len(shown) > _SHOWN else shown}" if path else ""
+
+    def _culprit(self, raw: Any, values: dict[str, Any], error: str) -> Any:
+        """The value of a map that the error is about, of which msgspec does not say the key: the one that is refused
+        alone.
+        """
+        every = dict(values)
+        for key, value in every.items():
+            values.clear()
+            values[key] = value
+            try:
+                self._decoder.decode(msgspec.json.encode(raw))
+            except msgspec.ValidationError as again:
+                if str(again) == error:
+                    break
+        return value
+
+
+def _parsed(body: bytes | memoryview) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,148 @@
+"""Documents under a checksum: what is not of their type is refused with the object, the field's path, the value and the
+next step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+from msgspec import Struct
+
+from partq_spark.base.errors import Corrupt, Invalid, PartqError
+from partq_spark.base.json_documents import MOST, JsonDocument, Positive, Seconds, Whole, checksum
+
+
+class Place(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    number: Whole
+    name: str
+
+
+class Thing(Struct, kw_only=True, frozen=True):
+    count: Whole = 0
+    parts: Positive = 1
+    left_s: Seconds = 0.0
+    places: Mapping[str, Place] = {}
+    deep: Mapping[str, Mapping[str, Place]] = {}
+    row: tuple[Place, ...] = ()
+
+
+def known(thing: Thing) -> None:
+    if thing.parts < len(thing.row):
+        raise ValueError(f"{len(thing.row)} places, there are {thing.parts} parts")
+
+
+def kind(name: str = "thing", other_format: type[PartqError] = Corrupt) -> JsonDocument[Thing]:
+    return JsonDocument(
+        name, Thing, format_number=1, repair="mend it", upgrade="use another", other_format=other_format, check=known
+    )
+
+
+THING = kind()
+FULL = Thing(
+    count=MOST, parts=2, left_s=1.5, places={"é": Place(1, "x")}, deep={"a": {"b": Place(0, "")}}, row=(Place(2, "y"),)
+)
+
+
+def sealed(text: str) -> bytes:
+    body = text.encode(errors="surrogatepass")
+    return b'{"xxh3":"%s","thing":%s}' % (checksum(body).encode(), body)
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(Corrupt) as error:
+        THING.open(sealed(text), "there")
+    message = str(error.value)
+    assert message.startswith("there has the right checksum but not the fields of format 1: ")
+    assert message.endswith("; mend it")
+    return message
+
+
+def test_a_document_comes_back_and_a_person_can_read_it() -> None:
+    assert THING.open(THING.seal(FULL), "there") == FULL
+    assert THING.read(memoryview(THING.write(FULL)), "there") == FULL
+    document = THING.seal(FULL).decode()
+    assert document.startswith('{"xxh3":"')
+    assert document[25:].startswith('","thing":{"format":1,"count":9223372036854775807,"parts":2,')
+    assert '"é":[1,"x"]' in document
+
+
+def test_fields_that_are_not_known_are_passed_over() -> None:
+    assert THING.open(sealed('{"format":1,"count":3,"later":[1]}'), "there") == Thing(count=3)
+    assert THING.open(sealed('{"later":null, "format":1}'), "there") == Thing()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('"count":-1', "Expected `int` >= 0 - at `$.count`, found -1"),
+        (f'"count":{MOST + 1}', f"`$.count`, found {MOST + 1}"),
+        ('"count":1.0', "Expected `int`, got `float` - at `$.count`, found 1.0"),
+        ('"count":true', "`$.count`, found True"),
+        ('"parts":0', "Expected `int` >= 1 - at `$.parts`, found 0"),
+        ('"left_s":-0.5', "`$.left_s`, found -0.5"),
+        ('"left_s":1e999', "`$.left_s`"),
+        ('"left_s":null', "`$.left_s`, found None"),
+        ('"row":[[1,"x"],[1,2]]', "Expected `str`, got `int` - at `$.row[1][1]`, found 2"),
+        ('"row":[[1]]', "Expected `array` of at least length 2, got 1 - at `$.row[0]`, found [1]"),
+        ('"row":[[1,"x",3]]', "Expected `array` of at most length 2; mend"),
+        ('"row":[[1,"x"],[1,2]],"row":[]', "Expected `str`, got `int` - at `$.row[1][1]`; mend"),
+        ('"row":{}', "Expected `array`, got `object` - at `$.row`, found {}"),
+        ('"count":"%s"' % ("x" * 100), f"found '{'x' * 59}…"),
+        ('"row":[[1,"x"],[1,"x"]]', "2 places, there are 1 parts; mend"),
+        ('"count":01', "JSON is malformed"),
+        ('"count":1', ""),
+    ],
+)
+def test_what_the_type_does_not_allow_is_named_with_its_path_and_value(text: str, words: str) -> None:
+    if words:
+        assert words in refusal('{"format":1,' + text + "}")
+    else:
+        THING.open(sealed('{"format":1,' + text + "}"), "there")
+
+
+def test_in_a_map_the_value_is_that_of_the_key_that_is_wrong() -> None:
+    places = {"a": [1, "x"], "b": [3, 4], "c": [5, "x"]}
+    assert "`$.places[...][1]`, found 4" in refusal(json.dumps({"format": 1, "places": places}))
+    beside = {"format": 1, "places": places, "count": -1}
+    assert "`$.places[...][1]`, found 4" in refusal(json.dumps(beside)), "the first of two"
+    deep = {"a": {"x": [1, ""]}, "b": {"x": [2, ""], "y": [-7, ""]}, "c": {}}
+    assert "`$.deep[...][...][0]`, found -7" in refusal(json.dumps({"format": 1, "deep": deep}))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"format":1,', '{"format":1,"places":{"\ud800":0}}', '{"format":1,"x":' + "[" * 10**5]
+)
+def test_what_is_no_json_is_refused_by_name(text: str) -> None:
+    with pytest.raises(Corrupt, match=r"there .*(mend it|use another)"):
+        THING.open(sealed(text), "there")
+
+
+@pytest.mark.parametrize("body", ["[]", "{}", '{"format":2}', '{"format":true}', '{"format":1.0}', '{"x":1}'])
+@pytest.mark.parametrize("error", [Corrupt, Invalid])
+def test_another_format_is_refused_by_name(body: str, error: type[PartqError]) -> None:
+    with pytest.raises(error, match=r"there has format .*, this partq reads format 1: use another"):
+        kind(other_format=error).open(sealed(body), "there")
+
+
+def test_every_flipped_bit_and_every_truncation_is_noticed() -> None:
+    document = THING.seal(FULL)
+    for bit in range(8 * len(document)):
+        damaged = bytearray(document)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Corrupt, match=r"there is damaged: .*; mend it"):
+            THING.open(bytes(damaged), "there")
+    for length in range(len(document)):
+        with pytest.raises(Corrupt, match=r"there is damaged: .*; mend it"):
+            THING.open(document[:length], "there")
+
+
+def test_one_kind_is_not_taken_for_another() -> None:
+    with pytest.raises(Corrupt, match=r"there is damaged: it does not begin or end as a thing does; mend it"):
+        THING.open(kind("thin").seal(FULL), "there")
+
+
+def test_a_text_that_is_not_utf8_is_not_written() -> None:
+    with pytest.raises(Invalid, match="a text in the thing is not UTF-8"):
+        THING.seal(Thing(places={"x": Place(1, "\ud800")}))
