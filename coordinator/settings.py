@@ -1,58 +1,130 @@
-"""The sidecar's configuration: what may be set, where it may come from, and what is refused. Pure but for reading one
-file.
+"""The sidecar's configuration: each setting with its range and default, where its value may come from, and what is
+refused. Pure but for reading one file.
 
-A value comes from the command line, else the environment, else the file, else the default; `FIELDS` has all of them.
-Every refusal is one line that names where the value stood, the key, the value and what is allowed.
+A value comes from the command line, else the environment, else the file, else the default. Every refusal is one line
+that names where the value stood, the key, the value and what is allowed. What each setting is for,
+`conf/coordinator.toml` and docs/coordinator.md say to people.
 """
 
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import socket
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_args
 
-from coordinator.fields import BY_KEY, FIELDS, Field, Raw
+from msgspec import Meta, Struct, ValidationError, convert, structs
+
+from coordinator.logs import FORMATS, LEVELS
 from partq_spark.base.errors import Invalid
 from partq_spark.group.stores.urls import ALLOWED, STORE, parse_ownership
 from partq_spark.log.names import checked_name
 from partq_spark.objects.urls import canonical_url, default_store
 
-__all__ = ["BY_KEY", "FIELDS", "Settings", "load_settings"]
-
 T = TypeVar("T")
+Raw = str | int | float | bool
+
+
+# --- what may be set --------------------------------------------------------------------------------------------------
+
+
+def _at(key: str, env: str, low: float | None = None, high: float | None = None) -> Meta:
+    """Where a setting stands in the file (section and name), the variable that counts more, and its range."""
+    return Meta(ge=low, le=high, extra={"key": key, "env": env})
+
+
+def _one_of(key: str, env: str, choices: tuple[str, ...]) -> Meta:
+    return Meta(pattern=rf"^({'|'.join(choices)})\Z", extra={**(_at(key, env).extra or {}), "choices": choices})
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """The configuration. Times are in seconds."""
+
+    store: Annotated[str, _at("store.url", "PARTQ_STORE")] = ""
+    namespace: Annotated[str, _at("store.namespace", "PARTQ_COORDINATOR_NAMESPACE")] = "default"
+    ownership: Annotated[str, _at("store.ownership", "PARTQ_OWNERSHIP")] = ""
+    name: Annotated[str, _at("leader.name", "PARTQ_COORDINATOR_NAME")] = ""
+    lease_timeout_s: Annotated[float, _at("leader.lease_timeout_s", "PARTQ_COORDINATOR_LEASE_TIMEOUT_S", 0.5, 600)] = (
+        5.0
+    )
+    renewal_s: Annotated[float, _at("leader.renewal_s", "PARTQ_COORDINATOR_RENEWAL_S", 0.05, 60)] = 1.0
+    frozen_after_s: Annotated[float, _at("leader.frozen_after_s", "PARTQ_COORDINATOR_FROZEN_AFTER_S", 0.2, 600)] = 3.0
+    handoff_look_s: Annotated[float, _at("looks.handoff_s", "PARTQ_COORDINATOR_HANDOFF_S", 0.005, 10)] = 0.05
+    heads_look_s: Annotated[float, _at("looks.heads_s", "PARTQ_COORDINATOR_HEADS_S", 0, 600)] = 0.0
+    assumed_session_timeout_s: Annotated[
+        float, _at("looks.assumed_session_timeout_s", "PARTQ_COORDINATOR_ASSUMED_SESSION_TIMEOUT_S", 5, 3600)
+    ] = 10.0
+    group_threads: Annotated[int, _at("threads.groups", "PARTQ_COORDINATOR_GROUP_THREADS", 1, 64)] = 4
+    fence_threads: Annotated[int, _at("threads.fences", "PARTQ_COORDINATOR_FENCE_THREADS", 1, 256)] = 16
+    housekeeping: Annotated[bool, _at("housekeeping.enabled", "PARTQ_COORDINATOR_HOUSEKEEPING")] = True
+    housekeeping_look_s: Annotated[
+        float, _at("housekeeping.look_s", "PARTQ_COORDINATOR_HOUSEKEEPING_LOOK_S", 0.1, 3600)
+    ] = 5.0
+    collection_grace_s: Annotated[
+        float, _at("housekeeping.collection_grace_s", "PARTQ_COORDINATOR_COLLECTION_GRACE_S", 1, 604800)
+    ] = 86400.0
+    compaction_min_age_s: Annotated[
+        float, _at("housekeeping.compaction_min_age_s", "PARTQ_COORDINATOR_COMPACTION_MIN_AGE_S", 0, 604800)
+    ] = 300.0
+    retry_most_s: Annotated[float, _at("retry.most_s", "PARTQ_COORDINATOR_RETRY_MOST_S", 0.1, 300)] = 5.0
+    log_format: Annotated[str, _one_of("logs.format", "PARTQ_COORDINATOR_LOG_FORMAT", FORMATS)] = "text"
+    log_level: Annotated[str, _one_of("logs.level", "PARTQ_COORDINATOR_LOG_LEVEL", LEVELS)] = "info"
+    health_host: Annotated[str, _at("health.host", "PARTQ_COORDINATOR_HEALTH_HOST")] = "127.0.0.1"
+    health_port: Annotated[int, _at("health.port", "PARTQ_COORDINATOR_HEALTH_PORT", 0, 65535)] = 8095
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """The configuration, checked. Units as in `FIELDS`."""
+class Field:
+    """One setting, as `Settings` declares it."""
 
-    store: str
-    namespace: str
-    ownership: str
     name: str
-    lease_timeout_s: float
-    renewal_s: float
-    frozen_after_s: float
-    handoff_look_s: float
-    heads_look_s: float
-    assumed_session_timeout_s: float
-    group_threads: int
-    fence_threads: int
-    housekeeping: bool
-    housekeeping_look_s: float
-    collection_grace_s: float
-    compaction_min_age_s: float
-    retry_most_s: float
-    log_format: str
-    log_level: str
-    health_host: str
-    health_port: int
+    key: str
+    env: str
+    kind: Any
+    default: Raw
+    low: float | None
+    high: float | None
+    choices: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        """In words."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        if self.high is None:
+            return "true or false" if isinstance(self.default, bool) else "text"
+        what = "a whole number" if isinstance(self.default, int) else "seconds"
+        return f"{what} from {self.low:g} to {self.high:g}"
+
+    def typed(self, value: object, place: str, *, text: bool = False) -> Raw:
+        """`value` of the setting's type and within its range; as `text` it may spell a number or a flag."""
+        try:
+            found: Raw = convert(value, self.kind, strict=not text)
+        except ValidationError:
+            # An address may hold a password, and is told of by whoever parses it.
+            shown = "…" if self.allowed == "text" else repr(value)
+            raise Invalid(f"{place} = {shown} is not allowed: give {self.allowed}") from None
+        return found.strip() if isinstance(found, str) else found
+
+
+def _fields() -> tuple[Field, ...]:
+    found = []
+    for each in structs.fields(Settings):
+        meta = get_args(each.type)[1]
+        where = {"choices": (), **meta.extra}
+        found.append(Field(name=each.name, kind=each.type, default=each.default, low=meta.ge, high=meta.le, **where))
+    return tuple(found)
+
+
+FIELDS: Final = _fields()
+BY_KEY: Final = {field.key: field for field in FIELDS}
+
+
+# --- where it comes from ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,10 +147,10 @@ def load_settings(
         # An empty variable counts as not set, as everywhere in partq.
         text = environ.get(field.env, "").strip()
         if text:
-            given[field.key] = _Given(value=_from_text(field, text, field.env), place=field.env)
+            given[field.key] = _Given(value=field.typed(text, field.env, text=True), place=field.env)
     for key, text in (overrides or {}).items():
         place = "--" + key.partition(".")[2].replace("url", "store")
-        given[key] = _Given(value=_from_text(BY_KEY[key], text, place), place=place)
+        given[key] = _Given(value=BY_KEY[key].typed(text, place, text=True), place=place)
     return _checked(given, environ)
 
 
@@ -101,11 +173,11 @@ def _from_file(path: Path) -> dict[str, _Given]:
                 f"{path}: {section} = {entries!r} is not allowed: [{section}] is a section with keys of its own"
             )
         for name, value in entries.items():
-            key = f"{section}.{name}"
+            key, place = f"{section}.{name}", f"{path}: {section}.{name}"
             if key not in BY_KEY:
                 known = {each for each in BY_KEY if each.startswith(section + ".")}
                 raise Invalid(f"{path}: key {key} is not known: {_near(key, known)}")
-            found[key] = _Given(value=_typed(BY_KEY[key], value, f"{path}: {key}"), place=f"{path}: {key}")
+            found[key] = _Given(value=BY_KEY[key].typed(value, place), place=place)
     return found
 
 
@@ -114,108 +186,47 @@ def _near(name: str, known: set[str]) -> str:
     return (f"did you mean {near[0]}? " if near else "") + f"known are {', '.join(sorted(known))}"
 
 
-def _from_text(field: Field, text: str, place: str) -> Raw:
-    """A value of the environment or the command line."""
-    if isinstance(field.default, str):
-        return _typed(field, text, place)
-    if isinstance(field.default, bool):
-        return _typed(field, {"true": True, "false": False}.get(text.lower(), text), place)
-    try:
-        return _typed(field, int(text) if isinstance(field.default, int) else float(text), place)
-    except ValueError:
-        raise Invalid(f"{place} = {text!r} is not allowed: give {field.allowed}") from None
-
-
-def _typed(field: Field, value: object, place: str) -> Raw:
-    """`value`, of the field's type and within what it allows."""
-    if isinstance(field.default, str):
-        if isinstance(value, str) and (not field.choices or value in field.choices):
-            return value
-    elif isinstance(field.default, bool):
-        if isinstance(value, bool):
-            return value
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        whole = isinstance(field.default, int)
-        if (isinstance(value, int) or not whole) and math.isfinite(value) and field.low <= value <= field.high:
-            return value if whole else float(value)
-    # An address may hold a password, and is told of by whoever parses it.
-    shown = "…" if field.unit == "url" else repr(value)
-    raise Invalid(f"{place} = {shown} is not allowed: give {field.allowed}")
-
-
 # --- what only all values together can say ----------------------------------------------------------------------------
 
 
-class _Values:
-    """Every key's value, and how to name the place where it stood."""
+def _checked(given: Mapping[str, _Given], environ: Mapping[str, str]) -> Settings:
+    settings = convert({BY_KEY[key].name: one.value for key, one in given.items()}, Settings)
 
-    def __init__(self, given: Mapping[str, _Given]) -> None:
-        self._given = given
+    def place(key: str) -> str:
+        return given[key].place if key in given else f"{key} (default)"
 
-    def place(self, key: str) -> str:
-        return self._given[key].place if key in self._given else f"{key} (default)"
-
-    def text(self, key: str) -> str:
-        return str(self._value(key)).strip()
-
-    def number(self, key: str) -> float:
-        return float(self._value(key))
-
-    def parsed(self, key: str, parse: Callable[[str], T]) -> T:
-        """What `parse` makes of a text; its refusal says where the text stood."""
-        try:
-            return parse(self.text(key))
-        except Invalid as error:
-            raise Invalid(f"{self.place(key)}: {error}") from None
-
-    def demand(self, holds: bool, key: str, other: str, allowed: str) -> None:
+    def demand(holds: bool, key: str, other: str, allowed: str) -> None:
         """Refuse two numbers that contradict each other."""
         if not holds:
-            raise Invalid(
-                f"{self.place(key)} = {self.number(key):g} contradicts {self.place(other)} = {self.number(other):g}: "
-                f"give {allowed}"
-            )
+            told = [f"{place(each)} = {getattr(settings, BY_KEY[each].name):g}" for each in (key, other)]
+            raise Invalid(f"{told[0]} contradicts {told[1]}: give {allowed}")
 
-    def _value(self, key: str) -> Raw:
-        return self._given[key].value if key in self._given else BY_KEY[key].default
+    def parsed(key: str, parse: Callable[[str], T]) -> T:
+        """What `parse` makes of a text; its refusal says where the text stood."""
+        try:
+            return parse(getattr(settings, BY_KEY[key].name))
+        except Invalid as error:
+            raise Invalid(f"{place(key)}: {error}") from None
 
-
-def _checked(given: Mapping[str, _Given], environ: Mapping[str, str]) -> Settings:
-    values = _Values(given)
-    text, number = values.text, values.number
-    renewal, least_s = "leader.renewal_s", 2 * number("leader.renewal_s")
-    for key in ("leader.lease_timeout_s", "leader.frozen_after_s"):
-        values.demand(number(key) >= least_s, key, renewal, f"at least twice the renewal, {least_s:g}")
-    handoff = "looks.handoff_s"
-    values.demand(number(handoff) <= number(renewal), handoff, renewal, f"at most the renewal, {number(renewal):g}")
-    store = values.parsed("store.url", lambda url: canonical_url(url) if url else default_store(environ))
-    ownership = text("store.ownership")
-    if ownership.lower() in ("", "none"):
+    renewal_s, renewal = settings.renewal_s, "leader.renewal_s"
+    for key, value in (
+        ("leader.lease_timeout_s", settings.lease_timeout_s),
+        ("leader.frozen_after_s", settings.frozen_after_s),
+    ):
+        demand(value >= 2 * renewal_s, key, renewal, f"at least twice the renewal, {2 * renewal_s:g}")
+    demand(settings.handoff_look_s <= renewal_s, "looks.handoff_s", renewal, f"at most the renewal, {renewal_s:g}")
+    store = parsed("store.url", lambda url: canonical_url(url) if url else default_store(environ))
+    if settings.ownership.lower() in ("", "none"):
         raise Invalid(
-            f"{values.place('store.ownership')} = {ownership!r} leaves nothing to coordinate: give {ALLOWED}, in the "
+            f"{place('store.ownership')} = {settings.ownership!r} leaves nothing to coordinate: give {ALLOWED}, in the "
             "configuration, as --ownership or as PARTQ_OWNERSHIP"
         )
-    parsed = values.parsed("store.ownership", parse_ownership)
-    return Settings(
+    ownership = parsed("store.ownership", parse_ownership)
+    return structs.replace(
+        settings,
         store=store,
-        namespace=values.parsed("store.namespace", lambda name: checked_name("namespace", name)),
-        ownership=STORE if parsed is None else str(parsed),
-        name=text("leader.name") or f"{socket.gethostname()}:{os.getpid()}",
-        lease_timeout_s=number("leader.lease_timeout_s"),
-        renewal_s=number(renewal),
-        frozen_after_s=number("leader.frozen_after_s"),
-        handoff_look_s=number(handoff),
-        heads_look_s=number("looks.heads_s") or (1.0 if store.startswith("file:") else 5.0),
-        assumed_session_timeout_s=number("looks.assumed_session_timeout_s"),
-        group_threads=int(number("threads.groups")),
-        fence_threads=int(number("threads.fences")),
-        housekeeping=bool(number("housekeeping.enabled")),
-        housekeeping_look_s=number("housekeeping.look_s"),
-        collection_grace_s=number("housekeeping.collection_grace_s"),
-        compaction_min_age_s=number("housekeeping.compaction_min_age_s"),
-        retry_most_s=number("retry.most_s"),
-        log_format=text("logs.format"),
-        log_level=text("logs.level"),
-        health_host=text("health.host"),
-        health_port=int(number("health.port")),
+        namespace=parsed("store.namespace", lambda name: checked_name("namespace", name)),
+        ownership=STORE if ownership is None else str(ownership),
+        name=settings.name or f"{socket.gethostname()}:{os.getpid()}",
+        heads_look_s=settings.heads_look_s or (1.0 if store.startswith("file:") else 5.0),
     )
