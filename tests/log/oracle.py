@@ -112,6 +112,9 @@ class Oracle:
         if self.head is None or metadata.get("queue_id") != self.head.queue_id or "offset" not in metadata:
             return
         group, _, partition = name[len(self._base) :].partition("/checkpoint/")
+        present = self.head.groups.get(group)
+        if present is None or metadata["since"] != str(present.since_sequence):
+            return  # by somebody whose group was removed
         mine = self.history[self.head.queue_id].acknowledged.get(group)
         if mine is not None:
             mine[int(partition)] = max(mine.get(int(partition), 0), int(metadata["offset"]))
@@ -167,7 +170,10 @@ class Oracle:
             known = before.groups.get(name)
             if known is None or known.since_sequence != group.since_sequence or known.rewinds != group.rewinds:
                 folder = f"{self._base}{name}/checkpoint/"
-                found = {p: store.offset_of(f"{folder}{p}", head.queue_id) for p in range(len(head.next))}
+                found = {
+                    p: store.offset_of(f"{folder}{p}", head.queue_id, group.since_sequence)
+                    for p in range(len(head.next))
+                }
                 starts = dict(enumerate(group.start))
                 past.acknowledged[name] = {p: starts.get(p, 0) if to is None else to for p, to in found.items()}
             for partition, earliest in enumerate(head.earliest):
@@ -382,11 +388,12 @@ class WatchedStore(MemoryStore):
         stored = self._objects.get(name)
         return None if stored is None else stored.data
 
-    def offset_of(self, name: str, queue_id: str) -> int | None:
-        """The offset of a checkpoint of this queue, or None."""
+    def offset_of(self, name: str, queue_id: str, since: int) -> int | None:
+        """The offset of a checkpoint of this queue and of the group that was made `since` then, or None."""
         document = self.load(name)
         metadata = document.metadata if isinstance(document, Document) else {}
-        return int(metadata["offset"]) if metadata.get("queue_id") == queue_id and "offset" in metadata else None
+        mine = metadata.get("queue_id") == queue_id and metadata.get("since") == str(since)
+        return int(metadata["offset"]) if mine and "offset" in metadata else None
 
     def peek_rows(self, name: str, piece: Slice, times: bool) -> tuple[list[tuple[str | None, bytes]], list[int]]:
         """Keys and values of one slice, and their times if it has them, read by hand."""
