@@ -129,7 +129,7 @@ def _shipped() -> str | None:
     """The folder or archive that partq was imported from, if it is one that Spark ships (`--py-files`, `addPyFile`)."""
     from pyspark import SparkFiles
 
-    here = Path(__file__).resolve().parents[1]
+    here = Path(__file__).resolve().parents[2]  # above partq_spark/spark
     return str(here) if here.is_relative_to(Path(SparkFiles.getRootDirectory()).resolve()) else None
 
 
