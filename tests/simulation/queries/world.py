@@ -303,8 +303,12 @@ class World:
         """
         self.weather.calm = True
         self.history.note(f"{self.scheduler.now_us} all is calm")
-        for execution in [each for query in self.queries for each in query.running if each.otherwise]:
-            self.interrupt(execution)
+        for query in self.queries:
+            # Without a group only Spark's logs tell two runs of a query apart, and they end now one, now the other.
+            alone = any(not source.group for source in query.plan.sources)
+            for execution in query.running:
+                if execution.otherwise or (alone and execution.abandoned):
+                    self.interrupt(execution)
         for process in self.scheduler.processes:
             process.frozen_until_us = min(process.frozen_until_us, self.scheduler.now_us + SECOND_US)
 
@@ -366,12 +370,19 @@ class World:
     def _left_without_group(self) -> int:
         """By where Spark is."""
         return sum(
-            self.exact.left(query.plan.name, number, query.present.committed[number] if query.present else "")
+            self.exact.left(query.plan.name, number, _committed(query.present, number))
             for query in self.queries
             if not query.retired
             for number, source in enumerate(query.plan.sources)
             if not source.group
         )
+
+
+def _committed(execution: Execution | None, source: int) -> str:
+    """The end of the last batch that is complete, as text; empty: there is none yet."""
+    if execution is None or not execution.committed:
+        return ""
+    return execution.committed[source]
 
 
 def run_seed(seed: int, *, keep: int = 0) -> Outcome:
