@@ -153,7 +153,8 @@ def _reader_process() -> psutil.Process:
     found = [
         child
         for child in psutil.Process().children(recursive=True)
-        if "pyspark.sql.streaming.python_streaming_source_runner" in child.cmdline()
+        if child.status() != psutil.STATUS_ZOMBIE  # of a query that has just ended
+        and "pyspark.sql.streaming.python_streaming_source_runner" in child.cmdline()
     ]
     if len(found) != 1:
         raise RuntimeError(f"{len(found)} reader processes run below this process, one was expected")
