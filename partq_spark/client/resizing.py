@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from partq_spark.group.checkpoint import acknowledged_to
-from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.group.model import GroupKey
+from partq_spark.group.checkpoints import Checkpoint
+from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.log import layouts, tree
 from partq_spark.log.model import Group, Head, at, group_start
 from partq_spark.log.queue import Queue
@@ -102,10 +102,7 @@ def group_plans(queue: Queue, head: Head) -> tuple[GroupPlan, ...]:
 
 
 def _group_plan_of(queue: Queue, head: Head, name: str, group: Group) -> GroupPlan:
-    store = CheckpointStore(
-        queue.store, GroupKey(queue.namespace, queue.name, name), head.queue_id, since=group.since_sequence
-    )
-    found, damaged = store.list_readable()
+    found, damaged = checkpoints_of(queue, name, head).list_readable()
     return group_plan(head, name, acknowledged(head, group, found), unread=sorted(damaged))
 
 

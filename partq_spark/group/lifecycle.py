@@ -73,11 +73,14 @@ def key_of(queue: Queue, group: str) -> GroupKey:
     return GroupKey(queue.namespace, queue.name, checked_name("group", group))
 
 
-def checkpoints_of(queue: Queue, group: str) -> CheckpointStore:
-    """The checkpoints of a group as the queue's handle last saw it; of one that is not there none counts."""
-    found = queue.head.groups.get(group)
-    since = found.since_sequence if found is not None else queue.head.sequence + 1
-    return CheckpointStore(queue.store, key_of(queue, group), queue.head.queue_id, since=since)
+def checkpoints_of(queue: Queue, group: str, head: Head | None = None) -> CheckpointStore:
+    """The checkpoints of a group as `head` has it, or else as the queue's handle last saw it; of one that is not there
+    none counts.
+    """
+    head = head if head is not None else queue.head
+    found = head.groups.get(group)
+    since = found.since_sequence if found is not None else head.sequence + 1
+    return CheckpointStore(queue.store, key_of(queue, group), head.queue_id, since=since)
 
 
 # --- removing one -----------------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from partq_spark.group.checkpoint import is_without_offset
-from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.model import GroupKey
+from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.log import clocks, housekeeping, tree
 from partq_spark.log.housekeeping import Acknowledged, GroupPositions, held_back_by
 from partq_spark.log.model import Group, Head, at
@@ -57,8 +56,7 @@ def acknowledged_by(queue: Queue, head: Head) -> tuple[Acknowledged, frozenset[t
     known: dict[str, GroupPositions] = {}
     silent: set[tuple[str, int]] = set()
     for name, group in head.groups.items():
-        key = GroupKey(queue.namespace, queue.name, name)
-        found, damaged = CheckpointStore(queue.store, key, head.queue_id, since=group.since_sequence).list_readable()
+        found, damaged = checkpoints_of(queue, name, head).list_readable()
         offsets = {partition: each.offset for partition, each in found.items() if each.offset is not None}
         offsets |= {partition: held_back_by(group, None, partition) for partition in damaged}
         known[name] = GroupPositions(since_sequence=group.since_sequence, rewinds=group.rewinds, offsets=offsets)
