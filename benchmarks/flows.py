@@ -32,8 +32,7 @@ from benchmarks.spark import Run, checked
 from benchmarks.throughput import Side, measures, take_turns
 from partq_spark.group.codec import decode_state
 from partq_spark.group.model import GroupKey, Phase
-from partq_spark.group.stores import open_ownership
-from partq_spark.group.stores.api import StateDocument
+from partq_spark.group.ownership import StateDocument, open_ownership
 from partq_spark.log.admin import alter_queue
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store

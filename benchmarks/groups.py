@@ -7,6 +7,7 @@ heartbeats, one a second for every flow, as the store's own script; it is not co
 
 from __future__ import annotations
 
+import itertools
 import logging
 import socket
 import subprocess
@@ -25,12 +26,11 @@ from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import Settings
 from partq_spark.group import lifecycle
 from partq_spark.group.codec import decode_state, encode_state
+from partq_spark.group.documents.identity import store_id
+from partq_spark.group.documents.redis_script import SCRIPT, SHA
 from partq_spark.group.model import FlowRecord, GroupKey, GroupSettings, Owner, Phase
-from partq_spark.group.stores import open_ownership
-from partq_spark.group.stores.api import OwnershipStore, StateDocument
-from partq_spark.group.stores.identity import store_id
-from partq_spark.group.stores.redis_rows import Place
-from partq_spark.group.stores.redis_scripts import BEAT
+from partq_spark.group.ownership import Ownership, StateDocument, open_ownership
+from partq_spark.group.ownership.encoding import Heartbeat
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.objects import UNCHANGED, ObjectStore, open_store
 from tests.support.servers import RedisServer, die_with_parent, running
@@ -42,6 +42,7 @@ _SETTLE_S: Final = 5.0
 _ADOPT_WAIT_S: Final = 120.0
 _STOP_WAIT_S: Final = 10.0
 _LOOK_S: Final = 0.5
+_TURNS: Final = 7
 logger = logging.getLogger(__name__)
 
 
@@ -115,7 +116,7 @@ def _prepared(url: str, redis: RedisServer, groups: int) -> list[GroupKey]:
     return [_key(number) for number in range(groups)]
 
 
-def _prepare(store: ObjectStore, ownership: OwnershipStore, incarnation: str, number: int) -> None:
+def _prepare(store: ObjectStore, ownership: Ownership, incarnation: str, number: int) -> None:
     key = _key(number)
     queue = create_queue(store, key.namespace, key.queue, FLOWS)
     create_group(queue, key.group, [0] * FLOWS)
@@ -192,33 +193,45 @@ def _packed(*words: str) -> bytes:
     return b"".join(parts)
 
 
+def _prefix(store: str, key: GroupKey) -> str:
+    return f"partq:{{{store}/{key}}}:"
+
+
+def _beat(prefix: str, owner: Owner, turn: int) -> bytes:
+    """The swap of a flow's heartbeat, and a look at something that is not there: a session would know the state."""
+    former, token = (f"turn-{number % _TURNS}" for number in (turn - 1, turn))
+    heart = Heartbeat(instance=owner.instance, beat=turn + 1, bound=True, record="r", token=token)
+    fields = " ".join(f"{name} {value}" for name, value in heart.fields().items())
+    swap = ("swap", "1", owner.flow, former, "", token, fields)
+    return _packed("EVALSHA", SHA, "2", f"{prefix}beats", f"{prefix}state", "", *swap, "load", "2", "none", "")
+
+
 def beat_for_ever(port: int, groups: int, url: str) -> None:
     """Send every flow's heartbeat once a second, group by group, spread over the second."""
     store = store_id(open_store(url))
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.sendall(_packed("SCRIPT", "LOAD", BEAT))
-        sha = connection.recv(1000).split(b"\r\n")[1].decode()
+        connection.sendall(_packed("SCRIPT", "LOAD", SCRIPT))
+        connection.recv(1000)
+        for number, owner in itertools.product(range(groups), _owners()):
+            key = _prefix(store, _key(number)) + "beats"
+            connection.sendall(_packed("HSET", key, f"{owner.flow} version", f"turn-{_TURNS - 1} 0"))
+            connection.recv(100)
+        # As a session would: each heartbeat replaces the one before. A few, made beforehand, take turns.
         work = [
-            b"".join(
-                _packed(
-                    "EVALSHA",
-                    sha,
-                    "3",
-                    *Place(store, _key(number)).names("beats", "flows", "state"),
-                    *owner,
-                )
-                for owner in _owners()
-            )
+            [
+                b"".join(_beat(_prefix(store, _key(number)), owner, turn) for owner in _owners())
+                for turn in range(_TURNS)
+            ]
             for number in range(groups)
         ]
         due_s = time.monotonic()
-        while True:
+        for turn in itertools.count():
             for commands in work:
-                connection.sendall(commands)
+                connection.sendall(commands[turn % _TURNS])
                 answers = b""
-                while answers.count(b"$") < FLOWS:  # each is the state's token
+                while answers.count(b"*2\r\n") < FLOWS:  # the heartbeat was swapped, and the state looked at
                     answers += connection.recv(1 << 16)
-                    if b":0\r\n" in answers or b"-" in answers:
+                    if b"*0\r\n" in answers or b"\n-" in b"\n" + answers:
                         raise RuntimeError(f"a heartbeat was refused: {answers[:200]!r}")
                 due_s += _INTERVAL_S / groups
                 time.sleep(max(0.0, due_s - time.monotonic()))

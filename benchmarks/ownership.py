@@ -27,9 +27,8 @@ from coordinator.core.machine import decide as decide_event
 from partq_spark.group import lifecycle
 from partq_spark.group.codec import decode_state
 from partq_spark.group.model import Flow, FlowRecord, GroupKey, GroupSettings, GroupState, Owner, Partition, Phase
+from partq_spark.group.ownership import StateDocument, open_ownership
 from partq_spark.group.session import Session
-from partq_spark.group.stores import open_ownership
-from partq_spark.group.stores.api import StateDocument
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects import ObjectStore, open_store

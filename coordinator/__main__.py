@@ -21,7 +21,7 @@ from coordinator.settings import Settings, load_settings
 from partq_spark import __version__
 from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.base.terminal import printable
-from partq_spark.group.stores import open_ownership
+from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import open_store
 
 _STORE_RETRY_S = 2.0

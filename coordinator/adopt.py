@@ -17,7 +17,7 @@ from coordinator.listing import Listed
 from partq_spark.base.errors import Corrupt
 from partq_spark.group.codec import decode_state
 from partq_spark.group.model import GroupKey, GroupState, Phase
-from partq_spark.group.stores.api import OwnershipStore, Pulse, StateDocument
+from partq_spark.group.ownership import Ownership, Pulse, StateDocument
 
 HOLDDOWN = "holddown"
 
@@ -93,7 +93,7 @@ def is_nobodys(state: GroupState) -> bool:
 
 
 def adopt(
-    store: OwnershipStore,
+    store: Ownership,
     key: GroupKey,
     checkpoints: Callable[[], Listed],
     *,

@@ -23,8 +23,8 @@ from coordinator.settings import Settings
 from partq_spark.base.errors import Conflict, PartqError
 from partq_spark.group.effects import Effects, wall_time_us
 from partq_spark.group.model import GroupKey
+from partq_spark.group.ownership import Ownership, Reincarnated
 from partq_spark.group.retention import retain
-from partq_spark.group.stores.api import OwnershipStore, Reincarnated
 from partq_spark.log import housekeeping as log_housekeeping
 from partq_spark.log.queue import Effects as LogEffects
 from partq_spark.log.queue import Queue
@@ -135,7 +135,7 @@ class Housekeeper:
         settings: Settings,
         *,
         store: ObjectStore,
-        ownership: OwnershipStore,
+        ownership: Ownership,
         life: StoreLife,
         heads: Heads,
         effects: Effects,

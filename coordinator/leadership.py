@@ -15,7 +15,7 @@ from coordinator.watch import Stillness
 from partq_spark.base.errors import Conflict
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey, Lease, Owner
-from partq_spark.group.stores.api import OwnershipStore, Pulse
+from partq_spark.group.ownership import Ownership, Pulse
 
 _LEASE = "lease"
 
@@ -41,7 +41,7 @@ class Leadership:
     """
 
     def __init__(
-        self, store: OwnershipStore, key: GroupKey, *, name: str, timing: Timing, effects: Effects, log: Log
+        self, store: Ownership, key: GroupKey, *, name: str, timing: Timing, effects: Effects, log: Log
     ) -> None:
         self._store = store
         self._key = key

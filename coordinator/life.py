@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import threading
 
-from partq_spark.group.stores.api import OwnershipStore
-from partq_spark.group.stores.identity import known_id
+from partq_spark.group.documents.identity import known_id
+from partq_spark.group.ownership import Ownership
 from partq_spark.objects.api import ObjectStore
 
 
 class StoreLife:
     """The store's incarnation as this process last asked for it. Safe for use by several threads."""
 
-    def __init__(self, store: OwnershipStore) -> None:
+    def __init__(self, store: Ownership) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._store_id: str | None = None

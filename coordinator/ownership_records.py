@@ -6,13 +6,13 @@ Nobody decides anything by them: the state and the checkpoints do. So they may l
 from __future__ import annotations
 
 from partq_spark.group.model import GroupKey, GroupState, Owner, OwnershipRecord, Phase
-from partq_spark.group.stores.api import OwnershipStore
+from partq_spark.group.ownership import Ownership
 
 
 class OwnershipRecords:
     """What was claimed for one group by this process, as far as it knows."""
 
-    def __init__(self, store: OwnershipStore, key: GroupKey) -> None:
+    def __init__(self, store: Ownership, key: GroupKey) -> None:
         self._store = store
         self._key = key
         self._known: dict[int, OwnershipRecord] | None = None

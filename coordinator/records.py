@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from partq_spark.group.model import FlowRecord
-from partq_spark.group.stores.api import Pulse
+from partq_spark.group.ownership import Pulse
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey, GroupState, Owner, Phase
-from partq_spark.group.stores.api import OwnershipStore, Pulse, Reincarnated
+from partq_spark.group.ownership import Ownership, Pulse, Reincarnated
 
 _ROUNDS = 8
 """Of one step. A bind at delay 0 takes three: fence, take in, look once more."""
@@ -76,7 +76,7 @@ class GroupRuntime:
         self,
         key: GroupKey,
         *,
-        store: OwnershipStore,
+        store: Ownership,
         life: StoreLife,
         checkpoints: Callable[[GroupFacts], CheckpointStore],
         ends: Callable[[str], Sequence[int]],

@@ -30,7 +30,7 @@ from partq_spark.base.errors import PartqError, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey
-from partq_spark.group.stores.api import HEAD, OwnershipStore, Reincarnated
+from partq_spark.group.ownership import HEAD, Ownership, Reincarnated
 from partq_spark.objects.api import ObjectStore
 
 STOP_WAIT_S: Final = 1.2
@@ -49,7 +49,7 @@ class Service:
         settings: Settings,
         *,
         store: ObjectStore,
-        ownership: OwnershipStore,
+        ownership: Ownership,
         log: Log,
         effects: Effects | None = None,
     ) -> None:

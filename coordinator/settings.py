@@ -21,7 +21,7 @@ from msgspec import Meta, Struct, ValidationError, convert, structs
 
 from coordinator.logs import FORMATS, LEVELS
 from partq_spark.base.errors import Invalid
-from partq_spark.group.stores.urls import ALLOWED, STORE, parse_ownership
+from partq_spark.group.documents.urls import ALLOWED, STORE, parse_ownership
 from partq_spark.log.names import checked_name
 from partq_spark.objects.urls import canonical_url, default_store
 

@@ -12,13 +12,13 @@ from coordinator.ownership_records import OwnershipRecords
 from coordinator.records import Records
 from partq_spark.base.errors import PartqError
 from partq_spark.group.model import GroupKey, GroupState, Owner
-from partq_spark.group.stores.api import OwnershipStore, Reincarnated
+from partq_spark.group.ownership import Ownership, Reincarnated
 
 
 class Tidying:
     """Of one group in one process."""
 
-    def __init__(self, store: OwnershipStore, key: GroupKey, log: Log) -> None:
+    def __init__(self, store: Ownership, key: GroupKey, log: Log) -> None:
         self._store = store
         self._key = key
         self._log = log

@@ -17,7 +17,7 @@ from partq_spark.client.connecting import opened_ownership, ownership_url
 from partq_spark.client.describing import QueueDescription
 from partq_spark.client.resizing import CountChange, GroupPlan, Sample
 from partq_spark.group.model import GroupKey
-from partq_spark.group.stores.api import HEAD, OwnershipStore
+from partq_spark.group.ownership import HEAD, Ownership
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.queue import Queue
@@ -143,7 +143,7 @@ def _groups(queue: Queue, head: Head) -> tuple[GroupPlan, ...] | None:
         return None
 
 
-def announce(queue: Queue, ownership: OwnershipStore) -> None:
+def announce(queue: Queue, ownership: Ownership) -> None:
     """Tell coordinators to look at the queue's head."""
     with suppress(Unavailable):  # they look by themselves, too
         ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))

@@ -9,7 +9,7 @@ from partq_spark.base.timestamps import parse_rfc3339
 from partq_spark.client.connecting import address, ownership_url
 from partq_spark.client.files.sources import checked_file_kind
 from partq_spark.client.publication import checked_publish_id
-from partq_spark.group.stores.urls import canonical_ownership
+from partq_spark.group.documents.urls import canonical_ownership
 from partq_spark.log.admin import checked_partitions
 from partq_spark.log.names import checked_name
 from partq_spark.log.topics import checked_subscription, checked_topic

@@ -21,7 +21,7 @@ from partq_spark.log.names import checked_name
 from partq_spark.objects.urls import canonical_url, default_store
 
 if TYPE_CHECKING:
-    from partq_spark.group.stores.api import OwnershipStore
+    from partq_spark.group.ownership import Ownership
     from partq_spark.objects.api import ObjectStore
 
 RETRY_TIMEOUT_S: Final = 120.0
@@ -46,7 +46,7 @@ def time_us(time: datetime | str) -> int:
 
 def ownership_url(given: str | None) -> str:
     """Where ownership is kept: as given, else as `$PARTQ_OWNERSHIP` says, else `none`. Raises `Invalid`."""
-    from partq_spark.group.stores import urls
+    from partq_spark.group.documents import urls
 
     return urls.default_ownership(os.environ) if given is None else urls.canonical_ownership(given)
 
@@ -65,12 +65,12 @@ def ownership_for(head: Head, group: str, given: str | None, store_url: str) -> 
 
 
 @contextmanager
-def opened_ownership(url: str, store: ObjectStore) -> Iterator[OwnershipStore | None]:
+def opened_ownership(url: str, store: ObjectStore) -> Iterator[Ownership | None]:
     """Where the groups' ownership is kept; None for `none`. Raises `Invalid` as `open_ownership` does."""
     if url == "none":
         yield None
         return
-    from partq_spark.group.stores import open_ownership
+    from partq_spark.group.ownership import open_ownership
 
     ownership = open_ownership(url, store=store)
     try:

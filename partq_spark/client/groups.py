@@ -15,8 +15,8 @@ from partq_spark.group import codec, lifecycle
 from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.lifecycle import GroupSummary, Remains
 from partq_spark.group.model import FlowRecord, GroupKey
+from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.group.status import GroupView, Seen, view
-from partq_spark.group.stores.api import OwnershipStore, StateDocument
 from partq_spark.log import admin
 from partq_spark.log.admin import group_of
 from partq_spark.log.groups import kind_of
@@ -101,7 +101,7 @@ def remove(queue: Queue, group: str, *, ownership: str | None, force: bool, dry_
 
 
 def _require_nobody(
-    queue: Queue, left: Remains, found: Group, ownership: OwnershipStore | None, *, force: bool, option: str
+    queue: Queue, left: Remains, found: Group, ownership: Ownership | None, *, force: bool, option: str
 ) -> None:
     """Raises `Invalid` if a flow of the group lives, or if that cannot be known (unless `force`). `option` names the
     ownership.
@@ -123,7 +123,7 @@ def _require_nobody(
 # --- who has what -----------------------------------------------------------------------------------------------------
 
 
-def status(queue: Queue, ownership: OwnershipStore | None, group: str) -> GroupView:
+def status(queue: Queue, ownership: Ownership | None, group: str) -> GroupView:
     """One look at everything: the lease first, so that its timers are never older than what they belong to."""
     head = queue.refresh()
     group_of(queue, head, group)
@@ -133,7 +133,7 @@ def status(queue: Queue, ownership: OwnershipStore | None, group: str) -> GroupV
     return view(replace(seen, damaged={number: str(problem) for number, problem in damaged.items()}))
 
 
-def _seen(key: GroupKey, head: Head, ownership: OwnershipStore | None, checkpoints: Mapping[int, Checkpoint]) -> Seen:
+def _seen(key: GroupKey, head: Head, ownership: Ownership | None, checkpoints: Mapping[int, Checkpoint]) -> Seen:
     nothing = Seen(
         key=key,
         ends=head.next,
@@ -164,5 +164,5 @@ def _seen(key: GroupKey, head: Head, ownership: OwnershipStore | None, checkpoin
     )
 
 
-def _beats(ownership: OwnershipStore, key: GroupKey, records: Mapping[str, FlowRecord]) -> dict[str, float]:
+def _beats(ownership: Ownership, key: GroupKey, records: Mapping[str, FlowRecord]) -> dict[str, float]:
     return {flow: max(beat.age_s, 0.0) for flow, beat in ownership.read_beats(key).items() if flow in records}

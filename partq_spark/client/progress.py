@@ -15,8 +15,8 @@ from partq_spark.client.altering import announce
 from partq_spark.client.connecting import opened_ownership, ownership_for, time_us
 from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.lifecycle import checkpoints_of, key_of
+from partq_spark.group.ownership import Ownership
 from partq_spark.group.rewinding import Goal, Outcome, Step, carry_out, plan
-from partq_spark.group.stores.api import OwnershipStore
 from partq_spark.log.admin import group_of
 from partq_spark.log.model import group_start
 from partq_spark.log.queue import Queue
@@ -196,7 +196,7 @@ def _rewind(queue: Queue, group: str, steps: Sequence[Step], outcome: Outcome | 
     )
 
 
-def _notes(queue: Queue, group: str, steps: Sequence[Step], ownership: OwnershipStore | None) -> list[str]:
+def _notes(queue: Queue, group: str, steps: Sequence[Step], ownership: Ownership | None) -> list[str]:
     """What a person should know of those who have the partitions. Raises `Invalid` for an ownership that can never be
     used as it is given.
     """

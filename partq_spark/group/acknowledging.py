@@ -17,7 +17,7 @@ from partq_spark.group.effects import Effects
 from partq_spark.group.hand import Hand
 from partq_spark.group.model import Delivery, GroupKey, GroupState
 from partq_spark.group.others import by_records
-from partq_spark.group.stores.api import OwnershipStore, Reincarnated
+from partq_spark.group.ownership import Ownership, Reincarnated
 
 _log = logging.getLogger("partq.flow")
 
@@ -39,7 +39,7 @@ class Acknowledger:
 
     def __init__(
         self,
-        ownership: OwnershipStore,
+        ownership: Ownership,
         key: GroupKey,
         flow: str,
         hand: Hand,

@@ -18,7 +18,7 @@ from partq_spark.group import claims
 from partq_spark.group.codec import decode_state
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupState
-from partq_spark.group.stores.api import Beat, OwnershipStore, Reincarnated
+from partq_spark.group.ownership import Beat, Ownership, Reincarnated
 from partq_spark.objects.api import Unchanged
 
 MAX_TRIES: Final = 5
@@ -85,7 +85,7 @@ class Binder:
 
     def __init__(
         self,
-        ownership: OwnershipStore,
+        ownership: Ownership,
         key: GroupKey,
         queue_id: str,
         flow: str,

@@ -14,7 +14,7 @@ from partq_spark.group.checkpoint import queue_id_of
 from partq_spark.group.checkpoints import checkpoint_folder
 from partq_spark.group.missed import missed_folder
 from partq_spark.group.model import GroupKey
-from partq_spark.group.stores import open_ownership
+from partq_spark.group.ownership import open_ownership
 from partq_spark.log import admin, names
 from partq_spark.log.queue import Queue
 from partq_spark.objects.api import Document

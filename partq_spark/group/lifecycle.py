@@ -22,7 +22,7 @@ from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import FlowRecord, GroupKey
-from partq_spark.group.stores.api import HEAD, Beat, OwnershipStore
+from partq_spark.group.ownership import HEAD, Beat, Ownership
 from partq_spark.log import admin
 from partq_spark.log.groups import change_ownership, kind_of, remove_group
 from partq_spark.log.model import Group, Head, at, group_start
@@ -86,7 +86,7 @@ def checkpoints_of(queue: Queue, group: str, head: Head | None = None) -> Checkp
 # --- removing one -----------------------------------------------------------------------------------------------------
 
 
-def remains(queue: Queue, group: str, ownership: OwnershipStore | None) -> Remains:
+def remains(queue: Queue, group: str, ownership: Ownership | None) -> Remains:
     """What there is of a group. Raises `Invalid` if that is nothing, `Corrupt` for what cannot be read."""
     key = key_of(queue, group)
     head = queue.refresh()
@@ -120,7 +120,7 @@ def require_quiet(queue: Queue, left: Remains) -> None:
     )
 
 
-def require_no_flow(ownership: OwnershipStore, left: Remains, effects: Effects | None = None) -> None:
+def require_no_flow(ownership: Ownership, left: Remains, effects: Effects | None = None) -> None:
     """Raises `Invalid` that names a bound flow whose heartbeat moves.
 
     A flow counts as gone when its heartbeat is older than its session timeout by the store's own clock, or stood still
@@ -148,7 +148,7 @@ def _moves(before: Beat, now: Beat) -> bool:
     return (before.instance, before.count) != (now.instance, now.count)
 
 
-def remove(queue: Queue, left: Remains, ownership: OwnershipStore | None) -> None:
+def remove(queue: Queue, left: Remains, ownership: Ownership | None) -> None:
     """Remove the group: from the head, then what the ownership store has. May be repeated after a crash at any point.
 
     Raises `Conflict` if the group was made again meanwhile, `Unavailable` if it has to be repeated.
@@ -168,7 +168,7 @@ def remove(queue: Queue, left: Remains, ownership: OwnershipStore | None) -> Non
 # --- sharing one in another way ---------------------------------------------------------------------------------------
 
 
-def share(queue: Queue, left: Remains, ownership: str, former: OwnershipStore | None) -> None:
+def share(queue: Queue, left: Remains, ownership: str, former: Ownership | None) -> None:
     """Have the group shared by `ownership` from now on; its checkpoints stay. What `former` has of it is dropped.
 
     Nobody may live in the group (`require_no_flow`, `require_quiet`). Whoever does all the same ends when he looks at
@@ -199,12 +199,12 @@ def _say_delivering(checkpoints: CheckpointStore) -> None:
 # --- listing ----------------------------------------------------------------------------------------------------------
 
 
-def summaries(queue: Queue, head: Head, ownership: OwnershipStore | None) -> list[GroupSummary]:
+def summaries(queue: Queue, head: Head, ownership: Ownership | None) -> list[GroupSummary]:
     """All groups of a head, by name: two listings for each, and what the ownership store says. Raises `Corrupt`."""
     return [_summary(queue, head, name, head.groups[name], ownership) for name in sorted(head.groups)]
 
 
-def _summary(queue: Queue, head: Head, name: str, group: Group, ownership: OwnershipStore | None) -> GroupSummary:
+def _summary(queue: Queue, head: Head, name: str, group: Group, ownership: Ownership | None) -> GroupSummary:
     if ownership is not None and group.ownership not in (None, kind_of(ownership.url)):
         ownership = None  # it knows nothing of this one
     checkpoints = checkpoints_of(queue, name).list_checkpoints()

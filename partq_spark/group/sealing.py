@@ -1,4 +1,4 @@
-"""The checksum over small things that decide: metadata of an object, and one line of text in Redis. No I/O.
+"""The checksum over small things that decide: metadata of an object, or the fields of a document in Redis. No I/O.
 
 Neither has room for the frame of `codec`, and both are read by people. A flipped digit in an offset would still be an
 offset: the checksum tells damage, and whoever edited by hand, not malice.
@@ -6,7 +6,6 @@ offset: the checksum tells damage, and whoever edited by hand, not malice.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -17,12 +16,15 @@ from partq_spark.base.errors import Corrupt
 CHECKSUM: Final = "checksum"
 """The key of the checksum in metadata."""
 
-_TEXT_DIGITS: Final = 16
-
 
 def checksum_of(metadata: Mapping[str, str]) -> str:
     """xxh3 (64 bits, 16 hex digits) over the lines `key=value` of all keys but `checksum`, sorted by key."""
     lines = "".join(f"{key}={value}\n" for key, value in sorted(metadata.items()) if key != CHECKSUM)
+    return digest_of(lines)
+
+
+def digest_of(lines: str) -> str:
+    """xxh3 of lines that are in order."""
     return xxhash.xxh3_64_hexdigest(lines.encode(errors="surrogatepass"))
 
 
@@ -44,23 +46,3 @@ def check_sealed(metadata: Mapping[str, str], what: str, repair: str) -> None:
             f"{what} is damaged, or was edited by hand: its metadata has the checksum {found}, its key {CHECKSUM!r}"
             f" says {said[:40]!a}; {repair}"
         )
-
-
-def sealed_text(name: str, text: str) -> str:
-    """One line of Redis with its checksum behind it: the beginning of the SHA-1 of name, space and text, which scripts
-    inside Redis can compute too, and people with `sha1sum`. `name` is where the line lies.
-    """
-    return f"{text} {_text_checksum(name, text)}"
-
-
-def opened_text(name: str, line: str) -> str:
-    """The text of a sealed line. Raises `ValueError` if it is damaged."""
-    text, _, said = line.rpartition(" ")
-    if said != _text_checksum(name, text):
-        raise ValueError(f"the checksum of {name!r} does not match")
-    return text
-
-
-def _text_checksum(name: str, text: str) -> str:
-    data = f"{name} {text}".encode(errors="surrogatepass")
-    return hashlib.sha1(data, usedforsecurity=False).hexdigest()[:_TEXT_DIGITS]

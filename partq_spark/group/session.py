@@ -27,8 +27,8 @@ from partq_spark.group.effects import Effects
 from partq_spark.group.hand import Holding
 from partq_spark.group.membership import GroupMembership
 from partq_spark.group.model import Delivery, GroupKey, GroupState, Owner
+from partq_spark.group.ownership import Ownership, Reincarnated
 from partq_spark.group.settings import SessionSettings, checked_flow_name
-from partq_spark.group.stores.api import OwnershipStore, Reincarnated
 from partq_spark.objects.api import Unchanged
 
 __all__ = ["Session", "SessionSettings"]
@@ -50,7 +50,7 @@ class Session(GroupMembership):
 
     def __init__(
         self,
-        ownership: OwnershipStore,
+        ownership: Ownership,
         checkpoints: CheckpointStore,
         key: GroupKey,
         queue_id: str,

@@ -16,10 +16,9 @@ from partq_spark.group.effects import Effects
 from partq_spark.group.membership import Membership
 from partq_spark.group.model import GroupKey
 from partq_spark.group.order import Milestones
+from partq_spark.group.ownership import Ownership, open_ownership
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.group.solo import SoloSession
-from partq_spark.group.stores import open_ownership
-from partq_spark.group.stores.api import OwnershipStore
 from partq_spark.log import admin
 from partq_spark.log.connect import QueueAddress, open_queue, shared_store
 from partq_spark.log.groups import require_group, require_ownership
@@ -127,7 +126,7 @@ def membership_in(
     flow: str,
     head: Head,
     checkpoints: CheckpointStore,
-    ownership: OwnershipStore | None,
+    ownership: Ownership | None,
     effects: Effects | None,
 ) -> Membership:
     """A membership over these stores; `ownership` is None for a flow that has the group to itself."""

@@ -8,8 +8,7 @@ from partq_spark.base.errors import Unavailable
 from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import GroupKey, Owner
-from partq_spark.group.stores import open_ownership
-from partq_spark.group.stores.api import HEAD
+from partq_spark.group.ownership import HEAD, open_ownership
 from partq_spark.log.admin import create_group
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.queue import Queue

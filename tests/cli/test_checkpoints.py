@@ -13,12 +13,13 @@ from partq_spark.base.errors import Unavailable
 from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, Rewound, checkpoint_folder
 from partq_spark.group.model import GroupKey, Lease, Owner
-from partq_spark.group.stores.objects import ObjectsOwnership
+from partq_spark.group.ownership import Ownership
 from partq_spark.log import admin
 from partq_spark.log.queue import Queue
 from partq_spark.objects import ObjectStore, open_store
 from tests.cli.conftest import Partq
 from tests.support.edits import edited
+from tests.support.ownership import in_objects
 
 KEY = GroupKey("default", "orders", "billing")
 OWNER = Owner("billing-1", "i1")
@@ -309,7 +310,7 @@ def test_a_head_that_cannot_be_told_is_told_of(group: Group, monkeypatch: pytest
 
 def test_it_says_who_notices_and_when(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[GroupKey] = []
-    monkeypatch.setattr(ObjectsOwnership, "announce", lambda _, key: told.append(key))
+    monkeypatch.setattr(Ownership, "announce", lambda _, key: told.append(key))
     shown = group.partq(*REWIND, "--to", "4", "--dry-run", "--ownership", "store").stdout
     assert "! partitions belong to billing-1, no coordinator leads the group: start one with" in shown
     assert told == []
@@ -320,7 +321,7 @@ def test_it_says_who_notices_and_when(group: Group, monkeypatch: pytest.MonkeyPa
     assert told == []
     group.checkpoints.fence(0, to=OWNER, epoch=9, start=None, delivered=None)
     group.checkpoints.fence(1, to=Owner("billing-2", "i2"), epoch=9, start=None, delivered=None)
-    ObjectsOwnership(group.store).take_lease(KEY, Lease(token="l1", name="host:1", beat=1), expected=None)
+    in_objects(group.store).take_lease(KEY, Lease(token="l1", name="host:1", beat=1), expected=None)
     shown = group.partq(*REWIND, "--to", "2", "--dry-run").stdout
     assert "! partitions belong to billing-1 and 1 other flow: without" in shown
     shown = group.partq(*REWIND, "--to", "2", "--yes", "--ownership", "store").stdout

@@ -15,7 +15,7 @@ from partq_spark.group import lifecycle
 from partq_spark.group.heartbeat import Heartbeat
 from partq_spark.group.lifeline import Lifeline
 from partq_spark.group.model import FlowRecord, GroupKey, Owner
-from partq_spark.group.stores import open_ownership
+from partq_spark.group.ownership import open_ownership
 from partq_spark.log import admin
 from partq_spark.log.queue import Queue
 from partq_spark.objects import ObjectStore, open_store

@@ -13,8 +13,8 @@ from partq_spark.group.heartbeat import Heartbeat
 from partq_spark.group.lifeline import Lifeline
 from partq_spark.group.loop import Batch, run_flow
 from partq_spark.group.model import FlowRecord, GroupKey, Owner
+from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
-from partq_spark.group.stores import open_ownership
 from partq_spark.log import admin
 from partq_spark.log import groups as log_groups
 from partq_spark.log.queue import Queue

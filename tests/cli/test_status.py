@@ -21,9 +21,7 @@ from partq_spark.group.model import (
     Phase,
     RebalanceStatus,
 )
-from partq_spark.group.stores import open_ownership
-from partq_spark.group.stores.api import StateDocument
-from partq_spark.group.stores.objects import ObjectsOwnership
+from partq_spark.group.ownership import Ownership, StateDocument, open_ownership
 from partq_spark.log.admin import create_group
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
@@ -124,7 +122,7 @@ def test_flows_are_not_asked_for_one_by_one(handoff: Partq, monkeypatch: pytest.
     def ask(*_: object) -> None:
         pytest.fail("a group has hundreds of flows")
 
-    monkeypatch.setattr(ObjectsOwnership, "read_flow", ask)
+    monkeypatch.setattr(Ownership, "read_flow", ask)
     found = handoff.json("status", "orders", "--group", "billing", "--ownership", "store")
     assert 0 <= next(each["last_seen_s"] for each in found["flows"] if each["flow"] == "billing-1") < 30
 

@@ -22,10 +22,9 @@ from partq_spark.group.claims import Claim
 from partq_spark.group.codec import decode_state
 from partq_spark.group.loop import Batch, run_flow
 from partq_spark.group.model import GroupKey, GroupState, PartitionStatus
+from partq_spark.group.ownership import StateDocument, open_ownership
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.group.status import partition_status
-from partq_spark.group.stores import open_ownership
-from partq_spark.group.stores.api import StateDocument
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.queue import Queue

@@ -12,7 +12,7 @@ from partq_spark.group.claims import Claim
 from partq_spark.group.loop import Batch
 from partq_spark.group.model import GroupKey
 from tests.coordinator.sidecars import Place, consuming, eventually, living
-from tests.group.stores.redis_servers import Pair, followed
+from tests.group.ownership.redis_servers import Pair, followed
 from tests.support.servers import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]

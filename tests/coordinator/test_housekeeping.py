@@ -17,12 +17,12 @@ from coordinator.life import StoreLife
 from coordinator.settings import Settings, load_settings
 from partq_spark.base.errors import Corrupt, Unavailable
 from partq_spark.group.effects import Effects
-from partq_spark.group.stores.memory import MemoryServer
 from partq_spark.log import admin, tree
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects.memory import MemoryStore
 from tests.coordinator.sidecars import eventually
 from tests.log.queues import World, send, values
+from tests.support.ownership import OwnershipServer
 
 S = 1_000_000
 RULES = Rules(collection_grace_s=86_400.0, compaction_min_age_s=300.0)
@@ -147,7 +147,7 @@ class House:
     def __init__(self, *queues: str) -> None:
         self.now_s = 1000.0
         self.objects = MemoryStore(clock=lambda: self.now_s, rng=random.Random(7))
-        self.server = MemoryServer(now_s=lambda: self.now_s)
+        self.server = OwnershipServer(now_s=lambda: self.now_s)
         self.log: list[tuple[str, str | None]] = []
         self.reasons: list[object] = []
         self.heads = Heads(self.objects, "default")

@@ -13,7 +13,7 @@ from coordinator.housekeeper import lease_key
 from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import Owner
-from partq_spark.group.stores import open_ownership
+from partq_spark.group.ownership import open_ownership
 from partq_spark.log import admin, names
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.queue import Queue

@@ -11,7 +11,7 @@ from coordinator.core.machine import pending
 from partq_spark.base.errors import Unavailable
 from partq_spark.group import lifecycle
 from partq_spark.group.model import RebalanceStatus
-from partq_spark.group.stores.api import StateDocument
+from partq_spark.group.ownership import StateDocument
 from partq_spark.log.model import QueueConfig
 from tests.coordinator.world import KEY, Killed, World
 

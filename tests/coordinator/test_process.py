@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from partq_spark.group.documents.identity import store_id
 from partq_spark.group.model import GroupKey
-from partq_spark.group.stores import open_ownership
-from partq_spark.group.stores.identity import store_id
-from partq_spark.group.stores.redis_rows import Place as Keys
+from partq_spark.group.ownership import open_ownership
 from partq_spark.log import admin
 from tests.coordinator.sidecars import WAIT_S, Place, Sidecar, eventually, living
-from tests.group.stores.redis_servers import command
+from tests.group.ownership.redis_servers import command
 from tests.support.servers import Azurite, RedisServer, free_port, running
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
@@ -116,7 +115,7 @@ def test_a_queue_that_is_deleted_and_made_again_begins_anew(place: Place) -> Non
 
 def test_a_group_that_fails_leaves_the_others_alone(place: Place, redis: RedisServer) -> None:
     good, bad = place.group("good"), place.group("bad")
-    damaged = Keys(store_id(place.store), bad).name("flows")
+    damaged = f"partq:{{{store_id(place.store)}/{bad}}}:beats"
     command(redis, "HSET", damaged, "of-nobody", "nonsense")
     with place.sidecar(PARTQ_COORDINATOR_RETRY_MOST_S="0.5") as sidecar:
         flow, hapless = place.flow(good, "a"), place.flow(bad, "b")

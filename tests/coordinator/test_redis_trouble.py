@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.coordinator.sidecars import Place, Sidecar, eventually, living
-from tests.group.stores.redis_servers import SpecialRedis, command
+from tests.group.ownership.redis_servers import SpecialRedis, command
 from tests.support.servers import RedisServer, free_port, running
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]

@@ -10,8 +10,8 @@ from msgspec import structs
 from coordinator.core.machine import next_deadline
 from coordinator.facts import facts_of
 from coordinator.life import StoreLife
+from partq_spark.group.documents.identity import NAME, store_id
 from partq_spark.group.model import FlowRecord, Phase, RebalanceStatus
-from partq_spark.group.stores.identity import NAME, store_id
 from partq_spark.log.model import QueueConfig
 from tests.coordinator.world import KEY, SESSION_S, Coordinator, HandFlow, World
 
@@ -309,8 +309,9 @@ def test_a_flow_whose_record_is_lost_is_let_go_at_once() -> None:
     flow = world.flow("a")
     world.settle()
     flow.die()
-    token = world.server.groups[KEY].token or ""
-    assert world.server.open().forget_flow(KEY, "a", flow.instance, state_token=token)
+    state = world.server.state_of(KEY)
+    assert state is not None
+    assert world.server.open().forget_flow(KEY, "a", flow.instance, state_token=state.token)
     world.now_s += 1.0
     coordinator.step()
     assert not world.state().flows["a"].bound
@@ -348,16 +349,17 @@ def test_a_leader_that_was_replaced_before_it_forgets_a_flow_forgets_nobody() ->
 
     def replaced(verb: str) -> None:
         if verb == "forget_flow" and not kept:
-            group = world.server.groups[KEY]
+            state = world.server.state_of(KEY)
+            assert state is not None
             kept.append(True)
-            successor.swap_state(KEY, group.body, token="successor", expected=group.token)
+            successor.swap_state(KEY, state.body, token="successor", expected=state.token)
         elif verb == "renew_lease" and len(kept) == 1:
-            kept.append("b" in world.server.groups[KEY].records)
+            kept.append("b" in world.server.records_of(KEY))
 
     coordinator.faults.hook = replaced
     world.run(SESSION_S * 3)
     assert kept == [True, True]
-    assert "b" not in world.server.groups[KEY].records, "forgotten under the state as it is by now"
+    assert "b" not in world.server.records_of(KEY), "forgotten under the state as it is by now"
 
 
 def test_a_flow_of_a_former_queue_is_not_taken_in() -> None:

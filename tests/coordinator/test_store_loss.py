@@ -10,7 +10,7 @@ from coordinator.observe import Setting, drained
 from partq_spark.group import lifecycle
 from partq_spark.group.codec import encode_state
 from partq_spark.group.model import Phase, RebalanceStatus
-from partq_spark.group.stores.api import StateDocument
+from partq_spark.group.ownership import StateDocument
 from partq_spark.log.model import QueueConfig
 from tests.coordinator.world import KEY, SESSION_S, HandFlow, World, two_flows
 
@@ -204,8 +204,7 @@ def test_a_state_that_cannot_be_used_is_made_anew_from_the_checkpoints(harm: str
 
 def began_anew(world: World, flow: HandFlow) -> None:
     """The store lost the flow's record and told nobody; then a process without memory binds under the name."""
-    group = world.server.groups[KEY]
-    del group.records[flow.name], group.beats[flow.name]
+    world.server.lose_flow(KEY, flow.name)
     flow.deliveries = {}
     flow.bind({})
 
@@ -248,7 +247,7 @@ def test_a_paused_partition_is_drained_only_by_its_owners_record() -> None:
     state = replace(state, partitions={**state.partitions, number: pause})
 
     def is_drained() -> bool:
-        return bool(list(drained(state, world.server.groups[KEY].records, setting)))
+        return bool(list(drained(state, world.server.records_of(KEY), setting)))
 
     assert not is_drained(), "it has 40 messages in hand"
     began_anew(world, b)

@@ -23,13 +23,13 @@ from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.codec import decode_state
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupState, Owner, Phase
-from partq_spark.group.stores.api import StateDocument
-from partq_spark.group.stores.memory import MemoryOwnership, MemoryServer
+from partq_spark.group.ownership import StateDocument
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.queue import Effects as LogEffects
 from partq_spark.log.queue import Queue
 from partq_spark.objects.memory import MemoryStore
+from tests.support.ownership import MemoryOwnership, OwnershipServer
 
 KEY: Final = GroupKey("default", "orders", "billing")
 SESSION_S: Final = 10.0
@@ -60,7 +60,7 @@ class World:
         self.now_s = 1000.0
         self.log = Lines()
         self.objects = MemoryStore(clock=lambda: self.now_s, rng=self.rng)
-        self.server = MemoryServer(now_s=lambda: self.now_s, token=self.token)
+        self.server = OwnershipServer(now_s=lambda: self.now_s, token=self.token)
         self.queue = admin.create_queue(self.objects, KEY.namespace, KEY.queue, partitions, config, self._log_effects())
         admin.create_group(self.queue, KEY.group, (0,) * partitions)
         self.coordinators: list[Coordinator] = []

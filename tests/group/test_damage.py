@@ -15,12 +15,12 @@ from partq_spark.base.errors import Corrupt
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.codec import decode_state, encode_state
 from partq_spark.group.model import GroupKey, GroupSettings, GroupState, Lease, Owner, OwnershipRecord
-from partq_spark.group.stores.api import StateDocument
-from partq_spark.group.stores.objects import ObjectsOwnership
+from partq_spark.group.ownership import StateDocument
 from partq_spark.log import admin
 from partq_spark.log.queue import Queue
 from partq_spark.objects.local import LocalStore
-from tests.group.stores.conftest import a_record, delivery
+from tests.group.ownership.conftest import a_record, delivery
+from tests.support.ownership import in_objects
 
 KEY = GroupKey("default", "orders", "billing")
 QUEUE_ID = "00aa00aa00aa00aa"
@@ -104,19 +104,19 @@ def test_a_checkpoint(folder: Path, objects: LocalStore, owner: Owner | None) ->
 @pytest.mark.slow
 def test_a_heartbeat_a_record_and_a_delivery(folder: Path, objects: LocalStore) -> None:
     record = replace(a_record(p1=delivery(40, 33), p17=delivery(3)), instance=OWNER.instance)
-    ObjectsOwnership(objects).bind(KEY, record, replaces=None)
+    in_objects(objects).bind(KEY, record, replaces=None)
     beat, body = "ownership/beats/billing-1", f"ownership/flows/billing-1/{OWNER.instance}"
 
     def all_flows() -> object:
-        return ObjectsOwnership(objects).read_flows(KEY)
+        return in_objects(objects).read_flows(KEY)
 
     def one_flow() -> object:
-        found = ObjectsOwnership(objects).read_flow(KEY, "billing-1")
+        found = in_objects(objects).read_flow(KEY, "billing-1")
         assert found is not None
         return found[0], found[1].instance, found[1].count
 
     def beats() -> object:
-        return {flow: (one.instance, one.count) for flow, one in ObjectsOwnership(objects).read_beats(KEY).items()}
+        return {flow: (one.instance, one.count) for flow, one in in_objects(objects).read_beats(KEY).items()}
 
     for read in (all_flows, one_flow):
         check(folder / f"{KEY}/{beat}", read, named=beat)
@@ -126,10 +126,10 @@ def test_a_heartbeat_a_record_and_a_delivery(folder: Path, objects: LocalStore) 
 
 def test_a_lease(folder: Path, objects: LocalStore) -> None:
     lease = Lease(token="0123456789abcdef", name="pod-1", beat=17, timers={"holddown": 4.25}, state_token="fedc")
-    ObjectsOwnership(objects).take_lease(KEY, lease, expected=None)
+    in_objects(objects).take_lease(KEY, lease, expected=None)
 
     def read() -> object:
-        found = ObjectsOwnership(objects).read_lease(KEY)
+        found = in_objects(objects).read_lease(KEY)
         return found and found.lease
 
     assert check(folder / f"{KEY}/ownership/leader", read, named="ownership/leader") > 1000
@@ -138,10 +138,10 @@ def test_a_lease(folder: Path, objects: LocalStore) -> None:
 def test_a_state(folder: Path, objects: LocalStore) -> None:
     """Its token only tells one version from another: where that is flipped, everybody reads the same state again."""
     state = GroupState(queue_id=QUEUE_ID, incarnation="life", settings=GroupSettings(), partitions={}, flows={})
-    ObjectsOwnership(objects).swap_state(KEY, encode_state(state, 0.0), token="0123456789abcdef", expected=None)
+    in_objects(objects).swap_state(KEY, encode_state(state, 0.0), token="0123456789abcdef", expected=None)
 
     def read() -> object:
-        found = ObjectsOwnership(objects).read_state(KEY)
+        found = in_objects(objects).read_state(KEY)
         assert isinstance(found, StateDocument)
         return decode_state(found.body, 0.0, f"object {KEY}/ownership/state")
 
@@ -150,9 +150,9 @@ def test_a_state(folder: Path, objects: LocalStore) -> None:
 
 def test_an_ownership_record(folder: Path, objects: LocalStore) -> None:
     claim = OwnershipRecord(key=KEY, partition=12, owner=OWNER, epoch=7, version="", modified="")
-    ObjectsOwnership(objects).claim_ownership([claim])
+    in_objects(objects).claim_ownership([claim])
     path = folder / f"{KEY}/ownership/12"
-    check(path, lambda: ObjectsOwnership(objects).list_ownership(KEY), named="ownership/12")
+    check(path, lambda: in_objects(objects).list_ownership(KEY), named="ownership/12")
 
 
 def test_a_queues_head(folder: Path, objects: LocalStore) -> None:
@@ -175,7 +175,7 @@ def test_what_is_named_can_be_removed_and_everything_begins_anew(folder: Path, o
     state = GroupState(queue_id=QUEUE_ID, incarnation="life", settings=GroupSettings(), partitions={}, flows={})
 
     def begin() -> None:
-        store = ObjectsOwnership(objects)
+        store = in_objects(objects)
         if store.read_state(KEY) is None:
             store.swap_state(KEY, encode_state(state, 0.0), token="s", expected=None)
         if store.read_lease(KEY) is None:

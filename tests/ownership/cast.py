@@ -26,8 +26,7 @@ from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import decode_state
 from partq_spark.group.model import GroupKey, GroupState, Lease, Phase, RebalanceStatus
-from partq_spark.group.stores import open_ownership
-from partq_spark.group.stores.api import OwnershipStore, Reincarnated
+from partq_spark.group.ownership import Ownership, Reincarnated, open_ownership
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.queue import Queue
@@ -141,7 +140,7 @@ class Cast:
         self.publisher: Child | None = None
         self._others: list[Child] = []
         self._journals: dict[str, Path] = {}
-        self._store: OwnershipStore | None = None
+        self._store: Ownership | None = None
         self._lives = 0
         (folder / "journals").mkdir(parents=True)
 

@@ -27,8 +27,8 @@ from partq_spark.group.heartbeat import Heartbeat
 from partq_spark.group.lifeline import Lifeline
 from partq_spark.group.model import GroupKey
 from partq_spark.group.order import Milestones, Order
+from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
-from partq_spark.group.stores import open_ownership
 from partq_spark.log.model import at
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store

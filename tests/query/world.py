@@ -19,7 +19,6 @@ from partq_spark.base.errors import PartqError, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.membership import Membership
 from partq_spark.group.model import GroupKey
-from partq_spark.group.stores.memory import MemoryOwnership
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.partitioner import partition_of
@@ -35,6 +34,7 @@ from partq_spark.query.planning import Spans
 from partq_spark.spark.options import stream_source_options
 from tests.group.session import world as sessions
 from tests.group.session.world import KEY, Ticker
+from tests.support.ownership import MemoryOwnership
 
 TRIGGER_S = 0.1
 

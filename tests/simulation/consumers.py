@@ -16,8 +16,8 @@ from partq_spark.group.claims import Claim, Position, View
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import Owner
 from partq_spark.group.order import Milestones, Order
+from partq_spark.group.ownership import Ownership
 from partq_spark.group.session import Session, SessionSettings
-from partq_spark.group.stores.api import OwnershipStore
 from partq_spark.log import model
 from partq_spark.log.model import at
 from tests.simulation import history as h
@@ -67,7 +67,7 @@ class Consumer:
     actor: Actor
     process: Process
     link: Link
-    store: OwnershipStore
+    store: Ownership
     objects: Objects
     head: Head
     effects: Effects

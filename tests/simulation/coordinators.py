@@ -14,7 +14,7 @@ from partq_spark.base.errors import PartqError
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey
-from partq_spark.group.stores.api import OwnershipStore, Reincarnated
+from partq_spark.group.ownership import Ownership, Reincarnated
 from tests.simulation.links import Link
 from tests.simulation.objects import Objects
 from tests.simulation.scheduler import Process
@@ -50,7 +50,7 @@ def coordinate(
     plan: Timers,
     process: Process,
     link: Link,
-    store: OwnershipStore,
+    store: Ownership,
     objects: Objects,
     head: Heads,
     effects: Effects,
@@ -115,7 +115,7 @@ def coordinate(
         pass  # the lease ends by itself
 
 
-def wait(store: OwnershipStore, effects: Effects, wait_s: float) -> None:
+def wait(store: Ownership, effects: Effects, wait_s: float) -> None:
     """Until there are news or the time is over; a store that has no news says so early."""
     begun_s = effects.now_s()
     if store.wait_news(wait_s) is None:

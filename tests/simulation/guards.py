@@ -27,12 +27,15 @@ from coordinator.runtime import GroupRuntime, Step, Written
 from coordinator.watch import Stillness
 from partq_spark.group.binding import Life
 from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.documents.api import Listing
+from partq_spark.group.documents.memory import MemoryServer
 from partq_spark.group.hand import Hand
 from partq_spark.group.model import Delivery, GroupKey, GroupState, Lease
 from partq_spark.group.order import Order
+from partq_spark.group.ownership import Ownership, Pulse
+from partq_spark.group.ownership.encoding import BEATS
+from partq_spark.group.ownership.flows import Flows, _merged
 from partq_spark.group.session import Session
-from partq_spark.group.stores.api import Pulse
-from partq_spark.group.stores.memory import MemoryOwnership, MemoryServer
 from tests.simulation.checker import Violation
 from tests.simulation.plan import KINDS, Outcome
 from tests.simulation.queue import Head
@@ -85,44 +88,34 @@ def _never(*_: object, **__: object) -> bool:
 def _renews_any_lease() -> AbstractContextManager[object]:
     """A leader never learns that another one has taken its place."""
 
-    def renew_lease(store: MemoryOwnership, key: GroupKey, lease: Lease) -> Pulse:
-        with store._call("renew_lease", key) as group:
-            return Pulse(
-                state_token=group.token,
-                records_version=group.version,
-                beats={flow: store._seen_beat(beat) for flow, beat in group.beats.items()},
-            )
+    def renew_lease(store: Ownership, key: GroupKey, _: Lease) -> Pulse:
+        state = store._state(key)
+        look = state.look()
+        listed, answer = store._documents.ask(key, Listing(BEATS), look.step)
+        seen = state.saw(look, answer)
+        return store._pulse(key, listed, None if seen is None else seen.value)
 
-    return patch.object(MemoryOwnership, "renew_lease", renew_lease)
+    return patch.object(Ownership, "renew_lease", renew_lease)
 
 
 def _swaps_any_state() -> AbstractContextManager[object]:
-    real = MemoryOwnership.swap_state
+    real = Ownership.swap_state
 
-    def swap_state(store: MemoryOwnership, key: GroupKey, body: bytes, *, token: str, expected: str | None) -> None:
-        found = store._server.groups.get(key)
-        real(store, key, body, token=token, expected=found.token if found is not None else None)
+    def swap_state(store: Ownership, key: GroupKey, body: bytes, *, token: str, expected: str | None) -> None:
+        found = store._state(key).read()
+        real(store, key, body, token=token, expected=found.value if found is not None else None)
 
-    return patch.object(MemoryOwnership, "swap_state", swap_state)
+    return patch.object(Ownership, "swap_state", swap_state)
 
 
 def _delivers_in_any_state() -> AbstractContextManager[object]:
-    real = MemoryOwnership.deliver
-
     def deliver(
-        store: MemoryOwnership,
-        key: GroupKey,
-        flow: str,
-        instance: str,
-        deliveries: Mapping[int, Delivery],
-        *,
-        state_token: str,
+        flows: Flows, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery], *, state_token: str
     ) -> bool:
-        found = store._server.groups.get(key)
-        token = found.token if found is not None and found.token is not None else state_token
-        return real(store, key, flow, instance, deliveries, state_token=token)
+        flows._write(key, flow, instance, lambda record: _merged(record, deliveries))
+        return True
 
-    return patch.object(MemoryOwnership, "deliver", deliver)
+    return patch.object(Flows, "deliver", deliver)
 
 
 def _knows_one_life() -> AbstractContextManager[object]:
@@ -161,21 +154,15 @@ def _fences_first() -> AbstractContextManager[object]:
 
 def _announces_nothing() -> AbstractContextManager[object]:
     """The record learns of deliveries only when they are acknowledged."""
-    real = MemoryOwnership.deliver
+    real = Flows.deliver
 
     def deliver(
-        store: MemoryOwnership,
-        key: GroupKey,
-        flow: str,
-        instance: str,
-        deliveries: Mapping[int, Delivery],
-        *,
-        state_token: str,
+        flows: Flows, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery], *, state_token: str
     ) -> bool:
         less = {number: replace(entry, delivered=entry.acknowledged) for number, entry in deliveries.items()}
-        return real(store, key, flow, instance, less, state_token=state_token)
+        return real(flows, key, flow, instance, less, state_token=state_token)
 
-    return patch.object(MemoryOwnership, "deliver", deliver)
+    return patch.object(Flows, "deliver", deliver)
 
 
 class _AnyToken(str):

@@ -1,4 +1,5 @@
-"""The simulated ownership server, with Redis' semantics, and each process' own faulty way to it.
+"""The simulated ownership server, with Redis' semantics, and each process' own faulty way to it; and what both it and
+the simulated objects take down of a group's documents.
 
 Facts are taken down at the stores' side, at the instant at which a change takes effect, also when it lands after its
 caller was told that nobody knows. What the values mean is the checker's business.
@@ -8,15 +9,24 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from coordinator.core.invariants import violations
 from partq_spark.group.codec import decode_state
-from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Lease, Owner, OwnershipRecord
-from partq_spark.group.stores.api import Beat, LeaseDocument, Pulse, StateDocument
-from partq_spark.group.stores.memory import MemoryOwnership, MemoryServer
-from partq_spark.objects.api import Unchanged
+from partq_spark.group.documents.api import Announce, Documents, Remove, Step, Swap, Value
+from partq_spark.group.documents.memory import MemoryDocuments, MemoryServer
+from partq_spark.group.effects import Effects
+from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Lease, Owner
+from partq_spark.group.ownership import Beat, Ownership, Pulse
+from partq_spark.group.ownership.encoding import (
+    LEADER,
+    STATE,
+    decode_flow,
+    decode_heartbeat,
+    decode_leader,
+    decode_version,
+)
 from tests.simulation import history as h
 from tests.simulation.checker import demand
 from tests.simulation.links import Link
@@ -58,206 +68,233 @@ class Board(threading.Condition):
         self._scheduler.wait_us(duration_us)
 
 
-def written(history: h.History, at_us: int, sent_us: int, lease: str, token: str, body: bytes) -> None:
-    """A state took effect: it is one that may be."""
-    state = decode_state(body, 0.0, "state")
-    history.add(h.StateWritten(at_us, sent_us, lease, token, state))
-    broken = violations(state)
-    demand(not broken, "a state against the invariants was written:", *broken, h.outline(state))
+class Mutex:
+    """A lock for strands: a thread's lock would stop them all."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._held = False
+        self._waiting: list[Strand] = []
+
+    def __enter__(self) -> bool:
+        while self._held:
+            if self._scheduler.current is not None:
+                self._waiting.append(self._scheduler.current)
+            self._scheduler.wait_us(60 * SECOND_US)
+        self._held = True
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        self._held = False
+        waiting, self._waiting = self._waiting, []
+        for strand in waiting:
+            self._scheduler.wake(strand)
 
 
-class Ownership:
-    """One process' way to the ownership server, with Redis' semantics."""
+# --- what is taken down -----------------------------------------------------------------------------------------------
 
-    def __init__(self, inner: MemoryOwnership, board: Board, link: Link, history: h.History) -> None:
-        self._inner = inner
+
+class Witness:
+    """Takes down what happens to a group's documents. `name` is a document's, `before` what was there."""
+
+    def __init__(self, scheduler: Scheduler, history: h.History) -> None:
+        self._scheduler = scheduler
+        self._history = history
+        self._records: dict[Owner, FlowRecord] = {}
+
+    def swapped(self, name: str, value: Value, before: Value | None, lease: str, sent_us: int) -> None:
+        """By a process that had `lease` when it sent it, at `sent_us`."""
+        kind, _, flow = name.partition("/")
+        if kind == STATE:
+            token, body = decode_version(value, name)
+            state = decode_state(body, 0.0, name)
+            self._history.add(h.StateWritten(self._scheduler.now_us, sent_us, lease, token, state))
+            broken = violations(state)
+            demand(not broken, "a state against the invariants was written:", *broken, h.outline(state))
+        elif kind == LEADER:
+            taken = decode_leader(value, name).token
+            if before is None or decode_leader(before, name).token != taken:
+                self._history.add(h.LeaseTaken(self._scheduler.now_us, taken))
+        elif kind == "beats":
+            self._beat(flow, value, before)
+        elif kind == "flows":
+            record = decode_flow(value, name)
+            owner = Owner(record.flow, record.instance)
+            self._records[owner] = record
+            self._report(owner, told=False)
+
+    def _beat(self, flow: str, value: Value, before: Value | None) -> None:
+        now_us, heart = self._scheduler.now_us, decode_heartbeat(value, flow)
+        former = decode_heartbeat(before, flow) if before is not None else None
+        owner = Owner(flow, heart.instance)
+        if not heart.bound:
+            self._history.add(h.Unbound(now_us, owner))
+        elif former is None or former.instance != owner.instance:
+            self._history.add(h.Bound(now_us, owner, self._records[owner].session_timeout_s))
+        elif former.beat != heart.beat:
+            self._history.add(h.Beaten(now_us, owner))
+        if former is None or former.record != heart.record:
+            self._report(owner, told=True)
+
+    def _report(self, owner: Owner, *, told: bool) -> None:
+        """A record counts once the heartbeat tells of it."""
+        record = self._records.get(owner)
+        for partition, entry in record.deliveries.items() if record is not None else ():
+            fact = h.Reported(self._scheduler.now_us, owner, partition, entry.epoch, entry.delivered, told)
+            self._history.add(fact)
+
+    def removed(self, name: str, before: Value | None) -> None:
+        kind, _, flow = name.partition("/")
+        if kind == "beats" and before is not None:
+            owner = Owner(flow, decode_heartbeat(before, flow).instance)
+            self._history.add(h.Forgotten(self._scheduler.now_us, owner))
+
+
+# --- a process' way ---------------------------------------------------------------------------------------------------
+
+
+class ServerDocuments(MemoryDocuments):
+    """One process' way to the ownership server. `lease`: the one that this process renewed last."""
+
+    def __init__(
+        self,
+        server: MemoryServer,
+        board: Board,
+        link: Link,
+        witness: Witness,
+        *,
+        group: GroupKey | None,
+        look_interval_s: float = 0.01,
+    ) -> None:
+        super().__init__(server, group=group)
         self._board = board
         self._link = link
-        self._history = history
-        self._lease = ""  # the one this process renewed last
-
-    @property
-    def url(self) -> str:
-        return self._inner.url
+        self._witness = witness
+        self._look_interval_s = look_interval_s
+        self.lease = ""
 
     @property
     def look_interval_s(self) -> float:
-        return self._inner.look_interval_s
-
-    def close(self) -> None:
-        """Nothing is kept open."""
-
-    def _call(self, verb: str, effect: Any, *, write: bool = False) -> Any:
-        return self._link.call(verb, effect, write=write, mortal=True)
+        return self._look_interval_s
 
     def incarnation(self) -> str:
-        found: str = self._call("incarnation", lambda: self._inner._server.incarnation)
-        self._inner._known = found  # not before it was heard
+        found = self._link.call("incarnation", lambda: self._server.incarnation, write=False, mortal=True)
+        self._known = found  # not before it was heard
         return found
 
-    # --- the state ----------------------------------------------------------------------------------------------------
+    def carry_out(self, group: GroupKey, steps: Sequence[Step[Any]]) -> Sequence[Any]:
+        lease, sent_us = self.lease, self._link.now_us
 
-    def read_state(self, key: GroupKey, *, known: str | None = None) -> StateDocument | Unchanged | None:
-        found: StateDocument | Unchanged | None = self._call(
-            "read_state", lambda: self._inner.read_state(key, known=known)
-        )
-        return found
+        def effect() -> Sequence[Any]:
+            before = {name: stored.value for name, stored in self._server.groups.get(group, {}).items()}
+            answers = MemoryDocuments.carry_out(self, group, steps)
+            for step, answer in zip(steps, answers, strict=False):
+                if isinstance(step, Swap) and answer is not None:
+                    self._witness.swapped(step.name, step.value, before.get(step.name), lease, sent_us)
+                elif isinstance(step, Remove) and answer:
+                    self._witness.removed(step.name, before.get(step.name))
+            return answers
 
-    def swap_state(self, key: GroupKey, body: bytes, *, token: str, expected: str | None) -> None:
-        lease, sent_us = self._lease, self._link.now_us
+        writes = any(isinstance(step, Swap | Remove | Announce) for step in steps)
+        return self._link.call(_called(steps), effect, write=writes, mortal=True)
 
-        def swap() -> None:
-            self._inner.swap_state(key, body, token=token, expected=expected)
-            written(self._history, self._link.now_us, sent_us, lease, token, body)
+    def drop(self, group: GroupKey) -> None:
+        self._link.call("drop", lambda: MemoryDocuments.drop(self, group), write=True, mortal=True)
 
-        self._call("swap_state", swap, write=True)
-
-    # --- flow records -------------------------------------------------------------------------------------------------
-
-    def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
-        found: Mapping[str, FlowRecord] = self._call("read_flows", lambda: self._inner.read_flows(key))
-        return found
-
-    def read_flow(self, key: GroupKey, flow: str) -> tuple[FlowRecord, Beat] | None:
-        found: tuple[FlowRecord, Beat] | None = self._call("read_flow", lambda: self._inner.read_flow(key, flow))
-        return found
-
-    def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
-        found: Mapping[str, Beat] = self._call("read_beats", lambda: self._inner.read_beats(key))
-        return found
-
-    def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
-        owner = Owner(record.flow, record.instance)
-
-        def bind() -> None:
-            self._inner.bind(key, record, replaces=replaces)
-            self._history.add(h.Bound(self._link.now_us, owner, record.session_timeout_s))
-            self._reported(owner, record.deliveries)
-
-        sent_us = self._link.now_us
-        self._call("bind", bind, write=True)
-        self._history.add(h.Renewed(self._link.now_us, owner, sent_us))
-
-    def beat(self, key: GroupKey, flow: str, instance: str) -> str | None:
-        owner = Owner(flow, instance)
-
-        def beat() -> str | None:
-            token = self._inner.beat(key, flow, instance)
-            self._history.add(h.Beaten(self._link.now_us, owner))
-            return token
-
-        sent_us = self._link.now_us
-        token: str | None = self._call("beat", beat, write=True)
-        self._history.add(h.Renewed(self._link.now_us, owner, sent_us))
-        return token
-
-    def deliver(
-        self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery], *, state_token: str
-    ) -> bool:
-        owner = Owner(flow, instance)
-
-        def deliver() -> bool:
-            done = self._inner.deliver(key, flow, instance, deliveries, state_token=state_token)
-            self._history.add(h.Beaten(self._link.now_us, owner))
-            if done:
-                self._reported(owner, deliveries)
-            return done
-
-        sent_us = self._link.now_us
-        done: bool = self._call("deliver", deliver, write=True)
-        self._history.add(h.Renewed(self._link.now_us, owner, sent_us))
-        return done
-
-    def report(self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery]) -> None:
-        owner = Owner(flow, instance)
-
-        def report() -> None:
-            self._inner.report(key, flow, instance, deliveries)
-            self._history.add(h.Beaten(self._link.now_us, owner))
-            self._reported(owner, deliveries)
-
-        sent_us = self._link.now_us
-        self._call("report", report, write=True)
-        self._history.add(h.Renewed(self._link.now_us, owner, sent_us))
-
-    def _reported(self, owner: Owner, deliveries: Mapping[int, Delivery]) -> None:
-        for partition, entry in deliveries.items():
-            self._history.add(h.Reported(self._link.now_us, owner, partition, entry.epoch, entry.delivered))
-
-    def note(self, key: GroupKey, flow: str, instance: str, text: str) -> None:
-        self._call("note", lambda: self._inner.note(key, flow, instance, text), write=True)
-
-    def unbind(self, key: GroupKey, flow: str, instance: str) -> None:
-        def unbind() -> None:
-            self._inner.unbind(key, flow, instance)
-            self._history.add(h.Unbound(self._link.now_us, Owner(flow, instance)))
-
-        self._call("unbind", unbind, write=True)
-
-    def forget_flow(self, key: GroupKey, flow: str, instance: str, *, state_token: str) -> bool:
-        def forget() -> bool:
-            before = self._inner._server.groups[key].records.get(flow) if key in self._inner._server.groups else None
-            done = self._inner.forget_flow(key, flow, instance, state_token=state_token)
-            if done and before is not None and before.instance == instance:
-                self._history.add(h.Forgotten(self._link.now_us, Owner(flow, instance)))
-            return done
-
-        done: bool = self._call("forget_flow", forget, write=True)
-        return done
-
-    # --- the lease ----------------------------------------------------------------------------------------------------
-
-    def read_lease(self, key: GroupKey) -> LeaseDocument | None:
-        found: LeaseDocument | None = self._call("read_lease", lambda: self._inner.read_lease(key))
-        return found
-
-    def take_lease(self, key: GroupKey, lease: Lease, *, expected: Lease | None) -> None:
-        def take() -> None:
-            self._inner.take_lease(key, lease, expected=expected)
-            self._history.add(h.LeaseTaken(self._link.now_us, lease.token))
-
-        self._call("take_lease", take, write=True)
-
-    def renew_lease(self, key: GroupKey, lease: Lease) -> Pulse:
-        self._lease = lease.token
-        pulse: Pulse = self._call("renew_lease", lambda: self._inner.renew_lease(key, lease), write=True)
-        return pulse
-
-    def release_lease(self, key: GroupKey, token: str) -> None:
-        self._call("release_lease", lambda: self._inner.release_lease(key, token), write=True)
-
-    # --- the rest -----------------------------------------------------------------------------------------------------
-
-    def list_ownership(self, key: GroupKey) -> Mapping[int, OwnershipRecord]:
-        found: Mapping[int, OwnershipRecord] = self._call("list_ownership", lambda: self._inner.list_ownership(key))
-        return found
-
-    def claim_ownership(self, records: Iterable[OwnershipRecord]) -> Mapping[int, OwnershipRecord]:
-        wanted = tuple(records)
-        claimed: Mapping[int, OwnershipRecord] = self._call(
-            "claim_ownership", lambda: self._inner.claim_ownership(wanted), write=True
-        )
-        return claimed
-
-    def announce(self, key: GroupKey) -> None:
-        self._call("announce", lambda: self._inner.announce(key))
-
-    def wait_news(self, timeout_s: float) -> frozenset[GroupKey] | None:
+    def wait(self, timeout_s: float) -> frozenset[GroupKey] | None:
         until_us = self._link.now_us + max(0, int(timeout_s * SECOND_US))
         while True:
-            news = self._inner.take_news()
+            news = self.take_news()
             left_us = until_us - self._link.now_us
             if news is None or news or left_us <= 0:
                 return news
             self._board.wait_us(left_us)
 
-    def drop_group(self, key: GroupKey) -> None:
-        self._call("drop_group", lambda: self._inner.drop_group(key), write=True)
+
+def _called(steps: Sequence[Step[Any]]) -> str:
+    """What is done, for counts of faults."""
+    return " ".join(
+        f"{type(step).__name__.lower()} {getattr(step, 'name', '').partition('/')[0]}" for step in steps[:3]
+    )
 
 
-def ownership_server(scheduler: Scheduler, tokens: random.Random) -> tuple[MemoryServer, Board]:
-    """A server whose waiters are strands and whose tokens come from a seed."""
-    server = MemoryServer(now_s=lambda: scheduler.now_us / SECOND_US, token=lambda: f"{tokens.getrandbits(64):016x}")
-    board = Board(scheduler)
-    server.changed = board
-    return server, board
+class Carrier(Protocol):
+    """What knows which lease this process renewed last."""
+
+    lease: str
+
+
+class SimulatedOwnership(Ownership):
+    """The real thing over a simulated process' way to a store; tells when a flow's lease was renewed, as its process
+    knows it.
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        carrier: Carrier,
+        link: Link,
+        history: h.History,
+        effects: Effects,
+        scheduler: Scheduler,
+    ) -> None:
+        super().__init__(documents, token=effects.token, time_us=lambda: 0, lock=lambda: Mutex(scheduler))
+        self._carrier = carrier
+        self._link = link
+        self._history = history
+
+    def _tell_renewed(self, flow: str, instance: str, sent_us: int) -> None:
+        self._history.add(h.Renewed(self._link.now_us, Owner(flow, instance), sent_us))
+
+    def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
+        sent_us = self._link.now_us
+        super().bind(key, record, replaces=replaces)
+        self._tell_renewed(record.flow, record.instance, sent_us)
+
+    def beat(self, key: GroupKey, flow: str, instance: str) -> str | None:
+        sent_us = self._link.now_us
+        token = super().beat(key, flow, instance)
+        self._tell_renewed(flow, instance, sent_us)
+        return token
+
+    def deliver(
+        self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery], *, state_token: str
+    ) -> bool:
+        sent_us = self._link.now_us
+        done = super().deliver(key, flow, instance, deliveries, state_token=state_token)
+        self._tell_renewed(flow, instance, sent_us)
+        return done
+
+    def report(self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery]) -> None:
+        sent_us = self._link.now_us
+        super().report(key, flow, instance, deliveries)
+        self._tell_renewed(flow, instance, sent_us)
+
+    def renew_lease(self, key: GroupKey, lease: Lease) -> Pulse:
+        self._carrier.lease = lease.token
+        return super().renew_lease(key, lease)
+
+
+class OwnershipServer:
+    """A world's ownership server, whose waiters are strands and whose tokens come from a seed. `memory` has what is
+    stored.
+    """
+
+    def __init__(self, scheduler: Scheduler, tokens: random.Random, history: h.History) -> None:
+        self.memory = MemoryServer(
+            now_s=lambda: scheduler.now_us / SECOND_US, token=lambda: f"{tokens.getrandbits(64):016x}"
+        )
+        self._board = Board(scheduler)
+        self.memory.changed = self._board
+        self._witness = Witness(scheduler, history)
+        self._scheduler = scheduler
+        self._history = history
+
+    def open(
+        self, link: Link, effects: Effects, *, group: GroupKey | None = None, look_interval_s: float = 0.01
+    ) -> SimulatedOwnership:
+        """One process'; with `group`, a flow's."""
+        documents = ServerDocuments(
+            self.memory, self._board, link, self._witness, group=group, look_interval_s=look_interval_s
+        )
+        return SimulatedOwnership(documents, documents, link, self._history, effects, self._scheduler)

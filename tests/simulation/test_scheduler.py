@@ -10,8 +10,8 @@ import pytest
 
 from partq_spark.base.errors import Conflict, Unavailable
 from tests.simulation.links import Link, Rates, Weather
-from tests.simulation.objects import Mutex
 from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.stores import Mutex
 from tests.support.faulty import SECOND_US, Crash
 
 MOST_STEPS = 1000

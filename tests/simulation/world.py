@@ -15,20 +15,22 @@ from functools import partial
 from coordinator.logs import Value
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import decode_state
+from partq_spark.group.documents.memory import Snapshot
+from partq_spark.group.documents.objects import ObjectDocuments
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import AccessType, GroupState, Owner, Phase, RebalanceStatus
-from partq_spark.group.stores.api import OwnershipStore
-from partq_spark.group.stores.memory import Snapshot
+from partq_spark.group.ownership import Ownership
+from partq_spark.group.ownership.encoding import STATE, decode_version
 from tests.simulation import history as h
 from tests.simulation.checker import Checker, demand
 from tests.simulation.consumers import Actor, Consumer
 from tests.simulation.coordinators import coordinate
 from tests.simulation.links import Link, Weather
-from tests.simulation.objects import Objects, OwnershipInObjects, TrueObjects
+from tests.simulation.objects import Objects, TrueObjects
 from tests.simulation.plan import MOST_DRIFT, MOST_OFFSET_S, Outcome, Plan
 from tests.simulation.queue import KEYS, Head
 from tests.simulation.scheduler import Process, Scheduler
-from tests.simulation.stores import KEY, QUEUE_ID, SINCE, Ownership, ownership_server
+from tests.simulation.stores import KEY, QUEUE_ID, SINCE, OwnershipServer, SimulatedOwnership
 from tests.support.faulty import SECOND_US
 
 MOST_STEPS = 60_000
@@ -53,11 +55,10 @@ class World:
             self.scheduler,
             self._tokens,
             self.history,
-            session_timeout_s=plan.session_timeout_s,
             conditional=conditional,
         )
         self.checkpoints = CheckpointStore(self.objects, KEY, QUEUE_ID, since=SINCE, time_us=lambda: 0)
-        self.server, self.board = ownership_server(self.scheduler, self._tokens)
+        self.server = OwnershipServer(self.scheduler, self._tokens, self.history)
         self._untold: set[int] = set()  # rewound by somebody who did not come to count it
         self._snapshots: list[Snapshot] = []
 
@@ -79,14 +80,14 @@ class World:
             token=lambda: f"{self._tokens.getrandbits(64):016x}",
         )
 
-    def stores(self, process: Process, effects: Effects, *, flow: bool) -> tuple[Link, OwnershipStore, Objects]:
+    def stores(self, process: Process, effects: Effects, *, flow: bool) -> tuple[Link, Ownership, Objects]:
         """A process' own ways to the stores."""
         link = Link(process, self.weather)
         objects = Objects(self.objects, link)
         if self.plan.objects:
-            return link, OwnershipInObjects(objects, link, self.history, effects, self.scheduler), objects
-        inner = self.server.open(KEY if flow else None)
-        return link, Ownership(inner, self.board, link, self.history), objects
+            beside = ObjectDocuments(objects, now_s=effects.now_s, sleep=effects.sleep)
+            return link, SimulatedOwnership(beside, objects, link, self.history, effects, self.scheduler), objects
+        return link, self.server.open(link, effects, group=KEY if flow else None), objects
 
     def start_coordinator(self, number: int) -> None:
         """Begin a coordinator process, which is started again whenever it dies."""
@@ -192,7 +193,7 @@ class World:
 
     def remember(self) -> None:
         """A copy of the ownership store that it may be set back to."""
-        self._snapshots.append(self.server.snapshot())
+        self._snapshots.append(self.server.memory.snapshot())
         if not self.weather.calm:
             self.scheduler.push(self.remember, self.rng.randint(SECOND_US // 2, 5 * SECOND_US))
 
@@ -201,13 +202,13 @@ class World:
         self.counts[kind] += 1
         self.history.add(h.StoreLost(self.scheduler.now_us, kind))
         if kind == "flush":
-            self.server.flush()
+            self.server.memory.flush()
             return
         self.weather.lives += 1
         if kind == "empty":
-            self.server.restart_empty()
+            self.server.memory.restart_empty()
         else:
-            self.server.restore(self.rng.choice(self._snapshots))
+            self.server.memory.restore(self.rng.choice(self._snapshots))
 
     def rewind(self) -> None:
         """Somebody takes a partition back, and away from whoever has it, and counts that in the head."""
@@ -298,8 +299,8 @@ class World:
         body: bytes | None = None
         if self.plan.objects:
             body = self.objects.state_body()
-        elif KEY in self.server.groups and self.server.groups[KEY].token is not None:
-            body = self.server.groups[KEY].body
+        elif (stored := self.server.memory.groups.get(KEY, {}).get(STATE)) is not None:
+            _, body = decode_version(stored.value, STATE)
         return decode_state(body, 0.0, "state") if body is not None else None
 
     def missing(self, actors: list[Actor]) -> str:

@@ -16,8 +16,8 @@ from partq_spark.group import lifecycle
 from partq_spark.group.claims import Claim
 from partq_spark.group.loop import Batch, run_flow
 from partq_spark.group.model import GroupKey
+from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
-from partq_spark.group.stores import open_ownership
 from partq_spark.log import tree
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader

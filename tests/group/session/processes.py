@@ -17,8 +17,8 @@ from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.heartbeat import Heartbeat
 from partq_spark.group.lifeline import Lifeline
 from partq_spark.group.model import GroupKey
+from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
-from partq_spark.group.stores import open_ownership
 from partq_spark.objects import open_store
 
 

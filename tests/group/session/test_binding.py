@@ -12,9 +12,9 @@ from partq_spark.group.claims import FlowChangeUpdate, Standing
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import Delivery, Flow, GroupSettings, GroupState, Owner, Partition, Phase
 from partq_spark.group.session import Session, SessionSettings
-from partq_spark.group.stores.memory import MemoryServer
 from partq_spark.objects import open_store
 from tests.group.session.world import KEY, QUEUE_ID, SETTINGS, World, bound
+from tests.support.ownership import OwnershipServer
 
 # --- the answer -------------------------------------------------------------------------------------------------------
 
@@ -244,11 +244,11 @@ def test_a_record_names_the_instances_that_it_goes_on_from(world: World) -> None
         a = world.flow("a")
         instances.append(bound(a).instance)
         a.session.unbind()
-    record = world.server.groups[KEY].records["a"]
+    record = world.server.records_of(KEY)["a"]
     assert (record.instance, record.former) == (instances[-1], tuple(reversed(instances[1:-1])))
-    del world.server.groups[KEY].records["a"]
+    world.server.lose_flow(KEY, "a")
     bound(world.flow("a"))
-    assert world.server.groups[KEY].records["a"].former == ()
+    assert world.server.records_of(KEY)["a"].former == ()
 
 
 def test_what_was_reported_in_another_life_of_the_store_is_not_taken_over(world: World) -> None:
@@ -364,7 +364,7 @@ def test_what_a_record_says_and_what_a_process_knows_are_merged() -> None:
 
 
 def test_a_bind_that_fails_leaves_nobody_bound() -> None:
-    server = MemoryServer()
+    server = OwnershipServer()
     store = open_store("file:///nowhere-that-is-written-to", retry_timeout_s=0)
     session = Session(server.open(KEY), CheckpointStore(store, KEY, QUEUE_ID), KEY, QUEUE_ID, "a")
 
@@ -382,7 +382,7 @@ def test_a_bind_that_fails_leaves_nobody_bound() -> None:
 
 
 def test_what_was_reported_of_a_former_queue_is_not_taken_over() -> None:
-    store = MemoryServer().open(KEY)
+    store = OwnershipServer().open(KEY)
 
     def bind(queue_id: str, own: dict[int, Delivery]) -> None:
         effects = Effects(sleep=lambda _: None)

@@ -7,9 +7,9 @@ import pytest
 from partq_spark.group.binding import Binder
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey
-from partq_spark.group.stores.api import Beat
-from partq_spark.group.stores.memory import MemoryOwnership, MemoryServer
+from partq_spark.group.ownership import Beat
 from tests.group.session.world import KEY, QUEUE_ID
+from tests.support.ownership import MemoryOwnership, OwnershipServer
 
 
 @pytest.mark.parametrize("frozen_at", [1, 2])
@@ -17,7 +17,7 @@ def test_deliveries_made_while_the_one_who_binds_was_frozen_are_kept(frozen_at: 
     """It reads the former instance's record, is frozen before it hears of it, and goes on when that one has delivered
     and left.
     """
-    server = MemoryServer()
+    server = OwnershipServer()
     former = server.open(KEY)
     former.bind(KEY, a_record(former, "i1"), replaces=None)
     now_s = [0.0]
@@ -49,7 +49,7 @@ def test_deliveries_made_while_the_one_who_binds_was_frozen_are_kept(frozen_at: 
 
 def test_deliveries_made_between_the_last_look_and_the_bind_are_kept() -> None:
     """Nobody had the name at the look; somebody has had it, delivered and left when the bind arrives."""
-    server = MemoryServer()
+    server = OwnershipServer()
     twin = server.open(KEY)
     binds: list[str] = []
 

@@ -24,13 +24,12 @@ from partq_spark.group.heartbeat import Heartbeat
 from partq_spark.group.lifeline import Lifeline, Sign
 from partq_spark.group.loop import Batch, run_flow
 from partq_spark.group.model import GroupKey, GroupSettings
+from partq_spark.group.ownership import Ownership, open_ownership
 from partq_spark.group.session import Session, SessionSettings
-from partq_spark.group.stores import open_ownership
-from partq_spark.group.stores.api import OwnershipStore
-from partq_spark.group.stores.memory import MemoryServer
 from partq_spark.objects import open_store
 from tests.group.session.test_heartbeat import Told
 from tests.group.session.world import batch_of
+from tests.support.ownership import OwnershipServer
 from tests.support.servers import RedisServer, running
 
 QUEUE_ID = "q"
@@ -45,7 +44,7 @@ class Place:
     """A group of a queue that is a list in memory, its stores, and a coordinator that runs in a thread."""
 
     store_url: str
-    open: Callable[[GroupKey | None], OwnershipStore]
+    open: Callable[[GroupKey | None], Ownership]
     key: GroupKey = field(default_factory=lambda: GroupKey("default", "orders", "g" + secrets.token_hex(4)))
     handled: list[tuple[str, int, int, bool]] = field(default_factory=list)  # flow, partition, offset, marked
     published: int = MESSAGES  # of each partition
@@ -115,7 +114,7 @@ class Place:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     url = f"file://{tmp_path}/store"
     if request.param == "memory":
-        server = MemoryServer()
+        server = OwnershipServer()
         made = Place(url, server.open)
     elif request.param == "store":
         made = Place(url, lambda group: open_ownership("store", store=open_store(url, retry_timeout_s=0), group=group))
@@ -168,7 +167,7 @@ def test_flows_share_a_queue_and_everything_is_handled_in_order(place: Place) ->
 @pytest.mark.conformance("LOS-06", "LOS-07")
 def test_a_flow_of_a_frozen_process_falls_silent_and_that_of_a_dead_one_ends(tmp_path: Path) -> None:
     """It does not come back as a new instance in its name either, when its session is over."""
-    server = MemoryServer()
+    server = OwnershipServer()
     place = Place(f"file://{tmp_path}/store", server.open, settings=replace(SETTINGS, session_timeout_s=0.5))
     coordinated, stopped, line = threading.Event(), threading.Event(), Told()
     coordinator = threading.Thread(target=place.coordinate, args=(coordinated,), daemon=True)
@@ -281,7 +280,7 @@ def test_an_error_of_the_heartbeat_ends_the_loop(place: Place) -> None:
 
 def test_time_goes_by_the_effects() -> None:
     slept: list[float] = []
-    server = MemoryServer()
+    server = OwnershipServer()
     key = GroupKey("default", "orders", "g")
     store = open_store("file:///nowhere-that-is-written-to", retry_timeout_s=0)
     session = Session(

@@ -19,7 +19,7 @@ from partq_spark.group.model import (
     RebalanceStatus,
 )
 from partq_spark.group.model import Flow as FlowValue
-from partq_spark.group.stores.api import StateDocument
+from partq_spark.group.ownership import StateDocument
 from tests.group.session.world import KEY, Process, World, bound
 
 

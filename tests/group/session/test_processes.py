@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.group.model import GroupKey
-from partq_spark.group.stores import open_ownership
-from partq_spark.group.stores.api import Beat, OwnershipStore
+from partq_spark.group.ownership import Beat, Ownership, open_ownership
 from partq_spark.objects import open_store
 from tests.support.processes import Program
 from tests.support.servers import ROOT, RedisServer
@@ -32,7 +31,7 @@ class Family:
     """A parent, and the flow that works for it."""
 
     program: Program
-    ownership: OwnershipStore
+    ownership: Ownership
     key: GroupKey
     child_pid: int
 

@@ -21,12 +21,12 @@ from partq_spark.group.codec import decode_state
 from partq_spark.group.effects import Effects
 from partq_spark.group.loop import Batch
 from partq_spark.group.model import GroupKey, GroupSettings, GroupState, Owner
+from partq_spark.group.ownership import StateDocument
 from partq_spark.group.sealing import sealed
 from partq_spark.group.session import Session, SessionSettings
-from partq_spark.group.stores.api import StateDocument
-from partq_spark.group.stores.memory import MemoryServer
 from partq_spark.objects.api import Document
 from partq_spark.objects.memory import MemoryStore
+from tests.support.ownership import OwnershipServer
 
 KEY = GroupKey("default", "orders", "billing")
 QUEUE_ID = "00aa00aa00aa00aa"
@@ -52,7 +52,7 @@ class World:
         self.rng = random.Random(7)
         self._tokens = count(1)
         self.objects = MemoryStore(clock=lambda: self.now_s, rng=self.rng)
-        self.server = MemoryServer(now_s=lambda: self.now_s, token=self.token)
+        self.server = OwnershipServer(now_s=lambda: self.now_s, token=self.token)
         self.facts = GroupFacts(
             queue_id=QUEUE_ID,
             settings=GroupSettings(rebalance_delay_s=delay_s, max_handoff_time_s=handoff_s),

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from partq_spark.base.errors import PartqError
 from partq_spark.group import lifecycle, rewinding
-from partq_spark.group.stores.memory import Snapshot
+from partq_spark.group.documents.memory import MemoryDocuments, Snapshot
+from partq_spark.group.ownership import Ownership
 from tests.simulation.queries.plan import OWNERSHIP, GroupPlan, SourcePlan
 from tests.simulation.queries.spark import Execution
 from tests.simulation.queries.stores import key_of
@@ -29,7 +30,7 @@ class Accidents:
     def __init__(self, world: World) -> None:
         self._world = world
         self._rng = world.rng
-        self._snapshots: list[Snapshot] = [world.server.snapshot()]
+        self._snapshots: list[Snapshot] = [world.server.memory.snapshot()]
         self._to_groups: Mapping[str, Callable[[GroupPlan], None]] = {
             "rewind": self._rewind,
             "resize": self._resize,
@@ -210,7 +211,7 @@ class Accidents:
             )
             if found is not None and found.ownership not in (None, wanted.partition(":")[0]) and not running:
                 world.counts["shared as told"] += 1
-                former = world.server.open() if found.ownership == "redis" else None
+                former = Ownership(MemoryDocuments(world.server.memory)) if found.ownership == "redis" else None
                 lifecycle.share(queue, lifecycle.remains(queue, source.group, former), wanted, former)
 
     def _shared(self, plan: GroupPlan, queries: list[Query]) -> None:
@@ -222,7 +223,7 @@ class Accidents:
             return
         world.counts["share"] += 1
         was_shared = found.ownership == "redis"
-        former = world.server.open() if was_shared else None
+        former = Ownership(MemoryDocuments(world.server.memory)) if was_shared else None
         lifecycle.share(queue, lifecycle.remains(queue, plan.name, former), "none" if was_shared else OWNERSHIP, former)
         world.history.note(f"{world.scheduler.now_us} shared otherwise than by {found.ownership}: {plan.name}")
         if not was_shared:
@@ -238,7 +239,7 @@ class Accidents:
         if found is None:
             return
         world.counts["remove"] += 1
-        ownership = world.server.open() if found.ownership == "redis" else None
+        ownership = Ownership(MemoryDocuments(world.server.memory)) if found.ownership == "redis" else None
         left = lifecycle.remains(queue, plan.name, ownership)
         lifecycle.remove(queue, left, ownership)
         world.history.note(f"{world.scheduler.now_us} removed {key_of(plan.name)}")
@@ -256,17 +257,17 @@ class Accidents:
         world.counts[kind] += 1
         world.history.note(f"{world.scheduler.now_us} {kind}")
         if kind == "flush":
-            world.server.flush()
+            world.server.memory.flush()
             return
         world.weather.lives += 1
         if kind == "empty":
-            world.server.restart_empty()
+            world.server.memory.restart_empty()
         else:
-            world.server.restore(self._rng.choice(self._snapshots))
+            world.server.memory.restore(self._rng.choice(self._snapshots))
 
     def remember(self) -> None:
         """A copy of the ownership store that it may be set back to."""
-        self._snapshots.append(self._world.server.snapshot())
+        self._snapshots.append(self._world.server.memory.snapshot())
         if not self._world.weather.calm:
             self._world.scheduler.push(self.remember, self._rng.randint(SECOND_US // 2, 5 * SECOND_US))
 

@@ -12,7 +12,7 @@ from partq_spark.base.errors import PartqError, Unavailable
 from partq_spark.group.claims import Position
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey
-from partq_spark.group.stores.api import OwnershipStore
+from partq_spark.group.ownership import Ownership
 from partq_spark.query.consumer import Consumer
 from partq_spark.query.joining import BEAT_S, open_consumer
 from partq_spark.query.notify import PAGE
@@ -20,11 +20,11 @@ from partq_spark.spark.options import stream_source_options
 from tests.simulation.checker import Violation
 from tests.simulation.history import History
 from tests.simulation.links import Link, Weather
-from tests.simulation.objects import Mutex, Objects
+from tests.simulation.objects import Objects
 from tests.simulation.queries.plan import SourcePlan
-from tests.simulation.queries.stores import FlowOwnership, TrueStore, url_of
+from tests.simulation.queries.stores import TrueStore, url_of
 from tests.simulation.scheduler import Process, Scheduler, Strand
-from tests.simulation.stores import Board
+from tests.simulation.stores import Mutex, OwnershipServer
 from tests.support.faulty import SECOND_US, Crash
 
 BUSY_LOOK_S = 0.5
@@ -71,7 +71,7 @@ class Reader(Process):
         scheduler: Scheduler,
         weather: Weather,
         store: TrueStore,
-        open_ownership: Callable[[GroupKey, Link], OwnershipStore],
+        server: OwnershipServer,
         history: History,
         token: Callable[[], str],
         origin_s: float,
@@ -85,7 +85,7 @@ class Reader(Process):
         self.link.reader = self
         self.objects = Objects(store, self.link)
         self.effects = Effects(now_s=self.now_s, sleep=self.sleep, uniform=scheduler.rng.uniform, token=token)
-        self._open_ownership = open_ownership
+        self._server = server
         self._history = history
         self._siblings = siblings
         self._mutex = Mutex(scheduler)
@@ -108,9 +108,9 @@ class Reader(Process):
             self.spawn("news", self._hear, 10_000)
         return self
 
-    def ownership(self, group: GroupKey) -> OwnershipStore:
-        """The reader's way to the ownership server."""
-        return self._open_ownership(group, self.link)
+    def ownership(self, group: GroupKey) -> Ownership:
+        """The reader's way to the ownership server, which it asks as seldom as Redis."""
+        return self._server.open(self.link, self.effects, group=group, look_interval_s=0.1)
 
     def freeze(self, duration_us: int) -> None:
         """Its whole machine."""
@@ -250,12 +250,3 @@ class Reader(Process):
             if asker is None or not asker.process.alive:
                 raise
             raise Unavailable("the reader process is gone") from None
-
-
-def flow_ownership(server: Any, board: Board, history: History) -> Callable[[GroupKey, Link], OwnershipStore]:
-    """How a reader process opens its ownership."""
-
-    def opened(group: GroupKey, link: Link) -> OwnershipStore:
-        return FlowOwnership(server.open(group), board, link, history)
-
-    return opened

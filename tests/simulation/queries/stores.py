@@ -18,7 +18,7 @@ from coordinator.facts import GroupFacts, facts_of
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey
-from partq_spark.group.stores.api import OwnershipStore
+from partq_spark.group.ownership import Ownership
 from partq_spark.log import admin
 from partq_spark.log.connect import QueueAddress
 from partq_spark.log.model import Entry, Head, QueueConfig, Slice
@@ -34,7 +34,7 @@ from tests.simulation.objects import Objects, TrueObjects
 from tests.simulation.queries.judge import Judge
 from tests.simulation.queries.plan import QUEUE
 from tests.simulation.scheduler import Scheduler
-from tests.simulation.stores import QUEUE_ID, Ownership
+from tests.simulation.stores import QUEUE_ID
 from tests.support.faulty import SECOND_US
 
 NAMESPACE = "default"
@@ -51,7 +51,7 @@ class TrueStore(TrueObjects):
     """The one object store: tells the judge of checkpoints, when they take effect."""
 
     def __init__(self, scheduler: Scheduler, tokens: random.Random, history: History, judge: Judge) -> None:
-        super().__init__(scheduler, tokens, history, session_timeout_s=0.0)
+        super().__init__(scheduler, tokens, history)
         self._judge = judge
         self.on_head: Callable[[], None] = lambda: None
         self._folders = f"{NAMESPACE}/{QUEUE}/"
@@ -186,14 +186,6 @@ def _never(_: float) -> None:
     raise RuntimeError("nobody waits at the stores' own side")
 
 
-class FlowOwnership(Ownership):
-    """One reader process' way to the ownership server, which it asks as seldom as Redis."""
-
-    @property
-    def look_interval_s(self) -> float:
-        return 0.1
-
-
 class Place(Protocol):
     """A reader process, as those see it who open stores for it."""
 
@@ -206,7 +198,7 @@ class Place(Protocol):
     @property
     def effects(self) -> Effects: ...
 
-    def ownership(self, group: GroupKey) -> OwnershipStore: ...
+    def ownership(self, group: GroupKey) -> Ownership: ...
 
 
 def url_of(number: int) -> str:
@@ -238,7 +230,7 @@ def opened_by(find: Callable[[str], Place], rng: random.Random) -> Iterator[None
             ),
         )
 
-    def ownership(url: str, *, store: ObjectStore, group: GroupKey | None = None) -> OwnershipStore:
+    def ownership(url: str, *, store: ObjectStore, group: GroupKey | None = None) -> Ownership:
         assert group is not None
         return find(store.url).ownership(group)
 

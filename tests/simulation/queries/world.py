@@ -26,11 +26,11 @@ from tests.simulation.queries.application import OurCode
 from tests.simulation.queries.exact import ExactJudge
 from tests.simulation.queries.judge import Group, Judge
 from tests.simulation.queries.plan import Plan, QueryPlan, SourcePlan
-from tests.simulation.queries.reader import Interrupted, Reader, ReaderDied, flow_ownership
+from tests.simulation.queries.reader import Interrupted, Reader, ReaderDied
 from tests.simulation.queries.spark import Execution, QueryFailed, SparkCheckpoint
 from tests.simulation.queries.stores import GroupHead, TheQueue, TrueStore, key_of, opened_by
 from tests.simulation.scheduler import Process, Scheduler
-from tests.simulation.stores import Ownership, ownership_server
+from tests.simulation.stores import OwnershipServer
 from tests.simulation.world import quiet
 from tests.support.faulty import SECOND_US
 
@@ -90,7 +90,7 @@ class World:
         config = QueueConfig(rebalance_delay_s=plan.rebalance_delay_s, max_handoff_time_s=plan.handoff_s)
         self.queue = TheQueue(self.store, self.scheduler, config, plan.partitions)
         self.store.on_head = self._look_at_head
-        self.server, self.board = ownership_server(self.scheduler, self._tokens)
+        self.server = OwnershipServer(self.scheduler, self._tokens, self.history)
         self.queries = [Query(query) for query in plan.queries]
         self.readers: dict[str, Reader] = {}
         self.accidents = Accidents(self)
@@ -141,7 +141,7 @@ class World:
                 self.plan,
                 process,
                 link,
-                Ownership(self.server.open(), self.board, link, self.history),
+                self.server.open(link, effects),
                 Objects(self.store, link),
                 GroupHead(self.queue, group),
                 effects,
@@ -171,7 +171,7 @@ class World:
             scheduler=self.scheduler,
             weather=self.weather,
             store=self.store,
-            open_ownership=flow_ownership(self.server, self.board, self.history),
+            server=self.server,
             history=self.history,
             token=self.token,
             origin_s=origin_s,

@@ -18,8 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.codec import decode_state
 from partq_spark.group.model import FlowRecord, GroupKey, GroupState
-from partq_spark.group.stores import open_ownership
-from partq_spark.group.stores.api import StateDocument
+from partq_spark.group.ownership import StateDocument, open_ownership
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects import open_store
 from tests.spark.test_outages import azure_lab

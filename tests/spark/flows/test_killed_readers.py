@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.log.model import QueueConfig
-from tests.group.stores.redis_servers import SpecialRedis
+from tests.group.ownership.redis_servers import SpecialRedis
 from tests.spark.flows.conftest import GROUP, SESSION_S, Shared, start_coordinator
 from tests.spark.flows.driver import Plan, Query, read_lines
 from tests.support.faults import Faults, Step, When

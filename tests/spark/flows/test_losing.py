@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.log.model import QueueConfig
-from tests.group.stores.redis_servers import command
+from tests.group.ownership.redis_servers import command
 from tests.spark.flows.conftest import SESSION_S, Shared, flow_of, got, start_coordinator
 from tests.spark.flows.test_moving import Watch
 from tests.spark.test_stream_source import readers

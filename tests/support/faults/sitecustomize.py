@@ -94,9 +94,9 @@ def _patch_joining(module: Any) -> None:
     _around(module, "create_group", "group", lambda queue, *_: str(queue.name))
 
 
-def _patch_redis(module: Any) -> None:
+def _patch_ownership(module: Any) -> None:
     for name, step in (("bind", "bind"), ("deliver", "plan")):
-        _around(module.RedisOwnership, name, step, lambda _self, key, *_: str(key.queue))
+        _around(module.Ownership, name, step, lambda _self, key, *_: str(key.queue))
 
 
 def _patch_consuming(module: Any) -> None:
@@ -127,7 +127,7 @@ def _patch_checkpoints(module: Any) -> None:
 _PATCHES: dict[str, Callable[[Any], None]] = {
     "partq_spark.query.consumer": _patch_consuming,
     "partq_spark.group.checkpoints": _patch_checkpoints,
-    "partq_spark.group.stores.redis": _patch_redis,
+    "partq_spark.group.ownership.store": _patch_ownership,
     "partq_spark.query.joining": _patch_joining,
     "partq_spark.log.publish": _patch_publish,
     "partq_spark.log.segment": _patch_segment,

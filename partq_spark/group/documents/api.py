@@ -1,0 +1,193 @@
+"""A group's documents: small named values, each changed only on condition that nobody changed it since it was read.
+
+Only the contract lives here; `ownership` says what is written into documents and what it means. A caller hands over
+*steps*, which are carried out in the order given, and the first condition that does not hold ends the call. Nothing is
+promised about several documents together: others may see the first step done and the second not yet. Nothing is tried
+again inside. An answer that did not come is `Unavailable`: then each step may have been done, and reading tells. Every
+call is bounded in time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, overload
+
+from partq_spark.base.errors import Unavailable
+from partq_spark.group.model import GroupKey
+from partq_spark.objects.api import Unchanged
+
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+
+Value = bytes | Mapping[str, str]
+"""A *body*, a JSON object as bytes; or *fields*, which listings tell: keys `[a-z_]+`, values printable ASCII without a
+space. A writer puts something random into each value that it must not take for another one: where requests may be sent
+twice on their way, a swap counts as done if the very value lies there.
+"""
+
+FOLDERS: Final = ("state", "leader", "beats", "flows", "ownership")
+"""A document's name is one of these, or begins with one and a slash."""
+
+
+class Reincarnated(Unavailable):
+    """The store was restarted since it was last asked for its incarnation: ask again, then bind or lead anew from what
+    the checkpoints say. Nothing was changed.
+    """
+
+
+class Found(NamedTuple):
+    """One version of a document. `token` is another one after every change; a listing may not know it (empty). `age_s`
+    is how long ago it was written, by the store's own clock, for people. A tuple, because listings make thousands.
+    """
+
+    name: str
+    token: str
+    value: Value
+    age_s: float
+
+
+class Audience(StrEnum):
+    """Who waits for news of a group."""
+
+    COORDINATORS = "news"
+    FLOWS = "changed"
+
+
+class Step(Generic[T]):
+    """One thing that is asked of the documents of a group. `NOT_DONE` is the answer to a step that was not reached."""
+
+    __slots__ = ()
+    NOT_DONE: ClassVar[object] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Step[Found | Unchanged | None]):
+    """Read a document: None if there is none, `UNCHANGED` if its token is `known`. `aged`: its age is of interest."""
+
+    name: str
+    known: str | None = None
+    aged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Step[tuple[Found, ...]]):
+    """All documents with fields below a folder, in any order."""
+
+    NOT_DONE: ClassVar[object] = ()
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Swap(Step[str | None]):
+    """Replace the document whose token is `expected` (None: there must be none): its new token, or None if the
+    condition did not hold, which ends the call. `optional`: neither that nor an unknown outcome ends it.
+    """
+
+    name: str
+    value: Value
+    expected: str | None
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Remove(Step[bool]):
+    """Remove the document whose token is `expected` (None: whatever it is). False, which ends the call: it is
+    another one by now. One that is gone already counts as removed.
+    """
+
+    NOT_DONE: ClassVar[object] = False
+    name: str
+    expected: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Announce(Step[None]):
+    """Wake the group's flows, or coordinators. A lost call costs time only."""
+
+    audience: Audience
+
+
+class Documents(ABC):
+    """Implementations are safe for use by several threads. One object serves one user, a session or a coordinator with
+    all of its groups, because what it knows of the store's incarnation is that user's.
+    """
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """The store's address, free of secrets: what `--ownership` takes."""
+
+    @property
+    @abstractmethod
+    def look_interval_s(self) -> float:
+        """How often a waiting process may look for news without being a burden."""
+
+    @abstractmethod
+    def incarnation(self) -> str:
+        """Names the store's present life: another value means that it was restarted or replaced and may have lost
+        changes or have jumped back in time. Asked of the server whenever a connection was made anew, so that a call
+        that follows a restart never answers with the old value. Constant where that cannot happen.
+
+        Every other call that reaches a new incarnation before `incarnation` has been called again raises
+        `Reincarnated` and does nothing, so that nobody acts on what he knew before.
+        """
+
+    @overload
+    def ask(self, group: GroupKey, one: Step[A], /) -> tuple[A]: ...
+
+    @overload
+    def ask(self, group: GroupKey, one: Step[A], two: Step[B], /) -> tuple[A, B]: ...
+
+    @overload
+    def ask(self, group: GroupKey, one: Step[A], two: Step[B], three: Step[C], /) -> tuple[A, B, C]: ...
+
+    @overload
+    def ask(self, group: GroupKey, /, *steps: Step[A]) -> tuple[A, ...]: ...
+
+    def ask(self, group: GroupKey, /, *steps: Step[Any]) -> tuple[Any, ...]:
+        """Carry out `steps` on the group's documents, one after the other, in one round trip where that is possible.
+
+        The answers, one for each step. Raises `Unavailable` (`Reincarnated`: nothing was done), `Corrupt` where what
+        is there was not written by this module.
+        """
+        answers = self.carry_out(group, steps) if steps else ()
+        return (*answers, *(step.NOT_DONE for step in steps[len(answers) :]))
+
+    @abstractmethod
+    def carry_out(self, group: GroupKey, steps: Sequence[Step[Any]]) -> Sequence[Any]:
+        """For `ask`: the answers of the steps that were reached."""
+
+    @abstractmethod
+    def drop(self, group: GroupKey) -> None:
+        """Remove all documents of a group."""
+
+    @abstractmethod
+    def where(self, group: GroupKey, name: str) -> str:
+        """A document in messages: what somebody would look at, or remove."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float) -> frozenset[GroupKey] | None:
+        """Wait until something was announced, at most `timeout_s`; the groups concerned, empty when the time is over.
+        None: it cannot be known, look at all of them. By one thread at a time; what happened between two calls is not
+        lost.
+
+        Documents that were opened for one group serve a flow and hear what is announced to the flows of that group.
+        Otherwise they serve coordinators and hear what is announced to those of all groups.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back connections; the documents are not used afterwards."""
+
+
+def reincarnated(url: str, was: str, found: str) -> Reincarnated:
+    """The store lives anew."""
+    return Reincarnated(
+        f"ownership {url} was restarted or replaced (incarnation {was}, now {found}): ask for its incarnation, then"
+        " bind or lead anew"
+    )

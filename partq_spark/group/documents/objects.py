@@ -1,0 +1,143 @@
+"""Documents as objects beside the queue (`ownership=store`), below `<namespace>/<queue>/<group>/ownership/`.
+
+Each step is one request or, for a listing, one for each page. Fields are metadata, bodies are bodies. The records of
+seed 004 (`ownership/<partition>`) lie directly in that folder, the others below it under their own names. There are no
+messages: `wait` waits a little and says that all groups have to be looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from partq_spark.base.errors import Conflict, Unavailable
+from partq_spark.group.documents.api import Announce, Documents, Found, Listing, Load, Remove, Step, Swap, Value
+from partq_spark.group.model import GroupKey
+from partq_spark.objects.api import Document, ObjectStore, Unchanged
+
+_RECORDS: Final = "ownership/"
+
+
+class ObjectDocuments(Documents):
+    """Documents in an object store; `now_s` is this process's clock, for ages between two looks."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._now_s = now_s
+        self._sleep = sleep
+        self._written: dict[str, tuple[str, float]] = {}  # ETag, and when it was written by our clock
+
+    def __repr__(self) -> str:
+        return f"ObjectDocuments({self._store.url!r})"
+
+    @property
+    def url(self) -> str:
+        return "store"
+
+    @property
+    def look_interval_s(self) -> float:
+        return max(0.1, self._store.look_interval_s)
+
+    def incarnation(self) -> str:
+        """Blobs do not jump back, so that there is one life only."""
+        return "store"
+
+    def close(self) -> None:
+        """Nothing: the object store is its owner's to close."""
+
+    def where(self, group: GroupKey, name: str) -> str:
+        return f"object {_object(group, name)} of {self._store.url}"
+
+    def carry_out(self, group: GroupKey, steps: Sequence[Step[Any]]) -> Sequence[Any]:
+        answers: list[Any] = []
+        for step in steps:
+            match step:
+                case Load():
+                    answers.append(self._load(_object(group, step.name), step))
+                case Listing():
+                    answers.append(tuple(self._list(group, step.folder)))
+                case Swap():
+                    answers.append(self._swap(_object(group, step.name), step))
+                    if answers[-1] is None and not step.optional:
+                        break
+                case Remove():
+                    answers.append(self._remove(_object(group, step.name), step.expected))
+                    if not answers[-1]:
+                        break
+                case Announce():
+                    answers.append(None)  # there is nobody to tell: everybody looks
+        return answers
+
+    def _load(self, name: str, step: Load) -> Found | Unchanged | None:
+        found = self._store.load(name, known=step.known)
+        if not isinstance(found, Document):
+            return found
+        age_s = self._age_s(name, found.etag) if step.aged else 0.0
+        return Found(name=step.name, token=found.etag, value=_content(found), age_s=age_s)
+
+    def _age_s(self, name: str, etag: str) -> float:
+        """The age of an object that was just read, without comparing clocks: the store is asked the first time; from
+        then on a change that this process sees counts as new when it is seen.
+        """
+        seen = self._written.get(name)
+        if seen is None:
+            infos = self._store.list(name)
+            seen = etag, self._now_s() - next((info.age_s for info in infos if info.name == name), 0.0)
+        elif seen[0] != etag:
+            seen = etag, self._now_s()
+        self._written[name] = seen
+        return max(0.0, self._now_s() - seen[1])
+
+    def _list(self, group: GroupKey, folder: str) -> Iterator[Found]:
+        records = f"{folder}/" == _RECORDS
+        prefix = _object(group, f"{folder}/")
+        for info in self._store.list(prefix):
+            rest = info.name.removeprefix(prefix)
+            if records and not rest.isdecimal():
+                break  # names come in order, digits first
+            yield Found(name=f"{folder}/{rest}", token="", value=info.metadata, age_s=info.age_s)
+
+    def _swap(self, name: str, step: Swap) -> str | None:
+        try:
+            return self._store.swap(name, step.value, expected=step.expected)
+        except Conflict:
+            found = self._store.load(name)
+            # One's own success, which something in between has sent again.
+            return found.etag if isinstance(found, Document) and _content(found) == step.value else None
+        except Unavailable:
+            if not step.optional:
+                raise
+            return None
+
+    def _remove(self, name: str, expected: str | None) -> bool:
+        if expected is None:
+            self._store.delete(name)
+            return True
+        try:
+            self._store.remove(name, expected=expected)
+        except Conflict:
+            return self._store.load(name, known=expected) is None
+        return True
+
+    def drop(self, group: GroupKey) -> None:
+        for info in list(self._store.list(_object(group, ""))):
+            self._store.delete(info.name)
+
+    def wait(self, timeout_s: float) -> frozenset[GroupKey] | None:
+        self._sleep(max(0.0, min(timeout_s, self.look_interval_s)))
+        return None
+
+
+def _object(group: GroupKey, name: str) -> str:
+    return f"{group}/ownership/{name.removeprefix(_RECORDS)}"
+
+
+def _content(found: Document) -> Value:
+    return found.metadata or found.body

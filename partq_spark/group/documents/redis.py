@@ -1,0 +1,248 @@
+"""Documents in Redis: what goes into the script and what comes out of it, and how keys and channels are named.
+
+`redis_script` has the script and the shape of what is stored, `redis_client` the connections. Nothing is tried again.
+Fields are stored as words, each key before its value, and a body as it is, so that people read both with `redis-cli`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.group.documents.api import (
+    FOLDERS,
+    Announce,
+    Audience,
+    Documents,
+    Found,
+    Listing,
+    Load,
+    Remove,
+    Step,
+    Swap,
+    Value,
+)
+from partq_spark.group.documents.redis_client import Listener, RedisClient, Reply
+from partq_spark.group.effects import new_token
+from partq_spark.group.model import GroupKey
+from partq_spark.objects.api import UNCHANGED, Unchanged
+
+_CHANNEL: Final = re.compile(r"partq:\{([^/{}]+)/([^/{}]+)/([^/{}]+)/([^/{}]+)\}:\w+")
+_VERSION: Final = " version"
+
+
+class RedisDocuments(Documents):
+    """One user's view of a Redis; with `group`, a flow's of that group. `store_id` finds out which object store this
+    is; it is asked when it is needed first, and with every question for the incarnation.
+
+    `wait` may take one attempt to connect longer than it was allowed to, where the subscription was lost.
+    """
+
+    def __init__(
+        self,
+        client: RedisClient,
+        *,
+        store_id: Callable[[], str],
+        group: GroupKey | None = None,
+        token: Callable[[], str] = new_token,
+    ) -> None:
+        self._client = client
+        self._find_store_id = store_id
+        self._store_id = ""
+        self._token = token
+        self._group = group
+        self._listener: Listener | None = None
+
+    def __repr__(self) -> str:
+        return f"RedisDocuments({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        return self._client.url
+
+    @property
+    def look_interval_s(self) -> float:
+        return 0.1
+
+    def incarnation(self) -> str:
+        life = self._client.incarnation()
+        self._store_id = self._find_store_id()
+        return life
+
+    def close(self) -> None:
+        self._client.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def _at(self, group: GroupKey) -> _Place:
+        """Where the group's keys are. Raises as `store_id`."""
+        return _Place(self._known_store_id(), group)
+
+    def _known_store_id(self) -> str:
+        if not self._store_id:
+            self._store_id = self._find_store_id()
+        return self._store_id
+
+    def where(self, group: GroupKey, name: str) -> str:
+        return self._at(group).shown(name)
+
+    # ---- steps
+
+    def carry_out(self, group: GroupKey, steps: Sequence[Step[Any]]) -> Sequence[Any]:
+        place = self._at(group)
+        call = _Call(place, self._token)
+        for step in steps:
+            call.add(step)
+        replies = self._client.call(list(call.keys) or [place.key("state")], *call.arguments)
+        answered = zip(steps, call.tokens, replies, strict=False)  # no replies come after a condition that did not hold
+        return [_answer(place, step, token, reply) for step, token, reply in answered]
+
+    def drop(self, group: GroupKey) -> None:
+        place = self._at(group)
+        self._client.call([place.key(folder) for folder in FOLDERS], "drop")
+
+    # ---- news
+
+    def wait(self, timeout_s: float) -> frozenset[GroupKey] | None:
+        channels = self._listening().wait(timeout_s)
+        if channels is None:
+            return None
+        found = (_group_of(channel, self._known_store_id()) for channel in channels)
+        return frozenset(key for key in found if key is not None)
+
+    def _listening(self) -> Listener:
+        if self._listener is None:
+            if self._group is None:
+                # Of all stores: Redis compares a pattern with the user's rights letter by letter.
+                self._listener = Listener(self._client, "PSUBSCRIBE", f"partq:*:{Audience.COORDINATORS}")
+            else:
+                self._listener = Listener(self._client, "SUBSCRIBE", self._at(self._group).key(Audience.FLOWS))
+        return self._listener
+
+
+class _Place(NamedTuple):
+    """Where a group's keys are: several stores may share one Redis, and have groups of the same name."""
+
+    store_id: str
+    group: GroupKey
+
+    def key(self, folder: str) -> str:
+        """A key, or a channel."""
+        return f"partq:{{{self.store_id}/{self.group}}}:{folder}"
+
+    def shown(self, name: str) -> str:
+        """A document in messages."""
+        folder, field = _split(name)
+        return f"Redis key {self.key(folder)}, field {field}"
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The folder of a document, and its field in the folder's hash."""
+    folder, _, rest = name.partition("/")
+    return folder, rest or name
+
+
+def _group_of(channel: str, store_id: str) -> GroupKey | None:
+    """Whose news came over a channel; None if it is another store's group."""
+    match = _CHANNEL.fullmatch(channel)
+    return GroupKey(*match.groups()[1:]) if match is not None and match[1] == store_id else None
+
+
+class _Call:
+    """The arguments of one run of the script. `tokens` has a new one for each swap."""
+
+    def __init__(self, place: _Place, token: Callable[[], str]) -> None:
+        self._place = place
+        self._token = token
+        self.keys: dict[str, int] = {}
+        self.arguments: list[str | bytes | int] = []
+        self.tokens: list[str] = []
+
+    def add(self, step: Step[Any]) -> None:
+        token = ""
+        match step:
+            case Load(name=name, known=known):
+                self.arguments += ["load", *self._field(name), known or ""]
+            case Listing(folder=folder):
+                self.arguments += ["list", self._key(folder)]
+            case Swap(name=name, value=value, expected=expected, optional=optional):
+                token = self._token()
+                condition = expected or "", "1" if optional else ""
+                self.arguments += ["swap", *self._field(name), *condition, token, _text(value)]
+            case Remove(name=name, expected=expected):
+                self.arguments += ["remove", *self._field(name), expected or ""]
+            case Announce(audience=audience):
+                self.arguments += ["announce", self._place.key(audience)]
+        self.tokens.append(token)
+
+    def _key(self, folder: str) -> int:
+        return self.keys.setdefault(self._place.key(folder), len(self.keys) + 1)
+
+    def _field(self, name: str) -> tuple[int, str]:
+        folder, field = _split(name)
+        return self._key(folder), field
+
+
+def _answer(place: _Place, step: Step[Any], token: str, reply: Reply) -> object:
+    match step:
+        case Load(name=name):
+            return _loaded(place, name, reply)
+        case Listing(folder=folder):
+            return tuple(_listed(place, folder, *reply))
+        case Swap():
+            return token if reply == 1 else None
+        case Remove():
+            return bool(reply)
+    return None
+
+
+def _loaded(place: _Place, name: str, reply: Reply) -> Found | Unchanged | None:
+    if reply is None:
+        return None
+    if reply == 1:
+        return UNCHANGED
+    line, content, now = reply
+    try:
+        value = content if content.startswith(b"{") else _fields(content.decode())
+        return _found(name, value, line.decode(), int(now))
+    except (ValueError, AttributeError):  # None has no text: a value without its version, or the other way round
+        raise _foreign(place.shown(name)) from None
+
+
+def _listed(place: _Place, folder: str, content: bytes, now: bytes) -> Iterator[Found]:
+    name, now_ms = "", int(now)
+    try:
+        lines = content.decode().split("\n") if content else []
+        rows = dict(zip(lines[::2], lines[1::2], strict=True))
+        for field, text in rows.items():
+            if not field.endswith(_VERSION):
+                name = f"{folder}/{field}"
+                yield _found(name, _fields(text), rows[field + _VERSION], now_ms)
+    except (ValueError, KeyError):
+        raise _foreign(place.shown(name) if name else place.key(folder)) from None
+
+
+def _found(name: str, value: Value, line: str, now_ms: int) -> Found:
+    token, written_ms = line.split(" ")
+    return Found(name, token, value, max(0, now_ms - int(written_ms)) / 1000)
+
+
+def _text(value: Value) -> str | bytes:
+    if isinstance(value, bytes):
+        return value
+    text = " ".join([f"{key} {word}" for key, word in value.items()])
+    if _fields(text) != value:
+        raise Invalid(f"fields {dict(value)} cannot be kept in Redis: no value may have a space")
+    return text
+
+
+def _fields(text: str) -> Mapping[str, str]:
+    """Raises `ValueError`."""
+    words = text.split(" ")
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _foreign(what: str) -> Corrupt:
+    return Corrupt(f"{what} holds what partq did not write, or is damaged: remove the key, flows bind anew")

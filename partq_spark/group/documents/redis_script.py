@@ -1,0 +1,101 @@
+"""The script that runs inside Redis: it carries out the steps of one call, so that each call is one round trip, and
+nothing comes between its steps. Lua only; `redis` makes its arguments and reads its answer.
+
+Keys of a group begin with `partq:{store id/namespace/queue/group}:` (the braces keep them on one cluster slot). Each
+folder of documents is one key, a hash with two fields for each document: its name → its value, and its name, space,
+`version` → its token and when it was written, in milliseconds by Redis' clock. Values have checksums of their own
+(`ownership.encoding`); a version needs none, it decides nothing but whether a value is read again.
+
+The first write is refused before anything is written if Redis has no memory left or is a replica. Numbers are formatted
+with %.0f, or Lua would write 1.7e+12.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+RIGHTS: Final = (
+    "~partq:* &partq:*:news &partq:*:changed +eval +evalsha +info +ping +select +time +del +hget +hset +hdel +hexists"
+    " +hgetall +publish +subscribe +psubscribe"
+)
+"""All that a user needs. Redis compares the pattern of a subscription with the rights letter by letter."""
+
+REBORN: Final = "PARTQREBORN"
+"""How the error begins with which the script refuses to do anything for who knows another life of the server."""
+
+# A server that was a replica for a moment has a new replication id, also where no connection broke, and perhaps an old
+# copy of everything. It is looked at together with the steps, so that nothing comes in between. ARGV begins with the id
+# that the caller knows (empty: the server has none); then come the steps, each a word and its arguments, of which the
+# first is the place of the folder's key in KEYS. The answer has one for each step that was reached; what is read comes
+# with the time.
+SCRIPT: Final = (
+    """
+local known = ARGV[1]
+if known ~= '' and not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. known, 1, true) then
+  return redis.error_reply('"""
+    + REBORN
+    + """ the replication id is another one')
+end
+local clock = false
+local function now()
+  if not clock then
+    local time = redis.call('TIME')
+    clock = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+  end
+  return clock
+end
+local at = 2
+local function take()
+  at = at + 1
+  return ARGV[at - 1]
+end
+local function version(key, name)
+  local line = redis.call('HGET', key, name .. ' version')
+  if line then return string.match(line, '^(%S+) '), line end
+end
+local answers = {}
+while at <= #ARGV do
+  local verb, answer = take(), false
+  if verb == 'load' then
+    local key, name, expected = KEYS[tonumber(take())], take(), take()
+    local token, line = version(key, name)
+    if token and token == expected then
+      answer = 1
+    else
+      local value = redis.call('HGET', key, name)
+      if line or value then answer = {line or false, value, now()} end
+    end
+  elseif verb == 'list' then
+    answer = {table.concat(redis.call('HGETALL', KEYS[tonumber(take())]), '\\n'), now()}
+  elseif verb == 'swap' then
+    local key, name, expected, optional = KEYS[tonumber(take())], take(), take(), take()
+    local token, value = take(), take()
+    local found = version(key, name)
+    -- A version without its value, or a value without its version, is nobody's, and free to be replaced.
+    if expected == '' and found and redis.call('HEXISTS', key, name) == 0 then found = nil end
+    if (found or '') == expected then
+      redis.call('HSET', key, name, value, name .. ' version', token .. ' ' .. now())
+      answer = 1
+    elseif optional == '' then
+      break
+    end
+  elseif verb == 'remove' then
+    local key, name, expected = KEYS[tonumber(take())], take(), take()
+    local found = version(key, name)
+    if found and expected ~= '' and found ~= expected then break end
+    redis.call('HDEL', key, name, name .. ' version')
+    answer = 1
+  elseif verb == 'announce' then
+    redis.call('PUBLISH', take(), '')
+  elseif verb == 'drop' then
+    redis.call('DEL', unpack(KEYS))
+  end
+  answers[#answers + 1] = answer
+end
+return answers
+"""
+)
+
+SHA: Final = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+"""By which the server knows the script once it has run there."""

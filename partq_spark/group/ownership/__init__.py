@@ -1,0 +1,82 @@
+"""Who has what in a group that several share, and who lives: one implementation (`store`) over a group's documents.
+
+Here is how a program opens it. What it is kept in is `group.documents`' business. Importing this package imports
+neither Redis' client nor any SDK.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+
+from partq_spark.base.errors import Invalid
+from partq_spark.group.documents.api import Reincarnated
+from partq_spark.group.documents.urls import PASSWORD, USERNAME, parse_ownership
+from partq_spark.group.model import GroupKey
+from partq_spark.group.ownership.store import Ownership
+from partq_spark.group.ownership.values import HEAD, Beat, LeaseDocument, Pulse, StateDocument
+from partq_spark.objects import ObjectStore
+
+__all__ = [
+    "HEAD",
+    "Beat",
+    "LeaseDocument",
+    "Ownership",
+    "Pulse",
+    "Reincarnated",
+    "StateDocument",
+    "open_ownership",
+]
+
+
+def open_ownership(
+    url: str,
+    *,
+    store: ObjectStore | None = None,
+    group: GroupKey | None = None,
+    connect_timeout_s: float = 2.0,
+    call_timeout_s: float = 2.0,
+    environ: Mapping[str, str] = os.environ,
+) -> Ownership:
+    """The ownership kept at `redis://host:port/db`, `rediss://host:port/db?ssl_ca_certs=/path/ca.pem`, or `store`,
+    which keeps it as objects in the given `store`, the one with the queues. In Redis its id tells its groups from those
+    of other stores; the first who uses Redis with a store gives it one.
+
+    A flow names its `group`, and then waits only for news of that group's state; a coordinator does not. User and
+    password of Redis come from PARTQ_REDIS_USERNAME and PARTQ_REDIS_PASSWORD in `environ`. Connecting takes at most
+    `connect_timeout_s` for each address of the host, each answer `call_timeout_s`; objects take what their store
+    takes, so give one that does not try again for long (`open_store(url, retry_timeout_s=0)`).
+
+    Nothing is connected yet, except that Redis' package is imported. Raises `Invalid` for any other URL, for one that
+    carries a user or password, and where Redis' package is not installed.
+    """
+    parsed = parse_ownership(url)
+    if parsed is None:
+        from partq_spark.group.documents.objects import ObjectDocuments
+
+        if store is None:
+            raise Invalid("ownership 'store' is kept beside the queue, and no store was given: name one with --store")
+        return Ownership(ObjectDocuments(store))
+    username, password = environ.get(USERNAME, ""), environ.get(PASSWORD, "")
+    if username and not password:
+        raise Invalid(f"ownership {parsed}: {USERNAME} is set and {PASSWORD} is not: set both, or none")
+    from partq_spark.group.documents.identity import store_id
+
+    try:
+        from partq_spark.group.documents.redis import RedisDocuments
+        from partq_spark.group.documents.redis_client import RedisClient
+    except ModuleNotFoundError as error:
+        raise Invalid(
+            f"ownership {parsed} needs the package {error.name}: install it with `pip install partq[redis]`"
+        ) from None
+    if store is None:
+        raise Invalid(f"ownership {parsed} tells stores apart, and no store was given: name one with --store")
+    client = RedisClient(
+        parsed,
+        username=username,
+        password=password,
+        connect_timeout_s=connect_timeout_s,
+        call_timeout_s=call_timeout_s,
+    )
+    return Ownership(RedisDocuments(client, store_id=partial(store_id, store), group=group))

@@ -1,0 +1,388 @@
+"""Flows in a group's documents: each has a heartbeat, which decides, and a record of what it delivered.
+
+`beats/<flow>` are fields: instance, count, bound, the token of the instance's record, and one of its own. To bind is to
+swap this one document, after the record was written. `flows/<flow>/<instance>` is the record, a body, because 1,000
+deliveries do not fit in fields. What changes a record is told by the heartbeat that follows it, so that one listing of
+heartbeats tells which records have to be read. Nothing of leases and ownership records is known here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from partq_spark.base.errors import Corrupt, Unavailable
+from partq_spark.group.codec import encode_record
+from partq_spark.group.documents.api import Announce, Audience, Documents, Found, Listing, Load, Remove, Step
+from partq_spark.group.model import Delivery, FlowRecord, GroupKey
+from partq_spark.group.ownership.encoding import (
+    BEATS,
+    STATE,
+    Heartbeat,
+    beat_name,
+    decode_flow,
+    decode_heartbeat,
+    record_name,
+    token_in,
+    whole_heartbeat,
+)
+from partq_spark.group.ownership.refusals import checked_flow, checked_note, name_taken, not_bound
+from partq_spark.group.ownership.register import Register, Seen
+from partq_spark.group.ownership.values import Beat
+
+_TRIES: Final = 3
+"""How often a document is read again that changed meanwhile. Each has one writer, so that twice is rare already."""
+
+_AT_ONCE: Final = 100
+"""So many records are read in one call: Redis does nothing else meanwhile."""
+
+_TO_COORDINATORS: Final = Announce(Audience.COORDINATORS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """One instance that this process is: its two documents. The heartbeat does not wait for a delivery: each has a
+    lock of its own, which is held while the document is written.
+    """
+
+    instance: str
+    heart: Register[Heartbeat]
+    record: Register[FlowRecord]
+    beating: AbstractContextManager[object]
+    recording: AbstractContextManager[object]
+
+    def doubt(self) -> None:
+        """Both are read again: another connection of the same instance, or an earlier call, may have changed them."""
+        self.heart.forget()
+        self.record.forget()
+
+
+class Flows:
+    """The flows of all groups, as one user sees them. `token` tells heartbeats apart, `lock` makes locks."""
+
+    def __init__(
+        self, documents: Documents, *, token: Callable[[], str], lock: Callable[[], AbstractContextManager[object]]
+    ) -> None:
+        self._documents = documents
+        self._token = token
+        self._lock = lock
+        self._making = threading.Lock()
+        self._states: dict[GroupKey, Register[str]] = {}
+        self._own: dict[tuple[GroupKey, str], _Own] = {}
+        self._records: dict[tuple[GroupKey, str], tuple[Heartbeat, FlowRecord]] = {}  # as read last
+
+    def _state(self, key: GroupKey) -> Register[str]:
+        """The register of a group's state, which says the state's token."""
+        found = self._states.get(key)
+        return found or self._states.setdefault(key, Register(self._documents, key, STATE, token_in))
+
+    # ---- read by anybody
+
+    def _beats_in(self, key: GroupKey, listed: Iterable[Found]) -> Iterator[tuple[str, Heartbeat, float]]:
+        """Every flow's heartbeat and its age in seconds."""
+        for found in listed:
+            heart = whole_heartbeat(found.value)
+            if heart is None:
+                heart = decode_heartbeat(found.value, self._documents.where(key, found.name))  # says what is wrong
+            yield found.name.removeprefix(f"{BEATS}/"), heart, found.age_s
+
+    def _beats(self, key: GroupKey) -> Iterator[tuple[str, Heartbeat, float]]:
+        """The same, one listing."""
+        (listed,) = self._documents.ask(key, Listing(BEATS))
+        return self._beats_in(key, listed)
+
+    def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
+        """All records of the group, by flow name: a listing, and what has changed since it was read last."""
+        hearts = {flow: heart for flow, heart, _ in self._beats(key)}
+        self._read_records(key, hearts)
+        found = {}
+        for flow, heart in sorted(hearts.items()):
+            record = self._remembered(key, flow, heart)
+            if record is None:  # bound anew or forgotten since the listing
+                again = self._read_flow(key, flow)
+                record = None if again is None else again[0]
+            if record is not None:
+                found[flow] = record
+        return found
+
+    def read_flow(self, key: GroupKey, flow: str) -> tuple[FlowRecord, Beat] | None:
+        """One flow's record and heartbeat."""
+        return self._read_flow(key, flow)
+
+    def _read_flow(self, key: GroupKey, flow: str) -> tuple[FlowRecord, Beat] | None:
+        for _ in range(_TRIES):
+            (found,) = self._documents.ask(key, Load(beat_name(flow), aged=True))
+            if not isinstance(found, Found):
+                return None
+            heart = decode_heartbeat(found.value, self._documents.where(key, found.name))
+            self._read_records(key, {flow: heart})
+            record = self._remembered(key, flow, heart)
+            if record is not None:
+                return record, Beat(instance=heart.instance, count=heart.beat, age_s=found.age_s)
+        return None  # its record was lost, and nobody can be bound to it
+
+    def _remembered(self, key: GroupKey, flow: str, heart: Heartbeat) -> FlowRecord | None:
+        """The record that the heartbeat refers to, if it was read."""
+        known = self._records.get((key, flow))
+        if known is None or (known[0].instance, known[0].record) != (heart.instance, heart.record):
+            return None
+        return replace(known[1], bound=heart.bound)
+
+    def _read_records(self, key: GroupKey, hearts: Mapping[str, Heartbeat]) -> None:
+        """Read the records that heartbeats refer to and that are not remembered; those that are gone are forgotten."""
+        changed = [(flow, heart) for flow, heart in hearts.items() if self._remembered(key, flow, heart) is None]
+        for first in range(0, len(changed), _AT_ONCE):
+            some = changed[first : first + _AT_ONCE]
+            answers = self._documents.ask(key, *(Load(record_name(flow, heart.instance)) for flow, heart in some))
+            for (flow, heart), found in zip(some, answers, strict=True):
+                self._records.pop((key, flow), None)
+                if isinstance(found, Found):
+                    where = self._documents.where(key, found.name)
+                    record = decode_flow(found.value, where)
+                    if (record.flow, record.instance) != (flow, heart.instance):
+                        raise Corrupt(
+                            f"{where} holds the record of instance {record.instance} of flow {record.flow!r}: remove"
+                            " it, flows bind anew"
+                        )
+                    self._records[key, flow] = heart, record
+
+    def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
+        """All heartbeats of the group, by flow name, in one call: for people and tools. A leader renews."""
+        return {
+            flow: Beat(instance=heart.instance, count=heart.beat, age_s=age_s)
+            for flow, heart, age_s in self._beats(key)
+        }
+
+    # ---- written by their flow
+
+    def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
+        """Write `record` (bound, with a new instance) and start its heartbeat at 0; news for the coordinator.
+
+        Allowed where there is no record of that name, or its heartbeat is still exactly at `replaces` (instance and
+        count), also if its flow has unbound: whoever takes over a name must have watched that the former instance is
+        still, and has put the deliveries to be kept into `record` as they were at that heartbeat. Raises `Conflict`
+        otherwise, and nothing was changed. Repeating a bind whose answer was lost succeeds and changes nothing. Whoever
+        binds has no `note` yet, whatever `record` says.
+        """
+        checked_flow(record.instance)
+        record = replace(record, note="")
+        own = self._made(key, record.flow, record.instance)
+        former = own.heart.read()
+        if former is not None:
+            if former.value.bound and former.value.instance == record.instance:
+                return  # an earlier try, whose answer was lost
+            at = None if replaces is None else (replaces.instance, replaces.count)
+            if at != (former.value.instance, former.value.beat) and self._has_record(key, record.flow, former.value):
+                raise name_taken(key, record.flow)
+        # Also where an earlier try's answer was lost; nobody refers to the record yet.
+        if (
+            own.record.swap(None, record, encode_record(record)) is None
+            and own.record.swap(own.record.read(), record, encode_record(record)) is None
+        ):
+            raise name_taken(key, record.flow)
+        heart = Heartbeat(
+            instance=record.instance, beat=0, bound=True, record=_token_of(own.record), token=self._token()
+        )
+        if own.heart.swap(former, heart, heart.fields(), _TO_COORDINATORS) is None:
+            raise name_taken(key, record.flow)  # the former instance's heart beats, or somebody else was faster
+        if former is not None and former.value.instance != record.instance:
+            self._remove_record(key, record.flow, former.value.instance)
+
+    def _has_record(self, key: GroupKey, flow: str, heart: Heartbeat) -> bool:
+        """Whether somebody can be bound: a record may be lost while its heartbeat is still there."""
+        (found,) = self._documents.ask(key, Load(record_name(flow, heart.instance)))
+        return found is not None
+
+    def _remove_record(self, key: GroupKey, flow: str, instance: str) -> None:
+        with suppress(Unavailable):  # nothing refers to it any more; it goes with the group
+            self._documents.ask(key, Remove(record_name(flow, instance), None))
+
+    def _made(self, key: GroupKey, flow: str, instance: str) -> _Own:
+        """What is known of an instance that is, or is to be, in this process."""
+        with self._making:
+            found = self._own.get((key, flow))
+            if found is None or found.instance != instance:
+                found = self._own[key, flow] = _Own(
+                    instance,
+                    Register(self._documents, key, beat_name(flow), decode_heartbeat),
+                    Register(self._documents, key, record_name(flow, instance), decode_flow),
+                    self._lock(),
+                    self._lock(),
+                )
+            return found
+
+    def beat(self, key: GroupKey, flow: str, instance: str) -> str | None:
+        """One heartbeat, one call: moves the count, then looks at the state; returns its token (None: no state).
+
+        Raises `Fenced` if the record is no longer this instance's, was forgotten or is not bound.
+        """
+        return self._beat(key, flow, instance)
+
+    def _beat(self, key: GroupKey, flow: str, instance: str) -> str | None:
+        state = self._state(key)
+        look = state.look()
+        (answer,) = self._move(key, flow, instance, look.step)
+        seen = state.saw(look, answer)
+        return None if seen is None else seen.value
+
+    def _move(self, key: GroupKey, flow: str, instance: str, *then: Step[Any]) -> tuple[Any, ...]:
+        """Move the heartbeat, with the token of the record as it is now, and ask `then`. Raises `Fenced`."""
+        own = self._made(key, flow, instance)
+        with own.beating:
+            for _ in range(_TRIES):
+                heart, record = self._known(key, flow, own)
+                beat = heart.value.beat + 1
+                moved = heart.value._replace(beat=beat, record=record.token, token=self._token())
+                answers = own.heart.swap(heart, moved, moved.fields(), *then)
+                if answers is not None:
+                    return answers
+                own.doubt()  # taken over, or moved by a call whose answer was lost
+        raise not_bound(key, flow, instance)
+
+    def _known(self, key: GroupKey, flow: str, own: _Own) -> tuple[Seen[Heartbeat], Seen[FlowRecord]]:
+        """This instance's documents; read where they are not known for sure. Raises `Fenced`."""
+        heart = own.heart.known()
+        if heart is None or heart.value.instance != own.instance or not heart.value.bound:
+            own.doubt()
+            raise not_bound(key, flow, own.instance)
+        record = own.record.known()
+        if record is None:
+            raise not_bound(key, flow, own.instance)
+        return heart, record
+
+    def report(self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery]) -> None:
+        """Store `deliveries` (merged by partition) whatever the state is: acknowledgements, or less than was
+        announced. News for the coordinator. Partitions not in `deliveries` stay. Counts as a heartbeat. Raises as
+        `beat` does.
+
+        A `deliver` or `report` that was held up on its way until a later one of the same process had arrived changes
+        nothing: it would undo what was said since.
+        """
+        self._write(key, flow, instance, lambda record: _merged(record, deliveries), _TO_COORDINATORS)
+
+    def note(self, key: GroupKey, flow: str, instance: str, text: str) -> None:
+        """Put `text` (at most 200 printable characters; empty: nothing) into the record, for people. Counts as a
+        heartbeat. No news: nobody decides by it. Raises as `beat` does, and `Invalid` for any other text; one that was
+        overtaken by a later call changes nothing.
+        """
+        self._write(key, flow, instance, lambda record: replace(record, note=checked_note(text)))
+
+    def _write(
+        self, key: GroupKey, flow: str, instance: str, change: Callable[[FlowRecord], FlowRecord], *then: Step[Any]
+    ) -> None:
+        """Change the record, then let the heartbeat tell of it, then ask `then`."""
+        own = self._made(key, flow, instance)
+        with own.recording:
+            self._change(key, flow, own, change)
+            self._move(key, flow, instance, *then)
+
+    def deliver(
+        self, key: GroupKey, flow: str, instance: str, deliveries: Mapping[int, Delivery], *, state_token: str
+    ) -> bool:
+        """Store `deliveries` (merged by partition), on condition that the state's token is still `state_token`.
+
+        False: the state has changed, nothing may be delivered, look again. What makes a handoff safe is this: when
+        True was returned, whoever swaps in a later state and then reads the records sees these deliveries. Counts as
+        a heartbeat. Raises as `beat` does. After `Unavailable` the deliveries may be in the record: a flow that does
+        not deliver them after all says so with `report`.
+
+        In three steps, in this order: the record, the heartbeat that tells of it, and a look at the state. A state
+        that is swapped in after the third finds the first two done.
+        """
+        own = self._made(key, flow, instance)
+        with own.recording:
+            before = self._change(key, flow, own, lambda record: _merged(record, deliveries))
+            if self._beat(key, flow, instance) == state_token:
+                return True
+            # Or others would wait for what is never delivered.
+            self._change(key, flow, own, lambda record: _put_back(record, before, deliveries))
+            self._move(key, flow, instance)
+            return False
+
+    def _change(self, key: GroupKey, flow: str, own: _Own, change: Callable[[FlowRecord], FlowRecord]) -> FlowRecord:
+        """Swap the record; returns it as it was. The heartbeat has to tell of it yet."""
+        for _ in range(_TRIES):
+            _, record = self._known(key, flow, own)
+            changed = change(record.value)
+            if own.record.swap(record, changed, encode_record(changed)) is not None:
+                return record.value
+            own.doubt()
+        raise not_bound(key, flow, own.instance)
+
+    def unbind(self, key: GroupKey, flow: str, instance: str) -> None:
+        """Mark the record as not bound; news for the coordinator. Another instance's record is left alone."""
+        own = self._made(key, flow, instance)
+        with own.beating:
+            own.doubt()
+            for _ in range(_TRIES):
+                heart = own.heart.read()
+                if heart is None or heart.value.instance != instance or not heart.value.bound:
+                    return
+                left = heart.value._replace(bound=False, token=self._token())
+                if own.heart.swap(heart, left, left.fields(), _TO_COORDINATORS) is not None:
+                    return
+        raise _restless(key, flow)
+
+    # ---- removed by the leader
+
+    def forget_flow(self, key: GroupKey, flow: str, instance: str, *, state_token: str) -> bool:
+        """Remove the record and heartbeat of this instance: by the leader, when no partition names the flow. A record
+        of another instance is left alone.
+
+        False: the state's token is not `state_token` any more, and nothing was done: who leads by now may have given
+        the flow partitions again.
+
+        In this order: the heartbeat is read, the state is looked at, and the heartbeat is removed if it is still the
+        one that was read: a flow that lives on under a later state has moved it.
+        """
+        name, state = beat_name(flow), self._state(key)
+        for _ in range(_TRIES):
+            look = state.look()
+            found, answer = self._documents.ask(key, Load(name), look.step)
+            seen = state.saw(look, answer)
+            if seen is None or seen.value != state_token:
+                return False
+            if not isinstance(found, Found):
+                break
+            if decode_heartbeat(found.value, self._documents.where(key, name)).instance != instance:
+                return True
+            (removed,) = self._documents.ask(key, Remove(name, found.token))
+            if removed:
+                break
+        else:
+            raise _restless(key, flow)
+        self._records.pop((key, flow), None)
+        self._remove_record(key, flow, instance)
+        return True
+
+    def _forget_group(self, key: GroupKey) -> None:
+        """Its documents are gone."""
+        self._states.pop(key, None)
+        for place in [place for place in self._own if place[0] == key]:
+            del self._own[place]
+        for place in [place for place in self._records if place[0] == key]:
+            del self._records[place]
+
+
+def _merged(record: FlowRecord, deliveries: Mapping[int, Delivery]) -> FlowRecord:
+    """The record with these deliveries; partitions that are not among them stay."""
+    return replace(record, deliveries={**record.deliveries, **deliveries})
+
+
+def _put_back(record: FlowRecord, before: FlowRecord, deliveries: Mapping[int, Delivery]) -> FlowRecord:
+    """The record with the entries of these deliveries as they were."""
+    others = {partition: entry for partition, entry in record.deliveries.items() if partition not in deliveries}
+    former = {partition: entry for partition, entry in before.deliveries.items() if partition in deliveries}
+    return replace(record, deliveries={**others, **former})
+
+
+def _token_of(register: Register[FlowRecord]) -> str:
+    seen = register.seen
+    return "" if seen is None else seen.token
+
+
+def _restless(key: GroupKey, flow: str) -> Unavailable:
+    return Unavailable(f"heartbeat of flow {flow!r} of group {key} changed {_TRIES} times while it was read: try again")

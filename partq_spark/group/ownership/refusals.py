@@ -1,0 +1,68 @@
+"""What ownership refuses: conditions that did not hold, and what cannot be stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from partq_spark.base.errors import Conflict, Fenced, Invalid
+from partq_spark.group.model import GroupKey, OwnershipRecord
+
+
+def state_changed(key: GroupKey, expected: str | None) -> Conflict:
+    """`swap_state` found another token."""
+    was = "no state" if expected is None else f"token {expected}"
+    return Conflict(f"state of group {key} is not at {was} any more: read it again, and the lease, before changing it")
+
+
+def name_taken(key: GroupKey, flow: str) -> Conflict:
+    """`bind` found a record of another instance, or one whose heartbeat has moved since it was read."""
+    return Conflict(
+        f"flow {flow!r} of group {key} is or was bound by another process: read its record and watch its heartbeat "
+        "before taking over"
+    )
+
+
+def not_bound(key: GroupKey, flow: str, instance: str) -> Fenced:
+    """The record is not bound to this instance, or gone."""
+    return Fenced(
+        f"flow {flow!r} of group {key} is not bound to instance {instance} any more: bind again as a new instance"
+    )
+
+
+def lease_changed(key: GroupKey, doing: str) -> Conflict:
+    """The lease is not where the caller expected it."""
+    return Conflict(f"lease of group {key} is not where it was expected when {doing} it: read it before leading")
+
+
+_FLOW: Final = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,127}", re.ASCII)
+
+
+def checked_flow(name: str) -> str:
+    """The name of a flow or an instance itself, if it can be stored; raises `Invalid` otherwise."""
+    if _FLOW.fullmatch(name) is None:
+        raise Invalid(
+            f"flow name {name[:80]!r} is not allowed: use 1 to 128 of A-Z, a-z, 0-9, '.', '_', '=', '-', not beginning"
+            " with a dot"
+        )
+    return name
+
+
+MOST_NOTE: Final = 200  # characters
+
+
+def checked_note(text: str) -> str:
+    """What a flow says to people itself; raises `Invalid` unless it is short and on one line."""
+    if len(text) > MOST_NOTE or not text.isprintable():
+        raise Invalid(f"note {text[:80]!r} is not allowed: give at most {MOST_NOTE} printable characters")
+    return text
+
+
+def only_group(records: Iterable[OwnershipRecord]) -> GroupKey:
+    """The group of all these records; raises `Invalid` if there are several, because answers are by partition."""
+    keys = sorted({record.key for record in records})
+    if len(keys) != 1:
+        named = ", ".join(map(str, keys)) or "none"
+        raise Invalid(f"ownership of several groups cannot be claimed in one call ({named}): make one call for each")
+    return keys[0]

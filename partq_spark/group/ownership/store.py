@@ -1,0 +1,307 @@
+"""Who has what in a group, kept in its documents: the state, a record and a heartbeat per flow, a lease, and the
+ownership records of seed 004. One implementation for Redis, objects and memory.
+
+Every change is conditional and nothing is retried inside, beyond reading again what changed meanwhile. An answer that
+did not come is `Unavailable`: whether the change took place is found out by reading (design, "One principle"). The
+state's body is opaque here (`codec` makes it).
+
+What it costs, in calls (Redis: one round trip; objects: one request for each step): a heartbeat is one call, the swap
+of the heartbeat and a conditional read of the state. A delivery is two: the record, then those; a report two as well.
+A leader's look is one: the lease, a listing of heartbeats and a conditional read of the state; it reads the records
+whose token has changed. With objects, a flow that beats every 2.5 s, and delivers and reports once a second, makes 5.8
+requests a second, 4.4 of them writes. Azure documents 500 requests a second for one blob and 20,000 for one account, so
+that one account carries some 3,000 such flows; what the writes cost in money comes sooner. No document is written by
+two processes in turn, except `leader` and `state` when the leader changes, so that no write meets a conflict in
+ordinary times.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from partq_spark.base.errors import Unavailable
+from partq_spark.group.codec import encode_lease
+from partq_spark.group.documents.api import (
+    Announce,
+    Audience,
+    Documents,
+    Found,
+    Listing,
+    Load,
+    Reincarnated,
+    Remove,
+    Step,
+    Swap,
+)
+from partq_spark.group.effects import new_token, wall_time_us
+from partq_spark.group.model import GroupKey, Lease, OwnershipRecord
+from partq_spark.group.ownership.encoding import (
+    BEATS,
+    LEADER,
+    OWNERSHIP,
+    STATE,
+    decode_leader,
+    decode_ownership,
+    decode_version,
+    encode_ownership,
+    encode_version,
+    ownership_name,
+)
+from partq_spark.group.ownership.flows import Flows
+from partq_spark.group.ownership.refusals import lease_changed, only_group, state_changed
+from partq_spark.group.ownership.register import Register, Seen
+from partq_spark.group.ownership.values import Beat, LeaseDocument, Pulse, StateDocument
+from partq_spark.group.sealing import digest_of
+from partq_spark.objects.api import UNCHANGED, Unchanged
+
+_CLAIMS_AT_ONCE: Final = 1000
+"""Redis does nothing else while a call runs; 1,000 claims take it some milliseconds."""
+
+_log = logging.getLogger("partq.flow")
+
+
+class Ownership(Flows):
+    """Safe for use by several threads. One object serves one user, a session or a coordinator with all of its groups.
+
+    `token` tells heartbeats and versions of ownership records apart, `time_us` gives their times, `lock` makes locks.
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        *,
+        token: Callable[[], str] = new_token,
+        time_us: Callable[[], int] = wall_time_us,
+        lock: Callable[[], AbstractContextManager[object]] = threading.Lock,
+    ) -> None:
+        super().__init__(documents, token=token, lock=lock)
+        self._time_us = time_us
+        self._leases: dict[GroupKey, Register[Lease]] = {}
+        self._claims: dict[tuple[GroupKey, int], tuple[str, str]] = {}  # version, and the document's token
+
+    def __repr__(self) -> str:
+        return f"Ownership({self._documents!r})"
+
+    @property
+    def url(self) -> str:
+        """The store's address, free of secrets: what `--ownership` takes."""
+        return self._documents.url
+
+    @property
+    def look_interval_s(self) -> float:
+        """How often a waiting process may look for news without being a burden."""
+        return self._documents.look_interval_s
+
+    def incarnation(self) -> str:
+        """Names the store's present life, as `Documents.incarnation` does. Every other call that reaches another life
+        before this one was called again raises `Reincarnated` and does nothing.
+        """
+        return self._documents.incarnation()
+
+    def close(self) -> None:
+        """Give back connections; the store is not used afterwards."""
+        self._documents.close()
+
+    def _lease(self, key: GroupKey) -> Register[Lease]:
+        found = self._leases.get(key)
+        return found or self._leases.setdefault(key, Register(self._documents, key, LEADER, decode_leader))
+
+    # --- the group's state: changed by the leader ---------------------------------------------------------------------
+
+    def read_state(self, key: GroupKey, *, known: str | None = None) -> StateDocument | Unchanged | None:
+        """The state; `UNCHANGED` if its token is still `known`; None if there is none."""
+        state = self._state(key)
+        look = state.look()
+        is_known = look.seen is not None and look.seen.value == known
+        (found,) = self._documents.ask(key, Load(STATE, known=look.step.known if is_known else None, aged=True))
+        state.saw(look, found)
+        if not isinstance(found, Found):
+            return found
+        token, body = decode_version(found.value, self._documents.where(key, STATE))
+        return UNCHANGED if token == known else StateDocument(token=token, body=body, age_s=found.age_s)
+
+    def swap_state(self, key: GroupKey, body: bytes, *, token: str, expected: str | None) -> None:
+        """Replace the state whose token is `expected` (None: there must be none), giving it `token`, a new random one.
+        News for the group's flows.
+
+        Raises `Conflict` if the condition did not hold, and nothing was changed.
+        """
+        state = self._state(key)
+        seen: Seen[str] | None = None
+        if expected is not None:
+            seen = state.seen
+            if seen is None or seen.value != expected:
+                seen = state.read()
+            if seen is None or seen.value != expected:
+                raise state_changed(key, expected)
+        if state.swap(seen, token, encode_version(token, body), Announce(Audience.FLOWS)) is None:
+            raise state_changed(key, expected)
+
+    # --- the lease ----------------------------------------------------------------------------------------------------
+
+    def read_lease(self, key: GroupKey) -> LeaseDocument | None:
+        """The lease."""
+        register = self._lease(key)
+        look = register.look()
+        (found,) = self._documents.ask(key, Load(LEADER, aged=True))
+        seen = register.saw(look, found)
+        return LeaseDocument(lease=seen.value, age_s=found.age_s) if seen and isinstance(found, Found) else None
+
+    def take_lease(self, key: GroupKey, lease: Lease, *, expected: Lease | None) -> None:
+        """Replace the lease that is still exactly at `expected` (token and beat; None: there is none) by one with a
+        new token. Raises `Conflict`.
+        """
+        register = self._lease(key)
+        found = register.read()
+        if _place(found.value if found is not None else None) != _place(expected):
+            raise lease_changed(key, "taking")
+        if register.swap(found, lease, encode_lease(lease)) is None:
+            raise lease_changed(key, "taking")
+
+    def renew_lease(self, key: GroupKey, lease: Lease) -> Pulse:
+        """Move the lease on to `lease.beat`, on condition that it has `lease.token` and a lower beat. Raises
+        `Conflict` if it does not: somebody else leads, or the store has jumped back.
+        """
+        register, state = self._lease(key), self._state(key)
+        look = state.look()
+        # Read again where an earlier renewal came through whose answer was lost.
+        answers = self._renewed(lease, register.seen, register, look.step)
+        if answers is None:
+            answers = self._renewed(lease, register.read(), register, look.step)
+        if answers is None:
+            raise lease_changed(key, "renewing")
+        listed, answer = answers
+        seen = state.saw(look, answer)
+        return self._pulse(key, listed, None if seen is None else seen.value)
+
+    def _renewed(
+        self, lease: Lease, found: Seen[Lease] | None, register: Register[Lease], look: Step[Any]
+    ) -> tuple[Any, ...] | None:
+        """The answers of a leader's look; None: the lease is not where it has to be."""
+        if found is None or not _may_renew(found.value, lease):
+            return None
+        return register.swap(found, lease, encode_lease(lease), Listing(BEATS), look)
+
+    def _pulse(self, key: GroupKey, listed: Sequence[Found], state_token: str | None) -> Pulse:
+        hearts = sorted(self._beats_in(key, listed))
+        lines = [f"{flow} {heart.instance} {heart.bound} {heart.record}" for flow, heart, _ in hearts]
+        return Pulse(
+            state_token=state_token,
+            records_version=digest_of("\n".join(lines)),
+            beats={flow: Beat(instance=heart.instance, count=heart.beat, age_s=age_s) for flow, heart, age_s in hearts},
+        )
+
+    def release_lease(self, key: GroupKey, token: str) -> None:
+        """Give the lease up, so that another leads at once. Somebody else's is left alone."""
+        register = self._lease(key)
+        found = register.read()
+        if found is not None and found.value.token == token:
+            register.forget()
+            self._documents.ask(key, Remove(LEADER, found.token))  # refused: it is somebody else's by now
+
+    # --- who has what, for people and tools (seed 004) ----------------------------------------------------------------
+
+    def list_ownership(self, key: GroupKey) -> Mapping[int, OwnershipRecord]:
+        """The record of every partition that was ever claimed."""
+        (listed,) = self._documents.ask(key, Listing(OWNERSHIP))
+        found = {}
+        for each in listed:
+            number = each.name.removeprefix(f"{OWNERSHIP}/")
+            record = decode_ownership(each.value, self._documents.where(key, each.name), key, int(number))
+            found[record.partition] = record
+            if each.token:
+                self._claims[key, record.partition] = record.version, each.token
+        return dict(sorted(found.items()))
+
+    def claim_ownership(self, records: Iterable[OwnershipRecord]) -> Mapping[int, OwnershipRecord]:
+        """Write each record on condition that the stored one still has its `version` (empty: there is none).
+
+        Returns those that were claimed, with their new versions; one that is missing from the answer was not, and an
+        unknown outcome counts as not claimed (OWN-02). `modified` is set here, by this process's clock.
+        """
+        wanted = tuple(records)
+        if not wanted:
+            return {}
+        key = only_group(wanted)
+        modified = datetime.fromtimestamp(self._time_us() / 1e6, UTC).isoformat(timespec="milliseconds")
+        claimed: dict[int, OwnershipRecord] = {}
+        for first in range(0, len(wanted), _CLAIMS_AT_ONCE):
+            try:
+                claimed |= self._claim(key, wanted[first : first + _CLAIMS_AT_ONCE], modified)
+            except Reincarnated:
+                raise
+            except Unavailable as error:
+                _log.warning("group %s: %d partitions count as not claimed: %s", key, len(wanted) - first, error)
+                break
+        return claimed
+
+    def _claim(self, key: GroupKey, wanted: Sequence[OwnershipRecord], modified: str) -> dict[int, OwnershipRecord]:
+        self._find_tokens(key, wanted)
+        claims: list[tuple[OwnershipRecord, Swap]] = []
+        for record in wanted:
+            version, token = self._claims.pop((key, record.partition), ("", ""))
+            if version == record.version:
+                won = replace(record, version=self._token(), modified=modified)
+                swap = Swap(ownership_name(won.partition), encode_ownership(won), token or None, optional=True)
+                claims.append((won, swap))
+        claimed = {}
+        answers = self._documents.ask(key, *(swap for _, swap in claims))
+        for (won, _), answer in zip(claims, answers, strict=True):
+            if answer is not None:
+                claimed[won.partition] = won
+                self._claims[key, won.partition] = won.version, answer
+        return claimed
+
+    def _find_tokens(self, key: GroupKey, wanted: Sequence[OwnershipRecord]) -> None:
+        """Read the records whose versions are not known here."""
+        unknown = [
+            record.partition
+            for record in wanted
+            if record.version and self._claims.get((key, record.partition), ("", ""))[0] != record.version
+        ]
+        answers = self._documents.ask(key, *(Load(ownership_name(partition)) for partition in unknown))
+        for partition, found in zip(unknown, answers, strict=True):
+            self._claims.pop((key, partition), None)
+            if isinstance(found, Found):
+                record = decode_ownership(found.value, self._documents.where(key, found.name), key, partition)
+                self._claims[key, partition] = record.version, found.token
+
+    # --- news ---------------------------------------------------------------------------------------------------------
+
+    def announce(self, key: GroupKey) -> None:
+        """Wake whoever waits for news of this group, coordinators and flows. With `HEAD` as the group: coordinators
+        look at the queue's head, after it was altered or a group was rewound. A lost call costs time only."""
+        self._documents.ask(key, Announce(Audience.COORDINATORS), Announce(Audience.FLOWS))
+
+    def wait_news(self, timeout_s: float) -> frozenset[GroupKey] | None:
+        """Wait until something was announced or written, at most `timeout_s`; the groups concerned, empty when the
+        time is over. None: it cannot be known, look at all of them. By one thread at a time; what happened between
+        two calls is not lost.
+
+        A store that was opened for one group serves a flow and hears of new states of that group. Otherwise it
+        serves coordinators and hears of the flows' records of all groups. Both hear announcements.
+        """
+        return self._documents.wait(timeout_s)
+
+    def drop_group(self, key: GroupKey) -> None:
+        """Remove everything stored for a group that was deleted."""
+        self._documents.drop(key)
+        self._forget_group(key)
+        self._leases.pop(key, None)
+        for place in [place for place in self._claims if place[0] == key]:
+            del self._claims[place]
+
+
+def _place(lease: Lease | None) -> tuple[str, int] | None:
+    return None if lease is None else (lease.token, lease.beat)
+
+
+def _may_renew(found: Lease, lease: Lease) -> bool:
+    """It is of the same term, and has not moved on."""
+    return found.token == lease.token and found.beat < lease.beat

@@ -1,0 +1,51 @@
+"""What ownership tells beside the values of a group: versions, heartbeats, ages. Nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from partq_spark.group.model import Lease
+
+HEAD: Final = "_head"
+"""In place of a group in what is announced: the queue's head has changed. No group has a name with this beginning."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateDocument:
+    """One version of a group's state. `age_s` is how long ago it was written, by the store's own clock, for people."""
+
+    token: str
+    body: bytes
+    age_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beat:
+    """A flow's heartbeat: it lives while `count` moves. `age_s` is by the store's own clock, for people."""
+
+    instance: str
+    count: int
+    age_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaseDocument:
+    """The lease as stored. `age_s` is how long ago it was renewed, by the store's own clock, for people."""
+
+    lease: Lease
+    age_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pulse:
+    """What a leader sees in one look, cheap enough for every second and every group.
+
+    `records_version` changes whenever any flow's record changes (bind, claim, delivery, acknowledgement, unbind), so
+    that records are read only when there is something new.
+    """
+
+    state_token: str | None
+    records_version: str
+    beats: Mapping[str, Beat]

@@ -1,0 +1,204 @@
+"""Redis servers with something special about them, raw commands to them, and a line that breaks at the worst moment."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, Self
+
+from partq_spark.group.documents.redis import RedisDocuments
+from partq_spark.group.documents.redis_client import RedisClient
+from partq_spark.group.documents.urls import RedisUrl, parse_ownership
+from partq_spark.group.model import GroupKey
+from partq_spark.group.ownership import Ownership
+from partq_spark.objects.memory import MemoryStore
+from tests.support.servers import RedisServer, running
+
+STORE_ID: Final = "0123456789abcdef"
+"""Of the object store that these tests do without."""
+
+
+def an_object_store() -> MemoryStore:
+    """Another store than all others."""
+    return MemoryStore(clock=time.monotonic, rng=random.Random())
+
+
+class SpecialRedis(RedisServer):
+    """A redis-server with more arguments; it counts as started when it answers anything at all."""
+
+    def __init__(self, *arguments: str) -> None:
+        super().__init__()
+        self.arguments = arguments
+
+    def command(self) -> list[str]:
+        return [*super().command(), *self.arguments]
+
+    def answers(self) -> bool:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(1) in (b"+", b"-")
+
+
+def command(server: RedisServer, *words: str) -> str:
+    """Send one command and return the beginning of the answer, which must be no error."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(
+            b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words)
+        )
+        answer = connection.recv(65536).decode()
+    assert not answer.startswith("-"), answer
+    return answer
+
+
+class Pair:
+    """A server and its replica. The address that everybody uses stays that of the server."""
+
+    def __init__(self, server: RedisServer, replica: RedisServer) -> None:
+        self.server, self.replica = server, replica
+        for one in (server, replica):
+            command(one, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
+
+    def follow(self) -> None:
+        """The replica follows the server, and has everything that is there by now."""
+        self._follow(self.replica, self.server)
+
+    def fail_over(self) -> None:
+        """The replica is promoted. Whoever still reaches the server writes what nobody will ever see again."""
+        self.synced()
+        command(self.replica, "REPLICAOF", "NO", "ONE")
+
+    def fail_back(self) -> None:
+        """The server takes over all that the former replica has, and is the master again. No connection breaks."""
+        self._follow(self.server, self.replica)
+        command(self.server, "REPLICAOF", "NO", "ONE")
+
+    def synced(self) -> None:
+        """The replica has everything that is there by now."""
+        self._wait(self.replica, self.server)
+
+    def _follow(self, one: RedisServer, other: RedisServer) -> None:
+        command(one, "REPLICAOF", "127.0.0.1", str(other.port))
+        self._wait(one, other)
+
+    def _wait(self, replica: RedisServer, master: RedisServer) -> None:
+        def is_there() -> bool:
+            offset = re.search(r"master_repl_offset:(\d+)", command(master, "INFO", "replication"))
+            said = command(replica, "INFO", "replication")
+            return "master_link_status:up" in said and offset is not None and f"slave_repl_offset:{offset[1]}" in said
+
+        deadline_s = time.monotonic() + 30
+        while not is_there():
+            assert time.monotonic() < deadline_s, "the replica does not follow"
+            time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def followed(server: RedisServer) -> Iterator[Pair]:
+    """The server and a replica of it, which has everything that is there by now."""
+    with running(RedisServer()) as replica:
+        pair = Pair(server, replica)
+        pair.follow()
+        yield pair
+
+
+def open_redis(
+    server: RedisServer,
+    *,
+    port: int | None = None,
+    group: GroupKey | None = None,
+    call_timeout_s: float = 2.0,
+    password: str = "",
+    username: str = "",
+    minimum_version: tuple[int, int] | None = None,
+    store_id: str = STORE_ID,
+) -> Ownership:
+    """A store with short time-outs; `port` goes by a proxy."""
+    url = parse_ownership(f"redis://127.0.0.1:{port or server.port}/0")
+    assert isinstance(url, RedisUrl)
+    client = RedisClient(
+        url,
+        username=username,
+        password=password,
+        connect_timeout_s=call_timeout_s,
+        call_timeout_s=call_timeout_s,
+        **({} if minimum_version is None else {"minimum_version": minimum_version}),
+    )
+    return Ownership(RedisDocuments(client, store_id=lambda: store_id, group=group))
+
+
+class Line:
+    """A TCP line to a port of this machine; `cut` decides, by what was sent, whether its answer is lost, and `hold`
+    whether it is held up until `released`.
+    """
+
+    def __init__(self, upstream_port: int) -> None:
+        self._upstream_port = upstream_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.cut: Callable[[bytes], bool] = lambda _: False
+        self.hold: Callable[[bytes], bool] = lambda _: False
+        self.released = threading.Event()
+        self.cuts = 0
+        self.requests = 0
+
+    def cut_next(self, marker: bytes) -> None:
+        """Lose the answer to the next request that contains `marker`, and end its connection."""
+        left = [1]
+
+        def once(data: bytes) -> bool:
+            return marker in data and bool(left) and left.pop() == 1
+
+        self.cut = once
+
+    def hold_next(self, marker: bytes) -> None:
+        """Hold up the next request that contains `marker`."""
+        left = [1]
+        self.hold = lambda data: marker in data and bool(left) and left.pop() == 1
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._carry, args=(client,), daemon=True).start()
+
+    def _carry(self, client: socket.socket) -> None:
+        cutting = False
+        with client, socket.create_connection(("127.0.0.1", self._upstream_port)) as server:
+            for end, data in _arriving(client, server):
+                if end is client:
+                    self.requests += 1
+                    cutting = cutting or self.cut(data)
+                    if self.hold(data):
+                        self.released.wait(20)
+                    server.sendall(data)
+                elif cutting:  # the server has done it: this is its answer
+                    self.cuts += 1
+                    return
+                else:
+                    client.sendall(data)
+
+
+def _arriving(client: socket.socket, server: socket.socket) -> Iterator[tuple[socket.socket, bytes]]:
+    with selectors.DefaultSelector() as selector, contextlib.suppress(OSError):
+        for end in (client, server):
+            selector.register(end, selectors.EVENT_READ)
+        while True:
+            for ready, _ in selector.select(60):
+                end = client if ready.fileobj is client else server
+                data = end.recv(1 << 20)
+                if not data:
+                    return
+                yield end, data

@@ -1,0 +1,361 @@
+"""Contract of every ownership store: flows bind, beat, deliver, report, unbind and are forgotten."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import replace
+
+import pytest
+
+from partq_spark.base.errors import Conflict, Fenced, Invalid
+from partq_spark.group.model import FlowRecord, GroupKey
+from partq_spark.group.ownership import Beat, Ownership
+from tests.group.ownership.conftest import World, a_record, delivery, last_beat, together
+
+
+def record_of(store: Ownership, key: GroupKey, flow: str = "billing-1") -> FlowRecord:
+    """The flow's record, the same by both ways of reading it."""
+    found = store.read_flow(key, flow)
+    assert found is not None
+    assert store.read_flows(key)[flow] == found[0]
+    return found[0]
+
+
+def beat_of(store: Ownership, key: GroupKey, flow: str = "billing-1") -> Beat:
+    """The flow's heartbeat."""
+    found = last_beat(store, key, flow)
+    assert found is not None
+    assert found.age_s >= 0
+    return found
+
+
+def test_a_bound_flow_is_seen_by_all(world: World, key: GroupKey) -> None:
+    record = a_record(p3=delivery(10, 4, epoch=2))
+    world.open().bind(key, record, replaces=None)
+    for store in (world.open(), world.open()):
+        assert record_of(store, key) == record
+        assert replace(beat_of(store, key), age_s=0) == Beat(instance=record.instance, count=0, age_s=0)
+
+
+def test_all_heartbeats_are_read_at_once(world: World, key: GroupKey) -> None:
+    store, first, second = world.open(), a_record(), a_record("billing-2")
+    for record in (first, second):
+        store.bind(key, record, replaces=None)
+    store.beat(key, "billing-2", second.instance)
+    found = world.open().read_beats(key)
+    assert {flow: replace(beat, age_s=0) for flow, beat in found.items()} == {
+        "billing-1": Beat(instance=first.instance, count=0, age_s=0),
+        "billing-2": Beat(instance=second.instance, count=1, age_s=0),
+    }
+    assert all(0 <= beat.age_s < 30 for beat in found.values())
+
+
+def test_there_is_nothing_before(store: Ownership, key: GroupKey) -> None:
+    assert store.read_flows(key) == {}
+    assert store.read_beats(key) == {}
+    assert store.read_flow(key, "billing-1") is None
+
+
+def test_a_bind_whose_answer_was_lost_may_be_repeated(world: World, key: GroupKey) -> None:
+    record = a_record()
+    store = world.open()
+    store.bind(key, record, replaces=None)
+    store.bind(key, record, replaces=None)
+    world.open().bind(key, record, replaces=None)
+    assert record_of(store, key) == record
+    assert store.beat(key, "billing-1", record.instance) is None
+
+
+@pytest.mark.conformance("FLO-08")
+def test_a_name_in_use_is_refused(world: World, key: GroupKey) -> None:
+    first = a_record()
+    world.open().bind(key, first, replaces=None)
+    other = world.open()
+    wrong = [None, Beat(instance="else", count=0, age_s=0), Beat(instance=first.instance, count=1, age_s=0)]
+    for replaces in wrong:
+        with pytest.raises(Conflict, match="billing-1"):
+            other.bind(key, a_record(), replaces=replaces)
+    assert record_of(other, key) == first
+
+
+@pytest.mark.conformance("FLO-08")
+def test_a_name_is_taken_over_only_from_a_heart_that_stood_still(world: World, key: GroupKey) -> None:
+    former, newcomer = world.open(), world.open()
+    first, second = a_record(), a_record()
+    former.bind(key, first, replaces=None)
+    seen = beat_of(newcomer, key)
+    former.beat(key, "billing-1", first.instance)
+    with pytest.raises(Conflict):
+        newcomer.bind(key, second, replaces=seen)
+    former.beat(key, "billing-1", first.instance)
+    newcomer.bind(key, second, replaces=beat_of(newcomer, key))
+    assert record_of(newcomer, key) == second
+    assert beat_of(newcomer, key).count == 0
+    with pytest.raises(Fenced, match=first.instance):
+        former.beat(key, "billing-1", first.instance)
+
+
+@pytest.mark.conformance("FLO-08")
+def test_what_a_former_instance_delivered_before_it_left_is_not_overlooked(world: World, key: GroupKey) -> None:
+    """Between the newcomer's look at the record and its bind: it would count as not delivered."""
+    former, newcomer = world.open(), world.open()
+    first, second = a_record(), a_record(p1=delivery(1))
+    former.swap_state(key, b"{}", token="t1", expected=None)
+    former.bind(key, first, replaces=None)
+    seen = beat_of(newcomer, key)
+    assert former.deliver(key, "billing-1", first.instance, {1: delivery(1)}, state_token="t1")
+    former.unbind(key, "billing-1", first.instance)
+    for replaces in (seen, None):
+        with pytest.raises(Conflict, match="billing-1"):
+            newcomer.bind(key, second, replaces=replaces)
+    assert record_of(newcomer, key).deliveries == {1: delivery(1)}
+    newcomer.bind(key, second, replaces=beat_of(newcomer, key))
+    assert record_of(newcomer, key) == second
+
+
+def test_a_delivery_moves_the_heart_too(world: World, key: GroupKey) -> None:
+    former, newcomer = world.open(), world.open()
+    record = a_record()
+    former.swap_state(key, b"{}", token="t1", expected=None)
+    former.bind(key, record, replaces=None)
+    for act in (
+        lambda: former.deliver(key, "billing-1", record.instance, {1: delivery(1)}, state_token="t1"),
+        lambda: former.deliver(key, "billing-1", record.instance, {1: delivery(1)}, state_token="t0"),
+        lambda: former.report(key, "billing-1", record.instance, {1: delivery(1, 1)}),
+        lambda: former.report(key, "billing-1", record.instance, {}),
+    ):
+        seen = beat_of(newcomer, key)
+        act()
+        assert beat_of(newcomer, key).count > seen.count
+        with pytest.raises(Conflict):
+            newcomer.bind(key, a_record(), replaces=seen)
+
+
+def test_what_the_former_instance_delivered_is_kept_only_by_the_one_that_binds(world: World, key: GroupKey) -> None:
+    store = world.open()
+    store.bind(key, a_record(p1=delivery(5), p2=delivery(6)), replaces=None)
+    second = a_record(p2=delivery(6))
+    store.bind(key, second, replaces=beat_of(store, key))
+    for reader in (store, world.open()):
+        assert record_of(reader, key) == second
+
+
+def test_a_heartbeat_tells_the_state_and_moves(world: World, key: GroupKey) -> None:
+    flow, other = world.open(), world.open()
+    record = a_record()
+    flow.bind(key, record, replaces=None)
+    assert flow.beat(key, "billing-1", record.instance) is None
+    other.swap_state(key, b"{}", token="t1", expected=None)
+    assert flow.beat(key, "billing-1", record.instance) == "t1"
+    other.swap_state(key, b"{}", token="t2", expected="t1")
+    assert flow.beat(key, "billing-1", record.instance) == "t2"
+    assert beat_of(other, key).count == 3
+    assert beat_of(other, key).instance == record.instance
+
+
+def test_a_heartbeat_may_come_from_another_connection_of_the_same_instance(world: World, key: GroupKey) -> None:
+    record = a_record()
+    stores = [world.open(), world.open()]
+    stores[0].bind(key, record, replaces=None)
+    for _ in range(3):
+        for store in stores:
+            store.beat(key, "billing-1", record.instance)
+    assert beat_of(stores[0], key).count == 6
+
+
+@pytest.mark.parametrize("end", ["nothing", "another", "unbound", "forgotten", "dropped"])
+def test_who_is_not_bound_is_fenced_and_changes_nothing(world: World, key: GroupKey, end: str) -> None:
+    store, other = world.open(), world.open()
+    record = a_record(p1=delivery(5))
+    instance = record.instance
+    store.swap_state(key, b"{}", token="t1", expected=None)
+    if end != "nothing":
+        store.bind(key, record, replaces=None)
+    match end:
+        case "another":
+            other.bind(key, a_record(), replaces=beat_of(other, key))
+        case "unbound":
+            other.unbind(key, "billing-1", instance)
+        case "forgotten":
+            assert other.forget_flow(key, "billing-1", instance, state_token="t1")
+        case "dropped":
+            other.drop_group(key)
+    before = other.read_flows(key)
+    for act in (
+        lambda: store.beat(key, "billing-1", instance),
+        lambda: store.deliver(key, "billing-1", instance, {1: delivery(9)}, state_token="t1"),
+        lambda: store.report(key, "billing-1", instance, {1: delivery(9)}),
+    ):
+        with pytest.raises(Fenced, match=f"billing-1.*{key}.*{instance}"):
+            act()
+    assert other.read_flows(key) == before
+    assert world.open().read_flows(key) == before
+
+
+def test_deliveries_are_merged_by_partition(world: World, key: GroupKey) -> None:
+    flow, other = world.open(), world.open()
+    record = a_record(p1=delivery(1), p2=delivery(2))
+    flow.swap_state(key, b"{}", token="t1", expected=None)
+    flow.bind(key, record, replaces=None)
+    new = {2: delivery(7, 1), 3: delivery(8)}
+    assert flow.deliver(key, "billing-1", record.instance, new, state_token="t1") is True
+    assert record_of(other, key) == replace(record, deliveries={**record.deliveries, **new})
+    flow.report(key, "billing-1", record.instance, {3: delivery(4, 4, epoch=9)})
+    expected = {1: delivery(1), 2: delivery(7, 1), 3: delivery(4, 4, epoch=9)}
+    assert record_of(other, key).deliveries == expected
+    assert record_of(flow, key).deliveries == expected
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_nothing_is_stored_where_the_state_has_changed(world: World, key: GroupKey, there: bool) -> None:
+    flow, other = world.open(), world.open()
+    record = a_record(p1=delivery(1))
+    flow.bind(key, record, replaces=None)
+    if there:
+        other.swap_state(key, b"{}", token="t2", expected=None)
+    assert flow.deliver(key, "billing-1", record.instance, {1: delivery(9)}, state_token="t1") is False
+    assert record_of(other, key) == record
+    assert record_of(flow, key) == record
+    flow.report(key, "billing-1", record.instance, {2: delivery(3)})
+    assert record_of(other, key).deliveries == {1: delivery(1), 2: delivery(3)}
+
+
+def test_a_record_holds_thousands_of_deliveries(world: World, key: GroupKey) -> None:
+    flow = world.open()
+    record = replace(a_record(), deliveries={number: delivery(10**15 + number) for number in range(1000)})
+    flow.swap_state(key, b"{}", token="t1", expected=None)
+    flow.bind(key, record, replaces=None)
+    more = {number: delivery(2 * 10**15) for number in range(500, 2500)}
+    assert flow.deliver(key, "billing-1", record.instance, more, state_token="t1")
+    assert record_of(world.open(), key).deliveries == {**record.deliveries, **more}
+
+
+@pytest.mark.conformance("FLO-06")
+def test_who_unbinds_leaves_his_record_and_his_name(world: World, key: GroupKey) -> None:
+    flow, other = world.open(), world.open()
+    record = a_record(p1=delivery(3, 3))
+    flow.bind(key, record, replaces=None)
+    other.unbind(key, "billing-1", "somebody")
+    other.unbind(key, "billing-9", record.instance)
+    assert record_of(other, key).bound
+    flow.unbind(key, "billing-1", record.instance)
+    flow.unbind(key, "billing-1", record.instance)
+    assert record_of(other, key) == replace(record, bound=False)
+    second = a_record()
+    other.bind(key, second, replaces=beat_of(other, key))
+    flow.unbind(key, "billing-1", record.instance)
+    assert record_of(flow, key) == second
+
+
+def test_a_flow_is_forgotten_by_name_and_instance(world: World, key: GroupKey) -> None:
+    flow, leader = world.open(), world.open()
+    first, second = a_record(p1=delivery(1)), a_record("billing-2", p1=delivery(2))
+    flow.bind(key, first, replaces=None)
+    flow.bind(key, second, replaces=None)
+    leader.swap_state(key, b"{}", token="t1", expected=None)
+    assert leader.forget_flow(key, "billing-1", second.instance, state_token="t1")
+    assert leader.forget_flow(key, "billing-3", first.instance, state_token="t1")
+    assert sorted(leader.read_flows(key)) == ["billing-1", "billing-2"]
+    for _ in range(2):
+        assert leader.forget_flow(key, "billing-1", first.instance, state_token="t1")
+    assert leader.read_flows(key) == {"billing-2": second}
+    assert flow.read_flow(key, "billing-1") is None
+    flow.bind(key, a_record(), replaces=None)
+    assert record_of(leader, key).deliveries == {}
+
+
+@pytest.mark.parametrize("state", ["changed", "gone"])
+def test_who_does_not_lead_any_more_forgets_nobody(world: World, key: GroupKey, state: str) -> None:
+    """He looked at the state long ago; since then the flow may have been given partitions again."""
+    flow, stale, leader = world.open(), world.open(), world.open()
+    record = a_record(p1=delivery(1))
+    stale.swap_state(key, b"{}", token="t1", expected=None)
+    if state == "gone":
+        leader.drop_group(key)
+    flow.bind(key, record, replaces=None)
+    if state == "changed":
+        leader.swap_state(key, b"{}", token="t2", expected="t1")
+    for _ in range(2):
+        assert not stale.forget_flow(key, "billing-1", record.instance, state_token="t1")
+        assert not stale.forget_flow(key, "billing-2", record.instance, state_token="t1")
+    assert world.open().read_flows(key) == {"billing-1": record}
+    flow.beat(key, "billing-1", record.instance)
+
+
+def test_a_name_that_begins_another_is_another(world: World, key: GroupKey) -> None:
+    store = world.open()
+    names = ["b", "b.1", "b-1", "b_1", "B", "1"]
+    records = {name: a_record(name, p1=delivery(number)) for number, name in enumerate(names)}
+    for record in records.values():
+        store.bind(key, record, replaces=None)
+    store.swap_state(key, b"{}", token="t1", expected=None)
+    assert store.forget_flow(key, "b", records.pop("b").instance, state_token="t1")
+    assert world.open().read_flows(key) == records
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", ".hidden", "ä", "x" * 129, "a\n"])
+def test_a_name_that_cannot_be_kept_is_refused(store: Ownership, key: GroupKey, name: str) -> None:
+    with pytest.raises(Invalid, match="flow name"):
+        store.bind(key, a_record(name), replaces=None)
+    with pytest.raises(Invalid, match="flow name"):
+        store.bind(key, replace(a_record(), instance=name), replaces=None)
+
+
+def test_of_many_that_take_over_one_wins(world: World, key: GroupKey) -> None:
+    stores = [world.open() for _ in range(4)]
+    stores[0].bind(key, a_record(), replaces=None)
+    for _ in range(3):
+        seen, won = beat_of(stores[0], key), list[str]()
+
+        def take(which: int, seen: Beat = seen, won: list[str] = won) -> None:
+            record = a_record()
+            with contextlib.suppress(Conflict):
+                stores[which].bind(key, record, replaces=seen)
+                won.append(record.instance)
+
+        together(take, len(stores))
+        assert [record_of(world.open(), key).instance] == won
+
+
+def test_whoever_swaps_the_state_and_then_reads_sees_what_was_delivered_before(world: World, key: GroupKey) -> None:
+    """The promise that makes a handoff safe, with a flow that delivers as fast as it can beside its heartbeat."""
+    leader, flow = world.open(), world.open()  # session and heartbeat share a store
+    record = a_record()
+    leader.swap_state(key, b"{}", token="t0", expected=None)
+    flow.bind(key, record, replaces=None)
+    delivered: list[tuple[str, int]] = []  # with which token, up to where: what was handed out
+    seen: dict[str, int] = {}  # what was read after the state with this token had been replaced
+    over = threading.Event()
+
+    def deliver() -> None:
+        end, token = 0, "t0"
+        while not over.is_set():
+            end += 1
+            if flow.deliver(key, "billing-1", record.instance, {0: delivery(end)}, state_token=token):
+                delivered.append((token, end))
+            else:
+                token = flow.beat(key, "billing-1", record.instance) or token
+
+    def beat() -> None:
+        while not over.wait(0.001):
+            flow.beat(key, "billing-1", record.instance)
+
+    def lead() -> None:
+        for number in range(15):
+            enough = len(delivered) + 2
+            while len(delivered) < enough and not over.wait(0.001):
+                pass
+            leader.swap_state(key, b"{}", token=f"t{number + 1}", expected=f"t{number}")
+            seen[f"t{number}"] = leader.read_flows(key)["billing-1"].deliveries[0].delivered
+
+    def run(which: int) -> None:
+        try:
+            (deliver, beat, lead)[which]()
+        finally:
+            over.set()
+
+    together(run, 3)
+    assert len({token for token, _ in delivered}) > 5
+    for token, end in delivered:
+        assert end <= seen.get(token, end), (token, end, seen)

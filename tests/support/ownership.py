@@ -1,0 +1,77 @@
+"""Ownership in memory for tests: a server whose verbs can fail before or after they took effect, and what is stored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from partq_spark.group.documents.memory import MemoryDocuments, MemoryServer
+from partq_spark.group.documents.objects import ObjectDocuments
+from partq_spark.group.model import FlowRecord, GroupKey
+from partq_spark.group.ownership import Ownership, StateDocument
+from partq_spark.objects import ObjectStore
+
+VERBS: Final = (
+    *("incarnation", "read_state", "swap_state", "read_flows", "read_flow", "read_beats", "bind", "beat", "deliver"),
+    *("report", "note", "unbind", "forget_flow", "read_lease", "take_lease", "renew_lease", "release_lease"),
+    *("list_ownership", "claim_ownership", "announce", "wait_news", "drop_group"),
+)
+
+
+class OwnershipServer(MemoryServer):
+    """`before` and `after` are called with a verb's name around every call and may raise: `before` loses the request,
+    `after` loses the answer of something that took place.
+    """
+
+    before: Callable[[str], None] = staticmethod(lambda _: None)
+    after: Callable[[str], None] = staticmethod(lambda _: None)
+
+    def open(self, group: GroupKey | None = None) -> MemoryOwnership:
+        """A store for one user; with `group`, for a flow of it (see `open_ownership`)."""
+        return MemoryOwnership(self, group=group)
+
+    def state_of(self, key: GroupKey) -> StateDocument | None:
+        """What is stored, asked by nobody."""
+        found = Ownership(MemoryDocuments(self)).read_state(key)
+        assert found is None or isinstance(found, StateDocument)
+        return found
+
+    def records_of(self, key: GroupKey) -> dict[str, FlowRecord]:
+        """What is stored, asked by nobody."""
+        return dict(Ownership(MemoryDocuments(self)).read_flows(key))
+
+    def lose_flow(self, key: GroupKey, flow: str) -> None:
+        """Its record and heartbeat are gone, and nobody is told."""
+        for name in [name for name in self.groups[key] if name.split("/")[1:2] == [flow]]:
+            del self.groups[key][name]
+
+
+class MemoryOwnership(Ownership):
+    """One user's view of the server."""
+
+    def __init__(self, server: OwnershipServer, *, group: GroupKey | None = None) -> None:
+        super().__init__(MemoryDocuments(server, group=group), token=server.token)
+        self.server = server
+
+
+def _hooked(verb: str) -> Callable[..., Any]:
+    really = getattr(Ownership, verb)
+
+    def call(self: MemoryOwnership, *arguments: Any, **named: Any) -> Any:
+        self.server.before(verb)
+        result = really(self, *arguments, **named)
+        if verb != "wait_news":
+            self.server.after(verb)
+        return result
+
+    return call
+
+
+for _verb in VERBS:
+    setattr(MemoryOwnership, _verb, _hooked(_verb))
+
+
+def in_objects(store: ObjectStore, *, now_s: Callable[[], float] = time.monotonic) -> Ownership:
+    """Ownership beside the queue, by another user."""
+    return Ownership(ObjectDocuments(store, now_s=now_s))
