@@ -134,7 +134,7 @@ def test_what_redis_cli_shows_is_for_people(group: Damaged) -> None:
     bound(group)
     group.store.report(group.key, "billing-1", OWNER.instance, {1: delivery(41, 41)})
     body = (group.raw.hget(group.hash("flows"), f"billing-1/{OWNER.instance}") or b"").decode()
-    assert '"deliveries":[[1,1,41,41],[17,1,3,0]]' in body
+    assert '"deliveries":{"1":[1,41,41],"17":[1,3,0]}' in body
     beat = (group.raw.hget(group.hash("beats"), "billing-1") or b"").decode()
     words = rf"instance {OWNER.instance} count 1 bound 1 record \w+ token \w+ checksum [0-9a-f]{{16}}"
     assert re.fullmatch(words, beat)
