@@ -167,7 +167,7 @@ SHARED = ("auto shared", "auto shared without offsets", "by hand shared")
 ALONE = ("auto alone", "auto alone without offsets", "by hand alone")
 
 GUARDS = (
-    Guard(name="the lease is looked at last", off=_looks_at_no_lease, kinds=SHARED, first=2000),
+    Guard(name="the lease is looked at last", off=_looks_at_no_lease, kinds=SHARED),
     Guard(name="a batch is confirmed when it is read", off=_confirms_nothing),
     Guard(name="left out is what has moved on", off=lambda: patch.object(batches, "has_moved_on", _always), first=114),
     Guard(name="repeated is what is held at the same epoch", off=_holds_at_any_epoch),

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from partq_spark.group.solo import CONFIRMED_S
-from tests.simulation.checker import demand
+from tests.simulation import history as h
+from tests.simulation.checker import MOST_DRIFT, demand
 from tests.support.faulty import SECOND_US
 
 
@@ -55,9 +56,9 @@ class Identity:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
     """A batch of one source was planned: `made_us` is when Spark asked for its end, `asked_us` when it asked for its
-    partitions, `planned_us` when it had them. `alone`: by a flow that takes the group to be its own. `repeated`: Spark
-    did not ask for its end, but had it in its log. Of a query without a group, whose `group` is empty, all that counts
-    is judged when it is planned (`exact`).
+    partitions, `planned_us` when it had them, in the name of `instance`. `alone`: by a flow that takes the group to be
+    its own. `repeated`: Spark did not ask for its end, but had it in its log. Of a query without a group, whose `group`
+    is empty, all that counts is judged when it is planned (`exact`).
     """
 
     identity: Identity
@@ -67,6 +68,7 @@ class Planned:
     asked_us: int
     planned_us: int
     rows: tuple[Row, ...]
+    instance: str | None = None
     alone: bool = False
     repeated: bool = False
 
@@ -130,6 +132,8 @@ class Judge:
         self.ends: list[int] = []
         self._earlier: dict[Message, tuple[Message, ...]] = {}  # of its key, the last one in each other partition
         self._last: dict[int, dict[int, Message]] = defaultdict(dict)
+        self._timeouts_us: dict[str, int] = {}  # of instances
+        self._leases_us: dict[str, float] = {}  # of instances: until when
         self.repeated = 0
         self.marked = 0
 
@@ -178,6 +182,22 @@ class Judge:
         """Of its key, the last message before it in each other partition."""
         return self._earlier.get(message, ())
 
+    # --- leases -------------------------------------------------------------------------------------------------------
+
+    def lease(self, fact: h.Fact) -> None:
+        """Until when each instance may deliver, by what it heard of its own heartbeats. No other fact is looked at."""
+        if isinstance(fact, h.Bound):
+            self._timeouts_us[fact.owner.instance] = round(fact.session_timeout_s * SECOND_US)
+        elif isinstance(fact, h.Renewed):
+            instance = fact.owner.instance
+            until_us = fact.sent_us + self._timeouts_us[instance] * (1 + MOST_DRIFT)
+            self._leases_us[instance] = max(until_us, self._leases_us.get(instance, 0))
+
+    def _leased(self, plan: Planned) -> None:
+        """A flow that was silent for a session timeout may have been given up, and another may have its partitions."""
+        until_us = self._leases_us.get(plan.instance or "", 0)
+        demand(plan.planned_us <= until_us, f"{plan.identity} is delivered after the lease of {plan.flow} has ended")
+
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def checkpoint(
@@ -209,6 +229,8 @@ class Judge:
         """Spark has the partitions of a batch. Nothing was read yet."""
         group = self.groups[plan.group]
         messages = [row.message for row in plan.rows]
+        if messages and not plan.alone:
+            self._leased(plan)
         demand(len(set(messages)) == len(messages), f"{plan.identity} has a message twice:", messages)
         found = group.batches.get(plan.identity)
         is_new = found is None or self._is_made_anew(found, plan)

@@ -261,7 +261,7 @@ class Batch:
             way_us = execution.weather.rates.way_us
             execution.process.scheduler.push(lambda: execution.freeze(reader), execution.rng.randint(0, 6 * way_us))
         rows = reader.ask(question)
-        flow = json.loads(text).get("flow")
+        flow, member = json.loads(text).get("flow"), reader.consumer.member
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         planned = Planned(
             identity=Identity(execution.plan.name, number, digest, execution.batch),
@@ -271,6 +271,7 @@ class Batch:
             asked_us=asked_us,
             planned_us=execution.now_us,
             rows=tuple(rows),
+            instance=member.instance if member is not None else None,
             alone=reader.source.options.get("ownership") == "none",
             repeated=execution.repeats,
         )

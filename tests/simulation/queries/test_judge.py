@@ -8,10 +8,15 @@ from dataclasses import replace
 
 import pytest
 
+from partq_spark.group.model import Owner
+from tests.simulation import history as h
 from tests.simulation.checker import Violation
 from tests.simulation.queries.judge import Group, Identity, Judge, Message, Planned, Row
+from tests.support.faulty import SECOND_US
 
 GROUP = "billing"
+INSTANCE = "i1"
+LEASE_S = 60.0
 
 
 def judge(*, messages: int = 10, keeps: bool = True, partitions: int = 1) -> Judge:
@@ -20,7 +25,14 @@ def judge(*, messages: int = 10, keeps: bool = True, partitions: int = 1) -> Jud
     made.publish(partitions, [partition for partition in range(partitions) for _ in range(messages)])
     made.made(GROUP, [0] * partitions)
     made.checkpoint(1, GROUP, 0, 1, "a", 0 if keeps else None)
+    leased(made)
     return made
+
+
+def leased(judge: Judge) -> None:
+    """The instance of all plans has heard of a heartbeat."""
+    judge.lease(h.Bound(1, Owner("a", INSTANCE), LEASE_S))
+    judge.lease(h.Renewed(3, Owner("a", INSTANCE), 2))
 
 
 def plan(
@@ -48,6 +60,7 @@ def plan(
         asked_us=at_us,
         planned_us=at_us + 1,
         rows=rows,
+        instance=INSTANCE,
         alone=alone,
         repeated=repeated,
     )
@@ -73,6 +86,18 @@ def test_batches_one_after_the_other_are_all_right() -> None:
     it.checkpoint(40, GROUP, 0, 1, "a", 10)
     assert not it.backlog()
     assert it.amount() == 0
+
+
+def test_nothing_is_delivered_after_the_lease_has_ended() -> None:
+    it, late_us = judge(), round((LEASE_S + 0.1) * SECOND_US)
+    completed(it, plan(0, 4, at_us=late_us - round(0.2 * SECOND_US)))
+    completed(it, plan(4, 4, at_us=late_us, batch=2))  # nothing
+    with pytest.raises(Violation, match="after the lease of a has ended"):
+        it.planned(plan(4, 5, at_us=late_us, batch=3))
+    with pytest.raises(Violation, match="after the lease of a has ended"):
+        it.planned(replace(plan(4, 5, batch=3), instance="i2"))
+    it.lease(h.Renewed(late_us, Owner("a", INSTANCE), late_us - 1))
+    completed(it, plan(4, 5, at_us=late_us, batch=3))
 
 
 def test_a_message_that_nobody_completed_is_left() -> None:
@@ -255,6 +280,7 @@ def test_by_hand_only_the_application_s_word_counts_unless_it_was_refused() -> N
 
 def test_the_order_of_keys_across_a_change_of_the_partition_count() -> None:
     it = Judge()
+    leased(it)
     it.groups[GROUP] = Group(GROUP, keeps=True)
     it.publish(1, [1])  # key 1 in partition 0
     it.made(GROUP, [0])

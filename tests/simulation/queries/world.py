@@ -80,7 +80,7 @@ class World:
         self._tokens = random.Random(f"tokens {plan.seed}")
         self.scheduler = Scheduler(self.rng)
         self.judge = Judge()
-        self.history = h.History(lambda _: None, keep)
+        self.history = h.History(self.judge.lease, keep)
         self.counts: Counter[str] = Counter()
         self.weather = Weather(rates=plan.rates, counts=self.counts, note=self.history.note)
         self.exact = ExactJudge(lambda: self.judge.ends, self.judge.earlier)
