@@ -1,33 +1,66 @@
 """Carrying out fences: which checkpoints are rewritten, and what of the former owner's work they have to remember.
 
-Only the effect lives here. Whoever calls has written the state that asks for the fences before (`runtime`).
+Only the effect lives here. The state that asks for the fences was written before (`runtime`). The sidecar carries out
+the fences of a group side by side, simulations one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
 
 from coordinator.core.actions import Fence
 from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
-from coordinator.effects_pool import Run
 from coordinator.logs import Log
-from coordinator.observe import Setting, entry_of, is_whole
+from coordinator.observe import Validity, entry_of, is_whole
 from partq_spark.base.errors import PartqError
 from partq_spark.group.checkpoints import CheckpointStore, FenceRefused
 from partq_spark.group.model import FlowRecord, GroupKey
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class RunAll(Protocol):
+    """`map` over some work; the answers come in the order of the work."""
+
+    def __call__(self, each: Callable[[A], B], work: Sequence[A], /) -> Iterable[B]: ...
+
+
+def in_a_row(each: Callable[[A], B], work: Sequence[A], /) -> list[B]:
+    """One after the other, in the calling thread."""
+    return [each(item) for item in work]
+
+
+class Pool:
+    """At most `threads` pieces of work at once, of all groups together."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    def run(self, each: Callable[[A], B], work: Sequence[A], /) -> list[B]:
+        """All of `work`; a single piece is done at once, without another thread."""
+        if len(work) <= 1:
+            return in_a_row(each, work)
+        return list(self._executor.map(each, work))
+
+    def close(self) -> None:
+        """Begin nothing further; what runs is left to end by itself."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 def carry_out(
     fences: Sequence[Fence],
     *,
     key: GroupKey,
-    setting: Setting,
+    validity: Validity,
     records: Mapping[str, FlowRecord],
     checkpoints: CheckpointStore,
     starts: Mapping[int, int],
     finished: Mapping[int, int],
     ends: Callable[[], Sequence[int]],
-    run: Run,
+    run: RunAll,
     log: Log,
     told: Container[int] = (),
     failed: MutableMapping[int, PartqError] | None = None,
@@ -51,7 +84,7 @@ def carry_out(
 
     def is_unknown(fence: Fence) -> bool | None:  # None: it has failed already
         try:
-            return _is_unknown(fence, records, setting, checkpoints)
+            return _is_unknown(fence, records, validity, checkpoints)
         except PartqError as error:
             fail(fence, error)
             return None
@@ -64,7 +97,7 @@ def carry_out(
         if fence.partition in unknown:
             return log_ends[fence.partition] if fence.partition < len(log_ends) else None
         record = records.get(fence.owner.flow) if fence.owner is not None else None
-        entry = entry_of(record, fence.partition, fence.owner_epoch, setting)
+        entry = entry_of(record, fence.partition, fence.owner_epoch, validity)
         return entry.delivered if entry is not None else None
 
     def one(fence: Fence) -> Event | None:
@@ -91,7 +124,7 @@ def carry_out(
 
 
 def _is_unknown(
-    fence: Fence, records: Mapping[str, FlowRecord], setting: Setting, checkpoints: CheckpointStore
+    fence: Fence, records: Mapping[str, FlowRecord], validity: Validity, checkpoints: CheckpointStore
 ) -> bool:
     """Whether nobody knows how much was delivered: then it may be everything there is."""
     if fence.reports_lost:
@@ -104,6 +137,6 @@ def _is_unknown(
     if fence.owner is None:
         return False
     record = records.get(fence.owner.flow)
-    if entry_of(record, fence.partition, fence.owner_epoch, setting) is not None:
+    if entry_of(record, fence.partition, fence.owner_epoch, validity) is not None:
         return False
-    return fence.reports_lost or not is_whole(record, fence.owner, setting)
+    return fence.reports_lost or not is_whole(record, fence.owner, validity)

@@ -1,6 +1,6 @@
-"""The queues of a namespace as their heads show them, and the groups in them. A head is read, used and not kept.
+"""The queues of a namespace as their heads show them, and what a coordinator has to know of each group in them.
 
-Safe for use by several threads, each on another queue.
+A head is read, used and not kept. `Heads` is safe for use by several threads, each on another queue.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator import housekeeping
-from coordinator.facts import GroupFacts, facts_of
-from coordinator.housekeeping import QueueFacts
+from coordinator.due_housekeeping import QueueFacts, queue_facts
 from partq_spark.base.errors import Invalid
-from partq_spark.group.model import GroupKey
-from partq_spark.log import names
+from partq_spark.group.model import AccessType, GroupKey, GroupSettings
+from partq_spark.log import layouts, names
 from partq_spark.log.codec import decode_head
 from partq_spark.log.groups import kind_of
+from partq_spark.log.model import Group, Head, group_start
 from partq_spark.objects.api import Document, ObjectStore, Unchanged
 
 
@@ -69,12 +68,12 @@ class Heads:
             return
         head = decode_head(document.body, name)
         groups = {
-            GroupKey(self.namespace, queue, group): facts_of(head, made)
+            GroupKey(self.namespace, queue, group): group_facts(head, made)
             for group, made in head.groups.items()
             if self._kind is None or made.ownership in (None, self._kind)
         }
         with self._lock:
-            self._seen[queue] = _Seen(etag=document.etag, queue=housekeeping.facts_of(head), groups=groups)
+            self._seen[queue] = _Seen(etag=document.etag, queue=queue_facts(head), groups=groups)
 
     def now(self, key: GroupKey) -> GroupFacts:
         """One group, looked at now. Raises as `look`, and `Invalid` if the group is gone."""
@@ -100,3 +99,43 @@ def _is_queue(name: str) -> bool:
         return names.checked_name("queue", name) == name
     except Invalid:
         return False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupFacts:
+    """A group as the head of its queue has it. `starts`: where each partition begins for it, where nothing is
+    acknowledged yet. `leaving`: partitions that the queue does not have any more, and where they end, if the group has
+    something to deliver of them; the runtime adds those that are not finished to `partitions`.
+
+    `rewinds` grows whenever checkpoints of it were rewound, or the group was removed and made again: each of that takes
+    a sequence number of the head, so that the sum of both numbers never comes again.
+    """
+
+    queue_id: str
+    settings: GroupSettings
+    partitions: tuple[int, ...]
+    starts: Mapping[int, int]
+    since: int = 0  # the sequence number of the head that the group was made with
+    rewinds: int = 0
+    leaving: Mapping[int, int] = field(default_factory=dict)
+
+
+def group_facts(head: Head, group: Group) -> GroupFacts:
+    """The facts of one of the head's groups."""
+    starts = {partition: group_start(group, partition) for partition in range(len(head.next))}
+    leaving = layouts.leaving(head)
+    if group.rewinds == 0:  # else somebody may have gone back behind the group's start
+        leaving = {number: end for number, end in leaving.items() if starts[number] < end}
+    return GroupFacts(
+        queue_id=head.queue_id,
+        settings=GroupSettings(
+            rebalance_delay_s=head.config.rebalance_delay_s,
+            max_handoff_time_s=head.config.max_handoff_time_s,
+            access_type=AccessType(head.config.access_type),
+        ),
+        partitions=tuple(range(head.partitions)),
+        starts=starts,
+        leaving=leaving,
+        since=group.since_sequence,
+        rewinds=group.since_sequence + group.rewinds,
+    )

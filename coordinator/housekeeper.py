@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from coordinator.due_housekeeping import Done, QueueFacts, Rules, Task, Work, due
 from coordinator.heads import Heads
-from coordinator.housekeeping import Done, QueueFacts, Rules, Task, Work, due
-from coordinator.leadership import Leadership, Timing
-from coordinator.life import StoreLife
+from coordinator.leadership import Leadership, StoreLife, Timing
 from coordinator.logs import Log, Value
 from coordinator.settings import Settings
 from partq_spark.base.errors import Conflict, PartqError

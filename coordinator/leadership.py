@@ -1,23 +1,27 @@
-"""Who leads a group: taking the lease, renewing it, watching somebody else's. Nothing about what a leader does.
+"""Who leads a group: taking the lease, renewing it, watching somebody else's, the timers that go with it, and the life
+of the ownership store in which all of that counts. Nothing about what a leader does.
 
 The lease keeps two coordinators from working against each other; it is not what makes them safe. That is the state's
-token: whoever leads newly writes the state first, and from then on the former leader's swaps fail.
+token: a new leader writes the state first, and from then on the former leader's swaps fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from coordinator.adopt import Timers
+from coordinator.failure_detector import FailureDetector
 from coordinator.logs import Log
-from coordinator.watch import Stillness
 from partq_spark.base.errors import Conflict
+from partq_spark.group.documents.identity import known_id
 from partq_spark.group.effects import Effects
-from partq_spark.group.model import GroupKey, Lease, Owner
+from partq_spark.group.model import GroupKey, GroupState, Lease, Owner, Phase
 from partq_spark.group.ownership import Ownership, Pulse
+from partq_spark.objects.api import ObjectStore
 
 _LEASE = "lease"
+_HOLDDOWN = "holddown"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +34,44 @@ class Timing:
     frozen_after_s: float = 3.0
     assumed_session_timeout_s: float = 10.0
     retry_most_s: float = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timers:
+    """What runs, as deadlines by this process' clock, and the state that it belongs to."""
+
+    state_token: str = ""
+    deadlines_s: Mapping[str, float] = field(default_factory=dict)
+
+    def remaining_s(self, now_s: float) -> dict[str, float]:
+        """As a lease carries them."""
+        return {name: round(max(0.0, at_s - now_s), 3) for name, at_s in self.deadlines_s.items()}
+
+
+def timers_of(state: GroupState, token: str) -> Timers:
+    """The timers that run in `state`."""
+    deadlines_s = {
+        str(number): partition.deadline_s
+        for number, partition in state.partitions.items()
+        if partition.phase is Phase.PAUSED and partition.deadline_s is not None
+    }
+    if state.holddown_until_s is not None:
+        deadlines_s[_HOLDDOWN] = state.holddown_until_s
+    return Timers(state_token=token, deadlines_s=deadlines_s)
+
+
+def with_timers(state: GroupState, timers: Timers) -> GroupState:
+    """`state` with deadlines that were known more lately than its own. A name that is missing changes nothing."""
+    partitions = {
+        number: replace(partition, deadline_s=timers.deadlines_s.get(str(number), partition.deadline_s))
+        if partition.phase is Phase.PAUSED and partition.deadline_s is not None
+        else partition
+        for number, partition in state.partitions.items()
+    }
+    until_s = state.holddown_until_s
+    if until_s is not None:
+        until_s = timers.deadlines_s.get(_HOLDDOWN, until_s)
+    return replace(state, partitions=partitions, holddown_until_s=until_s)
 
 
 class Leadership:
@@ -51,8 +93,8 @@ class Leadership:
         self._log = log
         self._lease: Lease | None = None  # held, as this process last knew
         self._asked: Lease | None = None  # asked for; whether it was granted is not known yet
-        self._rival = Stillness[str](timing.frozen_after_s)
-        self.flows = Stillness[Owner](timing.frozen_after_s)
+        self._rival = FailureDetector[str](timing.frozen_after_s)
+        self.flows = FailureDetector[Owner](timing.frozen_after_s)
         self.timers = Timers()
         self.terms = 0
 
@@ -129,8 +171,8 @@ class Leadership:
     def _begin(self, lease: Lease, reason: str) -> Lease:
         now_s = self._effects.now_s()
         self._lease, self._asked = lease, None
-        self._rival = Stillness[str](self._timing.frozen_after_s)
-        self.flows = Stillness[Owner](self._timing.frozen_after_s)
+        self._rival = FailureDetector[str](self._timing.frozen_after_s)
+        self.flows = FailureDetector[Owner](self._timing.frozen_after_s)
         self.timers = Timers(
             state_token=lease.state_token,
             deadlines_s={name: now_s + remaining_s for name, remaining_s in lease.timers.items()},
@@ -138,3 +180,40 @@ class Leadership:
         self.terms += 1
         self._log("info", "lease_taken", group=str(self._key), leader=self._name, reason=reason)
         return lease
+
+
+class StoreLife:
+    """The store's incarnation as this process last asked for it. Safe for use by several threads."""
+
+    def __init__(self, store: Ownership) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._store_id: str | None = None
+        self.value: str | None = None
+        """None while it is being asked for: whoever reads the store at that time cannot tell which life answers."""
+
+    def ask(self) -> str:
+        """The present incarnation, from the server if it is not known. Raises `Unavailable`."""
+        value = self.value
+        if value is not None:
+            return value
+        with self._lock:
+            if self.value is None:
+                self.value = self._store.incarnation()
+            return self.value
+
+    def look_at(self, objects: ObjectStore) -> None:
+        """Whether the object store is still the one that it was: it may have been removed and made anew, and with Redis
+        its id tells where everything is. Only reads. Raises `Corrupt`, `Unavailable`.
+        """
+        found = known_id(objects)
+        known, self._store_id = self._store_id, found
+        value = self.value
+        if known not in (None, found) and value is not None:
+            self.lost(value)
+
+    def lost(self, known: str) -> None:
+        """The store said that it is not `known` any more: ask again, unless somebody has done so already."""
+        with self._lock:
+            if self.value == known:
+                self.value = None

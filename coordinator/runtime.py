@@ -14,26 +14,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from coordinator.adopt import adopt, altered, is_left_alone, is_nobodys, timers_of
+from coordinator.bookkeeping import Bookkeeping
 from coordinator.core.actions import Action, Fence
 from coordinator.core.draft import is_in_handoff
 from coordinator.core.events import Event, QueueAltered, Tick
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
 from coordinator.core.reconcile import differences
-from coordinator.effects_pool import Run, in_a_row
-from coordinator.facts import GroupFacts
-from coordinator.fences import carry_out
-from coordinator.leadership import Leadership, Timing
-from coordinator.leaving import Leaving
-from coordinator.life import StoreLife
-from coordinator.listing import Listing
+from coordinator.decision_log import log_decision
+from coordinator.fences import RunAll, carry_out, in_a_row
+from coordinator.heads import GroupFacts
+from coordinator.leadership import Leadership, StoreLife, Timing, timers_of
 from coordinator.logs import Log, silent
-from coordinator.observe import Setting, binds, drained, expired, leftovers
-from coordinator.quiet import Quiet
-from coordinator.records import Records
-from coordinator.tell import tell
-from coordinator.tidy import Tidying
+from coordinator.observe import Quiet, Records, Validity, binds, drained, expired, leftovers
+from coordinator.reconciliation import Listing, adopt, altered, is_left_alone, is_nobodys
+from coordinator.removed_partitions import RemovedPartitions
 from coordinator.tries import Tries, words
 from partq_spark.base.errors import Conflict, PartqError
 from partq_spark.group.checkpoints import CheckpointStore
@@ -84,7 +79,7 @@ class GroupRuntime:
         name: str,
         timing: Timing | None = None,
         effects: Effects | None = None,
-        run: Run = in_a_row,
+        run: RunAll = in_a_row,
         log: Log = silent,
     ) -> None:
         """`checkpoints` makes the store of a group with these facts; `ends` reads the log's end of every partition of
@@ -104,11 +99,11 @@ class GroupRuntime:
         self._leadership = Leadership(store, key, name=name, timing=self._timing, effects=self._effects, log=log)
         self._term = 0
         self._written: Written | None = None
-        self._setting = Setting(queue_id="", incarnation="")
+        self._validity = Validity(queue_id="", incarnation="")
         self._records: Records | None = None
         self._rewinds = 0  # that were counted before the checkpoints were last listed
-        self._leaving = Leaving(checkpoints, self._now_s)
-        self._tidying = Tidying(store, key, log)
+        self._removed = RemovedPartitions(checkpoints, self._now_s)
+        self._bookkeeping = Bookkeeping(store, key, log)
         self._quiet: Quiet | None = None
         self._listing = Listing(key, self._now_s, log)
         self._tries = Tries(self._timing.handoff_look_s, self._timing.retry_most_s)
@@ -171,14 +166,14 @@ class GroupRuntime:
 
     def _step(self, facts: GroupFacts) -> Step:
         incarnation = self._incarnation = self._life.ask()
-        if self._written is not None and facts.queue_id != self._setting.queue_id:
+        if self._written is not None and facts.queue_id != self._validity.queue_id:
             facts = self._confirmed(facts)
-        if self._written is not None and self._setting != Setting(queue_id=facts.queue_id, incarnation=incarnation):
+        if self._written is not None and self._validity != Validity(queue_id=facts.queue_id, incarnation=incarnation):
             self._forget("the queue is another one, or the ownership store was restarted")
         pulse = self._leadership.look(_instances(self._written.state) if self._written is not None else ())
         if self._term != self._leadership.terms:
             self._term = self._leadership.terms
-            self._tidying.forget(term=True)
+            self._bookkeeping.forget(term=True)
             self._tries.forget()
             self._forget("a new term")
         if pulse is None or (self._written is None and is_left_alone(pulse)):
@@ -190,7 +185,7 @@ class GroupRuntime:
         if written is None:
             written = self._adopt(facts, incarnation)
         if self._is_quiet(written, facts, pulse):
-            self._tidying.tidy(written.state, written.token, self._records)
+            self._bookkeeping.catch_up(written.state, written.token, self._records)
             return Step(leading=True, next_s=self._next_s(written.state))
         for _ in range(_ROUNDS):
             before = written
@@ -202,7 +197,7 @@ class GroupRuntime:
                 break  # the lease wants to be renewed
             if written is before:
                 self._again = 0
-                self._tidying.tidy(written.state, written.token, self._records)
+                self._bookkeeping.catch_up(written.state, written.token, self._records)
                 self._quiet = Quiet.after(written.state, self._records, facts)
                 return Step(leading=True, next_s=self._next_s(written.state))
         return Step(leading=True, next_s=0.0)
@@ -236,8 +231,8 @@ class GroupRuntime:
         if self._written is not None:
             self._log("warning", "adopting_again", group=str(self.key), reason=reason)
         self._written = self._records = None
-        self._leaving.forget()
-        self._tidying.forget()
+        self._removed.forget()
+        self._bookkeeping.forget()
 
     # --- state before effect ------------------------------------------------------------------------------------------
 
@@ -259,7 +254,7 @@ class GroupRuntime:
         self._store.swap_state(self.key, encode_state(state, now_s), token=token, expected=expected)
         self._written = Written(state, token)
         self._leadership.timers = timers_of(state, token)
-        tell(self._log, self.key, events, actions)
+        log_decision(self._log, self.key, events, actions)
         return self._written
 
     def _fence(self, written: Written, fences: Sequence[Fence], facts: GroupFacts) -> list[Event]:
@@ -271,11 +266,11 @@ class GroupRuntime:
         events = carry_out(
             fences,
             key=self.key,
-            setting=self._setting,
+            validity=self._validity,
             records=records.flows,
             checkpoints=self._make_checkpoints(facts),
             starts=facts.starts,
-            finished=self._leaving.finished(facts),
+            finished=self._removed.finished(facts),
             ends=lambda: self._ends(facts.queue_id),
             run=self._run,
             log=self._log,
@@ -288,7 +283,7 @@ class GroupRuntime:
 
     def _adopt(self, facts: GroupFacts, incarnation: str) -> Written:
         """Read everything, and write the state under a new token: from then on a former leader's swaps fail."""
-        self._setting = Setting(queue_id=facts.queue_id, incarnation=incarnation)
+        self._validity = Validity(queue_id=facts.queue_id, incarnation=incarnation)
         self._rewinds = facts.rewinds  # the checkpoints are listed below, after this was read
         self._records = None
         found = adopt(
@@ -316,11 +311,11 @@ class GroupRuntime:
         records = self._records
         if records is None or self._is_stale(written, records, pulse, in_handoff=is_in_handoff(state)):
             records = self._read_records(written, version=pulse.records_version)
-        self._tidying.let_go(leftovers(state, records.flows, self._setting))
-        events.extend(binds(state, records.flows, self._setting, self._tidying.gone))
+        self._bookkeeping.let_go(leftovers(state, records.flows, self._validity))
+        events.extend(binds(state, records.flows, self._validity, self._bookkeeping.gone))
         events.extend(expired(state, records.flows, self._leadership.flows))
         if records.token == written.token:
-            events.extend(drained(state, records.flows, self._setting))
+            events.extend(drained(state, records.flows, self._validity))
         due_s = next_deadline(state)
         if due_s is not None and due_s <= self._now_s():
             events.append(Tick())
@@ -357,7 +352,7 @@ class GroupRuntime:
     def _whole(self, facts: GroupFacts) -> GroupFacts:
         """The facts with the removed partitions that are not delivered to their end yet."""
         records = self._records.flows if self._records is not None else {}
-        return self._leaving.with_unfinished(facts, records, self._setting.incarnation)
+        return self._removed.with_unfinished(facts, records, self._validity.incarnation)
 
     def _is_stale(self, written: Written, records: Records, pulse: Pulse, *, in_handoff: bool) -> bool:
         old = self._now_s() - records.read_s >= self._timing.renewal_s
@@ -365,7 +360,7 @@ class GroupRuntime:
 
     def _read_records(self, written: Written, version: str) -> Records:
         flows = dict(self._store.read_flows(self.key))
-        if self._life.value != self._setting.incarnation:
+        if self._life.value != self._validity.incarnation:
             # Another group's look may have acknowledged a restart in between: these may be the records of an old copy.
             raise _AdoptAgain("the ownership store was restarted")
         self._records = Records(flows, written.token, version, self._now_s())
@@ -386,7 +381,7 @@ class GroupRuntime:
             return written
         let_go = [Owner(name, flow.instance) for name, flow in written.state.flows.items() if name not in state.flows]
         written = self._write(state, actions, written.token, heeded)
-        self._tidying.let_go(let_go)
+        self._bookkeeping.let_go(let_go)
         return written
 
     def _now_s(self) -> float:

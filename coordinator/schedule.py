@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from coordinator.facts import GroupFacts
+from coordinator.heads import GroupFacts
 from coordinator.runtime import GroupRuntime
 
 FIRST_RETRY_S: Final = 0.1

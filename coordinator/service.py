@@ -14,14 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-from coordinator.effects_pool import Pool, Run, in_a_row
-from coordinator.facts import GroupFacts
-from coordinator.heads import Heads
+from coordinator.fences import Pool, RunAll, in_a_row
+from coordinator.heads import GroupFacts, Heads
 from coordinator.health import Status
 from coordinator.housekeeper import Housekeeper
 from coordinator.inbox import TURN_S, Asked, Inbox, Looked, Message, News, Stepped, Stop
-from coordinator.leadership import Timing
-from coordinator.life import StoreLife
+from coordinator.leadership import StoreLife, Timing
 from coordinator.logs import Log
 from coordinator.runtime import GroupRuntime
 from coordinator.schedule import FIRST_RETRY_S, Entry
@@ -80,7 +78,7 @@ class Service:
         self._workers = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
         self._fences = Pool(settings.fence_threads, "fence")
         # On a disk a look takes microseconds, and handing it to another thread takes more.
-        self._side_by_side: Run = in_a_row if store.url.startswith("file:") else self._fences.run
+        self._side_by_side: RunAll = in_a_row if store.url.startswith("file:") else self._fences.run
         self._inbox = Inbox()
         self._groups: dict[GroupKey, Entry] = {}
         self._stopping = threading.Event()

@@ -22,7 +22,7 @@ class Move:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Assignment:
     """`given`: who gets the partitions that no bound flow has (seed 002, step 2). `moves`: the handoffs (step 5)."""
 
     given: Sequence[tuple[int, Owner]]
@@ -36,7 +36,7 @@ def plan(
     unheld: Sequence[int],
     reluctant: Container[int] = (),
     exclusive: bool = False,
-) -> Plan:
+) -> Assignment:
     """Spread the partitions over `live`, the bound flows from the oldest to the newest (at least one).
 
     `held`: partitions of each of them, in order; `unheld`: those of nobody, or of flows that are gone. A flow's
@@ -44,7 +44,7 @@ def plan(
     """
     if exclusive:
         chosen = max(live, key=lambda owner: len(held.get(owner, ())))  # max keeps the first, the oldest, of equals
-        return Plan(
+        return Assignment(
             given=[(number, chosen) for number in unheld],
             moves=[
                 Move(partition=number, giver=owner, receiver=chosen)
@@ -60,7 +60,7 @@ def plan(
         count, age, owner = fewest[0]
         given.append((number, owner))
         heapq.heapreplace(fewest, (count + 1, age, owner))
-    return Plan(given=given, moves=_even_out(fewest, held, reluctant))
+    return Assignment(given=given, moves=_even_out(fewest, held, reluctant))
 
 
 def _even_out(

@@ -34,7 +34,7 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class Edge:
     """One edge: in `phase`, `step` leads to `then` (None: the partition is gone, its epoch is kept as retired)."""
 
     phase: Phase
@@ -44,46 +44,46 @@ class Row:
     when: str
 
 
-def _row(phase: Phase, step: Step, then: Phase | None, action: type[Action] | None, when: str) -> Row:
-    return Row(phase=phase, step=step, then=then, action=action, when=when)
+def _in(phase: Phase, step: Step, then: Phase | None, action: type[Action] | None, when: str) -> Edge:
+    return Edge(phase=phase, step=step, then=then, action=action, when=when)
 
 
 _FREE, _OWNED, _PAUSED, _FENCING = Phase.FREE, Phase.OWNED, Phase.PAUSED, Phase.FENCING
 
-TABLE: tuple[Row, ...] = (
+TABLE: tuple[Edge, ...] = (
     # --- nobody has it ------------------------------------------------------------------------------------------------
-    _row(_FREE, Step.GIVE, _FENCING, Fence, "it is mapped to a bound flow"),
-    _row(_FREE, Step.REMOVE, None, None, "the queue has fewer partitions now"),
-    _row(_FREE, Step.AHEAD, _FENCING, Fence, "its checkpoint says something else: fenced for nobody, above that"),
+    _in(_FREE, Step.GIVE, _FENCING, Fence, "it is mapped to a bound flow"),
+    _in(_FREE, Step.REMOVE, None, None, "the queue has fewer partitions now"),
+    _in(_FREE, Step.AHEAD, _FENCING, Fence, "its checkpoint says something else: fenced for nobody, above that"),
     # --- a flow has it ------------------------------------------------------------------------------------------------
-    _row(_OWNED, Step.MOVE, _PAUSED, Pause, "the plan moves it from one bound flow to another"),
-    _row(_OWNED, Step.GIVE, _FENCING, Fence, "its owner is lost and another flow takes it; or max-handoff-time is 0"),
-    _row(_OWNED, Step.RESTORE, _FENCING, Fence, "its flow came back and still has its mapping: the same epoch again"),
-    _row(_OWNED, Step.RELEASE, _FENCING, Fence, "its owner is lost, and no flow is bound when the delay ends"),
-    _row(_OWNED, Step.REMOVE, _FENCING, Fence, "the queue has fewer partitions now: fenced for nobody"),
-    _row(_OWNED, Step.AHEAD, _FENCING, Fence, "its checkpoint says something else: the same owner, above that"),
+    _in(_OWNED, Step.MOVE, _PAUSED, Pause, "the plan moves it from one bound flow to another"),
+    _in(_OWNED, Step.GIVE, _FENCING, Fence, "its owner is lost and another flow takes it; or max-handoff-time is 0"),
+    _in(_OWNED, Step.RESTORE, _FENCING, Fence, "its flow came back and still has its mapping: the same epoch again"),
+    _in(_OWNED, Step.RELEASE, _FENCING, Fence, "its owner is lost, and no flow is bound when the delay ends"),
+    _in(_OWNED, Step.REMOVE, _FENCING, Fence, "the queue has fewer partitions now: fenced for nobody"),
+    _in(_OWNED, Step.AHEAD, _FENCING, Fence, "its checkpoint says something else: the same owner, above that"),
     # --- a flow has it and gets nothing new ---------------------------------------------------------------------------
-    _row(_PAUSED, Step.DRAINED, _FENCING, Fence, "all that was delivered is acknowledged"),
-    _row(_PAUSED, Step.DEADLINE, _FENCING, Fence, "max-handoff-time is over"),
-    _row(_PAUSED, Step.OWNER_LOST, _FENCING, Fence, "its owner is lost, the receiving flow is not"),
-    _row(_PAUSED, Step.KEEP, _OWNED, Resume, "the receiving flow is lost: it stays with its owner, same epoch"),
-    _row(_PAUSED, Step.REMOVE, _FENCING, Fence, "the queue has fewer partitions now: fenced for nobody"),
-    _row(_PAUSED, Step.AHEAD, _FENCING, Fence, "its checkpoint says something else: the receiving flow, above that"),
+    _in(_PAUSED, Step.DRAINED, _FENCING, Fence, "all that was delivered is acknowledged"),
+    _in(_PAUSED, Step.DEADLINE, _FENCING, Fence, "max-handoff-time is over"),
+    _in(_PAUSED, Step.OWNER_LOST, _FENCING, Fence, "its owner is lost, the receiving flow is not"),
+    _in(_PAUSED, Step.KEEP, _OWNED, Resume, "the receiving flow is lost: it stays with its owner, same epoch"),
+    _in(_PAUSED, Step.REMOVE, _FENCING, Fence, "the queue has fewer partitions now: fenced for nobody"),
+    _in(_PAUSED, Step.AHEAD, _FENCING, Fence, "its checkpoint says something else: the receiving flow, above that"),
     # --- its checkpoint is being rewritten: left only by completing, or by another fence ------------------------------
-    _row(_FENCING, Step.FENCED, _OWNED, Assign, "the fence for a flow is in place, that flow being bound or lost"),
-    _row(_FENCING, Step.FREED, _FREE, Assign, "the fence for nobody is in place"),
-    _row(_FENCING, Step.DROPPED, None, Assign, "the fence for nobody is in place and the partition was removed"),
-    _row(_FENCING, Step.STUCK, _FENCING, None, "its checkpoint cannot be rewritten: nobody else waits for it any more"),
-    _row(_FENCING, Step.GIVE, _FENCING, Fence, "another flow gets it: one epoch higher"),
-    _row(_FENCING, Step.RESTORE, _FENCING, Fence, "the receiving flow came back as a new instance: one epoch higher"),
-    _row(
+    _in(_FENCING, Step.FENCED, _OWNED, Assign, "the fence for a flow is in place, that flow being bound or lost"),
+    _in(_FENCING, Step.FREED, _FREE, Assign, "the fence for nobody is in place"),
+    _in(_FENCING, Step.DROPPED, None, Assign, "the fence for nobody is in place and the partition was removed"),
+    _in(_FENCING, Step.STUCK, _FENCING, None, "its checkpoint cannot be rewritten: nobody else waits for it any more"),
+    _in(_FENCING, Step.GIVE, _FENCING, Fence, "another flow gets it: one epoch higher"),
+    _in(_FENCING, Step.RESTORE, _FENCING, Fence, "the receiving flow came back as a new instance: one epoch higher"),
+    _in(
         _FENCING, Step.RELEASE, _FENCING, Fence, "the receiving flow is lost, and no flow is bound when the delay ends"
     ),
-    _row(_FENCING, Step.REMOVE, _FENCING, Fence, "the queue has fewer partitions now: fenced for nobody, one higher"),
-    _row(_FENCING, Step.AHEAD, _FENCING, Fence, "its checkpoint says something else: the same receiver, above that"),
+    _in(_FENCING, Step.REMOVE, _FENCING, Fence, "the queue has fewer partitions now: fenced for nobody, one higher"),
+    _in(_FENCING, Step.AHEAD, _FENCING, Fence, "its checkpoint says something else: the same receiver, above that"),
 )
 
-EDGES: Mapping[tuple[Phase, Step], Row] = {(row.phase, row.step): row for row in TABLE}
+EDGES: Mapping[tuple[Phase, Step], Edge] = {(edge.phase, edge.step): edge for edge in TABLE}
 
 
 def advance(
@@ -95,7 +95,7 @@ def advance(
     found: int = 0,
     why: str = "",
 ) -> Partition | None:
-    """The partition after `step`, None if it is gone. Raises ValueError where the table has no such row.
+    """The partition after `step`, None if it is gone. Raises ValueError where the table has no such edge.
 
     `to`: who gets it (GIVE, MOVE, RESTORE). `deadline_s`: when the pause ends at the latest (MOVE). `found`: the
     epoch in the checkpoint (AHEAD). `why`: what keeps the fence from its place (STUCK).

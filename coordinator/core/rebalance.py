@@ -111,7 +111,7 @@ def _spread(draft: Draft, holdings: Holdings) -> None:
             draft.step(move.partition, Step.MOVE, reason, to=move.receiver, deadline_s=deadline_s)
 
 
-def _map(draft: Draft, holdings: Holdings, plan: assignment.Plan) -> None:
+def _map(draft: Draft, holdings: Holdings, plan: assignment.Assignment) -> None:
     nobodys = set(holdings.unheld)
     for number, owner in plan.given:
         reason = "it had no flow" if number in nobodys else "its flow is lost"

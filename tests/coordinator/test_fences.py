@@ -11,7 +11,7 @@ from msgspec import structs
 from coordinator.core.actions import Fence
 from coordinator.core.events import PartitionFenced
 from coordinator.fences import carry_out
-from coordinator.observe import Setting
+from coordinator.observe import Validity
 from partq_spark.base.errors import Unavailable
 from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_cannot_be_read_fails_only_its_own_fence() -> None:
             for number in range(PARTITIONS)
         ],
         key=KEY,
-        setting=Setting(queue_id=world.queue.head.queue_id, incarnation=world.server.incarnation),
+        validity=Validity(queue_id=world.queue.head.queue_id, incarnation=world.server.incarnation),
         records={},
         checkpoints=Watched(world.objects, KEY, world.queue.head.queue_id, since=checkpoints.since),
         starts={},

@@ -10,8 +10,8 @@ from coordinator import runtime as runtime_module
 from coordinator.core.actions import Action
 from coordinator.core.events import Event, FlowBound
 from coordinator.core.machine import decide
-from coordinator.facts import facts_of
-from coordinator.life import StoreLife
+from coordinator.heads import group_facts
+from coordinator.leadership import StoreLife
 from coordinator.runtime import GroupRuntime
 from partq_spark.base.errors import Invalid
 from partq_spark.group import lifecycle
@@ -73,7 +73,7 @@ def test_records_that_were_read_across_a_restart_are_not_used() -> None:
         for key in (KEY, other)
     ]
     head = world.queue.refresh()
-    facts = [facts_of(head, head.groups[key.group]) for key in (KEY, other)]
+    facts = [group_facts(head, head.groups[key.group]) for key in (KEY, other)]
     a = world.flow("a")
     for runtime, each in zip(runtimes, facts, strict=True):
         runtime.step(each)
@@ -112,7 +112,7 @@ def test_a_group_that_is_gone_is_not_adopted(gone: str) -> None:
     head = world.queue.refresh()
     coordinator.runtime._facts_now = facts_now  # type: ignore[assignment]
     with pytest.raises(Invalid, match="was deleted"):
-        coordinator.runtime.step(facts_of(head, head.groups[KEY.group]))
+        coordinator.runtime.step(group_facts(head, head.groups[KEY.group]))
     assert world.server.open().read_state(KEY) is None
 
 

@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
+from coordinator.due_housekeeping import Done, QueueFacts, Rules, Task, Work, due, queue_facts
 from coordinator.heads import Heads
 from coordinator.housekeeper import LEASE_LOOKS, LEASE_THREAD, RENEW_MOST_S, SWEEP_S, Housekeeper, Step, lease_key
-from coordinator.housekeeping import Done, QueueFacts, Rules, Task, Work, due, facts_of
-from coordinator.life import StoreLife
+from coordinator.leadership import StoreLife
 from coordinator.settings import Settings, load_settings
 from partq_spark.base.errors import Corrupt, Unavailable
 from partq_spark.group.effects import Effects
@@ -113,7 +113,7 @@ def test_what_waits_longest_comes_first() -> None:
 def test_the_facts_of_a_head() -> None:
     store = MemoryStore(clock=lambda: 0.0, rng=random.Random(7))
     queue = admin.create_queue(store, "default", "orders", 2, QueueConfig(retention_s=60.0))
-    facts = facts_of(queue.head)
+    facts = queue_facts(queue.head)
     assert facts == QueueFacts(
         queue_id=queue.head.queue_id, sequence=1, retention_s=60.0, oldest_us=None, chunks_us=None
     )
@@ -132,7 +132,7 @@ def test_a_head_that_was_led_a_year_ahead_once_is_kept_house_for_as_others(
     world.clock.now_us -= year_us
     for number in range(8):
         send(queue, values(number))
-    facts = facts_of(queue.refresh())
+    facts = queue_facts(queue.refresh())
     now_us = world.clock.now_us + 2 * 3600 * S
     found = due({"orders": facts}, {}, RULES, now_s=1000.0, now_us=now_us)
     assert {task.work for task in found} == {Work.RETAIN, Work.COMPACT, Work.COLLECT}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.facts import GroupFacts
+from coordinator.heads import GroupFacts
 from partq_spark.group import lifecycle
 from partq_spark.group.model import Phase, RebalanceStatus
 from partq_spark.log import admin

@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 
 from coordinator.core.machine import next_deadline
-from coordinator.facts import facts_of
-from coordinator.life import StoreLife
+from coordinator.heads import group_facts
+from coordinator.leadership import StoreLife
 from partq_spark.group.documents.identity import NAME, store_id
 from partq_spark.group.model import FlowRecord, Phase, RebalanceStatus
 from partq_spark.log.model import QueueConfig
@@ -275,7 +275,7 @@ def test_a_new_leader_with_an_old_look_at_the_head_takes_nothing_away() -> None:
     first = world.coordinator("c1")
     world.flow("a")
     world.settle()
-    old = facts_of(world.queue.head, world.queue.head.groups[KEY.group])
+    old = group_facts(world.queue.head, world.queue.head.groups[KEY.group])
     six = structs.replace(world.queue.head.layout, partitions=6, begin=(0,) * 6)
     world.altered(lambda head: replace(head, layouts=(six,), next=(0,) * 6))
     world.settle()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.observe import Setting, drained
+from coordinator.observe import Validity, drained
 from partq_spark.group import lifecycle
 from partq_spark.group.codec import encode_state
 from partq_spark.group.model import Phase, RebalanceStatus
@@ -240,14 +240,14 @@ def test_a_record_that_went_on_says_that_nothing_was_delivered() -> None:
 
 def test_a_paused_partition_is_drained_only_by_its_owners_record() -> None:
     world, a, b = shared()
-    setting = Setting(queue_id=world.queue.head.queue_id, incarnation=world.server.incarnation)
+    validity = Validity(queue_id=world.queue.head.queue_id, incarnation=world.server.incarnation)
     state = world.state()
     number = min(b.mapping())
     pause = replace(state.partitions[number], phase=Phase.PAUSED, to=a.owner, deadline_s=world.now_s + 1)
     state = replace(state, partitions={**state.partitions, number: pause})
 
     def is_drained() -> bool:
-        return bool(list(drained(state, world.server.records_of(KEY), setting)))
+        return bool(list(drained(state, world.server.records_of(KEY), validity)))
 
     assert not is_drained(), "it has 40 messages in hand"
     began_anew(world, b)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from coordinator.core.invariants import violations
-from coordinator.facts import GroupFacts, facts_of
-from coordinator.leadership import Timing
-from coordinator.life import StoreLife
+from coordinator.heads import GroupFacts, group_facts
+from coordinator.leadership import StoreLife, Timing
 from coordinator.logs import Value
 from coordinator.runtime import GroupRuntime, Step
 from partq_spark.base.errors import Unavailable
@@ -220,7 +219,7 @@ class Coordinator:
 
     def facts(self) -> GroupFacts:
         head = self.world.queue.refresh()
-        return facts_of(head, head.groups[KEY.group])
+        return group_facts(head, head.groups[KEY.group])
 
     def step(self) -> Step:
         if self.stopped:

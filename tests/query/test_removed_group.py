@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.facts import facts_of
+from coordinator.heads import group_facts
 from partq_spark.base.errors import Conflict, Fenced, Invalid
 from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import Checkpoint
@@ -191,7 +191,7 @@ def test_what_coordinators_know_of_a_group_tells_one_life_from_the_next(world: W
         made = admin.create_group(queue, KEY.group, [0, 0])
         for _ in range(rewinds):
             admin.count_rewind(queue, KEY.group)
-        seen.append(facts_of(queue.head, queue.head.groups[KEY.group]).rewinds)
+        seen.append(group_facts(queue.head, queue.head.groups[KEY.group]).rewinds)
         remove_group(queue, KEY.group, made)
     assert seen == sorted(set(seen)), "it grows, and never comes again"
 

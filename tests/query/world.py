@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from coordinator.facts import GroupFacts, facts_of
+from coordinator.heads import GroupFacts, group_facts
 from partq_spark.base.errors import PartqError, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.membership import Membership
@@ -75,7 +75,7 @@ class World(sessions.World):
         self.ends = list(head.next)
         found = head.groups.get(KEY.group)
         if found is not None:
-            self.facts: GroupFacts = facts_of(head, found)
+            self.facts: GroupFacts = group_facts(head, found)
 
     def checkpoints(self, queue_id: str = "", since: int | None = None) -> CheckpointStore:
         """As the queue has them now; of a group that is not there none counts."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from coordinator.facts import GroupFacts
-from coordinator.leadership import Timing
-from coordinator.life import StoreLife
+from coordinator.heads import GroupFacts
+from coordinator.leadership import StoreLife, Timing
 from coordinator.logs import Log
 from coordinator.runtime import GroupRuntime
 from partq_spark.base.errors import PartqError

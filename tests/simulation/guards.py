@@ -20,11 +20,11 @@ from coordinator import fences, runtime
 from coordinator.core.actions import Action
 from coordinator.core.events import Event
 from coordinator.core.machine import pending
-from coordinator.facts import GroupFacts
-from coordinator.leaving import Leaving
-from coordinator.records import Records
+from coordinator.failure_detector import FailureDetector
+from coordinator.heads import GroupFacts
+from coordinator.observe import Records
+from coordinator.removed_partitions import RemovedPartitions
 from coordinator.runtime import GroupRuntime, Step, Written
-from coordinator.watch import Stillness
 from partq_spark.group.binding import Life
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.documents.api import Listing
@@ -200,12 +200,12 @@ def _adopts_without_a_look() -> AbstractContextManager[object]:
 
 def _counts_the_way_as_silence() -> AbstractContextManager[object]:
     """A heartbeat is taken to stand still until the answer is there, however long that was on its way."""
-    real = Stillness.look
+    real = FailureDetector.look
 
-    def look(watch: Stillness[Any], values: Mapping[Any, Hashable], *, asked_s: float, heard_s: float) -> bool:
+    def look(watch: FailureDetector[Any], values: Mapping[Any, Hashable], *, asked_s: float, heard_s: float) -> bool:
         return real(watch, values, asked_s=heard_s, heard_s=heard_s)
 
-    return patch.object(Stillness, "look", look)
+    return patch.object(FailureDetector, "look", look)
 
 
 def _hears_of_no_rewind() -> AbstractContextManager[object]:
@@ -230,7 +230,7 @@ def _takes_delivered_for_acknowledged() -> AbstractContextManager[object]:
 
 def _takes_removed_for_finished() -> AbstractContextManager[object]:
     """A partition goes as soon as the queue does not have it any more."""
-    return patch.object(Leaving, "_unfinished", lambda *_: [])
+    return patch.object(RemovedPartitions, "_unfinished", lambda *_: [])
 
 
 def _lives_for_ever() -> AbstractContextManager[object]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import structs
 
-from coordinator.facts import GroupFacts, facts_of
+from coordinator.heads import GroupFacts, group_facts
 from partq_spark.group.model import GroupSettings
 from partq_spark.log import layouts, model
 from partq_spark.log.model import Group, QueueConfig
@@ -67,5 +67,5 @@ class Head:
     def facts(self) -> GroupFacts:
         """As a coordinator takes them out of a head."""
         if self._facts is None or self._facts[0] is not self.now:
-            self._facts = self.now, facts_of(self.now, self.now.groups[KEY.group])
+            self._facts = self.now, group_facts(self.now, self.now.groups[KEY.group])
         return self._facts[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.core.handoff import TABLE, Row
+from coordinator.core.handoff import TABLE, Edge
 from partq_spark.group.model import Phase
 
 FILE = Path(__file__).parents[3] / "docs/handoff.md"
@@ -48,7 +48,7 @@ def _name(phase: Phase | None) -> str:
 
 def diagram() -> str:
     """A mermaid state diagram: one arrow for each pair of states, with the steps that lead along it."""
-    arrows: dict[tuple[Phase, Phase | None], list[Row]] = {}
+    arrows: dict[tuple[Phase, Phase | None], list[Edge]] = {}
     for row in TABLE:
         arrows.setdefault((row.phase, row.then), []).append(row)
     lines = ["stateDiagram-v2", "    [*] --> free"]

@@ -1,10 +1,10 @@
-"""One partition's way: every row of the table once, and handoffs whose flows change or die (HAN)."""
+"""One partition's way: every edge of the table once, and handoffs whose flows change or die (HAN)."""
 
 from __future__ import annotations
 
 import pytest
 
-from coordinator.core.handoff import EDGES, TABLE, Row, Step, action, advance
+from coordinator.core.handoff import EDGES, TABLE, Edge, Step, action, advance
 from partq_spark.group.model import Owner, Partition, PartitionStatus, Phase, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, HANDOFF_S, balanced, line
 
@@ -94,25 +94,25 @@ EXPECTED: dict[tuple[Phase, Step], tuple[Partition | None, str]] = {
 NOBODY = Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=5)
 
 
-def start_of(row: Row) -> Partition:
-    if row.step is Step.FREED:
+def start_of(edge: Edge) -> Partition:
+    if edge.step is Step.FREED:
         return NOBODY
-    if row.step is Step.DROPPED:
+    if edge.step is Step.DROPPED:
         return Partition(partition=0, phase=FENCING, epoch=4, owner=A, to_epoch=5, removed=True)
-    return START[row.phase]
+    return START[edge.phase]
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.phase.value} {row.step.value}")
-def test_row(row: Row) -> None:
-    before = start_of(row)
-    to = A2 if (row.phase, row.step) == (OWNED, Step.RESTORE) else C
-    after = advance(before, row.step, to=to, deadline_s=6.0, found=7, why="it is damaged")
-    expected, said = EXPECTED[row.phase, row.step]
+@pytest.mark.parametrize("edge", TABLE, ids=lambda edge: f"{edge.phase.value} {edge.step.value}")
+def test_edge(edge: Edge) -> None:
+    before = start_of(edge)
+    to = A2 if (edge.phase, edge.step) == (OWNED, Step.RESTORE) else C
+    after = advance(before, edge.step, to=to, deadline_s=6.0, found=7, why="it is damaged")
+    expected, said = EXPECTED[edge.phase, edge.step]
     assert after == expected
-    assert (after.phase if after else None) is row.then
-    follows = action(before, row.step, after, "because")
+    assert (after.phase if after else None) is edge.then
+    follows = action(before, edge.step, after, "because")
     assert (line(follows) if follows else "") == said
-    assert (type(follows) if follows else None) is row.action
+    assert (type(follows) if follows else None) is edge.action
 
 
 def test_what_the_table_does_not_have_is_refused() -> None:

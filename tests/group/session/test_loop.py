@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.facts import GroupFacts
-from coordinator.life import StoreLife
+from coordinator.heads import GroupFacts
+from coordinator.leadership import StoreLife
 from coordinator.runtime import GroupRuntime
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import CheckpointStore

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 
-from coordinator.facts import GroupFacts
-from coordinator.life import StoreLife
+from coordinator.heads import GroupFacts
+from coordinator.leadership import StoreLife
 from coordinator.runtime import GroupRuntime
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import CheckpointStore

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 from unittest.mock import patch
 
-from coordinator.facts import GroupFacts, facts_of
+from coordinator.heads import GroupFacts, group_facts
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey
@@ -179,7 +179,7 @@ class GroupHead:
         found = head.groups.get(self._group)
         if found is None or found.ownership == "none":
             raise Unavailable("there is no such group to lead")
-        return facts_of(head, found)
+        return group_facts(head, found)
 
 
 def _never(_: float) -> None:

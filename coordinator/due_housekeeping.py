@@ -70,7 +70,7 @@ class Done:
     more: bool = False
 
 
-def facts_of(head: Head) -> QueueFacts:
+def queue_facts(head: Head) -> QueueFacts:
     """The facts of one queue."""
     # By all that the head shows, not by the first: a clock that was wrong once may have dated some years ahead.
     times = [*(ref.first_time_us for ref in head.tree), *(entry.time_us for entry in head.entries), head.time_us]

@@ -1,37 +1,28 @@
-"""A new leader's first look: the group's state as it is, and what the checkpoints, the queue and the store's
-incarnation say beyond it. Reads only; what follows is for the runtime to write.
+"""A group's state against its queue's head and its checkpoints: in full when a leader adopts the group, and again when
+the head has something new. Reads only; what follows is for the runtime to write.
+
+A damaged checkpoint says nothing: the others count all the same, and it is looked for again until it can be read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from typing import Final
 
 from coordinator.core.actions import Action
 from coordinator.core.events import Event, QueueAltered, ReportsLost
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide
-from coordinator.core.reconcile import differences, initial_state
-from coordinator.facts import GroupFacts
-from coordinator.listing import Listed
+from coordinator.core.reconcile import Mark, differences, initial_state
+from coordinator.heads import GroupFacts
+from coordinator.leadership import Timers, with_timers
+from coordinator.logs import Log
 from partq_spark.base.errors import Corrupt
+from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import decode_state
-from partq_spark.group.model import GroupKey, GroupState, Phase
+from partq_spark.group.model import GroupKey, GroupState
 from partq_spark.group.ownership import Ownership, Pulse, StateDocument
-
-HOLDDOWN = "holddown"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timers:
-    """What runs, as deadlines by this process' clock, and the state that it belongs to."""
-
-    state_token: str = ""
-    deadlines_s: Mapping[str, float] = field(default_factory=dict)
-
-    def remaining_s(self, now_s: float) -> dict[str, float]:
-        """As a lease carries them."""
-        return {name: round(max(0.0, at_s - now_s), 3) for name, at_s in self.deadlines_s.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,32 +35,6 @@ class Adopted:
     actions: tuple[Action, ...]
     reason: str
     level: str  # of the line that tells it
-
-
-def timers_of(state: GroupState, token: str) -> Timers:
-    """The timers that run in `state`."""
-    deadlines_s = {
-        str(number): partition.deadline_s
-        for number, partition in state.partitions.items()
-        if partition.phase is Phase.PAUSED and partition.deadline_s is not None
-    }
-    if state.holddown_until_s is not None:
-        deadlines_s[HOLDDOWN] = state.holddown_until_s
-    return Timers(state_token=token, deadlines_s=deadlines_s)
-
-
-def with_timers(state: GroupState, timers: Timers) -> GroupState:
-    """`state` with deadlines that were known more lately than its own. A name that is missing changes nothing."""
-    partitions = {
-        number: replace(partition, deadline_s=timers.deadlines_s.get(str(number), partition.deadline_s))
-        if partition.phase is Phase.PAUSED and partition.deadline_s is not None
-        else partition
-        for number, partition in state.partitions.items()
-    }
-    until_s = state.holddown_until_s
-    if until_s is not None:
-        until_s = timers.deadlines_s.get(HOLDDOWN, until_s)
-    return replace(state, partitions=partitions, holddown_until_s=until_s)
 
 
 def altered(state: GroupState, facts: GroupFacts) -> bool:
@@ -168,4 +133,52 @@ def _what_differs(state: GroupState, facts: GroupFacts, incarnation: str, listed
             settings=facts.settings,
             partitions=facts.partitions,
             epochs={number: mark.epoch for number, mark in listed.marks.items()},
+        )
+
+
+LOOK_S: Final = 5.0  # between two listings while one is damaged
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    """What the checkpoints say of ownership. `damaged`: of these nobody knows. `repaired`: of these it was not known
+    when they were listed before.
+    """
+
+    marks: Mapping[int, Mark]
+    damaged: frozenset[int] = frozenset()
+    repaired: frozenset[int] = frozenset()
+
+
+class Listing:
+    """Of one group, in one process."""
+
+    def __init__(self, key: GroupKey, now_s: Callable[[], float], log: Log) -> None:
+        self._key = key
+        self._now_s = now_s
+        self._log = log
+        self._damaged: frozenset[int] = frozenset()
+        self._listed_s = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether one was damaged, and may have been repaired."""
+        return bool(self._damaged) and self._now_s() - self._listed_s >= LOOK_S
+
+    def read(self, checkpoints: CheckpointStore) -> Listed:
+        """List them. Raises `Unavailable`."""
+        found, damaged = checkpoints.list_readable()
+        self._listed_s = self._now_s()
+        for number in sorted(damaged.keys() - self._damaged):
+            self._log(
+                "error", "checkpoint_damaged", group=str(self._key), partition=number, reason=str(damaged[number])
+            )
+        repaired = self._damaged - damaged.keys()
+        for number in sorted(repaired):
+            self._log("info", "checkpoint_repaired", group=str(self._key), partition=number, reason="it can be read")
+        self._damaged = frozenset(damaged)
+        return Listed(
+            marks={n: Mark(epoch=each.epoch, owner=each.owner, rewound=each.rewound) for n, each in found.items()},
+            damaged=self._damaged,
+            repaired=repaired,
         )

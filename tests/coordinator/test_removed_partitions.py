@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from coordinator.facts import facts_of
-from coordinator.leaving import Leaving
+from coordinator.heads import group_facts
+from coordinator.removed_partitions import RemovedPartitions
 from partq_spark.base.errors import Unavailable
 from partq_spark.group import lifecycle, rewinding
 from partq_spark.group.checkpoints import CheckpointStore
@@ -230,9 +230,9 @@ def test_what_was_finished_before_a_rewind_is_not_taken_for_finished_after_it() 
     world, *_ = grown_and_shrunk()
     finish(world, 2)
     head = world.queue.refresh()
-    facts = facts_of(head, head.groups[KEY.group])
+    facts = group_facts(head, head.groups[KEY.group])
     checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
-    leaving = Leaving(lambda _: checkpoints, lambda: world.now_s)
+    leaving = RemovedPartitions(lambda _: checkpoints, lambda: world.now_s)
     assert leaving.finished(facts) == {}, "nobody has looked"
     assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1, 3)
     assert leaving.finished(facts) == {2: 10}
@@ -257,10 +257,10 @@ def test_a_group_that_began_after_the_change_has_nothing_to_do_with_what_is_gone
     world.published(10)
     resize(world, 2)
     head = world.queue.refresh()
-    assert facts_of(head, head.groups[KEY.group]).leaving == {2: 10, 3: 10}
+    assert group_facts(head, head.groups[KEY.group]).leaving == {2: 10, 3: 10}
     later = structs.replace(head.groups[KEY.group], start=head.next)
-    assert facts_of(head, later).leaving == {}
-    assert facts_of(head, later).partitions == (0, 1)
+    assert group_facts(head, later).leaving == {}
+    assert group_facts(head, later).partitions == (0, 1)
 
 
 def begun_at_the_end(world: World) -> None:
@@ -309,8 +309,8 @@ def test_a_rewind_brings_no_removed_partition_that_nobody_touched() -> None:
     checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
     admin.count_rewind(world.queue, KEY.group)
     head = world.queue.refresh()
-    facts = facts_of(head, head.groups[KEY.group])
-    leaving = Leaving(lambda _: checkpoints, lambda: world.now_s)
+    facts = group_facts(head, head.groups[KEY.group])
+    leaving = RemovedPartitions(lambda _: checkpoints, lambda: world.now_s)
     assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1)
     world.objects.swap(checkpoints.name_of(3), b"{damaged}", expected=None)
     leaving.forget()

@@ -22,7 +22,7 @@ from coordinator.logs import Log, Value
 from partq_spark.group.model import GroupKey, Owner
 
 
-def tell(log: Log, key: GroupKey, events: Sequence[Event], actions: Sequence[Action]) -> None:
+def log_decision(log: Log, key: GroupKey, events: Sequence[Event], actions: Sequence[Action]) -> None:
     """What was decided: first the events that changed something, then what follows from them. A tick and a fence are
     told by what they bring about.
     """

@@ -16,7 +16,7 @@ _LATE_LOOK_S: Final = 1.0
 """What a late look counts: little of the shortest session timeout, 5 s."""
 
 
-class Stillness(Generic[K]):
+class FailureDetector(Generic[K]):
     """Remembers when each watched value was last seen to change.
 
     What counts is what was really observed: from the time when the answer came that showed the value for the first

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from coordinator.facts import GroupFacts
-from coordinator.observe import Setting, entry_of
+from coordinator.heads import GroupFacts
+from coordinator.observe import Validity, entry_of
 from partq_spark.group.checkpoint import Checkpoint
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import FlowRecord
@@ -21,7 +21,7 @@ from partq_spark.group.model import FlowRecord
 LOOK_S: Final = 1.0  # between two listings
 
 
-class Leaving:
+class RemovedPartitions:
     """Of one group, in one process."""
 
     def __init__(self, checkpoints: Callable[[GroupFacts], CheckpointStore], now_s: Callable[[], float]) -> None:
@@ -48,7 +48,7 @@ class Leaving:
             self._finished.clear()
         if self._unfinished(facts) and (self._looked_s is None or self._now_s() - self._looked_s >= LOOK_S):
             self._looked_s = self._now_s()
-            self._look(facts, records, Setting(queue_id=facts.queue_id, incarnation=incarnation))
+            self._look(facts, records, Validity(queue_id=facts.queue_id, incarnation=incarnation))
         present = (number for number in facts.partitions if number not in facts.leaving)
         return replace(facts, partitions=(*present, *self._unfinished(facts)))
 
@@ -63,7 +63,7 @@ class Leaving:
     def _unfinished(self, facts: GroupFacts) -> list[int]:
         return [number for number, end in sorted(facts.leaving.items()) if self._finished.get(number) != end]
 
-    def _look(self, facts: GroupFacts, records: Mapping[str, FlowRecord], setting: Setting) -> None:
+    def _look(self, facts: GroupFacts, records: Mapping[str, FlowRecord], validity: Validity) -> None:
         found, damaged = self._make_checkpoints(facts).list_readable()
         for number, end in facts.leaving.items():
             if number in damaged:
@@ -72,15 +72,15 @@ class Leaving:
             if checkpoint is None or checkpoint.is_void:
                 reached = facts.starts[number]  # nobody has taken it yet
             else:
-                reached = _reached(checkpoint, records, setting)
+                reached = _reached(checkpoint, records, validity)
             if reached >= end:
                 self._finished[number] = end
 
 
-def _reached(checkpoint: Checkpoint, records: Mapping[str, FlowRecord], setting: Setting) -> int:
+def _reached(checkpoint: Checkpoint, records: Mapping[str, FlowRecord], validity: Validity) -> int:
     """How far a partition is acknowledged. A record never says more than a checkpoint that keeps offsets."""
     offset = checkpoint.offset or 0
     if checkpoint.owner is None:
         return offset
-    entry = entry_of(records.get(checkpoint.owner.flow), checkpoint.partition, checkpoint.epoch, setting)
+    entry = entry_of(records.get(checkpoint.owner.flow), checkpoint.partition, checkpoint.epoch, validity)
     return max(offset, entry.acknowledged if entry is not None else 0)

@@ -1,0 +1,111 @@
+"""What a leader writes when there is time: ownership records for people and tools (OWN-02), and the removal of records
+of flows that are gone. Nobody decides anything by it: the state and the checkpoints decide. So it may lag, and is tried
+again when it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from coordinator.logs import Log
+from coordinator.observe import Records
+from partq_spark.base.errors import PartqError
+from partq_spark.group.model import GroupKey, GroupState, Owner, OwnershipRecord, Phase
+from partq_spark.group.ownership import Ownership, Reincarnated
+
+
+class OwnershipRecords:
+    """What was claimed for one group by this process, as far as it knows."""
+
+    def __init__(self, store: Ownership, key: GroupKey) -> None:
+        self._store = store
+        self._key = key
+        self._known: dict[int, OwnershipRecord] | None = None
+        self._followed: str | None = None  # the token of the state that the records agree with
+
+    def forget(self) -> None:
+        """Somebody else may have claimed since."""
+        self._known = self._followed = None
+
+    def follow(self, state: GroupState, token: str) -> None:
+        """Claim whatever changed hands. Raises as the store does; the next call then begins with a listing."""
+        if token == self._followed:
+            return
+        known, self._known = self._known, None
+        if known is None:
+            known = dict(self._store.list_ownership(self._key))
+        wanted = [record for record in self._wanted(state, known) if _differs(record, known.get(record.partition))]
+        claimed = self._store.claim_ownership(wanted) if wanted else {}
+        if len(claimed) < len(wanted):
+            return  # a condition did not hold, or nobody knows: list them again
+        self._known, self._followed = {**known, **claimed}, token
+
+    def _wanted(self, state: GroupState, known: dict[int, OwnershipRecord]) -> list[OwnershipRecord]:
+        owners: dict[int, tuple[Owner | None, int]] = {
+            number: (partition.owner, partition.epoch)
+            for number, partition in state.partitions.items()
+            if partition.phase is not Phase.FENCING and (partition.epoch or number in known)
+        }
+        for number, epoch in state.retired.items():
+            if number in known and number not in state.partitions:
+                owners[number] = (None, epoch)
+        return [
+            OwnershipRecord(
+                key=self._key,
+                partition=number,
+                owner=owner,
+                epoch=epoch,
+                version=known[number].version if number in known else "",
+                modified="",
+            )
+            for number, (owner, epoch) in owners.items()
+        ]
+
+
+def _differs(wanted: OwnershipRecord, known: OwnershipRecord | None) -> bool:
+    return known is None or (wanted.owner, wanted.epoch) != (known.owner, known.epoch)
+
+
+class Bookkeeping:
+    """Of one group in one process."""
+
+    def __init__(self, store: Ownership, key: GroupKey, log: Log) -> None:
+        self._store = store
+        self._key = key
+        self._log = log
+        self._ownership = OwnershipRecords(store, key)
+        self._gone: dict[Owner, None] = {}
+
+    @property
+    def gone(self) -> Collection[Owner]:
+        """Flows that were let go, and whose records are still to be removed."""
+        return self._gone.keys()
+
+    def let_go(self, owners: Iterable[Owner]) -> None:
+        """The group has no use for their records any more."""
+        self._gone.update(dict.fromkeys(owners))
+
+    def forget(self, *, term: bool = False) -> None:
+        """Somebody else may have claimed since; in a new term of office, also have removed records."""
+        self._ownership.forget()
+        if term:
+            self._gone.clear()
+
+    def catch_up(self, state: GroupState, token: str, records: Records | None) -> None:
+        """Ownership records (seed 004), and records of flows that are gone. Again if it fails: neither decides.
+
+        What is removed from the store is removed from `records` too. Raises `Reincarnated`.
+        """
+        try:
+            self._ownership.follow(state, token)
+            for owner in list(self._gone):
+                if owner.flow not in state.flows and not self._store.forget_flow(self._key, *owner, state_token=token):
+                    return  # somebody else wrote the state: the next step sees it too, and adopts the group anew
+                record = records.flows.get(owner.flow) if records is not None else None
+                if records is not None and record is not None and record.instance == owner.instance:
+                    del records.flows[owner.flow]  # what is remembered must not bring it back
+                del self._gone[owner]
+        except Reincarnated:
+            raise
+        except PartqError as error:
+            self._log("warning", "tidying_failed", group=str(self._key), reason=str(error))
