@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coordinator.health import HealthServer
-from coordinator.logs import LibraryLines, Lines, Log
+from coordinator.logs import LibraryLines, LineLog, Log
 from coordinator.service import Service
 from coordinator.settings import Settings, load_settings
 from partq_spark import __version__
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
     }
     try:
         settings = load_settings(given.config, environ, overrides)
-        log = Lines(form=settings.log_format, level=settings.log_level)
+        log = LineLog(form=settings.log_format, level=settings.log_level)
         LibraryLines(log).install(settings.log_level)
         return _serve(settings, log, environ)
     except Invalid as error:

@@ -7,7 +7,7 @@ the fences of a group side by side, simulations one after the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Protocol, TypeVar
 
 from coordinator.core.actions import Fence
@@ -33,21 +33,13 @@ def in_a_row(each: Callable[[A], B], work: Sequence[A], /) -> list[B]:
     return [each(item) for item in work]
 
 
-class Pool:
-    """At most `threads` pieces of work at once, of all groups together."""
+def side_by_side(threads: Executor) -> RunAll:
+    """As many at once as `threads` has; a single piece of work is done at once, without another thread."""
 
-    def __init__(self, threads: int, name: str) -> None:
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    def run(each: Callable[[A], B], work: Sequence[A], /) -> list[B]:
+        return in_a_row(each, work) if len(work) <= 1 else list(threads.map(each, work))
 
-    def run(self, each: Callable[[A], B], work: Sequence[A], /) -> list[B]:
-        """All of `work`; a single piece is done at once, without another thread."""
-        if len(work) <= 1:
-            return in_a_row(each, work)
-        return list(self._executor.map(each, work))
-
-    def close(self) -> None:
-        """Begin nothing further; what runs is left to end by itself."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+    return run
 
 
 def carry_out(

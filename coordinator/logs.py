@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, Protocol, TextIO
 
+from partq_spark.base.errors import PartqError
+
 LEVELS: Final = ("debug", "info", "warning", "error")
 FORMATS: Final = ("text", "json")
 
@@ -29,11 +31,17 @@ class Log(Protocol):
     def __call__(self, level: str, event: str, /, **facts: Value) -> None: ...
 
 
+def one_line(error: Exception) -> str:
+    """What an error says, as a fact for a line; a mistake in the program names its kind, too."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, PartqError) else f"{type(error).__name__}: {text}"
+
+
 def silent(level: str, event: str, /, **facts: Value) -> None:
     """A log that keeps nothing."""
 
 
-class Lines:
+class LineLog:
     """A log as lines on a stream. Safe for use by several threads. What cannot be written is dropped: a log that is in
     the way must not stop what it tells of.
     """

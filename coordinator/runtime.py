@@ -44,14 +44,6 @@ _FENCES_AT_ONCE = 250
 """Between two renewals of the lease: a few seconds with Azure's latency and the default number of threads."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """What a step came to. `next_s`: seconds until the next one is due, if no news come earlier."""
-
-    leading: bool
-    next_s: float
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """A state that is in the store, written by this leader under `token`."""
@@ -127,8 +119,9 @@ class GroupRuntime:
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
-    def step(self, facts: GroupFacts) -> Step:
-        """One look, and everything that follows from it. `facts`: the group as the queue's head had it lately.
+    def step(self, facts: GroupFacts) -> float:
+        """One look, and everything that follows from it; returns the seconds until the next one is due, if no news come
+        earlier. `facts`: the group as the queue's head had it lately.
 
         Raises `Unavailable`, `Corrupt`, `Invalid`, when a store does; the group is then adopted anew by the next step.
         """
@@ -140,7 +133,7 @@ class GroupRuntime:
             self._forget(str(error))
             self._again += 1
             most_s = min(self._timing.handoff_look_s * 2 ** min(self._again, 10), self._timing.retry_most_s)
-            return Step(leading=self.leading, next_s=self._effects.uniform(0.0, most_s))
+            return self._effects.uniform(0.0, most_s)
         except BaseException as error:
             self._forget(f"{type(error).__name__}: {error}")
             raise
@@ -164,7 +157,7 @@ class GroupRuntime:
             self._store.drop_group(self.key)
             self._log("info", "group_dropped", group=str(self.key), reason="its queue or group was deleted")
 
-    def _step(self, facts: GroupFacts) -> Step:
+    def _step(self, facts: GroupFacts) -> float:
         incarnation = self._incarnation = self._life.ask()
         if self._written is not None and facts.queue_id != self._validity.queue_id:
             facts = self._confirmed(facts)
@@ -177,7 +170,7 @@ class GroupRuntime:
             self._tries.forget()
             self._forget("a new term")
         if pulse is None or (self._written is None and is_left_alone(pulse)):
-            return Step(leading=pulse is not None, next_s=self._timing.renewal_s)
+            return self._timing.renewal_s
         if self._written is not None and pulse.state_token != self._written.token:
             self._forget("somebody else wrote the state")
         written = self._written
@@ -186,7 +179,7 @@ class GroupRuntime:
             written = self._adopt(facts, incarnation)
         if self._is_quiet(written, facts, pulse):
             self._bookkeeping.catch_up(written.state, written.token, self._records)
-            return Step(leading=True, next_s=self._next_s(written.state))
+            return self._next_s(written.state)
         for _ in range(_ROUNDS):
             before = written
             written = self._decide(written, self._observe(written, facts, pulse))
@@ -199,8 +192,8 @@ class GroupRuntime:
                 self._again = 0
                 self._bookkeeping.catch_up(written.state, written.token, self._records)
                 self._quiet = Quiet.after(written.state, self._records, facts)
-                return Step(leading=True, next_s=self._next_s(written.state))
-        return Step(leading=True, next_s=0.0)
+                return self._next_s(written.state)
+        return 0.0
 
     def _is_quiet(self, written: Written, facts: GroupFacts, pulse: Pulse) -> bool:
         quiet, now_s = self._quiet, self._now_s()

@@ -1,14 +1,26 @@
-"""When a group is looked at next: its waits, news of it, and pauses after failures. Pure: the time is an argument."""
+"""When recurring work is done: jobs with their waits, news of them, and pauses after failures; and the one thread that
+begins what is due and takes in what it came to. What the work is is not known here.
+
+That thread never waits for a store: steps run on threads of executors, a job never on two at once, and everything else
+that reaches it is a call that somebody else put into its queue.
+"""
 
 from __future__ import annotations
 
+import queue as queues
+import time
 from collections.abc import Callable
-from typing import Final
+from concurrent.futures import Executor
+from functools import partial
+from typing import Final, Protocol
 
-from coordinator.heads import GroupFacts
-from coordinator.runtime import GroupRuntime
+from coordinator.logs import Log, Value, one_line
+from partq_spark.group.effects import Effects
 
-FIRST_RETRY_S: Final = 0.1
+TURN_S: Final = 2.5
+"""The longest wait without a sign of life."""
+
+_FIRST_RETRY_S: Final = 0.1
 _NEWS_BURST: Final = 5.0
 _NEWS_PER_S: Final = 10.0
 """Flows that acknowledge are news too: a busy group is looked at a few times a second, a quiet one at once."""
@@ -16,24 +28,50 @@ _NEWS_PER_S: Final = 10.0
 _REPEAT_LOG_S: Final = 60.0
 
 
-class Entry:
-    """One group's place in the schedule. Changed by the service's main thread alone."""
+class Leader(Protocol):
+    """Who may hold a lease."""
 
-    def __init__(self, runtime: GroupRuntime, facts: GroupFacts, now_s: float) -> None:
-        self.runtime = runtime
-        self.facts = facts
+    @property
+    def leading(self) -> bool: ...
+
+    def release(self) -> None: ...
+
+
+class Job:
+    """Work that is done step by step; `step` returns the seconds until the next one. Changed by the thread of its
+    schedule alone.
+
+    Trouble is logged as `failed`, at `level` and with `facts`; that it is over, as `recovered`. A `leader` gives up its
+    lease when the schedule ends.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[], float],
+        threads: Executor,
+        now_s: float,
+        *,
+        failed: str,
+        recovered: str,
+        level: str = "error",
+        leader: Leader | None = None,
+        **facts: Value,
+    ) -> None:
+        self.step = step
+        self.threads = threads
+        self.leader = leader
         self.due_s = now_s
         self.running = False
         self.failures = 0  # in a row
         self.problem = ""
-        self.missing = 0  # looks at heads in a row that did not show it
+        self.failed_event, self.recovered_event, self.level, self.facts = failed, recovered, level, facts
         self._news = False  # came while it was running
         self._credit = _NEWS_BURST
         self._credit_s = now_s
         self._told_s = now_s - _REPEAT_LOG_S
 
     def woken(self, now_s: float) -> None:
-        """There are news: look at once, unless there were many of late."""
+        """There are news: a step at once, unless there were many of late."""
         if self.running:
             self._news = True
             return
@@ -51,7 +89,9 @@ class Entry:
         self.running = False
         self.due_s = now_s + next_s
         failures, self.failures, self.problem = self.failures, 0, ""
-        self._take_news(now_s)
+        if self._news:
+            self._news = False
+            self.woken(now_s)
         return failures
 
     def failed(self, problem: str, now_s: float, most_s: float, uniform: Callable[[float, float], float]) -> bool:
@@ -59,7 +99,7 @@ class Entry:
         self.running = False
         self._news = False
         self.failures += 1
-        pause_s = min(FIRST_RETRY_S * 2 ** min(self.failures - 1, 16), most_s)
+        pause_s = min(_FIRST_RETRY_S * 2 ** min(self.failures - 1, 16), most_s)
         self.due_s = now_s + uniform(pause_s / 2, pause_s)
         tell = problem != self.problem or now_s - self._told_s >= _REPEAT_LOG_S
         if tell:
@@ -67,7 +107,117 @@ class Entry:
         self.problem = problem
         return tell
 
-    def _take_news(self, now_s: float) -> None:
-        if self._news:
-            self._news = False
-            self.woken(now_s)
+
+class Schedule:
+    """Jobs, and calls of one thread: all but `call` is for that thread. `turned_s` (CLOCK_MONOTONIC) is when it was
+    last seen at work.
+    """
+
+    def __init__(self, *, retry_most_s: float, effects: Effects, log: Log) -> None:
+        self._retry_most_s = retry_most_s
+        self._effects = effects
+        self._log = log
+        self._jobs: dict[Job, None] = {}
+        # Putting into it takes no lock that an interrupted thread could hold, so that a signal handler may.
+        self._calls: queues.SimpleQueue[Callable[[], None]] = queues.SimpleQueue()
+        self._ending = False
+        self._released = 0
+        self.turned_s = time.monotonic()
+
+    def call(self, what: Callable[[], None]) -> None:
+        """Have the schedule's thread call it soon. By any thread, and by signal handlers."""
+        self._calls.put(what)
+
+    def add(self, job: Job) -> None:
+        """From now on it is done when it is due."""
+        self._jobs[job] = None
+
+    def remove(self, job: Job) -> None:
+        """It is not done any more; a step that runs comes to its end."""
+        del self._jobs[job]
+
+    def turn(self) -> None:
+        """Begin what is due, wait for a call or for what is due next, and make all calls that are there."""
+        self._take(self._begin_what_is_due())
+
+    def end(self, wait_s: float) -> int:
+        """Begin nothing further, let what runs come to its end, have leases given up; returns how many were. At most
+        `wait_s`: a lease that is not given up in time ends by itself.
+        """
+        deadline_s = time.monotonic() + wait_s
+        self._ending = True
+        leaders = [job for job in self._jobs if job.leader is not None]
+        for job in leaders:
+            if not job.running:
+                self._begin_release(job)
+        while any(job.running for job in leaders) and time.monotonic() < deadline_s:
+            self._take(deadline_s - time.monotonic())
+        return self._released
+
+    def _begin_what_is_due(self) -> float:
+        """Returns the seconds until something else is due."""
+        now_s = self._effects.now_s()
+        next_s = now_s + TURN_S
+        for job in self._jobs:
+            if job.running:
+                continue
+            if job.due_s <= now_s:
+                job.running = True
+                job.threads.submit(self._work, job)
+            else:
+                next_s = min(next_s, job.due_s)
+        return next_s - now_s
+
+    def _take(self, wait_s: float) -> None:
+        """Wait for a call, then make all that are there."""
+        call = self._next(wait_s)
+        while call is not None:
+            call()
+            call = self._next(0.0)
+
+    def _next(self, wait_s: float) -> Callable[[], None] | None:
+        self.turned_s = time.monotonic()
+        try:
+            return self._calls.get(timeout=max(0.0, min(wait_s, TURN_S)))
+        except queues.Empty:
+            return None
+
+    def _work(self, job: Job) -> None:
+        """One step, on a thread of an executor; whatever goes wrong is that job's alone."""
+        try:
+            next_s = job.step()
+        except Exception as problem:  # noqa: BLE001 - a mistake in one job must not end the others
+            self.call(partial(self._failed, job, one_line(problem)))
+        else:
+            self.call(partial(self._stepped, job, next_s))
+
+    def _stepped(self, job: Job, next_s: float) -> None:
+        failures = job.stepped(next_s, self._effects.now_s())
+        if failures:
+            self._log("info", job.recovered_event, **job.facts, failures=failures)
+        if self._ending:
+            self._begin_release(job)
+
+    def _failed(self, job: Job, problem: str) -> None:
+        if job.failed(problem, self._effects.now_s(), self._retry_most_s, self._effects.uniform):
+            self._log(job.level, job.failed_event, **job.facts, reason=problem)
+        if self._ending:
+            self._begin_release(job)
+
+    def _begin_release(self, job: Job) -> None:
+        if job.leader is not None and job.leader.leading:
+            job.running = True
+            job.threads.submit(self._release, job, job.leader)
+
+    def _release(self, job: Job, leader: Leader) -> None:
+        leases = 0
+        try:
+            leader.release()
+            leases = 1
+        except Exception:  # noqa: BLE001, S110 - the lease ends by itself
+            pass
+        self.call(partial(self._gave_up, job, leases))
+
+    def _gave_up(self, job: Job, leases: int) -> None:
+        job.running = False
+        self._released += leases

@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.due_housekeeping import Done, QueueFacts, Rules, Task, Work, due, queue_facts
 from coordinator.heads import Heads
-from coordinator.housekeeper import LEASE_LOOKS, LEASE_THREAD, RENEW_MOST_S, SWEEP_S, Housekeeper, Step, lease_key
+from coordinator.housekeeper import LEASE_LOOKS, LEASE_THREAD, RENEW_MOST_S, Housekeeper, TaskReport, lease_key
 from coordinator.leadership import StoreLife
 from coordinator.settings import Settings, load_settings
 from partq_spark.base.errors import Corrupt, Unavailable
@@ -163,7 +163,7 @@ class House:
         self.log.append((event, str(facts["queue"]) if "queue" in facts else None))
         self.reasons.append(facts.get("reason"))
 
-    def keeper(self, name: str, do: Callable[[Task], Step]) -> Housekeeper:
+    def keeper(self, name: str, do: Callable[[Task], TaskReport]) -> Housekeeper:
         ownership = self.server.open()
         return Housekeeper(
             self.settings(name),
@@ -187,15 +187,23 @@ class House:
         return document.lease.beat if document is not None else 0
 
 
-def nothing(_: Task) -> Step:
-    return Step(event=None, facts={}, empty=True)
+def look(keeper: Housekeeper) -> None:
+    """One step after the other, until nothing is due."""
+    for _ in range(100):
+        if keeper.step() > 0.0:
+            return
+    raise AssertionError("there is always something to do")
+
+
+def nothing(_: Task) -> TaskReport:
+    return TaskReport(event=None, facts={}, empty=True)
 
 
 def test_a_queue_that_fails_is_told_once_and_stops_no_other() -> None:
     house = House("bad", "good")
     done: list[str] = []
 
-    def do(task: Task) -> Step:
+    def do(task: Task) -> TaskReport:
         if task.queue == "bad" and house.now_s < 80_000:
             raise Corrupt("its log is damaged (test)")
         done.append(task.queue)
@@ -203,19 +211,19 @@ def test_a_queue_that_fails_is_told_once_and_stops_no_other() -> None:
 
     keeper = house.keeper("a", do)
     for _ in range(4):
-        keeper.look()
+        look(keeper)
         house.now_s += 21_600
     assert done == ["good", "good", "good", "good"]
     assert [each for each in house.log if each[1]] == [("housekeeping_failed", "bad")]
-    keeper.look()
+    look(keeper)
     assert done[-2:] == ["bad", "good"]
     assert house.log[-1] == ("housekeeping_recovered", "bad")
 
 
 def test_a_mistake_in_a_step_ends_nothing() -> None:
     house = House("orders")
-    keeper = house.keeper("a", lambda task: Step(event="done", facts={"oops": str(1 // 0)}))
-    keeper.look()
+    keeper = house.keeper("a", lambda task: TaskReport(event="done", facts={"oops": str(1 // 0)}))
+    look(keeper)
     assert ("housekeeping_failed", "orders") in house.log
 
 
@@ -223,80 +231,70 @@ def test_only_one_of_two_is_the_housekeeper_and_the_other_follows_when_it_is_sil
     house = House("orders")
     done: list[str] = []
 
-    def by(name: str) -> Callable[[Task], Step]:
-        def do(task: Task) -> Step:
+    def by(name: str) -> Callable[[Task], TaskReport]:
+        def do(task: Task) -> TaskReport:
             done.append(name)
             return nothing(task)
 
         return do
 
     first, second = house.keeper("first", by("first")), house.keeper("second", by("second"))
-    first.look()
-    second.look()
+    look(first)
+    look(second)
     assert (first.leading, second.leading) == (True, False)
     for _ in range(LEASE_LOOKS * 3):  # both live
         house.now_s += 1
-        first.look()
-        second.look()
+        look(first)
+        look(second)
     assert done == ["first"]
     for _ in range(LEASE_LOOKS + 1):  # the first was killed
         house.now_s += 1
-        second.look()
+        look(second)
     assert second.leading
     assert done == ["first", "second"], "it knows nothing of what the first did, and looks at once"
-    first.look()  # it was only asleep
+    look(first)  # it was only asleep
     assert not first.leading
     assert ("housekeeping_lease_lost", None) in house.log
 
 
-def test_no_step_begins_after_the_wish_to_end() -> None:
+def test_a_step_does_one_thing_and_says_that_more_is_due() -> None:
     house = House("a", "b", "c")
     done: list[str] = []
 
-    def do(task: Task) -> Step:
+    def do(task: Task) -> TaskReport:
         done.append(task.queue)
-        keeper.stop()
         return nothing(task)
 
     keeper = house.keeper("a", do)
-    keeper.look()
-    assert done == ["a"]
+    house.now_s += 1
+    waits = [keeper.step() for _ in range(5)]
+    assert done == ["a", "b", "c"]
+    assert waits == [0.0, 0.0, 0.0, 0.0, 1.0], "the sweep is a step, too"
 
 
-def test_an_ownership_store_that_does_not_answer_is_told_once() -> None:
+def test_an_ownership_store_that_does_not_answer_ends_a_step_and_the_next_goes_on() -> None:
     house = House("orders")
-    keeper = house.keeper("a", nothing)
+    done: list[str] = []
 
-    def away(*_: object) -> None:
-        raise Unavailable("it does not answer (test)")
+    def do(task: Task) -> TaskReport:
+        done.append(task.queue)
+        return nothing(task)
 
-    keeper._leadership.look = away  # type: ignore[method-assign,assignment]
+    keeper = house.keeper("a", do)
+    away = True
+
+    def renew(verb: str) -> None:
+        if away:
+            raise Unavailable("it does not answer (test)")
+
+    house.server.before = renew
     for _ in range(3):
-        keeper.look()
-        house.now_s += 1
-    assert house.log == [("housekeeping_failed", None)]
-
-
-def test_a_mistake_beside_the_queues_is_told_once_and_the_thread_goes_on() -> None:
-    house = House("orders")
-    calls: list[float] = []
-
-    def sweep(older_than_s: float) -> int:
-        calls.append(house.now_s)
-        raise RuntimeError("a mistake (test)")
-
-    house.objects.sweep_temporary = sweep  # type: ignore[method-assign]
-    keeper = house.keeper("a", nothing)
-    keeper.start()
-    try:
-        eventually(lambda: len(calls) == 1, "the first sweep")
-        house.now_s += SWEEP_S + 1
-        eventually(lambda: len(calls) == 2, "the second sweep")
-    finally:
-        keeper.stop()
-        keeper.join(10)
-    assert [each for each in house.log if "failed" in each[0]] == [("housekeeping_failed", None)]
-    assert "RuntimeError: a mistake (test)" in house.reasons
+        with pytest.raises(Unavailable, match="it does not answer"):
+            keeper.step()
+    assert done == []
+    away = False
+    look(keeper)
+    assert done == ["orders"], "at once"
 
 
 def test_a_queue_with_much_to_compact_is_compacted_without_a_pause_and_others_have_their_turn(
@@ -309,21 +307,22 @@ def test_a_queue_with_much_to_compact_is_compacted_without_a_pause_and_others_ha
     left = {"large": 4, "small": 1}
     done: list[str] = []
 
-    def do(task: Task) -> Step:
+    def do(task: Task) -> TaskReport:
         if task.work is not Work.COMPACT:
             return nothing(task)
+        house.now_s += 0.001
         done.append(task.queue)
         left[task.queue] -= 1
-        return Step(event=None, facts={}, empty=left[task.queue] < 0)
+        return TaskReport(event=None, facts={}, empty=left[task.queue] < 0)
 
     keeper = house.keeper("a", do)
-    keeper.look()
-    assert done == ["large", "small", "large", "small", "large", "large", "large"], "in one look"
-    keeper.look()
+    look(keeper)
+    assert done == ["large", "small", "large", "small", "large", "large", "large"], "one after the other"
+    look(keeper)
     assert len(done) == 7, "and not when there is nothing left"
 
 
-def test_a_look_at_endless_work_ends_so_that_the_sweep_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sweep_has_its_turn_beside_endless_work(monkeypatch: pytest.MonkeyPatch) -> None:
     house = House("large")
     chunks = (int((house.now_s - 999) * S), int((house.now_s - 500) * S))
     facts = {name: replace(each, chunks_us=chunks) for name, each in house.heads.facts().items()}
@@ -336,11 +335,13 @@ def test_a_look_at_endless_work_ends_so_that_the_sweep_has_its_turn(monkeypatch:
 
     monkeypatch.setattr(house.objects, "sweep_temporary", sweep)
 
-    def do(task: Task) -> Step:
+    def do(task: Task) -> TaskReport:
         house.now_s += 0.01
-        return Step(event=None, facts={})
+        return TaskReport(event=None, facts={})
 
-    house.keeper("a", do).look()
+    keeper = house.keeper("a", do)
+    waits = [keeper.step() for _ in range(150)]
+    assert set(waits) == {0.0}
     assert swept == [pytest.approx(1001.0, abs=0.05)], "after the time of a look"
 
 
@@ -352,11 +353,11 @@ def test_a_step_that_takes_long_keeps_the_lease_for_a_bounded_time(hangs: bool) 
     def renewing() -> bool:
         return any(each.name == LEASE_THREAD for each in threading.enumerate())
 
-    def quick(task: Task) -> Step:
+    def quick(task: Task) -> TaskReport:
         done.append("second")
         return nothing(task)
 
-    def long(task: Task) -> Step:
+    def long(task: Task) -> TaskReport:
         done.append("first")
         if hangs:
             house.now_s += RENEW_MOST_S
@@ -366,13 +367,13 @@ def test_a_step_that_takes_long_keeps_the_lease_for_a_bounded_time(hangs: bool) 
             house.now_s += 1
             if not hangs:
                 eventually(partial(house.has_beaten, seen), "a renewal beside the step")
-            second.look()
+            look(second)
         return nothing(task)
 
     first, second = house.keeper("first", long), house.keeper("second", quick)
-    first.look()
+    look(first)
     assert ("housekeeping_failed", "orders") not in house.log, house.reasons
     assert done == (["first", "second"] if hangs else ["first"])
     assert not renewing()
-    first.look()
+    look(first)
     assert first.leading is not hangs

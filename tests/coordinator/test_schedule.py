@@ -1,22 +1,74 @@
-"""When a group is looked at next: news at once but not without end, pauses that grow, one line per trouble."""
+"""When a job has its turn: news at once but not without end, pauses that grow, one line per trouble, and an end."""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 
-from coordinator.schedule import Entry
+import pytest
 
-NOBODY: Any = None
+from coordinator.schedule import Job, Schedule
+from partq_spark.base.errors import Unavailable
+from partq_spark.group.effects import Effects
+from tests.coordinator.world import Lines
 
 
 def middle(low: float, high: float) -> float:
     return (low + high) / 2
 
 
-def entry(now_s: float = 100.0) -> Entry:
-    made = Entry(NOBODY, NOBODY, now_s)
-    made.stepped(1.0, now_s)
+def job(step: Callable[[], float] = lambda: 1.0, threads: Executor | None = None, leader: Leads | None = None) -> Job:
+    return Job(
+        step,
+        threads or ThreadPoolExecutor(1),
+        100.0,
+        failed="job_failed",
+        recovered="job_recovered",
+        leader=leader,
+        job="the job",
+    )
+
+
+def entry() -> Job:
+    """One that was done a moment ago, and is due in a second."""
+    made = job()
+    made.stepped(1.0, 100.0)
     return made
+
+
+class Leads:
+    """One that holds a lease, or several that stand for it."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.leading = True
+        self.error = error
+
+    def release(self) -> None:
+        self.leading = False
+        if self.error is not None:
+            raise self.error
+
+
+class Turns:
+    """A schedule whose clock tests move, and whose steps are real threads'."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.log = Lines()
+        effects = Effects(now_s=lambda: self.now_s, uniform=middle)
+        self.schedule = Schedule(retry_most_s=5.0, effects=effects, log=self.log)
+
+    def until(self, what: Callable[[], bool]) -> None:
+        """Turn by turn, a tenth of a second each; the last one is woken so that nobody waits."""
+        for _ in range(100):
+            if what():
+                return
+            self.now_s += 0.1
+            self.schedule.call(lambda: None)
+            self.schedule.turn()
+            time.sleep(0.001)
+        raise AssertionError("it does not come")
 
 
 def test_news_in_quiet_times_are_looked_at_at_once() -> None:
@@ -70,3 +122,98 @@ def test_the_same_trouble_is_told_once_a_minute() -> None:
     told = [group.failed("away", 100.0 + second, 5.0, middle) for second in range(125)]
     assert [second for second, tell in enumerate(told) if tell] == [0, 60, 120]
     assert group.failed("another", 226.0, 5.0, middle)
+
+
+# --- turns ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_mistake_in_one_job_is_told_once_and_no_matter_of_the_others() -> None:
+    turns = Turns()
+    done = {"bad": 0, "good": 0}
+
+    def bad() -> float:
+        done["bad"] += 1
+        if done["bad"] < 4:
+            raise RuntimeError("a mistake (test)")
+        return 1.0
+
+    def good() -> float:
+        done["good"] += 1
+        return 0.1
+
+    turns.schedule.add(job(bad))
+    turns.schedule.add(job(good))
+    turns.until(lambda: "job_recovered" in turns.log.events())
+    assert done["good"] > 4
+    assert turns.log.lines == [
+        ("error", "job_failed", {"job": "the job", "reason": "RuntimeError: a mistake (test)"}),
+        ("info", "job_recovered", {"job": "the job", "failures": 3}),
+    ]
+
+
+def test_a_job_is_never_done_twice_at_once() -> None:
+    turns = Turns()
+    threads = ThreadPoolExecutor(4)
+    inside = 0
+
+    def step() -> float:
+        nonlocal inside
+        inside += 1
+        assert inside == 1
+        time.sleep(0.002)
+        inside -= 1
+        return 0.0
+
+    one = job(step, threads)
+    turns.schedule.add(one)
+    steps = 0
+
+    def enough() -> bool:
+        nonlocal steps
+        steps += 1
+        one.woken(turns.now_s)
+        return steps > 30
+
+    turns.until(enough)
+    assert turns.log.lines == []
+
+
+@pytest.mark.parametrize("error", [None, Unavailable("the store is away (test)")])
+def test_at_the_end_what_runs_comes_to_its_end_and_leases_are_given_up(error: Exception | None) -> None:
+    turns = Turns()
+    steps = 0
+
+    def step() -> float:
+        nonlocal steps
+        steps += 1
+        time.sleep(0.01)
+        return 0.0
+
+    busy, idle, follower = Leads(error), Leads(), Leads()
+    follower.leading = False
+    turns.schedule.add(job(step, leader=busy))
+    turns.schedule.add(job(leader=idle))
+    turns.schedule.add(job(leader=follower))
+    turns.until(lambda: steps > 0)
+    before = steps
+    assert turns.schedule.end(10.0) == (2 if error is None else 1), "of those who lead"
+    assert not busy.leading
+    assert not idle.leading
+    assert steps <= before + 1, "nothing begins any more"
+
+
+def test_the_end_does_not_wait_for_a_step_that_hangs() -> None:
+    turns = Turns()
+    threads = ThreadPoolExecutor(1)
+    begun: list[float] = []
+
+    def hang() -> float:
+        begun.append(0.0)
+        time.sleep(1.0)
+        return 0.0
+
+    turns.schedule.add(job(hang, threads, leader=Leads()))
+    turns.until(lambda: bool(begun))
+    begun_s = time.monotonic()
+    assert turns.schedule.end(0.05) == 0
+    assert time.monotonic() - begun_s < 0.9

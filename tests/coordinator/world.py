@@ -15,7 +15,7 @@ from coordinator.core.invariants import violations
 from coordinator.heads import GroupFacts, group_facts
 from coordinator.leadership import StoreLife, Timing
 from coordinator.logs import Value
-from coordinator.runtime import GroupRuntime, Step
+from coordinator.runtime import GroupRuntime
 from partq_spark.base.errors import Unavailable
 from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
@@ -104,7 +104,7 @@ class World:
         """Let the coordinators do what they want to do soon; a wait for others ends with `most_s`."""
         end_s = self.now_s + most_s
         while self.now_s < end_s:
-            next_s = min(each.step().next_s for each in self.coordinators)
+            next_s = min(each.step() for each in self.coordinators)
             if next_s > most_s / 2:
                 return
             self.now_s += next_s
@@ -221,9 +221,9 @@ class Coordinator:
         head = self.world.queue.refresh()
         return group_facts(head, head.groups[KEY.group])
 
-    def step(self) -> Step:
+    def step(self) -> float:
         if self.stopped:
-            return Step(leading=False, next_s=1.0)
+            return 1.0
         server = self.world.server
         server.before = self.faults.point
         server.after = lambda verb: self.faults.point(f"{verb} answered")
@@ -231,9 +231,9 @@ class Coordinator:
             return self.runtime.step(self.facts())
         except Killed:
             self.stopped = True
-            return Step(leading=False, next_s=1.0)
+            return 1.0
         except Unavailable:
-            return Step(leading=self.runtime.leading, next_s=0.1)
+            return 0.1
         finally:
             server.before = server.after = lambda _: None
 

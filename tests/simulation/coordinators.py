@@ -96,7 +96,7 @@ def coordinate(
             if facts is None or effects.now_s() - looked_s > 1.0:
                 looked_s = effects.now_s()
                 facts = facts_now()
-            step = runtime.step(facts)
+            next_s = runtime.step(facts)
         except Reincarnated:
             if incarnation is not None:
                 life.lost(incarnation)
@@ -105,7 +105,7 @@ def coordinate(
             wait_s = effects.uniform(0.0, pause_s)
             pause_s = min(pause_s * 2, MOST_RETRY_S)
         else:
-            wait_s, pause_s = step.next_s, RETRY_S
+            wait_s, pause_s = next_s, RETRY_S
         if wait_s > 0.0:
             wait(store, effects, wait_s)
     try:

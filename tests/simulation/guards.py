@@ -24,7 +24,7 @@ from coordinator.failure_detector import FailureDetector
 from coordinator.heads import GroupFacts
 from coordinator.observe import Records
 from coordinator.removed_partitions import RemovedPartitions
-from coordinator.runtime import GroupRuntime, Step, Written
+from coordinator.runtime import GroupRuntime, Written
 from partq_spark.group.binding import Life
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.documents.api import Listing
@@ -130,7 +130,7 @@ def _fences_first() -> AbstractContextManager[object]:
     real_step, real_write = GroupRuntime.step, GroupRuntime._write
     facts: dict[int, GroupFacts] = {}
 
-    def step(group: GroupRuntime, now: GroupFacts) -> Step:
+    def step(group: GroupRuntime, now: GroupFacts) -> float:
         facts[id(group)] = now
         return real_step(group, now)
 

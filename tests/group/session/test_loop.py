@@ -75,11 +75,11 @@ class Place:
         )
         while not stop.is_set():
             try:
-                step = runtime.step(facts)
+                next_s = runtime.step(facts)
             except Unavailable:
                 time.sleep(0.05)
             else:
-                store.wait_news(min(step.next_s, 0.1))
+                store.wait_news(min(next_s, 0.1))
         runtime.release()
         store.close()
 

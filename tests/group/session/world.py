@@ -111,7 +111,7 @@ class World:
 
         def step() -> float:
             try:
-                return min(runtime.step(self.facts).next_s, 0.1)  # as if it were told of all news
+                return min(runtime.step(self.facts), 0.1)  # as if it were told of all news
             except Unavailable:
                 return 0.1
 
