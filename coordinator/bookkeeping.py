@@ -14,31 +14,63 @@ from partq_spark.group.model import GroupKey, GroupState, Owner, OwnershipRecord
 from partq_spark.group.ownership import Ownership, Reincarnated
 
 
-class OwnershipRecords:
-    """What was claimed for one group by this process, as far as it knows."""
+class Bookkeeping:
+    """Of one group in one process."""
 
-    def __init__(self, store: Ownership, key: GroupKey) -> None:
+    def __init__(self, store: Ownership, key: GroupKey, log: Log) -> None:
         self._store = store
         self._key = key
-        self._known: dict[int, OwnershipRecord] | None = None
-        self._followed: str | None = None  # the token of the state that the records agree with
+        self._log = log
+        self._claimed: dict[int, OwnershipRecord] | None = None  # the ownership records, as far as they are known
+        self._followed: str | None = None  # the token of the state that they agree with
+        self._gone: dict[Owner, None] = {}
 
-    def forget(self) -> None:
-        """Somebody else may have claimed since."""
-        self._known = self._followed = None
+    @property
+    def gone(self) -> Collection[Owner]:
+        """Flows that were let go, and whose records are still to be removed."""
+        return self._gone.keys()
 
-    def follow(self, state: GroupState, token: str) -> None:
-        """Claim whatever changed hands. Raises as the store does; the next call then begins with a listing."""
+    def let_go(self, owners: Iterable[Owner]) -> None:
+        """The group has no use for their records any more."""
+        self._gone.update(dict.fromkeys(owners))
+
+    def forget(self, *, term: bool = False) -> None:
+        """Somebody else may have claimed since; in a new term of office, also have removed records."""
+        self._claimed = self._followed = None
+        if term:
+            self._gone.clear()
+
+    def catch_up(self, state: GroupState, token: str, records: Records | None) -> None:
+        """Claim what changed hands, and remove the records of flows that are gone. Again if it fails.
+
+        What is removed from the store is removed from `records` too. Raises `Reincarnated`.
+        """
+        try:
+            self._claim(state, token)
+            for owner in list(self._gone):
+                if owner.flow not in state.flows and not self._store.forget_flow(self._key, *owner, state_token=token):
+                    return  # somebody else wrote the state: the next step sees it too, and adopts the group anew
+                record = records.flows.get(owner.flow) if records is not None else None
+                if records is not None and record is not None and record.instance == owner.instance:
+                    del records.flows[owner.flow]  # what is remembered must not bring it back
+                del self._gone[owner]
+        except Reincarnated:
+            raise
+        except PartqError as error:
+            self._log("warning", "tidying_failed", group=str(self._key), reason=str(error))
+
+    def _claim(self, state: GroupState, token: str) -> None:
+        """Ownership records as `state` has it. The next call begins with a listing if this one fails."""
         if token == self._followed:
             return
-        known, self._known = self._known, None
+        known, self._claimed = self._claimed, None
         if known is None:
             known = dict(self._store.list_ownership(self._key))
         wanted = [record for record in self._wanted(state, known) if _differs(record, known.get(record.partition))]
         claimed = self._store.claim_ownership(wanted) if wanted else {}
         if len(claimed) < len(wanted):
             return  # a condition did not hold, or nobody knows: list them again
-        self._known, self._followed = {**known, **claimed}, token
+        self._claimed, self._followed = {**known, **claimed}, token
 
     def _wanted(self, state: GroupState, known: dict[int, OwnershipRecord]) -> list[OwnershipRecord]:
         owners: dict[int, tuple[Owner | None, int]] = {
@@ -64,48 +96,3 @@ class OwnershipRecords:
 
 def _differs(wanted: OwnershipRecord, known: OwnershipRecord | None) -> bool:
     return known is None or (wanted.owner, wanted.epoch) != (known.owner, known.epoch)
-
-
-class Bookkeeping:
-    """Of one group in one process."""
-
-    def __init__(self, store: Ownership, key: GroupKey, log: Log) -> None:
-        self._store = store
-        self._key = key
-        self._log = log
-        self._ownership = OwnershipRecords(store, key)
-        self._gone: dict[Owner, None] = {}
-
-    @property
-    def gone(self) -> Collection[Owner]:
-        """Flows that were let go, and whose records are still to be removed."""
-        return self._gone.keys()
-
-    def let_go(self, owners: Iterable[Owner]) -> None:
-        """The group has no use for their records any more."""
-        self._gone.update(dict.fromkeys(owners))
-
-    def forget(self, *, term: bool = False) -> None:
-        """Somebody else may have claimed since; in a new term of office, also have removed records."""
-        self._ownership.forget()
-        if term:
-            self._gone.clear()
-
-    def catch_up(self, state: GroupState, token: str, records: Records | None) -> None:
-        """Ownership records (seed 004), and records of flows that are gone. Again if it fails: neither decides.
-
-        What is removed from the store is removed from `records` too. Raises `Reincarnated`.
-        """
-        try:
-            self._ownership.follow(state, token)
-            for owner in list(self._gone):
-                if owner.flow not in state.flows and not self._store.forget_flow(self._key, *owner, state_token=token):
-                    return  # somebody else wrote the state: the next step sees it too, and adopts the group anew
-                record = records.flows.get(owner.flow) if records is not None else None
-                if records is not None and record is not None and record.instance == owner.instance:
-                    del records.flows[owner.flow]  # what is remembered must not bring it back
-                del self._gone[owner]
-        except Reincarnated:
-            raise
-        except PartqError as error:
-            self._log("warning", "tidying_failed", group=str(self._key), reason=str(error))

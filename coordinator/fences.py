@@ -6,7 +6,7 @@ the fences of a group side by side, simulations one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Protocol, TypeVar
 
@@ -55,11 +55,10 @@ def carry_out(
     run: RunAll,
     log: Log,
     told: Container[int] = (),
-    failed: MutableMapping[int, PartqError] | None = None,
-) -> list[Event]:
-    """Fence, side by side if `run` does so; what became of each, as events. An unknown outcome is no event: the state
-    still asks for the fence, and a fence recognises its own repetition. It goes into `failed`, by partition: whatever
-    is wrong with one checkpoint is no matter of the others. `told`: of these it was said before.
+) -> tuple[list[Event], dict[int, PartqError]]:
+    """Fence, side by side if `run` does so; what became of each, as events, and by partition what was in the way of
+    the others: whatever is wrong with one checkpoint is no matter of the rest. An unknown outcome is no event: the
+    state still asks for the fence, and a fence recognises its own repetition. `told`: of these it was said before.
 
     `finished`: removed partitions that the group is done with, and where they end. Whoever looks at one later finds
     that in its checkpoint, also where offsets are not kept.
@@ -68,9 +67,10 @@ def carry_out(
     reads the log's end of every partition, and is asked only where nobody knows what was delivered.
     """
 
+    failed: dict[int, PartqError] = {}
+
     def fail(fence: Fence, error: PartqError) -> None:
-        if failed is not None:
-            failed[fence.partition] = error
+        failed[fence.partition] = error
         level = "debug" if fence.partition in told else "warning"
         log(level, "fence_failed", group=str(key), partition=fence.partition, reason=str(error))
 
@@ -112,7 +112,7 @@ def carry_out(
         return PartitionFenced(partition=fence.partition, epoch=fence.epoch, owner=fence.to)
 
     known = [fence for fence in fences if answers[fence.partition] is not None]
-    return [event for event in run(one, known) if event is not None]
+    return [event for event in run(one, known) if event is not None], failed
 
 
 def _is_unknown(

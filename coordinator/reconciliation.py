@@ -24,6 +24,83 @@ from partq_spark.group.codec import decode_state
 from partq_spark.group.model import GroupKey, GroupState
 from partq_spark.group.ownership import Ownership, Pulse, StateDocument
 
+LOOK_S: Final = 5.0  # between two listings while a checkpoint is damaged
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    """What the checkpoints say of ownership. `damaged`: of these nobody knows. `repaired`: of these it was not known
+    when they were listed before.
+    """
+
+    marks: Mapping[int, Mark]
+    damaged: frozenset[int] = frozenset()
+    repaired: frozenset[int] = frozenset()
+
+
+class Reconciliation:
+    """Of one group, in one process: what is remembered is which rewinds were counted before the checkpoints were last
+    listed, and which of them were damaged.
+    """
+
+    def __init__(
+        self, key: GroupKey, checkpoints: Callable[[GroupFacts], CheckpointStore], now_s: Callable[[], float], log: Log
+    ) -> None:
+        self._key = key
+        self._make_checkpoints = checkpoints
+        self._now_s = now_s
+        self._log = log
+        self._rewinds = 0
+        self._damaged: frozenset[int] = frozenset()
+        self._listed_s = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a checkpoint was damaged, and may have been repaired."""
+        return bool(self._damaged) and self._now_s() - self._listed_s >= LOOK_S
+
+    def list_checkpoints(self, facts: GroupFacts) -> Listed:
+        """List the checkpoints of a group with these facts, which were read before. Raises `Unavailable`."""
+        self._rewinds = facts.rewinds
+        found, damaged = self._make_checkpoints(facts).list_readable()
+        self._listed_s = self._now_s()
+        for number in sorted(damaged.keys() - self._damaged):
+            self._log(
+                "error", "checkpoint_damaged", group=str(self._key), partition=number, reason=str(damaged[number])
+            )
+        repaired = self._damaged - damaged.keys()
+        for number in sorted(repaired):
+            self._log("info", "checkpoint_repaired", group=str(self._key), partition=number, reason="it can be read")
+        self._damaged = frozenset(damaged)
+        return Listed(
+            marks={n: Mark(epoch=each.epoch, owner=each.owner, rewound=each.rewound) for n, each in found.items()},
+            damaged=self._damaged,
+            repaired=repaired,
+        )
+
+    def look(
+        self, state: GroupState, facts: GroupFacts, confirmed: Callable[[GroupFacts], GroupFacts]
+    ) -> Iterator[Event]:
+        """What the head has that the state does not know of: other settings, other partitions, rewinds. Only then, and
+        when a group is adopted, are its checkpoints listed (CHK-03), and while one of them is damaged.
+
+        `confirmed` gives the facts as they are now. Whatever keeps the leader from acting on what is told here makes it
+        adopt the group anew, which lists the checkpoints again.
+        """
+
+        def is_news(seen: GroupFacts) -> bool:
+            return altered(state, seen) or seen.rewinds != self._rewinds
+
+        news = is_news(facts) and is_news(facts := confirmed(facts))
+        if not news and not self.is_due:
+            return
+        rewound = facts.rewinds != self._rewinds
+        listed = self.list_checkpoints(facts)
+        if (rewound or listed.repaired) and not is_nobodys(state):
+            yield from differences(state, listed.marks, listed.damaged)
+        if altered(state, facts):
+            yield _queue_altered(facts, listed)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adopted:
@@ -129,56 +206,9 @@ def _what_differs(state: GroupState, facts: GroupFacts, incarnation: str, listed
         yield ReportsLost(incarnation=incarnation)
     yield from differences(state, listed.marks, listed.damaged)
     if altered(state, facts):
-        yield QueueAltered(
-            settings=facts.settings,
-            partitions=facts.partitions,
-            epochs={number: mark.epoch for number, mark in listed.marks.items()},
-        )
+        yield _queue_altered(facts, listed)
 
 
-LOOK_S: Final = 5.0  # between two listings while one is damaged
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Listed:
-    """What the checkpoints say of ownership. `damaged`: of these nobody knows. `repaired`: of these it was not known
-    when they were listed before.
-    """
-
-    marks: Mapping[int, Mark]
-    damaged: frozenset[int] = frozenset()
-    repaired: frozenset[int] = frozenset()
-
-
-class Listing:
-    """Of one group, in one process."""
-
-    def __init__(self, key: GroupKey, now_s: Callable[[], float], log: Log) -> None:
-        self._key = key
-        self._now_s = now_s
-        self._log = log
-        self._damaged: frozenset[int] = frozenset()
-        self._listed_s = 0.0
-
-    @property
-    def is_due(self) -> bool:
-        """Whether one was damaged, and may have been repaired."""
-        return bool(self._damaged) and self._now_s() - self._listed_s >= LOOK_S
-
-    def read(self, checkpoints: CheckpointStore) -> Listed:
-        """List them. Raises `Unavailable`."""
-        found, damaged = checkpoints.list_readable()
-        self._listed_s = self._now_s()
-        for number in sorted(damaged.keys() - self._damaged):
-            self._log(
-                "error", "checkpoint_damaged", group=str(self._key), partition=number, reason=str(damaged[number])
-            )
-        repaired = self._damaged - damaged.keys()
-        for number in sorted(repaired):
-            self._log("info", "checkpoint_repaired", group=str(self._key), partition=number, reason="it can be read")
-        self._damaged = frozenset(damaged)
-        return Listed(
-            marks={n: Mark(epoch=each.epoch, owner=each.owner, rewound=each.rewound) for n, each in found.items()},
-            damaged=self._damaged,
-            repaired=repaired,
-        )
+def _queue_altered(facts: GroupFacts, listed: Listed) -> QueueAltered:
+    epochs = {number: mark.epoch for number, mark in listed.marks.items()}
+    return QueueAltered(settings=facts.settings, partitions=facts.partitions, epochs=epochs)

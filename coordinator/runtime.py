@@ -17,20 +17,19 @@ from dataclasses import dataclass
 from coordinator.bookkeeping import Bookkeeping
 from coordinator.core.actions import Action, Fence
 from coordinator.core.draft import is_in_handoff
-from coordinator.core.events import Event, QueueAltered, Tick
+from coordinator.core.events import Event, Tick
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
-from coordinator.core.reconcile import differences
 from coordinator.decision_log import log_decision
 from coordinator.fences import RunAll, carry_out, in_a_row
 from coordinator.heads import GroupFacts
 from coordinator.leadership import Leadership, StoreLife, Timing, timers_of
 from coordinator.logs import Log, silent
 from coordinator.observe import Quiet, Records, Validity, binds, drained, expired, leftovers
-from coordinator.reconciliation import Listing, adopt, altered, is_left_alone, is_nobodys
+from coordinator.reconciliation import Reconciliation, adopt, is_left_alone
 from coordinator.removed_partitions import RemovedPartitions
 from coordinator.tries import Tries, words
-from partq_spark.base.errors import Conflict, PartqError
+from partq_spark.base.errors import Conflict
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
 from partq_spark.group.effects import Effects
@@ -93,11 +92,10 @@ class GroupRuntime:
         self._written: Written | None = None
         self._validity = Validity(queue_id="", incarnation="")
         self._records: Records | None = None
-        self._rewinds = 0  # that were counted before the checkpoints were last listed
         self._removed = RemovedPartitions(checkpoints, self._now_s)
         self._bookkeeping = Bookkeeping(store, key, log)
         self._quiet: Quiet | None = None
-        self._listing = Listing(key, self._now_s, log)
+        self._reconciliation = Reconciliation(key, checkpoints, self._now_s, log)
         self._tries = Tries(self._timing.handoff_look_s, self._timing.retry_most_s)
         self._again = 0  # steps in a row that ended with adopting again
         self._incarnation = ""
@@ -203,7 +201,7 @@ class GroupRuntime:
             and quiet.records is self._records
             and quiet.facts == facts
             and quiet.deadline_s > now_s
-            and not self._listing.is_due
+            and not self._reconciliation.is_due
             and self._leadership.flows.longest_still_s() < quiet.session_timeout_s
             and not self._is_stale(written, quiet.records, pulse, in_handoff=False)
         )
@@ -255,8 +253,7 @@ class GroupRuntime:
         # Records that were read before the state was written may lack deliveries; later ones cannot.
         records = self._read_records(written, version="")
         stuck = [number for number, partition in written.state.partitions.items() if partition.stuck]
-        failed: dict[int, PartqError] = {}
-        events = carry_out(
+        events, failed = carry_out(
             fences,
             key=self.key,
             validity=self._validity,
@@ -268,7 +265,6 @@ class GroupRuntime:
             run=self._run,
             log=self._log,
             told=stuck,
-            failed=failed,
         )
         return [*events, *self._tries.tried(fences, failed, stuck, self._now_s())]
 
@@ -277,12 +273,11 @@ class GroupRuntime:
     def _adopt(self, facts: GroupFacts, incarnation: str) -> Written:
         """Read everything, and write the state under a new token: from then on a former leader's swaps fail."""
         self._validity = Validity(queue_id=facts.queue_id, incarnation=incarnation)
-        self._rewinds = facts.rewinds  # the checkpoints are listed below, after this was read
         self._records = None
         found = adopt(
             self._store,
             self.key,
-            lambda: self._listing.read(self._make_checkpoints(facts)),
+            lambda: self._reconciliation.list_checkpoints(facts),
             facts=facts,
             incarnation=incarnation,
             timers=self._leadership.timers,
@@ -300,7 +295,7 @@ class GroupRuntime:
     def _observe(self, written: Written, facts: GroupFacts, pulse: Pulse) -> Iterable[Event]:
         """What has happened since the state was written."""
         state = written.state
-        events = self._look_at_checkpoints(state, facts)
+        events = list(self._reconciliation.look(state, facts, self._confirmed))
         records = self._records
         if records is None or self._is_stale(written, records, pulse, in_handoff=is_in_handoff(state)):
             records = self._read_records(written, version=pulse.records_version)
@@ -312,28 +307,6 @@ class GroupRuntime:
         due_s = next_deadline(state)
         if due_s is not None and due_s <= self._now_s():
             events.append(Tick())
-        return events
-
-    def _look_at_checkpoints(self, state: GroupState, facts: GroupFacts) -> list[Event]:
-        """What the queue's head has that the state does not know of: other settings, other partitions, rewinds. Only
-        then, and when a group is adopted, are its checkpoints listed (CHK-03), and while one of them is damaged.
-        """
-
-        def is_news(seen: GroupFacts) -> bool:
-            return altered(state, seen) or seen.rewinds != self._rewinds
-
-        news = is_news(facts) and is_news(facts := self._confirmed(facts))
-        if not news and not self._listing.is_due:
-            return []
-        listed = self._listing.read(self._make_checkpoints(facts))
-        events: list[Event] = []
-        if facts.rewinds != self._rewinds or listed.repaired:
-            events.extend(() if is_nobodys(state) else differences(state, listed.marks, listed.damaged))
-            # Whatever keeps this leader from acting on it makes it adopt the group anew, which lists them again.
-            self._rewinds = facts.rewinds
-        if altered(state, facts):
-            epochs = {number: mark.epoch for number, mark in listed.marks.items()}
-            events.append(QueueAltered(settings=facts.settings, partitions=facts.partitions, epochs=epochs))
         return events
 
     def _confirmed(self, facts: GroupFacts) -> GroupFacts:

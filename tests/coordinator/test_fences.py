@@ -74,7 +74,7 @@ def test_a_checkpoint_that_cannot_be_read_fails_only_its_own_fence() -> None:
             assert inside, "the pool's threads read, side by side"
             return super().read(partition)
 
-    events = carry_out(
+    events, failed = carry_out(
         [
             Fence(
                 partition=number, owner=Owner("a", "1"), owner_epoch=1, to=HEIR, epoch=2, reports_lost=True, reason=""
@@ -96,4 +96,5 @@ def test_a_checkpoint_that_cannot_be_read_fails_only_its_own_fence() -> None:
     (line,) = world.log.of("fence_failed")
     assert line["partition"] == 1
     assert checkpoints.name_of(1) in str(line["reason"])
+    assert list(failed) == [1]
     assert reads >= PARTITIONS
