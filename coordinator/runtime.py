@@ -225,50 +225,7 @@ class GroupRuntime:
         self._removed.forget()
         self._bookkeeping.forget()
 
-    # --- state before effect ------------------------------------------------------------------------------------------
-
-    def _write(
-        self, state: GroupState, actions: Sequence[Action], expected: str | None, events: Sequence[Event] = ()
-    ) -> Written:
-        """Put `state` in place of the one at `expected`. The only place where a group's state changes.
-
-        Nothing of it may be acted on, or told, before the answer is there. Raises `Conflict`, `Unavailable` (nobody
-        knows), and `_AdoptAgain` for a state that must not be.
-        """
-        broken = violations(state)
-        if broken:
-            self._log("error", "state_refused", group=str(self.key), reason="; ".join(broken[:5]))
-            raise _AdoptAgain(f"a decision was against the invariants: {broken[0]}")
-        token = self._effects.token()
-        now_s = self._now_s()
-        self._written = None  # until the answer is there, nothing is known
-        self._store.swap_state(self.key, encode_state(state, now_s), token=token, expected=expected)
-        self._written = Written(state, token)
-        self._leadership.timers = timers_of(state, token)
-        log_decision(self._log, self.key, events, actions)
-        return self._written
-
-    def _fence(self, written: Written, fences: Sequence[Fence], facts: GroupFacts) -> list[Event]:
-        """Carry out what the written state waits for; what became of it, as events."""
-        # Records that were read before the state was written may lack deliveries; later ones cannot.
-        records = self._read_records(written, version="")
-        stuck = [number for number, partition in written.state.partitions.items() if partition.stuck]
-        events, failed = carry_out(
-            fences,
-            key=self.key,
-            validity=self._validity,
-            records=records.flows,
-            checkpoints=self._make_checkpoints(facts),
-            starts=facts.starts,
-            finished=self._removed.finished(facts),
-            ends=lambda: self._ends(facts.queue_id),
-            run=self._run,
-            log=self._log,
-            told=stuck,
-        )
-        return [*events, *self._tries.tried(fences, failed, stuck, self._now_s())]
-
-    # --- adopt, observe, decide ---------------------------------------------------------------------------------------
+    # --- lead: adopt what is there ------------------------------------------------------------------------------------
 
     def _adopt(self, facts: GroupFacts, incarnation: str) -> Written:
         """Read everything, and write the state under a new token: from then on a former leader's swaps fail."""
@@ -291,6 +248,8 @@ class GroupRuntime:
         status = found.state.status.value
         self._log(found.level, "group_adopted", group=str(self.key), status=status, reason=found.reason)
         return written
+
+    # --- observe ------------------------------------------------------------------------------------------------------
 
     def _observe(self, written: Written, facts: GroupFacts, pulse: Pulse) -> Iterable[Event]:
         """What has happened since the state was written."""
@@ -332,6 +291,8 @@ class GroupRuntime:
         self._records = Records(flows, written.token, version, self._now_s())
         return self._records
 
+    # --- decide, write, act -------------------------------------------------------------------------------------------
+
     def _decide(self, written: Written, events: Iterable[Event]) -> Written:
         """Feed the events to the core and write what comes out; the very same `written` if nothing changed."""
         state = written.state
@@ -349,6 +310,47 @@ class GroupRuntime:
         written = self._write(state, actions, written.token, heeded)
         self._bookkeeping.let_go(let_go)
         return written
+
+    def _write(
+        self, state: GroupState, actions: Sequence[Action], expected: str | None, events: Sequence[Event] = ()
+    ) -> Written:
+        """Put `state` in place of the one at `expected`. The only place where a group's state changes.
+
+        Nothing of it may be acted on, or told, before the answer is there. Raises `Conflict`, `Unavailable` (nobody
+        knows), and `_AdoptAgain` for a state that must not be.
+        """
+        broken = violations(state)
+        if broken:
+            self._log("error", "state_refused", group=str(self.key), reason="; ".join(broken[:5]))
+            raise _AdoptAgain(f"a decision was against the invariants: {broken[0]}")
+        token = self._effects.token()
+        now_s = self._now_s()
+        self._written = None  # until the answer is there, nothing is known
+        self._store.swap_state(self.key, encode_state(state, now_s), token=token, expected=expected)
+        self._written = Written(state, token)
+        self._leadership.timers = timers_of(state, token)
+        log_decision(self._log, self.key, events, actions)
+        return self._written
+
+    def _fence(self, written: Written, fences: Sequence[Fence], facts: GroupFacts) -> list[Event]:
+        """Carry out what the written state waits for; what became of it, as events."""
+        # Records that were read before the state was written may lack deliveries; later ones cannot.
+        records = self._read_records(written, version="")
+        stuck = [number for number, partition in written.state.partitions.items() if partition.stuck]
+        events, failed = carry_out(
+            fences,
+            key=self.key,
+            validity=self._validity,
+            records=records.flows,
+            checkpoints=self._make_checkpoints(facts),
+            starts=facts.starts,
+            finished=self._removed.finished(facts),
+            ends=lambda: self._ends(facts.queue_id),
+            run=self._run,
+            log=self._log,
+            told=stuck,
+        )
+        return [*events, *self._tries.tried(fences, failed, stuck, self._now_s())]
 
     def _now_s(self) -> float:
         return self._effects.now_s()
