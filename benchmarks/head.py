@@ -18,7 +18,7 @@ from benchmarks.settings import Settings
 from benchmarks.staging import staged
 from partq_spark.log import codec
 from partq_spark.log.admin import create_queue
-from partq_spark.log.publish import Identity, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, publish, stage_for
 from partq_spark.objects import open_store
 
 PUBLISHES: Final = 100_000
@@ -41,7 +41,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     times_s: list[float] = []
     for number in range(publishes):
         begun_s = time.perf_counter()
-        publish(queue, stage, [segment], Identity(writer=f"writer-{number % WRITERS}", batch=number))
+        publish(queue, stage, [segment], PublishIdentity(writer=f"writer-{number % WRITERS}", batch=number))
         times_s.append(time.perf_counter() - begun_s)
         # The size as a reader finds it. Encoding once more costs less than looking at the file would.
         sizes.append(len(codec.encode_head(queue.head)))

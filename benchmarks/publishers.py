@@ -24,7 +24,7 @@ from benchmarks.rows import make_rows
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
-from partq_spark.log.publish import Identity, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
 from tests.support.servers import Azurite, running
@@ -130,7 +130,7 @@ def main(url: str, name: str, publishes: int) -> None:
 def _publish_one(queue: Queue, messages: pa.Table, writer: str, number: int) -> int:
     stage = stage_for(queue)
     segment = staged(queue, stage, messages.slice(number * _ROWS, _ROWS), seed=f"{writer}/{number}")
-    return publish(queue, stage, [segment], Identity(writer=writer, batch=number)).conflicts
+    return publish(queue, stage, [segment], PublishIdentity(writer=writer, batch=number)).conflicts
 
 
 if __name__ == "__main__":

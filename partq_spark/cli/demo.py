@@ -19,9 +19,8 @@ from partq_spark.cli import output
 from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, json_option, wrong_use
 from partq_spark.cli.demo_screen import Screen
 from partq_spark.cli.demo_story import Story
-from partq_spark.demo.family import family
 from partq_spark.demo.flights import prepare
-from partq_spark.demo.place import alone, default_place
+from partq_spark.demo.processes import alone, default_place, started
 
 QUEUE: Final = "flights"
 GROUP: Final = "board"
@@ -71,7 +70,7 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, as_
         arguments |= {"session": str(SESSION_S), "partitions": str(partitions)}
         with (
             queue.watching(GROUP, ownership=ownership) as look,
-            family(folder, store=store, namespace=namespace, ownership=ownership, arguments=arguments) as processes,
+            started(folder, store=store, namespace=namespace, ownership=ownership, arguments=arguments) as processes,
         ):
             prepared = prepare(folder / "flights", FILES)  # while Spark starts
             with Screen(console, rebalance_delay_s=REBALANCE_DELAY_S, session_s=SESSION_S) as screen:

@@ -16,7 +16,7 @@ from partq_spark.demo.ledger import Ledger
 if TYPE_CHECKING:
     from partq_spark.cli.demo_screen import Screen
     from partq_spark.client import GroupView
-    from partq_spark.demo.family import Coordinator, Driver
+    from partq_spark.demo.processes import Coordinator, DriverProcess
 
 QUIET_S: Final = 1.0  # between two acts, so that a person sees what came of the last one
 WARM: Final = 0.1  # of all flights: that many are acknowledged before anything else happens
@@ -30,7 +30,7 @@ class Story:
     def __init__(
         self,
         coordinator: Coordinator,
-        driver: Driver,
+        driver: DriverProcess,
         *,
         look: Callable[[], GroupView],
         screen: Screen,

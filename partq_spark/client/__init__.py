@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from partq_spark.client.groups import GroupAlteration, GroupRemoval
     from partq_spark.client.maintaining import Collection, Compaction, Deleted, KeptOffsets, Trimmed
     from partq_spark.client.messages import Header, Message
+    from partq_spark.client.outgoing import Published
     from partq_spark.client.progress import (
         DamagedCheckpoint,
         GroupCheckpoints,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from partq_spark.client.queue import Queue
     from partq_spark.client.queues import create_queue, list_queues, open_queue, topic_publication
     from partq_spark.client.resizing import CountChange, Drain, GroupPlan, Sample, Wait
-    from partq_spark.client.sending import Published
     from partq_spark.client.topics import QueueSubscriptions, SubscriptionChange, list_subscriptions
     from partq_spark.group.lifecycle import GroupSummary
     from partq_spark.group.model import PartitionStatus, RebalanceStatus
@@ -151,7 +151,7 @@ _HOMES: Final = {
     "partq_spark.client.queue": ("Queue",),
     "partq_spark.client.queues": ("create_queue", "list_queues", "open_queue", "topic_publication"),
     "partq_spark.client.resizing": ("CountChange", "Drain", "GroupPlan", "Sample", "Wait"),
-    "partq_spark.client.sending": ("Published",),
+    "partq_spark.client.outgoing": ("Published",),
     "partq_spark.client.topics": ("QueueSubscriptions", "SubscriptionChange", "list_subscriptions"),
     "partq_spark.group.lifecycle": ("GroupSummary",),
     "partq_spark.group.model": ("PartitionStatus", "RebalanceStatus"),

@@ -13,7 +13,7 @@ from typing import Any
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.client import describing, resizing
-from partq_spark.client.connecting import opened_ownership, ownership_url
+from partq_spark.client.addresses import opened_ownership, ownership_url
 from partq_spark.client.describing import QueueDescription
 from partq_spark.client.resizing import CountChange, GroupPlan, Sample
 from partq_spark.group.model import GroupKey

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from partq_spark.base.errors import Invalid
-from partq_spark.client.connecting import opened_ownership, ownership_for, ownership_url
+from partq_spark.client.addresses import opened_ownership, ownership_for, ownership_url
 from partq_spark.group import codec, lifecycle
 from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.lifecycle import GroupSummary, Remains
 from partq_spark.group.model import FlowRecord, GroupKey
 from partq_spark.group.ownership import Ownership, StateDocument
-from partq_spark.group.status import GroupView, Seen, view
+from partq_spark.group.status import GroupReading, GroupView, view
 from partq_spark.log import admin
 from partq_spark.log.admin import group_of
 from partq_spark.log.groups import kind_of
@@ -133,8 +133,10 @@ def status(queue: Queue, ownership: Ownership | None, group: str) -> GroupView:
     return view(replace(seen, damaged={number: str(problem) for number, problem in damaged.items()}))
 
 
-def _seen(key: GroupKey, head: Head, ownership: Ownership | None, checkpoints: Mapping[int, Checkpoint]) -> Seen:
-    nothing = Seen(
+def _seen(
+    key: GroupKey, head: Head, ownership: Ownership | None, checkpoints: Mapping[int, Checkpoint]
+) -> GroupReading:
+    nothing = GroupReading(
         key=key,
         ends=head.next,
         starts=[group_start(head.groups[key.group], partition) for partition in range(len(head.next))],

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from partq_spark.base.errors import Invalid
-from partq_spark.client.connecting import time_us
+from partq_spark.client.addresses import time_us
 from partq_spark.group import deleting, retention
 from partq_spark.group.retention import HeldBack
 from partq_spark.log.model import Head

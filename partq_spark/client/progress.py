@@ -11,12 +11,12 @@ from datetime import datetime
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.base.terminal import ranges
+from partq_spark.client.addresses import opened_ownership, ownership_for, time_us
 from partq_spark.client.altering import announce
-from partq_spark.client.connecting import opened_ownership, ownership_for, time_us
 from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.lifecycle import checkpoints_of, key_of
 from partq_spark.group.ownership import Ownership
-from partq_spark.group.rewinding import Goal, Outcome, Step, carry_out, plan
+from partq_spark.group.rewinding import Goal, RewindOutcome, RewindStep, carry_out, plan
 from partq_spark.log.admin import group_of
 from partq_spark.log.model import group_start
 from partq_spark.log.queue import Queue
@@ -170,7 +170,9 @@ def rewind(
     return made
 
 
-def _rewind(queue: Queue, group: str, steps: Sequence[Step], outcome: Outcome | None, notes: Sequence[str]) -> Rewind:
+def _rewind(
+    queue: Queue, group: str, steps: Sequence[RewindStep], outcome: RewindOutcome | None, notes: Sequence[str]
+) -> Rewind:
     done = {each.after.partition: each for each in outcome.done} if outcome is not None else {}
     partitions: list[PartitionRewind] = []
     for step in steps:
@@ -196,7 +198,7 @@ def _rewind(queue: Queue, group: str, steps: Sequence[Step], outcome: Outcome | 
     )
 
 
-def _notes(queue: Queue, group: str, steps: Sequence[Step], ownership: Ownership | None) -> list[str]:
+def _notes(queue: Queue, group: str, steps: Sequence[RewindStep], ownership: Ownership | None) -> list[str]:
     """What a person should know of those who have the partitions. Raises `Invalid` for an ownership that can never be
     used as it is given.
     """
@@ -220,7 +222,7 @@ def _notes(queue: Queue, group: str, steps: Sequence[Step], ownership: Ownership
     return []
 
 
-def _unfinished(steps: Sequence[Step], outcome: Outcome) -> str:
+def _unfinished(steps: Sequence[RewindStep], outcome: RewindOutcome) -> str:
     done = [each.after for each in outcome.done]
     numbers = [each.partition for each in done]
     left = [step.partition for step in steps if step.is_needed and step.partition not in numbers]

@@ -24,8 +24,8 @@ from partq_spark.log.topics import checked_topic
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from partq_spark.log.fanout import Fan, Outcome, Plan
-    from partq_spark.log.publish import Identity
+    from partq_spark.log.fanout import Fan, FanPlan, QueueOutcome
+    from partq_spark.log.publish import PublishIdentity
 
 Watch = Callable[[int, int, "int | None"], None]
 """Is told how many messages were staged, and how much of the file was read, of how much (None: nobody knows)."""
@@ -105,7 +105,7 @@ class Publication:
         self._publish_id = None if publish_id is None else checked_publish_id(publish_id)
         self._store = shared_store(where.store, where.retry_timeout_s)
         self._queues: Mapping[str, Queue]
-        self._plan: Plan
+        self._plan: FanPlan
         if topic is not None:
             from partq_spark.log.subscriptions import Namespace
 
@@ -224,23 +224,23 @@ class Publication:
             self._headers = headers
         return self._fan
 
-    def _already(self) -> tuple[Identity | None, list[Outcome]]:
+    def _already(self) -> tuple[PublishIdentity | None, list[QueueOutcome]]:
         """Who publishes, and the queues that have this publish id already."""
         if self._publish_id is None:
             return None, []
         from partq_spark.log import fanout, writers
-        from partq_spark.log.publish import Identity, Published
+        from partq_spark.log.publish import PublishIdentity, PublishResult
 
-        identity = Identity.of_publish_id(self._publish_id)
+        identity = PublishIdentity.of_publish_id(self._publish_id)
         known = []
         for destination in self._plan.destinations:
             queue = self._queues[destination.stage.queue]
             earlier = queue.settled(lambda _: writers.last_batch(queue, identity.writer))  # noqa: B023 (called at once)
             if earlier is not None:
-                done = Published(
+                done = PublishResult(
                     sequence=earlier.sequence, time_us=earlier.time_us, rows=0, duplicate=True, conflicts=0
                 )
-                known.append(fanout.Outcome(queue, done))
+                known.append(fanout.QueueOutcome(queue, done))
         return identity, known
 
 
@@ -248,7 +248,7 @@ class _Abandoned(Exception):
     """A publication was left before it was committed."""
 
 
-def _ended(outcome: Outcome) -> QueuePublish:
+def _ended(outcome: QueueOutcome) -> QueuePublish:
     done = outcome.published
     per_partition = done.per_partition if done is not None else {}
     return QueuePublish(

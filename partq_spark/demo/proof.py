@@ -53,7 +53,7 @@ OFFSETS: Final = f"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class Proof:
     """What was delivered, and counts of what went wrong (0 each if all is well)."""
 
     rows: int  # that the queries wrote
@@ -73,7 +73,7 @@ class Outcome:
         return not (self.missing or self.twice or self.aircraft_out_of_order or self.offsets_out_of_order)
 
 
-def prove(ask: Ask, expected: int, partitions: int) -> Outcome:
+def prove(ask: Ask, expected: int, partitions: int) -> Proof:
     """Compare what was delivered with flights 0 to `expected` - 1."""
     repeats = ask(REPEATS)
     (order,) = ask(ORDER)
@@ -82,7 +82,7 @@ def prove(ask: Ask, expected: int, partitions: int) -> Outcome:
         sum(row[column] for row in repeats) for column in ("rows", "delivered", "redelivered", "twice")
     )
     spread = {row["partition"]: row["delivered"] for row in repeats}
-    return Outcome(
+    return Proof(
         rows=rows,
         delivered=delivered,
         again=rows - delivered,

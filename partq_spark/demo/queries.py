@@ -31,9 +31,9 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 import partq_spark
-from partq_spark.demo.feed import Feed
+from partq_spark.demo.flights import Feed
+from partq_spark.demo.processes import streaming_readers
 from partq_spark.demo.proof import DELIVERED, prove
-from partq_spark.demo.readers import streaming_readers
 
 LOOK_S = 0.1
 READER_WAIT_S = 120.0
@@ -105,7 +105,7 @@ def tell(event: str, **facts: object) -> None:
     print(json.dumps({"event": event, **facts}), flush=True)  # noqa: T201 -- stdout is this process's interface
 
 
-class Driver:
+class DemoQueries:
     """The queries of one demo. `obey` one command, `look` from time to time."""
 
     def __init__(
@@ -240,7 +240,7 @@ def run(work: Path, queue: Mapping[str, str], shared: Mapping[str, str], partiti
     )
     partq_spark.register(spark)
     tell("started", spark=spark.version, seconds=time.monotonic() - begun_s)
-    driver = Driver(spark, work, queue, shared, partitions)
+    driver = DemoQueries(spark, work, queue, shared, partitions)
     while True:
         try:
             if not driver.obey(commands.get(timeout=LOOK_S)):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from partq_spark.base.errors import Corrupt
+from partq_spark.group.checksums import check_sealed, sealed
 from partq_spark.group.model import Owner
-from partq_spark.group.sealing import check_sealed, sealed
 
 _REPAIR: Final = "restore the blob from a copy, or delete it: then the partition begins at the group's start again"
 

@@ -1,7 +1,7 @@
 """How far a flow's partitions are acknowledged for good: when a checkpoint is moved, and whose word counts.
 
-The same for a flow that shares its group (`acknowledging`) and one that has it to itself (`solo`). What follows where a
-checkpoint turns out to be somebody else's differs, and is theirs.
+The same for a flow that shares its group (`progress_writer`) and one that has it to itself (`solo`). What follows when
+a checkpoint turns out to be another flow's differs, and is decided there.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from partq_spark.group.checkpoint import Checkpoint, acknowledged_to
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.effects import Effects
-from partq_spark.group.hand import Hand, Holding
-from partq_spark.group.order import passes
+from partq_spark.group.holdings import Holding, Holdings
+from partq_spark.group.key_order import passes
 from partq_spark.group.others import by_checkpoints
 from partq_spark.group.settings import SessionSettings
 
@@ -21,12 +21,12 @@ AcknowledgedBy = Callable[[Collection[int], Callable[[int], int]], Mapping[int, 
 
 
 class Checkpointing:
-    """Of what is in one `hand`. `start_of` and `milestones` as `Session` has them."""
+    """Of what one process holds. `start_of` and `milestones` as `Session` has them."""
 
     def __init__(
         self,
         checkpoints: CheckpointStore,
-        hand: Hand,
+        holdings: Holdings,
         settings: SessionSettings,
         effects: Effects,
         *,
@@ -34,7 +34,7 @@ class Checkpointing:
         milestones: Callable[[int], Sequence[int]],
     ) -> None:
         self._checkpoints = checkpoints
-        self._hand = hand
+        self._holdings = holdings
         self._settings = settings
         self._effects = effects
         self._start_of = start_of
@@ -55,7 +55,7 @@ class Checkpointing:
         their checkpoints say it; where offsets are not kept `by_records` does, if flows have records. Raises
         `Unavailable` and what `by_records` raises.
         """
-        own = self._hand.written(partitions)
+        own = self._holdings.written(partitions)
         others = [partition for partition in partitions if partition not in own]
         if not others:
             return own

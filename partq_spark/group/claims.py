@@ -1,6 +1,6 @@
 """What a flow has in hand, as values, and what the group's state says of it, as pure functions.
 
-No I/O, no clock and no decisions live here: `session` claims, delivers and acknowledges, `hand` keeps count.
+No I/O, no clock and no decisions live here: `session` claims, delivers and acknowledges, `holdings` keeps count.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _STOP_WAIT_S: Final = 5.0
 _log = logging.getLogger("partq.flow")
 
 
-class Heartbeat:
+class HeartbeatThread:
     """Calls `beat` every `interval_s` until stopped, counted from beat to beat. A context manager.
 
     `beat` must be bounded in time. `Unavailable` is trouble that may pass: it is kept in `trouble` and beating goes on.

@@ -13,9 +13,9 @@ from typing import Generic, TypeVar
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group.claims import Claim, Position, View
-from partq_spark.group.heartbeat import Heartbeat
+from partq_spark.group.heartbeat import HeartbeatThread
+from partq_spark.group.key_order import LOOK_S, KeyOrder
 from partq_spark.group.lifeline import Lifeline, Sign
-from partq_spark.group.order import LOOK_S, Order
 from partq_spark.group.session import Session
 from partq_spark.log.groups import removed, require_ownership
 from partq_spark.log.model import Head, at
@@ -82,7 +82,7 @@ def run_flow(
                 session.key,
                 bind_wait_s,
             )
-        with Heartbeat(session.beat, session.settings.beat_interval_s, line, name=session.flow) as heartbeat:
+        with HeartbeatThread(session.beat, session.settings.beat_interval_s, line, name=session.flow) as heartbeat:
             while keep_on():
                 heartbeat.check()
                 look = line.look()
@@ -108,7 +108,7 @@ class _Limit:
     def __init__(self, session: Session, head: Callable[[], Head]) -> None:
         self._session = session
         self._head = head
-        self._order = Order(session.key.group, look_s=LOOK_S, now_s=time.monotonic)
+        self._order = KeyOrder(session.key.group, look_s=LOOK_S, now_s=time.monotonic)
 
     def look(self) -> Head:
         """The head, by which the group is still shared as this flow does."""

@@ -14,7 +14,7 @@ from partq_spark.group.checkpointing import Checkpointing
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Binding, Position, View
 from partq_spark.group.effects import Effects
-from partq_spark.group.hand import Hand
+from partq_spark.group.holdings import Holdings
 from partq_spark.group.model import GroupKey
 from partq_spark.group.settings import SessionSettings
 
@@ -116,9 +116,9 @@ class GroupMembership(Membership):
         self._flow = flow
         self._settings = settings if settings is not None else SessionSettings()
         self._effects = effects if effects is not None else Effects()
-        self._hand = Hand()
+        self._holdings = Holdings()
         self._checkpointing = Checkpointing(
-            checkpoints, self._hand, self._settings, self._effects, start_of=start_of, milestones=milestones
+            checkpoints, self._holdings, self._settings, self._effects, start_of=start_of, milestones=milestones
         )
 
     def __repr__(self) -> str:
@@ -131,7 +131,7 @@ class GroupMembership(Membership):
 
     @property
     def mapping(self) -> Mapping[int, int]:
-        return dict(self._hand.mapping)
+        return dict(self._holdings.mapping)
 
     def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]:
         """Everything before these positions is dealt with. Returns the partitions that this flow still has at that
@@ -140,7 +140,7 @@ class GroupMembership(Membership):
         Written at once where the partition is paused, else at the checkpoint interval, by this call or a later one.
         Raises `Unavailable` where writing did: it is done again later.
         """
-        still = self._hand.acknowledge(positions)
+        still = self._holdings.acknowledge(positions)
         self._write(everything=False)
         return still
 
@@ -148,7 +148,7 @@ class GroupMembership(Membership):
         self._write(everything=True)
 
     def in_hand(self) -> Mapping[int, int]:
-        return self._hand.unacknowledged()
+        return self._holdings.unacknowledged()
 
     @abstractmethod
     def _write(self, *, everything: bool) -> None:

@@ -29,7 +29,7 @@ class Goal:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class RewindStep:
     """One partition, from `acknowledged` back to `to`; nothing is done if the two are the same. `owner` has it now.
 
     `end` is the log's: a checkpoint beyond it (the store was restored from an older copy) counts what is gone.
@@ -66,7 +66,7 @@ class Gone:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class RewindOutcome:
     """What was done, in order; `error` is why it ended before its time; `gone` is what will not come again."""
 
     done: tuple[Rewound, ...]
@@ -81,7 +81,7 @@ def plan(
     partitions: Collection[int],
     goal: Goal,
     offsets_at: Callable[[int], Sequence[int]],
-) -> tuple[Step, ...]:
+) -> tuple[RewindStep, ...]:
     """What is to be done. `found`: the group's checkpoints, and those that cannot be read; `partitions`: which to take
     back, none for all that have a checkpoint; `queue` names it in messages; `offsets_at` finds a time in the log.
 
@@ -95,7 +95,7 @@ def plan(
     known = (number for number in range(len(head.next)) if number in checkpoints or number in damaged)
     wanted = sorted(set(partitions) or known)
     times = offsets_at(goal.time_us) if goal.time_us is not None else ()
-    steps: list[Step] = []
+    steps: list[RewindStep] = []
     for number in wanted:
         if number in damaged:
             raise damaged[number]
@@ -107,13 +107,15 @@ def plan(
         to = _target(goal, number, checkpoint.offset, head, times)
         _check(queue, number, to, checkpoint.offset, at(head.earliest, number))
         end = at(head.next, number)
-        steps.append(Step(partition=number, acknowledged=checkpoint.offset, to=to, end=end, owner=checkpoint.owner))
+        steps.append(
+            RewindStep(partition=number, acknowledged=checkpoint.offset, to=to, end=end, owner=checkpoint.owner)
+        )
     if not steps:
         raise Invalid(f"no partition of {queue} has a checkpoint of this group yet: there is nothing to rewind")
     return tuple(steps)
 
 
-def carry_out(queue: Queue, checkpoints: CheckpointStore, group: str, steps: Sequence[Step]) -> Outcome:
+def carry_out(queue: Queue, checkpoints: CheckpointStore, group: str, steps: Sequence[RewindStep]) -> RewindOutcome:
     """Rewind, partition by partition, and count it in the head. What fails ends it; what was done before is counted.
 
     It is counted also if nothing was left to do: whoever did it may not have come so far. A trim that had read the
@@ -137,10 +139,10 @@ def carry_out(queue: Queue, checkpoints: CheckpointStore, group: str, steps: Seq
             admin.count_rewind(queue, group)
         except PartqError as error:
             failed = failed or error
-    return Outcome(done=tuple(done), error=failed, gone=gone(queue.head, steps, done))
+    return RewindOutcome(done=tuple(done), error=failed, gone=gone(queue.head, steps, done))
 
 
-def gone(head: Head, steps: Sequence[Step], done: Sequence[Rewound]) -> tuple[Gone, ...]:
+def gone(head: Head, steps: Sequence[RewindStep], done: Sequence[Rewound]) -> tuple[Gone, ...]:
     """Guard: what a trim took between the reading of the head that was planned by and the counting of the rewind."""
     ended = {step.partition for step in steps if not step.is_needed}  # by an earlier try
     ended |= {each.after.partition for each in done}

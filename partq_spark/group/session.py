@@ -18,16 +18,16 @@ from typing import Final
 
 from partq_spark.base.errors import Fenced, Invalid, PartqError, Unavailable
 from partq_spark.group import claims
-from partq_spark.group.acknowledging import Acknowledger
 from partq_spark.group.binding import Binder, Life
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.claims import Binding, Grant, Standing, View
 from partq_spark.group.codec import decode_state
 from partq_spark.group.effects import Effects
-from partq_spark.group.hand import Holding
+from partq_spark.group.holdings import Holding
 from partq_spark.group.membership import GroupMembership
 from partq_spark.group.model import Delivery, GroupKey, GroupState, Owner
 from partq_spark.group.ownership import Ownership, Reincarnated
+from partq_spark.group.progress_writer import ProgressWriter
 from partq_spark.group.settings import SessionSettings, checked_flow_name
 from partq_spark.objects.api import Unchanged
 
@@ -79,7 +79,7 @@ class Session(GroupMembership):
         self._life: Life | None = None
         self._state: GroupState | None = None
         self._state_token: str | None = None
-        self._acknowledger = Acknowledger(ownership, key, flow, self._hand, self._checkpointing, self._effects)
+        self._writer = ProgressWriter(ownership, key, flow, self._holdings, self._checkpointing, self._effects)
 
     @property
     def key(self) -> GroupKey:
@@ -117,8 +117,8 @@ class Session(GroupMembership):
         """
         if self._life is not None:
             raise Invalid(f"flow {self._flow!r} of group {self._key} is bound already: unbind it first")
-        self._hand.mapping = dict(mapping or {})
-        life = self._life = self._binder.bind(self._hand.mapping, self._hand.deliveries())
+        self._holdings.mapping = dict(mapping or {})
+        life = self._life = self._binder.bind(self._holdings.mapping, self._holdings.deliveries())
         until_s = self._effects.now_s() + wait_s
         pause_s = self._ownership.look_interval_s * _FIRST_LOOK
         while True:
@@ -158,7 +158,7 @@ class Session(GroupMembership):
         finally:
             life.end("it has unbound")
             self._life = None
-            self._hand.clear()
+            self._holdings.clear()
             self._binder.leave(life)
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ class Session(GroupMembership):
             return False
         entries: dict[int, Delivery] = {}
         for partition, end in ends.items():
-            holding = self._hand.holdings.get(partition)
+            holding = self._holdings.by_partition.get(partition)
             if holding is None or holding.checkpoint is None or holding.paused:
                 return False
             if end < holding.delivered:
@@ -230,18 +230,18 @@ class Session(GroupMembership):
                     f"delivered up to {end}: begin at the view's position"
                 )
             entries[partition] = Delivery(epoch=holding.epoch, delivered=end, acknowledged=holding.acknowledged)
-        return not entries or self._acknowledger.announce(life, entries, self._state_token)
+        return not entries or self._writer.announce(life, entries, self._state_token)
 
     def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
         """How far each of these is acknowledged for good, whoever has it; one listing if any is not this flow's.
 
         With `checkpoints=none` nothing is for good, and others' records count. Raises `Unavailable`.
         """
-        return self._acknowledger.acknowledged(partitions, self._state)
+        return self._writer.acknowledged(partitions, self._state)
 
     def note(self, text: str | None) -> None:
         """Tell people something of this flow, until it is something else; None: nothing. Cheap to repeat, not lost."""
-        self._acknowledger.note(self._life, text or "")
+        self._writer.note(self._life, text or "")
 
     # --- a guard; the others are `Life.is_alive` and `Hand.is_same_epoch` --------------------------------------------
 
@@ -276,8 +276,8 @@ class Session(GroupMembership):
         _log.warning("flow %s of group %s: instance %s ended: %s", self._flow, self._key, life.instance, life.ended)
         if life.seen and self._settings.keep_offsets:
             self._require_group()
-        self._hand.drop()
-        self._life = self._binder.bind(self._hand.mapping, self._hand.deliveries())
+        self._holdings.drop()
+        self._life = self._binder.bind(self._holdings.mapping, self._holdings.deliveries())
         return self._life
 
     def _look(self) -> GroupState | None:
@@ -296,7 +296,7 @@ class Session(GroupMembership):
         flow = claims.flow_of(state, self._me(life))
         if flow is not None:
             life.seen = True
-            self._hand.add_updates(claims.updates_since(flow, life.updates))
+            self._holdings.add_updates(claims.updates_since(flow, life.updates))
             life.updates = max(life.updates, flow.updates)
         elif life.seen and state is not None:
             life.end("the coordinator has given it up")
@@ -304,29 +304,29 @@ class Session(GroupMembership):
     def _settle(self, life: Life, state: GroupState | None) -> None:
         """Give up what is lost, claim what is new, write down what is due."""
         if state is None or not life.seen:
-            self._hand.hold_back()
+            self._holdings.hold_back()
         else:
-            self._claim(life, self._hand.settle(state, self._me(life)))
-        self._acknowledger.write(life, everything=False)
+            self._claim(life, self._holdings.settle(state, self._me(life)))
+        self._writer.write(life, everything=False)
 
     def _claim(self, life: Life, grants: Mapping[int, Grant]) -> None:
         """Read the checkpoints of what is newly granted, and enter it into the record before anything is delivered."""
         fresh: list[tuple[Holding, Checkpoint]] = []
         for partition, grant in grants.items():
-            if self._hand.has_claimed((partition,)):
+            if self._holdings.has_claimed((partition,)):
                 continue
             checkpoint = self._checkpoints.read(partition)
             if checkpoint is None or not self._names_me(checkpoint, self._me(life), grant.epoch):
                 # The state may be about to change. If it stays, a new bind makes the coordinator look at that.
                 now_s, patience_s = self._effects.now_s(), self._settings.beat_interval_s
-                if self._hand.doubts_for_s(partition, self._state_token, now_s) >= patience_s:
+                if self._holdings.doubts_for_s(partition, self._state_token, now_s) >= patience_s:
                     life.end(f"the checkpoint of partition {partition} does not name it, although the state does")
                 continue
-            fresh.append((self._hand.offered(checkpoint, grant, self._checkpointing.begin(checkpoint)), checkpoint))
+            fresh.append((self._holdings.offered(checkpoint, grant, self._checkpointing.begin(checkpoint)), checkpoint))
         if fresh:
-            self._acknowledger.report(life, {checkpoint.partition: holding.entry for holding, checkpoint in fresh})
+            self._writer.report(life, {checkpoint.partition: holding.entry for holding, checkpoint in fresh})
         for holding, checkpoint in fresh:
-            self._hand.take(holding, checkpoint, self._effects.now_s())
+            self._holdings.take(holding, checkpoint, self._effects.now_s())
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class Session(GroupMembership):
         if life is None:
             return
         try:
-            self._acknowledger.write(life, everything=everything)
+            self._writer.write(life, everything=everything)
         except (Fenced, Reincarnated) as error:
             life.end(str(error))
 
@@ -349,15 +349,15 @@ class Session(GroupMembership):
         state = self._state
         if state is None or not life.seen or claims.is_settling(state, self._me(life)):
             return False
-        return self._hand.has_claimed(claims.granted(state, self._me(life)))
+        return self._holdings.has_claimed(claims.granted(state, self._me(life)))
 
     def _view(self, life: Life) -> View:
         """What is in hand now, with what has to be told once."""
-        lost, updates = self._hand.tell_once()
+        lost, updates = self._holdings.tell_once()
         return View(
             instance=life.instance,
             standing=claims.standing(self._state, self._me(life)) if life.seen else Standing.UNANSWERED,
-            claims=self._hand.claims(),
+            claims=self._holdings.claims(),
             lost=lost,
             updates=updates,
         )

@@ -19,7 +19,7 @@ from partq_spark.base.errors import Fenced, Invalid
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused
 from partq_spark.group.claims import Binding, Standing, View
 from partq_spark.group.effects import Effects
-from partq_spark.group.hand import Holding
+from partq_spark.group.holdings import Holding
 from partq_spark.group.membership import GroupMembership
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.group.settings import SessionSettings
@@ -87,7 +87,7 @@ class SoloSession(GroupMembership):
             self.flush()
         finally:
             self._me = None
-            self._hand.clear()
+            self._holdings.clear()
 
     def _take(self, me: Owner, mapping: Mapping[int, int]) -> Head:
         """What the group has to deliver and this flow does not have yet; returns the head by which that was."""
@@ -98,7 +98,7 @@ class SoloSession(GroupMembership):
         for partition in mapping.keys() - set(wanted):
             self._leave_finished(me, partition, mapping[partition], at(head.next, partition))
         for partition in wanted:
-            if self._hand.has_claimed((partition,)):
+            if self._holdings.has_claimed((partition,)):
                 continue
             taken[partition], is_silent = self._fence(me, partition, mapping.get(partition), head.next[partition])
             if is_silent:
@@ -172,14 +172,14 @@ class SoloSession(GroupMembership):
         if not self._settings.keep_offsets:
             return
         for partition, end in layouts.leaving(head).items():
-            holding = self._hand.holdings.get(partition)
+            holding = self._holdings.by_partition.get(partition)
             if holding is None or holding.acknowledged < end:
                 continue
             try:
                 self._checkpoints.fence(partition, to=None, epoch=holding.epoch + 1, start=end, delivered=None)
             except FenceRefused:
                 continue  # somebody took it, which the next look finds out
-            self._hand.lose(partition)
+            self._holdings.lose(partition)
             _log.info("flow %s is done with partition %d of group %s", self._flow, partition, self._key)
 
     def _leave_finished(self, me: Owner, partition: int, known: int, end: int) -> None:
@@ -200,7 +200,7 @@ class SoloSession(GroupMembership):
         asked_s = self._effects.now_s()
         self._verify(me)
         self._confirmed_s = asked_s
-        for holding in self._hand.holdings.values():
+        for holding in self._holdings.by_partition.values():
             holding.read = holding.delivered
         return self._view(me)
 
@@ -208,7 +208,7 @@ class SoloSession(GroupMembership):
         """Note it; the checkpoint says only that messages are delivered, and that once. Raises `Fenced`."""
         me = self._required()
         for partition in ends:
-            holding = self._hand.holdings.get(partition)
+            holding = self._holdings.by_partition.get(partition)
             if holding is None or holding.checkpoint is None:
                 return False
             try:
@@ -217,7 +217,7 @@ class SoloSession(GroupMembership):
                 self._verify(me)  # raises, unless it was rewound
                 return False
         for partition, end in ends.items():  # not before all may be: of False nothing is delivered
-            holding = self._hand.holdings[partition]
+            holding = self._holdings.by_partition[partition]
             holding.delivered = max(holding.delivered, end)
         return True
 
@@ -247,7 +247,7 @@ class SoloSession(GroupMembership):
         now_s = self._effects.now_s()
         listed = self._checkpoints.list_checkpoints()
         rewound: list[int] = []
-        for partition, holding in self._hand.holdings.items():
+        for partition, holding in self._holdings.by_partition.items():
             found = listed.get(partition)
             if found is not None and self._is_rewound(found, me, holding.epoch):
                 rewound.append(partition)
@@ -260,7 +260,7 @@ class SoloSession(GroupMembership):
 
     def _take_again(self, me: Owner, partition: int) -> None:
         """Go on from where somebody rewound the partition to. It is held as before until that has gone well."""
-        holding = self._hand.holdings[partition]
+        holding = self._holdings.by_partition[partition]
         for _ in range(MAX_TRIES):
             found = self._checkpoints.read(partition)
             if found is None or not self._is_rewound(found, me, holding.epoch):
@@ -282,7 +282,7 @@ class SoloSession(GroupMembership):
                 fenced.offset,
                 me.flow,
             )
-            self._hand.lose(partition)
+            self._holdings.lose(partition)
             self._hold(fenced)
             return
         raise Fenced(self._taken_over(partition, self._checkpoints.read(partition)))
@@ -290,7 +290,7 @@ class SoloSession(GroupMembership):
     def _hold(self, checkpoint: Checkpoint) -> None:
         start = self._checkpointing.begin(checkpoint)
         holding = Holding(epoch=checkpoint.epoch, delivered=start, done=start, acknowledged=start)
-        self._hand.take(holding, checkpoint, self._effects.now_s())
+        self._holdings.take(holding, checkpoint, self._effects.now_s())
 
     def _is_rewound(self, found: Checkpoint, me: Owner, epoch: int) -> bool:
         """A guard: taken away for nobody, and by nobody else since. `me`: taken again, and the answer was lost."""
@@ -319,7 +319,7 @@ class SoloSession(GroupMembership):
         me = self._me
         if me is None:
             return
-        for partition, holding in self._hand.holdings.items():
+        for partition, holding in self._holdings.by_partition.items():
             try:
                 if everything and holding.checkpoint is not None and holding.checkpoint.delivering:
                     self._checkpointing.leave(holding)
@@ -332,7 +332,7 @@ class SoloSession(GroupMembership):
                 self._verified_s = -math.inf  # the next look takes it again; this comes again from there
 
     def _view(self, me: Owner) -> View:
-        lost, updates = self._hand.tell_once()
+        lost, updates = self._holdings.tell_once()
         return View(
-            instance=me.instance, standing=Standing.ACTIVE, claims=self._hand.claims(), lost=lost, updates=updates
+            instance=me.instance, standing=Standing.ACTIVE, claims=self._holdings.claims(), lost=lost, updates=updates
         )

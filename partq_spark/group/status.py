@@ -102,7 +102,7 @@ class GroupView:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class GroupReading:
     """What was read, each part once. `state` has its deadlines as remaining seconds when it was written,
     `state_age_s` ago; the lease's timers, if they belong to the same state, are fresher.
     """
@@ -137,7 +137,7 @@ def partition_status(state: GroupState, partition: Partition) -> PartitionStatus
     return PartitionStatus.READY
 
 
-def view(seen: Seen) -> GroupView:
+def view(seen: GroupReading) -> GroupView:
     """The whole picture of one group."""
     if seen.state is None:
         return _without_coordinator(seen)
@@ -158,7 +158,7 @@ def view(seen: Seen) -> GroupView:
     )
 
 
-def _without_coordinator(seen: Seen) -> GroupView:
+def _without_coordinator(seen: GroupReading) -> GroupView:
     """No state was ever written, or it was lost: the checkpoints alone say whose the partitions are."""
     partitions = []
     present = range(seen.layout_partitions)
@@ -203,13 +203,13 @@ def _without_coordinator(seen: Seen) -> GroupView:
     )
 
 
-def _status_without_state(seen: Seen, owner: Owner | None) -> PartitionStatus:
+def _status_without_state(seen: GroupReading, owner: Owner | None) -> PartitionStatus:
     if owner is None:
         return PartitionStatus.UNASSIGNED
     return PartitionStatus.UNBOUND if seen.kept else PartitionStatus.READY
 
 
-def _last_owner(seen: Seen, owner: Owner | None) -> str:
+def _last_owner(seen: GroupReading, owner: Owner | None) -> str:
     if owner is None:
         return "no flow has taken it yet"
     return f"flow {owner.flow} took it last, " + (
@@ -217,11 +217,11 @@ def _last_owner(seen: Seen, owner: Owner | None) -> str:
     )
 
 
-def _notes(seen: Seen) -> tuple[str, ...]:
+def _notes(seen: GroupReading) -> tuple[str, ...]:
     return (*_sharing_notes(seen), *_retention_notes(seen))
 
 
-def _retention_notes(seen: Seen) -> tuple[str, ...]:
+def _retention_notes(seen: GroupReading) -> tuple[str, ...]:
     if not any(is_without_offset(each) for each in seen.checkpoints.values()):
         return ()
     note = (
@@ -231,7 +231,7 @@ def _retention_notes(seen: Seen) -> tuple[str, ...]:
     return (note,)
 
 
-def _sharing_notes(seen: Seen) -> tuple[str, ...]:
+def _sharing_notes(seen: GroupReading) -> tuple[str, ...]:
     if not seen.kept and seen.ownership == "none":
         return ("ownership=none: one query has all of the group, and only its checkpoints tell of it",)
     if not seen.kept:
@@ -244,7 +244,7 @@ def _sharing_notes(seen: Seen) -> tuple[str, ...]:
     return ()
 
 
-def _scale_status(seen: Seen, known: Collection[int]) -> str:
+def _scale_status(seen: GroupReading, known: Collection[int]) -> str:
     if seen.head is not None:
         return scaling.scale_status(seen.head, _done(seen), known)
     if seen.layout_partitions > len(known):
@@ -252,7 +252,7 @@ def _scale_status(seen: Seen, known: Collection[int]) -> str:
     return "ScalingDown" if seen.layout_partitions < len(known) else "Ready"
 
 
-def _done(seen: Seen) -> dict[int, int]:
+def _done(seen: GroupReading) -> dict[int, int]:
     """How far each partition is acknowledged. With `checkpoints=none` only flows' records say it, and of a partition
     that was removed, that it is gone.
     """
@@ -270,13 +270,13 @@ def _done(seen: Seen) -> dict[int, int]:
     return done
 
 
-def _entry(seen: Seen, partition: Partition) -> Delivery | None:
+def _entry(seen: GroupReading, partition: Partition) -> Delivery | None:
     """What its owner's record says of it."""
     record = seen.records.get(partition.owner.flow) if partition.owner is not None else None
     return record.entry(partition.partition, partition.epoch) if record is not None else None
 
 
-def _with_waits(seen: Seen, partitions: Iterable[PartitionView]) -> tuple[PartitionView, ...]:
+def _with_waits(seen: GroupReading, partitions: Iterable[PartitionView]) -> tuple[PartitionView, ...]:
     """With what the partitions wait for after the partition count was changed (RES-03)."""
     made = tuple(partitions)
     if seen.head is None:
@@ -291,7 +291,7 @@ def _with_waits(seen: Seen, partitions: Iterable[PartitionView]) -> tuple[Partit
     )
 
 
-def _partition(seen: Seen, state: GroupState, partition: Partition, holddown_s: float | None) -> PartitionView:
+def _partition(seen: GroupReading, state: GroupState, partition: Partition, holddown_s: float | None) -> PartitionView:
     having = partition.holder
     status = partition_status(state, partition)
     entry = _entry(seen, partition)
@@ -350,7 +350,7 @@ def _reason(state: GroupState, partition: Partition, seen: PartitionView, holddo
     return ""
 
 
-def _flow(seen: Seen, state: GroupState, name: str) -> FlowView:
+def _flow(seen: GroupReading, state: GroupState, name: str) -> FlowView:
     flow = state.flows.get(name)
     having = [each.partition for each in state.partitions.values() if (owner := each.holder) and owner.flow == name]
     return FlowView(
@@ -363,13 +363,13 @@ def _flow(seen: Seen, state: GroupState, name: str) -> FlowView:
     )
 
 
-def _note(seen: Seen, name: str) -> str:
+def _note(seen: GroupReading, name: str) -> str:
     """What it says, while it is there to say it."""
     record = seen.records.get(name)
     return record.note if record is not None and record.bound else ""
 
 
-def _remaining(seen: Seen, timer: str, deadline_s: float | None) -> float | None:
+def _remaining(seen: GroupReading, timer: str, deadline_s: float | None) -> float | None:
     """Seconds left, as of now: from the lease if it speaks of this state, else from the state itself."""
     if deadline_s is None:
         return None
@@ -379,7 +379,7 @@ def _remaining(seen: Seen, timer: str, deadline_s: float | None) -> float | None
     return max(deadline_s - seen.state_age_s, 0.0)
 
 
-def _acknowledged(seen: Seen, partition: int) -> int:
+def _acknowledged(seen: GroupReading, partition: int) -> int:
     return acknowledged_to(seen.checkpoints.get(partition), _at(seen.starts, partition))
 
 

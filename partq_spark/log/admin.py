@@ -174,7 +174,7 @@ def remove_remains(queue: Queue) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Listed:
+class NamespaceQueues:
     """The queues of a namespace, by name: each with its head read, and what is wrong with those whose head cannot be.
 
     Such a one is still a queue, and hides no other.
@@ -184,7 +184,7 @@ class Listed:
     problems: Mapping[str, PartqError]
 
 
-def list_queues(store: ObjectStore, namespace: str) -> Listed:
+def list_queues(store: ObjectStore, namespace: str) -> NamespaceQueues:
     """The queues of a namespace. A folder whose name no queue can have (`Copy of orders`, `ORDERS`) is somebody else's.
 
     Raises `Unavailable`, and `Invalid` if the namespace itself cannot be listed.
@@ -199,7 +199,7 @@ def list_queues(store: ObjectStore, namespace: str) -> Listed:
                 readable[name] = queue
         except (Corrupt, Invalid) as problem:  # Invalid: a newer partq wrote it, or this user may not read it
             problems[name] = problem
-    return Listed(readable=readable, problems=problems)
+    return NamespaceQueues(readable=readable, problems=problems)
 
 
 def create_group(

@@ -25,7 +25,17 @@ from partq_spark.base.errors import ObjectMissing
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
 from partq_spark.log.queue import Queue
-from partq_spark.log.runs import GAIN, MOST_BYTES, MOST_SLICES, SLICE_BYTES, SLICE_MESSAGES, Limits, Run, choose, fits
+from partq_spark.log.runs import (
+    GAIN,
+    MOST_BYTES,
+    MOST_SLICES,
+    SLICE_BYTES,
+    SLICE_MESSAGES,
+    ChunkRun,
+    RunLimits,
+    choose,
+    fits,
+)
 from partq_spark.log.segment import HEADERS, RUN_BYTES, TIMESTAMP, SegmentWriter, read_slice, segment_schema
 
 MIN_AGE_S: Final = 300.0
@@ -60,7 +70,7 @@ def compact(
     """
     head = queue.refresh()
     retention_s = head.config.retention_s
-    limits = Limits(
+    limits = RunLimits(
         until_us=queue.now_us() - int(min_age_s * 1_000_000),
         slices=most_slices,
         bytes=most_bytes,
@@ -72,7 +82,7 @@ def compact(
         return _compact(queue, queue.require(head.queue_id), limits)
 
 
-def _with_old_entries_moved(queue: Queue, head: Head, limits: Limits) -> Head:
+def _with_old_entries_moved(queue: Queue, head: Head, limits: RunLimits) -> Head:
     """The head with its own old entries in a chunk, if they are so many that compacting them is worth it: of a queue
     that fell idle the newest publishes would stay as they came.
     """
@@ -92,7 +102,7 @@ def _with_old_entries_moved(queue: Queue, head: Head, limits: Limits) -> Head:
     return queue.change(decide)
 
 
-def _compact(queue: Queue, head: Head, limits: Limits) -> Compacted | None:
+def _compact(queue: Queue, head: Head, limits: RunLimits) -> Compacted | None:
     tried: set[str] = set()
     for _ in range(MOST_TRIES):
         run = _found(queue, head, limits, tried)
@@ -117,7 +127,7 @@ def _compact(queue: Queue, head: Head, limits: Limits) -> Compacted | None:
     return None
 
 
-def _found(queue: Queue, head: Head, limits: Limits, skip: set[str]) -> Run | None:
+def _found(queue: Queue, head: Head, limits: RunLimits, skip: set[str]) -> ChunkRun | None:
     """What `choose` says, from the head downwards into what is too large for a step."""
     refs, begin = head.tree, head.tree_begin
     inside: tuple[ChunkRef, ...] = ()
@@ -139,7 +149,7 @@ def _found(queue: Queue, head: Head, limits: Limits, skip: set[str]) -> Run | No
         refs, begin = codec.decode_refs(queue.load_chunk(only), only), run.begin
 
 
-def _entries(queue: Queue, head: Head, run: Run) -> list[tuple[Entry, ...]]:
+def _entries(queue: Queue, head: Head, run: ChunkRun) -> list[tuple[Entry, ...]]:
     """For each reference of a run its entries with the slices that can still be read, in publish order."""
     wanted = {p: (earliest, head.next[p]) for p, earliest in enumerate(head.earliest)}
     found = []
@@ -152,8 +162,8 @@ def _entries(queue: Queue, head: Head, run: Run) -> list[tuple[Entry, ...]]:
 
 
 def _worth_it(
-    run: Run, entries: Sequence[tuple[Entry, ...]], limits: Limits
-) -> tuple[Run, tuple[Entry, ...], list[_Plan]] | None:
+    run: ChunkRun, entries: Sequence[tuple[Entry, ...]], limits: RunLimits
+) -> tuple[ChunkRun, tuple[Entry, ...], list[_Plan]] | None:
     """The run, if it keeps what its references promised; else that part of it which saves most, of its halves, their
     halves and so on; with its entries and what they become. None: no part keeps its promise.
     """
@@ -169,7 +179,7 @@ def _worth_it(
             begin = run.begin
             for ref in run.refs[:first]:
                 begin = add(begin, ref.rows)
-            best, best_saved = (Run(refs, begin, run.inside), of_part, plans), before - after
+            best, best_saved = (ChunkRun(refs, begin, run.inside), of_part, plans), before - after
         if best is not None:
             return best
         halves = [(first, (first + last) // 2, last) for first, last in parts if last - first > 1]
@@ -297,7 +307,7 @@ def _read(queue: Queue, source: _Source, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _reference(queue: Queue, head: Head, run: Run, entries: Sequence[Entry]) -> ChunkRef:
+def _reference(queue: Queue, head: Head, run: ChunkRun, entries: Sequence[Entry]) -> ChunkRef:
     """The chunks that lead to `entries`; the reference to the highest, which takes the place of the run's `top`.
 
     It has the level of the last one that it replaces, so that the levels of the head's tree go on falling, and counts
@@ -319,7 +329,7 @@ def _reference(queue: Queue, head: Head, run: Run, entries: Sequence[Entry]) -> 
     return made
 
 
-def _swapped(queue: Queue, head: Head, run: Run, made: ChunkRef) -> bool:
+def _swapped(queue: Queue, head: Head, run: ChunkRun, made: ChunkRef) -> bool:
     """Put `made` in place of the run; whether it stands there."""
 
     def decide(present: Head) -> Head:
@@ -336,7 +346,7 @@ def _swapped(queue: Queue, head: Head, run: Run, made: ChunkRef) -> bool:
     return made in queue.change(decide).tree
 
 
-def where_it_stands(head: Head, run: Run) -> int | None:
+def where_it_stands(head: Head, run: ChunkRun) -> int | None:
     """Guard: where the run begins in the head's tree, if it is there as it was chosen; anything else is left alone."""
     for first in range(len(head.tree) - len(run.top) + 1):
         if head.tree[first : first + len(run.top)] == run.top:
@@ -349,6 +359,6 @@ def above_floor(head: Head, staged: int) -> bool:
     return staged >= head.floor.sequence
 
 
-def tokens_gone_until(head: Head, run: Run) -> int:
+def tokens_gone_until(head: Head, run: ChunkRun) -> int:
     """Guard: a publish that looks for its token among what is compacted must not take it for never published."""
     return max(head.trimmed_sequence, run.refs[-1].last_sequence)

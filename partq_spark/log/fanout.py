@@ -1,9 +1,9 @@
 """Which queues get which messages of one batch, how a task stages them, and how all of it is published (DIS-07).
 
-What attracts what is decided once per batch, on the driver, and travels to its tasks as a `Plan`, so that all of them
-agree. A task stages one segment for each queue that gets something. Publishing then takes one queue after the other,
-each all or nothing under the batch's identity in its own head: a batch that is cut off between two queues is completed
-by its repetition, which adds nothing to those that have it. No pyspark.
+What attracts what is decided once per batch, on the driver, and travels to the batch's tasks as a `FanPlan`, so that
+all of them agree. A task stages one segment for each queue that gets something. Publishing then takes one queue after
+the other, each all or nothing under the batch's identity in its own head. A batch that is cut off between two queues is
+completed by its repetition, which adds nothing to the queues that have it. No pyspark.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.log import writers
-from partq_spark.log.publish import Identity, Published, check_floor, check_quota
+from partq_spark.log.publish import PublishIdentity, PublishResult, check_floor, check_quota
 from partq_spark.log.queue import Backoff, Queue
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import RUN_BYTES, Stager, check_keys
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
 from partq_spark.log.topics import Attraction, checked_topic
-from partq_spark.log.utf8 import first_not_utf8
+from partq_spark.log.validation import first_not_utf8
 from partq_spark.objects.api import ObjectStore
 
 LEAST_RUN_BYTES = 1024 * 1024  # of each of a task's queues; together they have what a single one would have
@@ -50,7 +50,7 @@ class Destination:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class FanPlan:
     """Where the messages of one batch go; free of secrets, the same for all of its tasks.
 
     `by_topic`: each message by its own topic, one without a topic to the named destination. Otherwise all messages go
@@ -63,12 +63,12 @@ class Plan:
     topic: str | None = None
 
 
-def plan_queue(queue: Queue) -> Plan:
+def plan_queue(queue: Queue) -> FanPlan:
     """All messages go to one queue; reads its head. Raises `Invalid` if there is no such queue."""
-    return Plan(namespace=queue.namespace, destinations=(Destination(stage=stage_of(queue.refresh()), named=True),))
+    return FanPlan(namespace=queue.namespace, destinations=(Destination(stage=stage_of(queue.refresh()), named=True),))
 
 
-def plan_topic(namespace: str, queues: Iterable[Queue], topic: str, named: Queue | None = None) -> Plan:
+def plan_topic(namespace: str, queues: Iterable[Queue], topic: str, named: Queue | None = None) -> FanPlan:
     """All messages have one topic. `queues` are those of the namespace, their heads read.
 
     Raises `Invalid` if the named queue does not exist; it gets the messages only if it attracts them too.
@@ -78,12 +78,12 @@ def plan_topic(namespace: str, queues: Iterable[Queue], topic: str, named: Queue
     attracted = tuple(
         Destination(stage=every[owner].stage, named=every[owner].named) for owner in owners
     )  # without their subscriptions, which the tasks do not need
-    return Plan(namespace=namespace, destinations=attracted, topic=topic)
+    return FanPlan(namespace=namespace, destinations=attracted, topic=topic)
 
 
-def plan_topics(namespace: str, queues: Iterable[Queue], named: Queue | None = None) -> Plan:
+def plan_topics(namespace: str, queues: Iterable[Queue], named: Queue | None = None) -> FanPlan:
     """Each message has its own topic, or none: those go to the named queue. Raises `Invalid` if that does not exist."""
-    return Plan(namespace=namespace, destinations=_destinations(queues, named), by_topic=True)
+    return FanPlan(namespace=namespace, destinations=_destinations(queues, named), by_topic=True)
 
 
 def _destinations(queues: Iterable[Queue], named: Queue | None) -> tuple[Destination, ...]:
@@ -126,7 +126,7 @@ class Fan:
     """
 
     def __init__(
-        self, store: ObjectStore, plan: Plan, *, seed: str, headers: bool = False, compression: str = "lz4"
+        self, store: ObjectStore, plan: FanPlan, *, seed: str, headers: bool = False, compression: str = "lz4"
     ) -> None:
         self._store = store
         self._plan = plan
@@ -264,11 +264,11 @@ def _sum(left: Unattracted, right: Unattracted) -> Unattracted:
 # --- publishing, on the driver ----------------------------------------------------------------------------------------
 
 
-class Outcome(NamedTuple):
+class QueueOutcome(NamedTuple):
     """How it ended for one queue. `published` is None if it was deleted meanwhile and nobody had named it."""
 
     queue: Queue
-    published: Published | None
+    published: PublishResult | None
 
 
 def unattracted(tasks: Iterable[Unattracted]) -> Unattracted:
@@ -289,11 +289,11 @@ def said(missed: Unattracted, namespace: str) -> str:
 def publish_all(
     open_queue: Callable[[str], Queue],
     tasks: Iterable[Sequence[StagedFor]],
-    identity: Identity | None,
+    identity: PublishIdentity | None,
     *,
     seed: str,
     compression: str = "lz4",
-) -> list[Outcome]:
+) -> list[QueueOutcome]:
     """Publish what the tasks, in their order, have staged: queue by queue in order of name, all or nothing for each.
 
     Each queue keeps the identity in its own head, so repeating the call after a crash completes it and adds nothing to
@@ -310,7 +310,7 @@ def publish_all(
     if len(queues) > 1:  # a single one refuses by itself, whole
         for name, queue in queues.items():
             _check(queue, by_queue[name], identity)
-    outcomes: list[Outcome] = []
+    outcomes: list[QueueOutcome] = []
     for name, queue in queues.items():
         try:
             outcomes.append(_published(queue, by_queue[name], identity, seed=seed, compression=compression))
@@ -321,7 +321,7 @@ def publish_all(
     return outcomes
 
 
-def _check(queue: Queue, staged: Sequence[StagedFor], identity: Identity | None) -> None:
+def _check(queue: Queue, staged: Sequence[StagedFor], identity: PublishIdentity | None) -> None:
     """Raise what the queue's head says now against this publish. What it says later is refused at the swap."""
     backoff = Backoff(queue.effects)
     while True:
@@ -331,7 +331,7 @@ def _check(queue: Queue, staged: Sequence[StagedFor], identity: Identity | None)
             backoff.pause(error)
 
 
-def _check_now(queue: Queue, staged: Sequence[StagedFor], identity: Identity | None) -> None:
+def _check_now(queue: Queue, staged: Sequence[StagedFor], identity: PublishIdentity | None) -> None:
     stage = staged[0].stage
     if not staged[0].named and _gone(queue, stage):
         return
@@ -345,7 +345,7 @@ def _check_now(queue: Queue, staged: Sequence[StagedFor], identity: Identity | N
     check_quota(queue, head, sum(each.segment.rows for each in staged))
 
 
-def _said_of_half(outcomes: Sequence[Outcome], left: Sequence[str], identity: Identity | None) -> str:
+def _said_of_half(outcomes: Sequence[QueueOutcome], left: Sequence[str], identity: PublishIdentity | None) -> str:
     """Who has a batch that ended between two queues, and how to go on."""
     there = _listed([f"{q.name!r} (sequence {done.sequence})" for q, done in outcomes if done is not None])
     which = f"this batch had been published to {there} before, not to {_listed([repr(name) for name in left])}"
@@ -367,11 +367,11 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _published(
-    queue: Queue, staged: Sequence[StagedFor], identity: Identity | None, *, seed: str, compression: str
-) -> Outcome:
+    queue: Queue, staged: Sequence[StagedFor], identity: PublishIdentity | None, *, seed: str, compression: str
+) -> QueueOutcome:
     tasks = [Staged(each.stage, each.segment) for each in staged]
     try:
-        return Outcome(queue, publish_tasks(queue, tasks, identity, seed=seed, compression=compression))
+        return QueueOutcome(queue, publish_tasks(queue, tasks, identity, seed=seed, compression=compression))
     except Invalid:
         if staged[0].named or not _gone(queue, staged[0].stage):
             raise
@@ -379,7 +379,7 @@ def _published(
     logger.warning(
         "%s was deleted after it had attracted %d messages of this batch: they do not go there any more", queue, rows
     )
-    return Outcome(queue, None)
+    return QueueOutcome(queue, None)
 
 
 def _gone(queue: Queue, stage: Stage) -> bool:

@@ -36,7 +36,7 @@ class Stretch(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wait:
+class LayoutWait:
     """A partition may be delivered up to offset `until` and no further, because of what is left of others.
 
     `waits_for`: partition number to the offset up to which it has to be dealt with first. From `waits` it is put
@@ -100,26 +100,26 @@ def shares_keys(earlier: Layout, q: int, later: Layout, p: int) -> bool:
     return (q - p) % math.gcd(earlier.partitions, later.partitions) == 0
 
 
-def waits(head: Head, done: Positions, reached: Positions) -> dict[int, Wait]:
+def waits(head: Head, done: Positions, reached: Positions) -> dict[int, LayoutWait]:
     """The partitions of `reached` that may not be delivered to their end now. `reached`: the next offset to deliver of
     each; `done`: what is dealt with, of all partitions that `concerned` names. A wait never lies below `reached`.
     """
     left = unfinished(head, done)
     if not left:
         return {}
-    result: dict[int, Wait] = {}
+    result: dict[int, LayoutWait] = {}
     classes = _Classes(head, left)
     for partition in sorted(reached):
         # What is delivered and not acknowledged holds back others, not itself.
         for stretch in stretches_of(head, partition, reached[partition]):
             if classes.bar(stretch):
                 until = max(stretch.start, reached[partition])
-                result[partition] = Wait(until=until, waits_for=_Others(classes, stretch))
+                result[partition] = LayoutWait(until=until, waits_for=_Others(classes, stretch))
                 break
     return result
 
 
-def alike(waiting: Mapping[int, Wait]) -> list[tuple[list[int], Positions]]:
+def alike(waiting: Mapping[int, LayoutWait]) -> list[tuple[list[int], Positions]]:
     """The partitions of `waiting`, those together that wait for the same, and what that is. Each waits for all of it
     but itself. A thousand that wait for a thousand others each are mostly one item here, or a few.
     """
@@ -130,7 +130,7 @@ def alike(waiting: Mapping[int, Wait]) -> list[tuple[list[int], Positions]]:
     return list(found.values())
 
 
-def blocking(waiting: Mapping[int, Wait]) -> set[int]:
+def blocking(waiting: Mapping[int, LayoutWait]) -> set[int]:
     """The partitions that any of `waiting` waits for."""
     found: set[int] = set()
     for partitions, ends in alike(waiting):

@@ -117,11 +117,11 @@ class ChunkRef(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return sum(self.rows) if self.holds is None else self.holds
 
 
-class Row(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class ArrayValue(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What is written as a list of its fields' values."""
 
 
-class Layout(Row, frozen=True, kw_only=True):
+class Layout(ArrayValue, frozen=True, kw_only=True):
     """One partition count in a queue's life. `begin` is the first offset of each of its partitions under it."""
 
     generation: Whole
@@ -130,7 +130,7 @@ class Layout(Row, frozen=True, kw_only=True):
     begin: Offsets
 
 
-class Group(Row, frozen=True, kw_only=True):
+class Group(ArrayValue, frozen=True, kw_only=True):
     """A consumer group: where each partition begins for it, resolved once, before its first flow.
 
     `rewinds` counts how often somebody has rewound checkpoints of the group: who keeps them in mind looks at them again
@@ -144,7 +144,7 @@ class Group(Row, frozen=True, kw_only=True):
     ownership: str | None = None
 
 
-class WriterRecord(Row, frozen=True, kw_only=True):
+class WriterRecord(ArrayValue, frozen=True, kw_only=True):
     """The last batch of a writer, for idempotence. `owner` is the query that writes under a user's writer name, if
     any.
     """
@@ -156,7 +156,7 @@ class WriterRecord(Row, frozen=True, kw_only=True):
     time_us: Whole
 
 
-class WriterPage(Row, frozen=True, kw_only=True):
+class WriterPage(ArrayValue, frozen=True, kw_only=True):
     """A reference to an immutable page of writer records that were moved out of the head, oldest first.
 
     It has `lines` lines of equal length, `bytes` in all. The hash of a writer's name says in which its record is.
@@ -187,7 +187,7 @@ class QueueConfig:
     quota_bytes: Whole | None = None  # stored bytes of messages beyond which nothing is published; None: any number
 
 
-class StageFloor(Row, frozen=True, kw_only=True):
+class StageFloor(ArrayValue, frozen=True, kw_only=True):
     """What collection needs to tell an abandoned blob from one that is about to be published.
 
     A publish that was staged at a sequence number below `sequence` is refused. `next_sequence` becomes the floor once

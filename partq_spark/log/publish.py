@@ -22,7 +22,7 @@ _TRANSACTION = "txnAppId:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
+class PublishIdentity:
     """Who publishes which batch: batches of a `writer` only grow, and each is published once (DIS-09).
 
     `owner` is the Spark query behind a writer name that a user chose; another query under the same name is refused.
@@ -34,23 +34,23 @@ class Identity:
     owner: str | None = None
 
     @classmethod
-    def of_query(cls, query: str, batch: int) -> Identity:
+    def of_query(cls, query: str, batch: int) -> PublishIdentity:
         """A micro-batch of a Spark query, whose id is unique by itself."""
         return cls(writer=query, batch=batch, owner=query)
 
     @classmethod
-    def of_transaction(cls, app: str, version: int, owner: str | None) -> Identity:
+    def of_transaction(cls, app: str, version: int, owner: str | None) -> PublishIdentity:
         """A batch write with `txnAppId` and `txnVersion`, inside of the query `owner` if there is one."""
         return cls(writer=_TRANSACTION + app, batch=version, owner=owner)
 
     @classmethod
-    def of_publish_id(cls, publish_id: str) -> Identity:
+    def of_publish_id(cls, publish_id: str) -> PublishIdentity:
         """What is published once under this id."""
         return cls(writer=f"publish-id:{publish_id}", batch=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Published:
+class PublishResult:
     """How a publish ended. `duplicate`: this writer had published this batch before, so nothing was added.
 
     `per_partition`: messages added to each partition that got any, as they were placed in the end, under the layout of
@@ -74,8 +74,8 @@ def stage_for(queue: Queue) -> Stage:
 
 
 def publish(
-    queue: Queue, stage: Stage, segments: Sequence[StagedSegment], identity: Identity | None = None
-) -> Published:
+    queue: Queue, stage: Stage, segments: Sequence[StagedSegment], identity: PublishIdentity | None = None
+) -> PublishResult:
     """Make staged segments visible, in the given order of segments, all at once.
 
     Raises `Invalid` (another queue by this name, a writer name in use), `Full` (the quota is reached), `Outdated`
@@ -122,7 +122,7 @@ def publish(
                 raise  # a head that was just read names what is gone
             gone_at = queue.etag  # else the head grew old here while collection went on: no pause, read it again
         else:
-            done = Published(
+            done = PublishResult(
                 sequence=entry.sequence, time_us=entry.time_us, rows=rows, duplicate=False, conflicts=conflicts
             )
             return _placed(done, segments, entry)
@@ -144,7 +144,7 @@ class Unsettled(Unavailable):
     """It can no longer be told whether the messages were published: look for them before publishing them again."""
 
 
-def _placed(done: Published, segments: Sequence[StagedSegment], entry: Entry | None) -> Published:
+def _placed(done: PublishResult, segments: Sequence[StagedSegment], entry: Entry | None) -> PublishResult:
     """With where the messages lie; `entry` is the last that was tried, which need not be the one that landed."""
     rows: dict[int, int] = {}
     for segment in segments:
@@ -169,8 +169,8 @@ def _first_look(queue: Queue, stage: Stage) -> Head:
 
 
 def _already(
-    earlier: WriterRecord | None, identity: Identity | None, token: str, rows: int, conflicts: int
-) -> Published | None:
+    earlier: WriterRecord | None, identity: PublishIdentity | None, token: str, rows: int, conflicts: int
+) -> PublishResult | None:
     """Guard: this writer's batch is in the log already, by this call (a lost answer) or by an earlier one."""
     if earlier is None or identity is None:
         return None
@@ -183,7 +183,7 @@ def _already(
     if earlier.batch < identity.batch:
         return None
     duplicate = earlier.token != token
-    return Published(
+    return PublishResult(
         sequence=earlier.sequence,
         time_us=earlier.time_us,
         rows=0 if duplicate else rows,
@@ -192,7 +192,7 @@ def _already(
     )
 
 
-def _landed(queue: Queue, tried: Entry, identity: Identity | None, conflicts: int) -> Published | None:
+def _landed(queue: Queue, tried: Entry, identity: PublishIdentity | None, conflicts: int) -> PublishResult | None:
     """Guard: settle what a swap did that was not answered with success, by looking for the entry that it would have
     added.
 
@@ -209,7 +209,7 @@ def _landed(queue: Queue, tried: Entry, identity: Identity | None, conflicts: in
         )
     if entry is None:
         return None
-    return Published(
+    return PublishResult(
         sequence=entry.sequence, time_us=entry.time_us, rows=entry.rows, duplicate=False, conflicts=conflicts
     )
 
@@ -255,7 +255,7 @@ def place(
     head: Head,
     stage: Stage,
     segments: Sequence[StagedSegment],
-    identity: Identity | None,
+    identity: PublishIdentity | None,
     token: str,
     now_us: int,
 ) -> Entry:
@@ -282,7 +282,7 @@ def place(
     )
 
 
-def extended(queue: Queue, head: Head, entry: Entry, identity: Identity | None) -> Head:
+def extended(queue: Queue, head: Head, entry: Entry, identity: PublishIdentity | None) -> Head:
     """`head` with `entry` as its newest, rolled if it grew too large (which creates chunks in the store)."""
     following = list(head.next)
     for piece in entry.slices:
@@ -301,7 +301,7 @@ def extended(queue: Queue, head: Head, entry: Entry, identity: Identity | None) 
 
 
 def _remembered(
-    known: Mapping[str, WriterRecord], entry: Entry, identity: Identity | None
+    known: Mapping[str, WriterRecord], entry: Entry, identity: PublishIdentity | None
 ) -> Mapping[str, WriterRecord]:
     if identity is None:
         return known

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.log import names
 from partq_spark.log.model import Slice
-from partq_spark.log.publish import Identity, Published, Repartitioned, check_floor, publish
+from partq_spark.log.publish import PublishIdentity, PublishResult, Repartitioned, check_floor, publish
 from partq_spark.log.queue import Queue
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
 
@@ -35,11 +35,11 @@ def publish_staged(
     queue: Queue,
     stage: Stage,
     segments: Sequence[StagedSegment],
-    identity: Identity | None = None,
+    identity: PublishIdentity | None = None,
     *,
     seed: str,
     compression: str = "lz4",
-) -> Published:
+) -> PublishResult:
     """`publish.publish`, and where the partition count has changed since `stage` was taken, again for the new one.
 
     `seed` names writer and batch: it decides, with the number of the segment, where messages without a key go when they
@@ -54,11 +54,11 @@ def publish_staged(
 def publish_tasks(
     queue: Queue,
     staged: Sequence[Staged],
-    identity: Identity | None = None,
+    identity: PublishIdentity | None = None,
     *,
     seed: str,
     compression: str = "lz4",
-) -> Published:
+) -> PublishResult:
     """`publish_staged` for tasks that need not have been staged for one layout: the count may have changed between
     them. Raises `Invalid` also if the queue was deleted and created again between them.
     """

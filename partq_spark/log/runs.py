@@ -25,7 +25,7 @@ SLICE_MESSAGES: Final = 65_536
 GAIN: Final = 4
 
 
-class Run(NamedTuple):
+class ChunkRun(NamedTuple):
     """Neighbouring references that are to become one. `inside`: the references from the head's own down to the chunk
     that lists them; empty if the head does. `begin`: the offset of each partition at which they begin.
     """
@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class RunLimits:
     """What one step may take on. `until_us`: nothing that was published after it (Unix, microseconds)."""
 
     until_us: int
@@ -64,9 +64,9 @@ def choose(
     refs: Sequence[ChunkRef],
     begin: tuple[int, ...],
     earliest: tuple[int, ...],
-    limits: Limits,
+    limits: RunLimits,
     skip: Collection[str] = (),
-) -> Run | None:
+) -> ChunkRun | None:
     """The run of `refs` that saves most slices; None: none is worth it. `begin`: the offsets at which they begin.
 
     A run is worth it if the average slice of everything in it becomes at least `GAIN` times as large. A single
@@ -100,11 +100,11 @@ def choose(
             if saved <= best_saved:
                 continue
             if (limits.allow(run) and _gains(run, sum(rows), after)) or (first == last and _may_hold(run[0], after)):
-                best, best_saved = Run(run, begins[first]), saved
+                best, best_saved = ChunkRun(run, begins[first]), saved
     return best
 
 
-def fits(run: Sequence[ChunkRef], limits: Limits) -> bool:
+def fits(run: Sequence[ChunkRef], limits: RunLimits) -> bool:
     """Whether a run is worth it as it is, and can be compacted in one step."""
     rows: tuple[int, ...] = ()
     for ref in run:

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 import xxhash
 
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.log import names, soundness
+from partq_spark.log import names
 from partq_spark.log.model import MAX_KEY_BYTES, Slice
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
-from partq_spark.log.utf8 import first_not_utf8
+from partq_spark.log.validation import check_batch, first_not_utf8
 from partq_spark.objects.api import ObjectStore, ObjectWriter
 
 RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory
@@ -345,7 +345,7 @@ def read_slice(
     """The messages of one slice of the segment object `name`.
 
     Raises `ObjectMissing` if the segment is gone, `Corrupt` if the bytes are not those that were published, or no Arrow
-    that partq could have written; `thoroughly` as in `soundness.check`.
+    that partq could have written; `thoroughly` as in `check_batch`.
     """
     data = store.read(name, start=piece.start, length=piece.length)
     found = xxhash.xxh3_64_hexdigest(data)
@@ -357,7 +357,7 @@ def read_slice(
         )
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), segment_schema(headers, times))
-        soundness.check(batch, thoroughly=thoroughly)
+        check_batch(batch, thoroughly=thoroughly)
     except (pa.ArrowException, OSError, EOFError, MemoryError) as error:
         raise Corrupt(
             f"segment {name} has the right checksum in bytes {piece.start} to {piece.start + piece.length} (partition "

@@ -26,7 +26,7 @@ from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
 from partq_spark.objects.azure_access import CONNECTION_STRING, Access, explain, find_access, tell
 from partq_spark.objects.azure_blocks import BLOCK_BYTES, AzureWriter
 from partq_spark.objects.azure_clock import ServiceClock
-from partq_spark.objects.azure_identity import Identity
+from partq_spark.objects.azure_identity import AzureIdentity
 from partq_spark.objects.names import (
     check_content,
     check_folder_prefix,
@@ -262,7 +262,7 @@ class AzureStore:
             "raw_response_hook": self._clock.hear,
         }
         if not self._access.connection_string:
-            service = BlobServiceClient(self._access.account_url, credential=Identity(self._url), **options)
+            service = BlobServiceClient(self._access.account_url, credential=AzureIdentity(self._url), **options)
         else:
             try:
                 service = BlobServiceClient.from_connection_string(self._access.connection_string, **options)

@@ -27,7 +27,7 @@ class _Asked(threading.local):
     host: str = ""
 
 
-class Identity:
+class AzureIdentity:
     """The identity that Azure's default chain finds. Use as a credential of the SDK.
 
     `url` is the store's, for messages. Raises `Invalid` if azure-identity is not installed.

@@ -1,7 +1,7 @@
 """What of a query's deliveries is dealt with, by whose word: Spark's, the listener's, the application's. No pyspark.
 
 With `ackMode=auto` a micro-batch that is complete is acknowledged, whoever says so first. With `manual` nothing counts
-but the application's word, and only for what this very process gave out (`by_hand`).
+but the application's word, and only for what this very process gave out (`manual`).
 
 A handoff waits for max-handoff-time and no longer: of batches that take more, what is in hand comes again elsewhere,
 marked. That is allowed, and costs; so the log and `partq status` say it, and which setting changes it (`BatchTimes`).
@@ -18,9 +18,9 @@ from partq_spark.group.claims import Position, View
 from partq_spark.group.effects import Effects
 from partq_spark.group.membership import Membership
 from partq_spark.log.queue import Queue
-from partq_spark.query.by_hand import GivenOut
-from partq_spark.query.identity import Identity
+from partq_spark.query.manual import GivenOut
 from partq_spark.query.offsets import BatchEnd
+from partq_spark.query.participant import Participant
 from partq_spark.query.planning import left_out
 from partq_spark.query.settings import SourceOptions
 
@@ -32,12 +32,12 @@ SAY_AGAIN_S: Final = 60.0
 class Acknowledgements:
     """Of one query in one process."""
 
-    def __init__(self, queue: Queue, options: SourceOptions, identity: Identity, effects: Effects) -> None:
+    def __init__(self, queue: Queue, options: SourceOptions, participant: Participant, effects: Effects) -> None:
         self._queue = queue
-        self._by_hand = options.by_hand
+        self._manual_acks = options.manual_acks
         self._keeps_offsets = options.keep_offsets
         self._is_shared = options.is_shared  # else nobody takes anything over while a batch runs
-        self._identity = identity
+        self._participant = participant
         self._effects = effects
         self._times = BatchTimes(queue.name)
         self.given_out = GivenOut(effects.token())
@@ -48,7 +48,7 @@ class Acknowledgements:
 
     def complete(self, member: Membership, end: BatchEnd) -> None:
         """The batch up to `end` is complete. Raises as the stores do."""
-        if self._by_hand:
+        if self._manual_acks:
             return
         member.acknowledge({partition: Position(span.epoch, span.to) for partition, span in end.spans.items()})
         if not self._is_shared:
@@ -56,7 +56,7 @@ class Acknowledgements:
         say = self._times.acknowledged(self._effects.now_s(), self._queue.head.config.max_handoff_time_s)
         member.note(self._times.remark)
         if say is not None:
-            _log.warning("%s: %s", self._identity.name, say)
+            _log.warning("%s: %s", self._participant.name, say)
 
     def leave_out(self, member: Membership, before: BatchEnd, view: View, missed: Collection[int]) -> None:
         """What was complete before this ownership, and does not come again (`checkpoints=none`). `missed`: what was
@@ -68,17 +68,17 @@ class Acknowledgements:
 
     def in_hand(self, *, after: int, most: int) -> dict[str, Any]:
         """For the application, as `GivenOut.in_hand`."""
-        view = self._identity.view
+        view = self._participant.view
         return self.given_out.in_hand(view.claims if view is not None else {}, after=after, most=most)
 
     def by_application(self, process: str, positions: Mapping[int, Position]) -> frozenset[int]:
         """The application's word; the partitions for which it counts. `process`: to which it was given out. Raises
         `Invalid` for what was not given out, and as the stores do.
         """
-        member = self._identity.bound_member()
-        if not self._by_hand:
+        member = self._participant.bound_member()
+        if not self._manual_acks:
             raise Invalid(
-                f"flow {self._identity.flow!r} of {self._queue} has ackMode=auto: give it the option ackMode=manual"
+                f"flow {self._participant.flow!r} of {self._queue} has ackMode=auto: give it the option ackMode=manual"
             )
         due = self.given_out.due(process, positions)
         still = member.acknowledge(due) if member is not None else frozenset()

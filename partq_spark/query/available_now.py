@@ -23,7 +23,7 @@ class Outlook(StrEnum):
     LATE = "late"  # it has waited long enough for what is held back, or for acknowledgements that make room
 
 
-class Target:
+class AvailableNowTarget:
     """One run's target: partition → end. Partitions that come later are not in it."""
 
     def __init__(self, ends: Sequence[int]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.claims import View
 from partq_spark.query.offsets import BatchEnd
-from partq_spark.query.planning import Plan, Spans
+from partq_spark.query.planning import BatchPlan, Spans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class IdleLook:
     """A whole look at `at_s` after which there was nothing to do."""
 
     start: dict[str, Any]
-    plan: Plan
+    plan: BatchPlan
     at_s: float
 
 

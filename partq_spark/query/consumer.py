@@ -21,22 +21,22 @@ from typing import Any, Final, TypeVar
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.claims import Claim, View
 from partq_spark.group.effects import Effects
+from partq_spark.group.key_order import LOOK_S, KeyOrder
 from partq_spark.group.membership import Membership
 from partq_spark.group.missed import Missed
 from partq_spark.group.model import GroupKey
-from partq_spark.group.order import LOOK_S, Order
 from partq_spark.log import tree
 from partq_spark.log.model import Head
 from partq_spark.log.queue import Queue
 from partq_spark.query import offsets, planning
 from partq_spark.query.acknowledgements import Acknowledgements
-from partq_spark.query.available_now import Outlook, Target
+from partq_spark.query.available_now import AvailableNowTarget, Outlook
 from partq_spark.query.batches import Announced, IdleLook, is_claimed, repetition
-from partq_spark.query.identity import Identity
 from partq_spark.query.limits import Unacknowledged, batch_limits
 from partq_spark.query.notify import Address
 from partq_spark.query.offsets import BatchEnd, Span
-from partq_spark.query.planning import Plan, Spans
+from partq_spark.query.participant import Participant
+from partq_spark.query.planning import BatchPlan, Spans
 from partq_spark.query.settings import SourceOptions
 from partq_spark.query.waiting import Pace
 
@@ -49,14 +49,14 @@ IDLE_LOOK_S: Final = 0.5  # for so long an idle flow relies on being told of new
 _log = logging.getLogger("partq.flow")
 
 
-class Consumer:
+class ConsumerLoop:
     """One query in one process. One call at a time: who has threads serialises them (`consumer_process`)."""
 
     def __init__(
         self,
         queue: Queue,
         options: SourceOptions,
-        identity: Identity,
+        participant: Participant,
         *,
         effects: Effects | None = None,
         wait: Callable[[float], None] | None = None,
@@ -68,18 +68,18 @@ class Consumer:
         self._options = options
         self._group = group = options.group
         self._effects = effects if effects is not None else Effects()
-        self._identity = identity
-        self._store_retry = identity.store_retry
-        self._target: Target | None = None  # of Trigger.AvailableNow
+        self._participant = participant
+        self._store_retry = participant.store_retry
+        self._target: AvailableNowTarget | None = None  # of Trigger.AvailableNow
         self._last: Announced | None = None
         self._missed: Missed | None = None
         if group is not None and not group.keep_offsets:
             key = GroupKey(queue.namespace, queue.name, group.name)
-            self._missed = Missed(queue.store, key, lambda: identity.flow, self._effects)
+            self._missed = Missed(queue.store, key, lambda: participant.flow, self._effects)
         self._reached: dict[int, int] = {}
         name = group.name if group is not None else None
-        self._order = Order(name, look_s=queue.store.look_interval_s, now_s=self._effects.now_s)
-        self.acknowledgements = Acknowledgements(queue, options, identity, self._effects)
+        self._order = KeyOrder(name, look_s=queue.store.look_interval_s, now_s=self._effects.now_s)
+        self.acknowledgements = Acknowledgements(queue, options, participant, self._effects)
         self._wait_for = wait
         self.notify: str | None = None  # where the reader process listens
         self._idle: IdleLook | None = None
@@ -90,24 +90,24 @@ class Consumer:
     @property
     def member(self) -> Membership | None:
         """The query's membership, once it knows who it is."""
-        return self._identity.member
+        return self._participant.member
 
     @property
     def address(self) -> Address | None:
         """By which this machine finds the flow, once its name is known."""
-        at, group, flow = self._options.target, self._group, self._identity.flow
+        at, group, flow = self._options.target, self._group, self._participant.flow
         return Address(at.store, at.namespace, at.queue, group.name, flow) if group and flow else None
 
     @property
     def needs_mailbox(self) -> bool:
         """Whether nothing is ever acknowledged without one."""
-        return self._options.by_hand
+        return self._options.manual_acks
 
     # --- Spark's questions --------------------------------------------------------------------------------------------
 
     def fix_target(self) -> None:
         """AvailableNow: read up to where every partition of the queue ends now, and then end."""
-        self._target = Target(self.queue.refresh().next)
+        self._target = AvailableNowTarget(self.queue.refresh().next)
 
     def next_end(self, start: dict[str, Any], *, limited: bool = True) -> dict[str, Any]:
         """The end of the batch that follows `start`, which is complete; `start` itself if there is nothing new.
@@ -120,13 +120,13 @@ class Consumer:
         over (`ownership=none`); `ObjectMissing` for what was trimmed (`failOnDataLoss`).
         """
         self._asked_s = self._effects.now_s()
-        before = self._identity.checked(start)
+        before = self._participant.checked(start)
         is_first = before is None
         if before is None:
-            before = self._identity.introduce()
+            before = self._participant.introduce()
             if not before.spans:
                 return offsets.encode(before)
-        member = self._identity.joined(before)
+        member = self._participant.joined(before)
         idle, self._idle = self._idle, None
         if idle is not None and self._is_still_idle(member, idle, start):
             news = self._wait_for_news(member, idle.plan, self._asked_s + self._pace.poll_s)
@@ -155,7 +155,7 @@ class Consumer:
             if not self._wait_for_news(member, plan, idle_until_s):
                 self._idle = idle if self._is_told_of_news and not plan.barred else None
                 return start  # itself: a different text would be an empty batch (spark-traps 6)
-        raise Unavailable(f"the state of the group of {self._identity.name} does not hold still: try again")
+        raise Unavailable(f"the state of the group of {self._participant.name} does not hold still: try again")
 
     def batch(self, start: dict[str, Any], end: dict[str, Any], plan: Callable[[Head, Spans], T], nothing: T) -> T:
         """What `plan` makes of the spans that the batch up to `end` delivers; `nothing` if it delivers none.
@@ -167,32 +167,32 @@ class Consumer:
         and `Unavailable` if the doubt stays.
         """
         self._asked_s = self._effects.now_s()
-        after = self._identity.checked(end, to_read=True)
+        after = self._participant.checked(end, to_read=True)
         wanted = {p: span for p, span in after.spans.items() if span.start < span.to} if after is not None else {}
         if after is None or not wanted:
             return nothing
         for _ in range(MAX_LOOKS):
             if (last := self._last) is None or last.raw != end or not self._is_still_mine(last):
-                last = self._last = self._repeated(self._identity.checked(start), end, after, wanted)
-                self._identity.fresh_head(after, complete=False)
+                last = self._last = self._repeated(self._participant.checked(start), end, after, wanted)
+                self._participant.fresh_head(after, complete=False)
                 if last.spans:
                     continue  # confirm it: a process may stand still anywhere
             if not last.spans:
                 return nothing
             planned = plan(self.queue.head, last.spans)
-            if self._identity.is_alive(last.instance):
+            if self._participant.is_alive(last.instance):
                 self._last = replace(last, planned=True)
                 self.acknowledgements.given_out.add(last.spans)
                 return planned
-        raise Unavailable(f"{self._identity.name} loses its lease while it plans a batch: try again")
+        raise Unavailable(f"{self._participant.name} loses its lease while it plans a batch: try again")
 
     def report(self) -> dict[str, Any] | None:
         """For the query's progress: the flow, and of each of its partitions epoch, end and lag in messages."""
-        view = self._identity.view
+        view = self._participant.view
         if view is None or self.queue.etag is None:
             return None
         partitions = planning.progress(view, self.queue.head, self._reached)
-        told = {"flow": self._identity.flow, "partitions": partitions}
+        told = {"flow": self._participant.flow, "partitions": partitions}
         return told if self._group is None else {**told, "notify": self.notify}
 
     def wake(self) -> None:
@@ -207,7 +207,7 @@ class Consumer:
     def _is_still_idle(self, member: Membership, idle: IdleLook, start: dict[str, Any]) -> bool:
         """Nothing has happened since a whole look that is not old: the log alone needs to be looked at."""
         fresh = self._asked_s - idle.at_s <= IDLE_LOOK_S and idle.start == start
-        return fresh and not self._woken and not member.has_news and self._identity.is_alive(member.instance)
+        return fresh and not self._woken and not member.has_news and self._participant.is_alive(member.instance)
 
     # --- beside and after a batch -------------------------------------------------------------------------------------
 
@@ -215,28 +215,28 @@ class Consumer:
         """While Spark is busy with a batch: see a pause, write down what is due, give up what is lost; and leave the
         group if Spark has not asked for `maxPollInterval`. Raises as `next_end` does, `Unavailable` at once.
         """
-        member = self._identity.bound_member()
+        member = self._participant.bound_member()
         if member is None:
             return
         limit_s = self._group.max_poll_interval_s if self._group is not None else None
         silent_s = self._effects.now_s() - self._asked_s
         if limit_s is not None and silent_s > limit_s:
             advice = "if it works, its maxPollInterval is too short, and all that it works on comes again"
-            _log.warning("%s leaves: Spark has not asked for %.0f s; %s", self._identity.name, silent_s, advice)
+            _log.warning("%s leaves: Spark has not asked for %.0f s; %s", self._participant.name, silent_s, advice)
             member.unbind()
             return
-        self._identity.seen(member.observe())
+        self._participant.seen(member.observe())
 
     def complete(self, digest: str) -> None:
         """The listener's word: the batch up to the end with this digest is complete. Raises as `look_while_busy`."""
-        last, member = self._last, self._identity.bound_member()
+        last, member = self._last, self._participant.bound_member()
         if last is not None and member is not None and offsets.digest(last.raw) == digest:
             self.acknowledgements.complete(member, last.end)
 
     def stop(self) -> None:
         """Write down what is acknowledged and leave the group. Raises as the stores do; may be repeated."""
-        if self._identity.member is not None:
-            self._identity.member.unbind()
+        if self._participant.member is not None:
+            self._participant.member.unbind()
 
     # --- the next batch -----------------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class Consumer:
         if before is not None:
             self.acknowledgements.complete(member, before)
         self.acknowledgements.leave_out(member, reached, view, missed)
-        return self._identity.seen(view)
+        return self._participant.seen(view)
 
     def _missed_by(self, before: BatchEnd) -> frozenset[int]:
         """The partitions that the batch up to `before` left out, where the checkpoints do not say it."""
@@ -258,8 +258,8 @@ class Consumer:
 
     def _planned(
         self, member: Membership, before: BatchEnd, view: View, limited: bool, missed: Collection[int]
-    ) -> Plan:
-        head = self._identity.fresh_head(before)
+    ) -> BatchPlan:
+        head = self._participant.fresh_head(before)
         last, given_out = self._last, self.acknowledgements.given_out
         unread = last.spans if last is not None and last.end != before and not last.planned else {}
         bound = self._options.max_delivered_unacked
@@ -269,9 +269,9 @@ class Consumer:
             if self._group is None:
                 return planning.begin(before, claim)  # by Spark's word alone: nothing is ever marked
             p, reached = claim.partition, given_out.reached(claim.partition, claim.epoch)
-            if self._options.by_hand:
+            if self._options.manual_acks:
                 mine = None if given_out.is_void(p) else unread.get(p)
-                return planning.begin_by_hand(before, given_out.last(p), claim, unread=mine, reached=reached)
+                return planning.begin_manual(before, given_out.last(p), claim, unread=mine, reached=reached)
             return planning.begin(
                 before,
                 claim,
@@ -297,7 +297,7 @@ class Consumer:
             missed=missed,
         )
 
-    def _given(self, member: Membership, before: BatchEnd, plan: Plan) -> dict[str, Any]:
+    def _given(self, member: Membership, before: BatchEnd, plan: BatchPlan) -> dict[str, Any]:
         end = before.followed_by(plan.all_spans)
         raw = offsets.encode(end)
         self._last = Announced(raw=raw, end=end, spans=plan.filled, instance=member.instance)
@@ -308,7 +308,7 @@ class Consumer:
             self._target.moves_on()
         return raw
 
-    def _note_reached(self, plan: Plan) -> None:
+    def _note_reached(self, plan: BatchPlan) -> None:
         self._reached = {p: span.to for p, span in plan.all_spans.items()}
 
     # --- waiting ------------------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class Consumer:
         else:
             self._store_retry.call(partial(member.wait_news, wait_s))
 
-    def _wait_for_news(self, member: Membership, plan: Plan, until_s: float) -> bool:
+    def _wait_for_news(self, member: Membership, plan: BatchPlan, until_s: float) -> bool:
         """An idle look: True as soon as log or group may have something new, or what waits for others may go on."""
         head = self.queue.head
         look_s = self._effects.now_s() + max(LOOK_S, self.queue.store.look_interval_s)
@@ -335,7 +335,7 @@ class Consumer:
                 return True
         return False
 
-    def _waits_for_share(self, member: Membership, view: View, target: Target) -> bool:
+    def _waits_for_share(self, member: Membership, view: View, target: AvailableNowTarget) -> bool:
         """AvailableNow has nothing to read: whether that may still change, and a wait if so."""
         head, now_s = self.queue.head, self._effects.now_s()
         outlook = target.outlook(
@@ -344,7 +344,7 @@ class Consumer:
         if outlook is Outlook.WAIT:
             self._wait(member, LOOK_S)
             return True
-        said = target.last_word(outlook, self._identity.name, view, self._reached, head)
+        said = target.last_word(outlook, self._participant.name, view, self._reached, head)
         if said is not None:
             _log.warning(said)
         return False
@@ -353,30 +353,30 @@ class Consumer:
 
     def _is_still_mine(self, last: Announced) -> bool:
         """A guard: everything that was announced, in the same instance's name, by a look at the group made now."""
-        member = self._identity.bound_member()
+        member = self._participant.bound_member()
         if member is None or member.instance != last.instance:
             return False
-        view = self._identity.seen(self._store_retry.call(member.confirm))
+        view = self._participant.seen(self._store_retry.call(member.confirm))
         held = all(is_claimed(view, p, span.epoch) for p, span in last.spans.items())
-        return held and self._identity.is_alive(last.instance)
+        return held and self._participant.is_alive(last.instance)
 
     def _repeated(self, before: BatchEnd | None, end: dict[str, Any], after: BatchEnd, wanted: Spans) -> Announced:
         """Of `wanted` what is still this flow's, announced. With `ackMode=manual` nothing of what another process or
         instance has announced: it comes again in the next batches, in order with all that is not acknowledged.
         """
-        member = self._identity.joined(after, complete=False)
+        member = self._participant.joined(after, complete=False)
         last = self._last if self._last is not None and self._last.raw == end else None
         config = self.queue.head.config
         wait_s = config.rebalance_delay_s + config.max_handoff_time_s + 2 * self._options.session_timeout_s + LOOK_S
         until_s = self._effects.now_s() + wait_s
         while True:
             view = self._store_retry.call(lambda: self._settled(member, before, after, after.spans.keys()))
-            announced = last.spans if last is not None and self._identity.is_alive(last.instance) else {}
-            if self._options.by_hand and not announced:
-                _log.info("%s: what is not acknowledged comes again", self._identity.name)
+            announced = last.spans if last is not None and self._participant.is_alive(last.instance) else {}
+            if self._options.manual_acks and not announced:
+                _log.info("%s: what is not acknowledged comes again", self._participant.name)
                 self.acknowledgements.given_out.void(wanted.keys())
                 return Announced(raw=end, end=after, spans={}, instance=member.instance)
-            found = self._store_retry.call(partial(repetition, wanted, view, self._identity.checkpoint, announced))
+            found = self._store_retry.call(partial(repetition, wanted, view, self._participant.checkpoint, announced))
             if not found.doubtful:
                 ends = {
                     p: max(span.to, view.claims[p].position) for p, span in found.held.items() if p not in announced
@@ -387,12 +387,12 @@ class Consumer:
                             note = partial(self._missed.note, offsets.digest(end), found.moved, after.queue_id)
                             self._store_retry.call(note)
                         _log.warning(
-                            "%s repeats a batch without partitions %s", self._identity.name, sorted(found.moved)
+                            "%s repeats a batch without partitions %s", self._participant.name, sorted(found.moved)
                         )
                     return Announced(raw=end, end=after, spans=found.held, instance=member.instance)
             if self._effects.now_s() >= until_s:
                 raise Unavailable(
-                    f"{self._identity.name} has to repeat a batch, and for {wait_s:.0f} s nothing says "
+                    f"{self._participant.name} has to repeat a batch, and for {wait_s:.0f} s nothing says "
                     f"whether partitions {sorted(found.doubtful)} are still its own: is a coordinator running? Start "
                     "the query again"
                 )

@@ -17,9 +17,9 @@ from typing import Final
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.group.claims import Position
-from partq_spark.group.heartbeat import Heartbeat
+from partq_spark.group.heartbeat import HeartbeatThread
 from partq_spark.group.lifeline import Lifeline, Sign
-from partq_spark.query.consumer import Consumer
+from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.joining import BEAT_S
 from partq_spark.query.notify import PAGE, Mailbox, Message
 
@@ -42,7 +42,7 @@ class ConsumerProcess:
 
     def __init__(
         self,
-        make: Callable[[Callable[[float], None] | None], Consumer],
+        make: Callable[[Callable[[float], None] | None], ConsumerLoop],
         *,
         is_flow: bool = True,
         lifeline: Lifeline | None = None,
@@ -57,13 +57,13 @@ class ConsumerProcess:
         self._mailbox: Mailbox | None = None
         self._is_without_mailbox = not mailbox  # or it was tried, and said
         self._lifeline = lifeline if lifeline is not None else Lifeline(parent=os.getppid())
-        self._heartbeat = Heartbeat(self._beat, BEAT_S, self._lifeline, name="the query")
+        self._heartbeat = HeartbeatThread(self._beat, BEAT_S, self._lifeline, name="the query")
         if is_flow:
             self._heartbeat.start()
             threading.Thread(target=self._hear, name="partq news", daemon=True).start()
 
     @contextmanager
-    def asked(self) -> Iterator[Consumer]:
+    def asked(self) -> Iterator[ConsumerLoop]:
         """The consumer, for one of Spark's questions. Raises what ended the heartbeat or went wrong beside a batch."""
         with self._monitor:
             self._heartbeat.check()

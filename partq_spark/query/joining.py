@@ -13,9 +13,9 @@ from collections.abc import Callable
 from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.effects import Effects
+from partq_spark.group.key_order import Milestones
 from partq_spark.group.membership import Membership
 from partq_spark.group.model import GroupKey
-from partq_spark.group.order import Milestones
 from partq_spark.group.ownership import Ownership, open_ownership
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.group.solo import SoloSession
@@ -25,8 +25,8 @@ from partq_spark.log.groups import require_group, require_ownership
 from partq_spark.log.model import Head, at, group_start
 from partq_spark.log.queue import Queue
 from partq_spark.query import planning
-from partq_spark.query.consumer import Consumer
-from partq_spark.query.identity import FlowIdentity, Identity
+from partq_spark.query.consumer import ConsumerLoop
+from partq_spark.query.participant import GroupParticipant, Participant
 from partq_spark.query.settings import GroupOptions, Place, SourceOptions
 from partq_spark.query.ungrouped import Ungrouped
 
@@ -39,14 +39,14 @@ _log = logging.getLogger("partq.flow")
 
 def open_consumer(
     options: SourceOptions, effects: Effects | None = None, *, wait: Callable[[float], None] | None = None
-) -> Consumer:
-    """The query that `options` describe; `wait` as `Consumer` has it. Nothing is read or connected yet."""
+) -> ConsumerLoop:
+    """The query that `options` describe; `wait` as `ConsumerLoop` has it. Nothing is read or connected yet."""
     queue = open_queue(options.target)
     effects = effects if effects is not None else Effects()
-    return Consumer(queue, options, _identity(queue, options, effects), effects=effects, wait=wait)
+    return ConsumerLoop(queue, options, _participant(queue, options, effects), effects=effects, wait=wait)
 
 
-def _identity(queue: Queue, options: SourceOptions, effects: Effects) -> Identity:
+def _participant(queue: Queue, options: SourceOptions, effects: Effects) -> Participant:
     group = options.group
     if group is None:
         return Ungrouped(queue, options, effects)
@@ -54,7 +54,9 @@ def _identity(queue: Queue, options: SourceOptions, effects: Effects) -> Identit
     def join(flow: str, head: Head) -> tuple[Membership, CheckpointStore]:
         return join_group(queue, options, group, flow, head, effects)
 
-    return FlowIdentity(queue, options, effects, create_group=lambda: create_group(queue, options, group), join=join)
+    return GroupParticipant(
+        queue, options, effects, create_group=lambda: create_group(queue, options, group), join=join
+    )
 
 
 def create_group(queue: Queue, options: SourceOptions, group: GroupOptions) -> None:

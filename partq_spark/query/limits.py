@@ -18,7 +18,7 @@ Ranges = Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class BatchLimits:
     """How much a micro-batch may take; None: no limit. Both hold together."""
 
     messages: int | None = None
@@ -40,11 +40,11 @@ class Unacknowledged:
         return max(self.bound - sum(self.in_hand.values()), 0)
 
 
-def batch_limits(options: SourceOptions, unacknowledged: Unacknowledged | None, limited: bool) -> Limits:
+def batch_limits(options: SourceOptions, unacknowledged: Unacknowledged | None, limited: bool) -> BatchLimits:
     """What a batch may take. `unacknowledged` holds with every trigger, the others only if the trigger is `limited`."""
     room = unacknowledged.room if unacknowledged is not None else None
     bounds = [bound for bound in (room, options.max_messages if limited else None) if bound is not None]
-    return Limits(messages=min(bounds, default=None), bytes=options.max_bytes if limited else None)
+    return BatchLimits(messages=min(bounds, default=None), bytes=options.max_bytes if limited else None)
 
 
 def split(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
@@ -127,7 +127,7 @@ def split_bytes(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
 
 
 def batch_ends(
-    starts: Offsets, ends: Offsets, limits: Limits, entries: Callable[[Ranges], Iterable[Entry]]
+    starts: Offsets, ends: Offsets, limits: BatchLimits, entries: Callable[[Ranges], Iterable[Entry]]
 ) -> dict[int, int]:
     """Where the next micro-batch ends in every partition. `entries` gives the log's entries for spans, lazily."""
     reached = dict(ends)

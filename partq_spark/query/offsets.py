@@ -136,15 +136,16 @@ def require_same_group(end: BatchEnd, group: str, flow: str | None) -> None:
         )
 
 
-def in_ack_mode(end: BatchEnd, flow: str, *, by_hand: bool, to_read: bool = False) -> BatchEnd:
-    """`end` for a query that acknowledges `by_hand`, or by itself. `to_read`: the batch up to it is asked for.
+def in_ack_mode(end: BatchEnd, flow: str, *, manual_acks: bool, to_read: bool = False) -> BatchEnd:
+    """`end` for a query with `manual_acks`, or for one that acknowledges by itself. `to_read`: the batch up to it is
+    asked for.
 
     A query that acknowledged by itself may go on by hand, but for a batch that it did not finish: repeated by hand it
     is empty, complete for Spark, and still an end that speaks for itself. Raises `Invalid` for that, and for the other
     way: Spark's progress says nothing of what the application has acknowledged, and would acknowledge all that it has
     in hand.
     """
-    if by_hand:
+    if manual_acks:
         if end.deliveries is not None:
             return end
         if to_read and any(span.start < span.to for span in end.spans.values()):

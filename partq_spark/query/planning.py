@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.group.claims import Claim, Position, View
 from partq_spark.log import tree
-from partq_spark.log.layouts import Wait
+from partq_spark.log.layouts import LayoutWait
 from partq_spark.log.model import Entry, Head, at
-from partq_spark.query.limits import Limits, Offsets, Ranges, Unacknowledged, batch_ends, window_ends
+from partq_spark.query.limits import BatchLimits, Offsets, Ranges, Unacknowledged, batch_ends, window_ends
 from partq_spark.query.offsets import BatchEnd, Span
 from partq_spark.query.settings import Place
 
@@ -27,7 +27,7 @@ Spans = Mapping[int, Span]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class BatchPlan:
     """A batch. `spans` are those that may be delivered, some of them empty; `held_back` are empty spans of partitions
     that are the flow's and may not be delivered now; `news` has the new ends of those that moved on. `barred` are those
     of `spans` with messages that wait for an earlier layout (RES-03).
@@ -195,7 +195,7 @@ def left_out(before: BatchEnd, claims: Mapping[int, Claim], missed: Collection[i
     return {p: Position(claims[p].epoch, to) for p, to in done.items() if to > claims[p].acknowledged}
 
 
-def begin_by_hand(
+def begin_manual(
     before: BatchEnd, given: Span | None, claim: Claim, *, unread: Span | None = None, reached: int = 0
 ) -> Span:
     """The same with `ackMode=manual`: what the application has not acknowledged comes again, whatever Spark completed.
@@ -227,14 +227,14 @@ def plan(
     begin: Callable[[Claim], Span],
     mapping: Mapping[int, int],
     target: Mapping[int, int] | None,
-    waits: Callable[[Mapping[int, int]], Mapping[int, Wait]] = lambda _: {},
-    limits: Limits,
+    waits: Callable[[Mapping[int, int]], Mapping[int, LayoutWait]] = lambda _: {},
+    limits: BatchLimits,
     unacknowledged: Unacknowledged | None = None,
     entries: Callable[[Ranges], Iterable[Entry]],
     fail_on_data_loss: bool,
     warn: Callable[[str], None],
     missed: Collection[int] = (),
-) -> Plan:
+) -> BatchPlan:
     """The batch that follows `before`. `begin`: where the flow is with a claim. `target`: where AvailableNow ends.
     `mapping`: what the flow would get back. `waits`: what of the partitions with these next offsets waits (`Order`).
     `missed` as `begin` has it.
@@ -261,7 +261,7 @@ def plan(
     for p, span in before.spans.items():  # this instance of the flow has not claimed it yet
         if p not in begins and mapping.get(p) == span.epoch:
             held_back[p] = _at_rest(span, p in missed)
-    return Plan(
+    return BatchPlan(
         spans=spans,
         held_back=held_back,
         news={p: span.to for p, span in spans.items() if not span.start == span.to == begins[p].to},

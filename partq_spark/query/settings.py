@@ -34,7 +34,7 @@ class GroupOptions:
     checkpoint_interval_s: float | None  # None: the store's default
     session_timeout_s: float
     max_poll_interval_s: float | None
-    by_hand: bool = False  # ackMode=manual
+    manual_acks: bool = False  # ackMode=manual
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +68,6 @@ class SourceOptions:
         return self.group is None or self.group.keep_offsets
 
     @property
-    def by_hand(self) -> bool:
+    def manual_acks(self) -> bool:
         """Whether nothing counts but the application's word."""
-        return self.group is not None and self.group.by_hand
+        return self.group is not None and self.group.manual_acks

@@ -19,8 +19,8 @@ from partq_spark.group.membership import Membership
 from partq_spark.log.model import Head, at
 from partq_spark.log.queue import Queue
 from partq_spark.query import offsets, planning
-from partq_spark.query.identity import Identity
 from partq_spark.query.offsets import BatchEnd, Span
+from partq_spark.query.participant import Participant
 from partq_spark.query.settings import Place, SourceOptions
 
 EPOCH: Final = 0
@@ -95,7 +95,7 @@ def _claim(head: Head, partition: int) -> Claim:
     )
 
 
-class Ungrouped(Identity):
+class Ungrouped(Participant):
     """Who a query without a group is: the one that its Spark checkpoint belongs to."""
 
     def __init__(self, queue: Queue, options: SourceOptions, effects: Effects) -> None:

@@ -20,7 +20,7 @@ from partq_spark.log.names import checked_name
 from partq_spark.log.topics import checked_topic
 from partq_spark.objects.urls import canonical_url, default_store
 from partq_spark.query.settings import GroupOptions, Place, SourceOptions
-from partq_spark.spark.options_given import MOST, WHOLE, Given
+from partq_spark.spark.option_values import MOST, WHOLE, GivenOptions
 
 COMMON = ("queue", "path", "store", "namespace", "retryTimeout", "includeHeaders")
 GROUP_ONLY = ("ownership", "checkpoints", "flow", "ackMode", "checkpointInterval", "sessionTimeout", "maxPollInterval")
@@ -76,24 +76,24 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     """The options of `spark.read` or `spark.readStream`, which Spark does not tell apart at `.load()`. Raises
     `Invalid`.
     """
-    return _source(Given(options, SOURCE, "source"))
+    return _source(GivenOptions(options, SOURCE, "source"))
 
 
 def batch_source_options(options: Mapping[str, str]) -> SourceOptions:
     """`source_options`, refusing what only a stream has. Raises `Invalid`."""
-    given = Given(options, SOURCE, "source")
+    given = GivenOptions(options, SOURCE, "source")
     given.refuse(STREAM_SOURCE_ONLY, "is for streams (spark.readStream), this is a batch read")
     return _source(given)
 
 
 def stream_source_options(options: Mapping[str, str]) -> SourceOptions:
     """`source_options`, refusing what only a batch read has. Raises `Invalid`."""
-    given = Given(options, SOURCE, "source")
+    given = GivenOptions(options, SOURCE, "source")
     given.refuse(BATCH_SOURCE_ONLY, "is for batch reads (spark.read), a stream has no end")
     return _source(given)
 
 
-def _source(given: Given) -> SourceOptions:
+def _source(given: GivenOptions) -> SourceOptions:
     group = _group(given)
     bound = given.count("maxDeliveredUnackedMsgsPerFlow")
     return SourceOptions(
@@ -103,14 +103,14 @@ def _source(given: Given) -> SourceOptions:
         end=_place(given, "endingOffsets", "endingTimestamp") or Place(edge="latest"),
         max_messages=given.count("maxMessagesPerTrigger"),
         max_bytes=given.size("maxBytesPerTrigger"),
-        max_delivered_unacked=MANUAL_IN_HAND if bound is None and group is not None and group.by_hand else bound,
+        max_delivered_unacked=MANUAL_IN_HAND if bound is None and group is not None and group.manual_acks else bound,
         fail_on_data_loss=given.bool("failOnDataLoss", True),
         include_headers=given.bool("includeHeaders", False),
         poll_interval_s=given.duration_s("pollInterval", least_s=0.0, most_s=60.0),
     )
 
 
-def _group(given: Given) -> GroupOptions | None:
+def _group(given: GivenOptions) -> GroupOptions | None:
     name = given.text("group")
     if name is None:
         given.refuse(GROUP_ONLY, "is for a consumer group, and none is named", "give the option group, or leave it out")
@@ -147,11 +147,11 @@ def _group(given: Given) -> GroupOptions | None:
         checkpoint_interval_s=given.duration_s("checkpointInterval", least_s=0.0, most_s=3600.0),
         session_timeout_s=10.0 if timeout_s is None else timeout_s,
         max_poll_interval_s=given.duration_s("maxPollInterval", least_s=1.0, most_s=7 * 24 * 3600.0),
-        by_hand=ack_mode == "manual",
+        manual_acks=ack_mode == "manual",
     )
 
 
-def _ownership(given: Given) -> str:
+def _ownership(given: GivenOptions) -> str:
     text = given.text("ownership")
     if text is None:
         return default_ownership(os.environ)
@@ -163,7 +163,7 @@ def _ownership(given: Given) -> str:
 
 def batch_sink_options(options: Mapping[str, str], *, topic_column: bool = False) -> SinkOptions:
     """The options of `df.write`; `topic_column` says whether the rows have that column. Raises `Invalid`."""
-    given = Given(options, (*SINK, *BATCH_SINK_ONLY), "batch sink")
+    given = GivenOptions(options, (*SINK, *BATCH_SINK_ONLY), "batch sink")
     app, version = given.text("txnAppId"), given.text("txnVersion")
     if (app is None) != (version is None):
         missing = "txnVersion" if version is None else "txnAppId"
@@ -184,12 +184,12 @@ def batch_sink_options(options: Mapping[str, str], *, topic_column: bool = False
 
 def stream_sink_options(options: Mapping[str, str], *, topic_column: bool = False) -> SinkOptions:
     """The options of `df.writeStream`; `topic_column` as for a batch. Raises `Invalid`."""
-    given = Given(options, (*SINK, *BATCH_SINK_ONLY, *FROM_SPARK), "stream sink")
+    given = GivenOptions(options, (*SINK, *BATCH_SINK_ONLY, *FROM_SPARK), "stream sink")
     given.refuse(BATCH_SINK_ONLY, "is for batch writes; a stream is idempotent by its own query id and batch")
     return _sink(given, None, topic_column)
 
 
-def _sink(given: Given, transaction: tuple[str, int] | None, topic_column: bool) -> SinkOptions:
+def _sink(given: GivenOptions, transaction: tuple[str, int] | None, topic_column: bool) -> SinkOptions:
     compression = (given.text("compression") or "lz4").lower()
     if compression not in ("none", "lz4", "zstd"):
         raise Invalid(f"option compression={compression!r} is not allowed: give none, lz4 or zstd")
@@ -221,14 +221,14 @@ def _sink(given: Given, transaction: tuple[str, int] | None, topic_column: bool)
     )
 
 
-def _target(given: Given) -> QueueAddress:
+def _target(given: GivenOptions) -> QueueAddress:
     queue = _queue(given)
     if queue is None:
         raise Invalid('no queue was named: give .option("queue", "orders") or .load("orders")')
     return _where(given).target(queue)
 
 
-def _queue(given: Given) -> str | None:
+def _queue(given: GivenOptions) -> str | None:
     queue, path = given.text("queue"), given.text("path")
     if queue is not None and path is not None and queue.lower() != path.lower():
         raise Invalid(f"option queue={queue!r} and the path {path!r} name two queues: give one of them")
@@ -236,7 +236,7 @@ def _queue(given: Given) -> str | None:
     return checked_name("queue", name) if name else None
 
 
-def _where(given: Given) -> NamespaceAddress:
+def _where(given: GivenOptions) -> NamespaceAddress:
     timeout_s = given.duration_s("retryTimeout", least_s=0.0, most_s=24 * 3600.0)
     return NamespaceAddress(
         store=canonical_url(given.text("store") or default_store(os.environ)),
@@ -245,7 +245,7 @@ def _where(given: Given) -> NamespaceAddress:
     )
 
 
-def _place(given: Given, offsets: str, timestamp: str) -> Place | None:
+def _place(given: GivenOptions, offsets: str, timestamp: str) -> Place | None:
     by_offset, by_time = given.text(offsets), given.text(timestamp)
     if by_offset is not None and by_time is not None:
         raise Invalid(

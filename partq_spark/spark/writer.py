@@ -12,14 +12,16 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log import fanout
 from partq_spark.log.connect import open_queue, shared_namespace, shared_store
-from partq_spark.log.fanout import Plan, StagedFor, Unattracted
-from partq_spark.log.publish import Identity
+from partq_spark.log.fanout import FanPlan, StagedFor, Unattracted
+from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import Queue
+from partq_spark.log.segment import HEADERS, check_values, segment_schema
 from partq_spark.spark.options import SinkOptions
 from partq_spark.spark.workers import spare_collector
 
@@ -65,7 +67,7 @@ class _Sink:
     def _queue(self, name: str) -> Queue:
         return open_queue(self._options.where.target(name))
 
-    def _planned(self) -> Plan:
+    def _planned(self) -> FanPlan:
         named = self._queue(self._options.queue) if self._options.queue is not None else None
         topic, where = self._options.topic, self._options.where
         if topic is None and "topic" not in self._columns and named is not None:
@@ -78,7 +80,7 @@ class _Sink:
     def stage(self, rows: Iterator[pa.RecordBatch]) -> StagedTask:
         from pyspark import TaskContext
 
-        from partq_spark.spark.rows import normalised, topics_of
+        from partq_spark.spark.writer import normalised, topics_of
 
         spare_collector()
         if self._plan is None:
@@ -141,15 +143,15 @@ class _Sink:
                     done.sequence,
                 )
 
-    def _identity(self, task: StagedTask, batch: int | None) -> Identity | None:
+    def _identity(self, task: StagedTask, batch: int | None) -> PublishIdentity | None:
         if batch is not None:
             if task.query is None:
                 raise Invalid(f"Spark did not tell the tasks of batch {batch} their query id: nothing was published")
-            return Identity.of_query(task.query, batch)
+            return PublishIdentity.of_query(task.query, batch)
         if self._options.transaction is None:
             return None
         app, version = self._options.transaction
-        return Identity.of_transaction(app, version, task.query)
+        return PublishIdentity.of_transaction(app, version, task.query)
 
 
 class PartqBatchWriter(_Sink, DataSourceArrowWriter):
@@ -182,3 +184,41 @@ class PartqStreamWriter(_Sink, DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Deletes nothing (see the module's first paragraph)."""
+
+
+def normalised(batch: pa.RecordBatch, columns: Sequence[str], headers: bool, first_row: int) -> pa.RecordBatch:
+    """`batch`, whose columns are named `columns` in this order, as a segment's columns; nothing is copied where types
+    agree.
+
+    Raises `Invalid` for a binary key that is not UTF-8, and for a value that is null; whether texts are UTF-8 is seen
+    where they are staged. `first_row` is the number of the batch's first row in its task.
+    """
+    position = {name: index for index, name in enumerate(columns)}
+    value = batch.column(position["value"]).cast(pa.binary())
+    key = batch.column(position["key"]) if "key" in position else pa.nulls(batch.num_rows, pa.string())
+    try:
+        key = key.cast(pa.string())
+    except pa.ArrowInvalid:
+        row = next(index for index, raw in enumerate(key.to_pylist()) if not _is_utf8(raw))
+        raise Invalid(
+            f"the key of row {first_row + row} is not valid UTF-8 ({key[row].as_py()[:40]!r}): encode it, for example "
+            "with hex()"
+        ) from None
+    arrays = [key, value]
+    if headers:
+        arrays.append(batch.column(position["headers"]).cast(HEADERS))
+    check_values(value, first_row)
+    return pa.RecordBatch.from_arrays(arrays, schema=segment_schema(headers))
+
+
+def topics_of(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array | None:
+    """The column `topic` of `batch`, whose columns are named `columns` in this order; None if there is none."""
+    return batch.column(columns.index("topic")) if "topic" in columns else None
+
+
+def _is_utf8(raw: bytes | None) -> bool:
+    try:
+        (raw or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import partq
 from partq_spark.client import publisher as publisher_module
-from partq_spark.client.sending import publish_together
+from partq_spark.client.outgoing import publish_together
 from tests.client.conftest import Make
 
 ROOT = Path(__file__).parents[2]

@@ -13,9 +13,9 @@ import pytest
 
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Claim
+from partq_spark.group.key_order import Milestones
 from partq_spark.group.loop import Batch
 from partq_spark.group.model import GroupKey
-from partq_spark.group.order import Milestones
 from partq_spark.log.partitioner import partition_of
 from tests.cli.conftest import Partq, json_lines
 from tests.coordinator.sidecars import Place, consuming, eventually

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from partq_spark.cli.main import cli
 from partq_spark.demo.flights import load, prepare
-from partq_spark.demo.place import alone
+from partq_spark.demo.processes import alone
 from tests.support import jvm
 from tests.support.spark import wait_until
 

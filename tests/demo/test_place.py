@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from partq_spark.base.errors import Invalid
 from partq_spark.cli.main import cli
-from partq_spark.demo.place import alone
+from partq_spark.demo.processes import alone
 
 
 def test_a_demo_finds_its_folder_empty_and_leaves_what_it_made(tmp_path: Path) -> None:

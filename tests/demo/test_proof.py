@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partq_spark.demo.proof import DELIVERED, Outcome, prove
+from partq_spark.demo.proof import DELIVERED, Proof, prove
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 Row = tuple[str | None, int, int, int]  # key, partition, offset, id
-Check = Callable[..., Outcome]
+Check = Callable[..., Proof]
 
 GOOD: list[Row] = [("a", 0, 0, 0), ("b", 1, 0, 1), ("a", 0, 1, 2), (None, 0, 2, 3), ("b", 1, 1, 4)]
 COLUMNS = (
@@ -27,7 +27,7 @@ COLUMNS = (
 def checked(spark: SparkSession) -> Check:
     """Proves micro-batches, in the order in which they were written: each a flow, its rows, whether they are marked."""
 
-    def check(*batches: tuple[str, Sequence[Row], bool]) -> Outcome:
+    def check(*batches: tuple[str, Sequence[Row], bool]) -> Proof:
         rows = [
             (flow, 1000 + number, place, *row, marked)
             for number, (flow, given, marked) in enumerate(batches)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.base.errors import Invalid
-from partq_spark.demo import spark_home
+from partq_spark.demo import processes
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *, parts: tuple[str, ...] = ("bin", "jars", "sbin")) -> None:
@@ -16,11 +16,11 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *, parts: tuple[str, 
     for part in (*parts, "python/lib"):
         (folder / part).mkdir(parents=True)
     spec = ModuleSpec("pyspark", None, origin=str(folder / "__init__.py"))
-    monkeypatch.setattr(spark_home, "find_spec", lambda name: {"pyspark": spec}[name])
+    monkeypatch.setattr(processes, "find_spec", lambda name: {"pyspark": spec}[name])
 
 
 def test_it_has_programs_and_jars_and_not_the_archive_of_pyspark(tmp_path: Path) -> None:
-    home = spark_home.make_home(tmp_path / "home")
+    home = processes.make_home(tmp_path / "home")
     assert sorted(path.name for path in home.iterdir()) == ["bin", "jars", "sbin"]
     assert (home / "bin/spark-submit").exists()
     assert list(home.glob("jars/spark-core_*.jar"))
@@ -31,7 +31,7 @@ def test_made_again_it_stays_and_follows_another_pyspark(tmp_path: Path, monkeyp
     for name in ("one", "one", "two"):
         if not (tmp_path / name).exists():
             install(tmp_path / name, monkeypatch)
-        assert spark_home.make_home(home) == home
+        assert processes.make_home(home) == home
         assert {path.name: path.readlink() for path in home.iterdir()} == {
             part: tmp_path / name / part for part in ("bin", "jars", "sbin")
         }
@@ -41,6 +41,6 @@ def test_a_pyspark_without_spark_and_none_at_all_are_refused(tmp_path: Path, mon
     install(tmp_path / "client", monkeypatch, parts=())
     for _ in range(2):
         with pytest.raises(Invalid, match=r"has no PySpark with Spark in it: run pip install 'partq\[demo\]'"):
-            spark_home.make_home(tmp_path / "home")
+            processes.make_home(tmp_path / "home")
         assert not (tmp_path / "home").exists()
-        monkeypatch.setattr(spark_home, "find_spec", lambda _: None)
+        monkeypatch.setattr(processes, "find_spec", lambda _: None)

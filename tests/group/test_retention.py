@@ -8,7 +8,7 @@ from partq_spark.group import lifecycle, rewinding
 from partq_spark.group.checkpoints import CheckpointStore, Rewound, checkpoint_folder
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.group.retention import HeldBack, acknowledged_by, holding_back, retain
-from partq_spark.group.rewinding import Goal, Gone, Outcome, Step
+from partq_spark.group.rewinding import Goal, Gone, RewindOutcome, RewindStep
 from partq_spark.log import admin, compaction, housekeeping
 from partq_spark.log.housekeeping import GroupPositions
 from partq_spark.log.model import Group, QueueConfig
@@ -256,7 +256,7 @@ def test_one_listing_for_each_group(world: World) -> None:
 # --- rewinding says what came in between ------------------------------------------------------------------------------
 
 
-def taken_back(world: World, trim_before: str) -> Outcome:
+def taken_back(world: World, trim_before: str) -> RewindOutcome:
     """Rewind to 0; a trim that had read the checkpoints before lands before the next such call."""
     queue = aged(world)
     admin.create_group(queue, "g", (0,))
@@ -287,7 +287,7 @@ def test_a_trim_that_lands_after_a_rewind_was_counted_takes_nothing_of_it(world:
     trimming = world.handle()
     known, _ = acknowledged_by(trimming, trimming.refresh())
     store = checkpoints(queue, "g")
-    steps = (Step(partition=0, acknowledged=9, to=0, end=10, owner=OWNER),)
+    steps = (RewindStep(partition=0, acknowledged=9, to=0, end=10, owner=OWNER),)
     outcome = rewinding.carry_out(queue, store, "g", steps)
     assert [type(each) for each in outcome.done] == [Rewound]
     assert outcome.gone == ()

@@ -21,7 +21,7 @@ from partq_spark.group.model import (
     Phase,
     RebalanceStatus,
 )
-from partq_spark.group.status import GroupView, PartitionView, Seen, view
+from partq_spark.group.status import GroupReading, GroupView, PartitionView, view
 
 KEY = GroupKey("default", "orders", "billing")
 A, B, GONE = Owner("a", "a1"), Owner("b", "b1"), Owner("gone", "g1")
@@ -69,8 +69,8 @@ def state(*partitions: Partition, status: RebalanceStatus = RebalanceStatus.READ
     )
 
 
-def seen(group_state: GroupState | None, **more: object) -> Seen:
-    made = Seen(
+def seen(group_state: GroupState | None, **more: object) -> GroupReading:
+    made = GroupReading(
         key=KEY,
         ends=(5000, 5000, 5000, 5000),
         starts=(7, 7, 7, 7),

@@ -61,7 +61,7 @@ def test_the_tree_holds(tree: Path) -> None:
         ),
         ("partq_spark/cli/extra.py", "import partq_spark.spark.source", "Command line and Spark edge above"),
         ("partq_spark/cli/extra.py", "def f():\n    import partq_spark.log.queue", "Command line and demo reach"),
-        ("partq_spark/demo/feed.py", "import partq_spark.group.ownership", "Command line and demo reach"),
+        ("partq_spark/demo/proof.py", "import partq_spark.group.ownership", "Command line and demo reach"),
         ("partq_spark/objects/api.py", "import partq_spark.log.names", "Command line and Spark edge above"),
         ("partq_spark/group/session.py", "import partq_spark.spark.options", "Command line and Spark edge above"),
         ("partq_spark/query/offsets.py", "import partq_spark.spark.workers", "Command line and Spark edge above"),

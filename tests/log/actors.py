@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import admin, housekeeping, tree
-from partq_spark.log.publish import Identity, Outdated, Published, stage_for
+from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.restaging import publish_staged
@@ -46,7 +46,7 @@ def staged(process: Process, stage: Stage, writer: str, batch: int) -> list[Stag
     return segments
 
 
-def publish_once(process: Process, queue: Queue, writer: str, batch: int, identity: Identity | None) -> bool:
+def publish_once(process: Process, queue: Queue, writer: str, batch: int, identity: PublishIdentity | None) -> bool:
     """Stage and publish one batch, again when it is outdated; whether it is known to be in the log."""
     world = process.world
     damaged = process.faulty.damaged
@@ -66,7 +66,7 @@ def publish_once(process: Process, queue: Queue, writer: str, batch: int, identi
             world.oracle.attempts[segment.name] = attempt
         if world.rng.random() < world.plan.sleepy:
             world.scheduler.sleep_us(int(world.rng.choice(SLEEPS_US) * world.rng.uniform(0.8, 1.2)))
-        done: Published = publish_staged(queue, stage, segments, identity, seed=f"{writer}/{batch}")
+        done: PublishResult = publish_staged(queue, stage, segments, identity, seed=f"{writer}/{batch}")
     except Outdated as error:
         age_us = world.scheduler.now_us - begun_us
         demand(age_us >= GRACE_US - 2 * MOST_SKEW_US, "refused within grace:", error)
@@ -101,7 +101,7 @@ def query(process: Process, job: Job) -> None:
         if world.rng.random() < 0.2:
             queue = process.queue()  # a restart in good order: nothing is remembered
         batch = job.batch
-        identity = Identity(writer=job.name, batch=batch, owner=f"owner of {job.name}")
+        identity = PublishIdentity(writer=job.name, batch=batch, owner=f"owner of {job.name}")
         known = publish_once(process, queue, job.name, batch, identity)
         # Without the step forward the batch is repeated, as after losing the newest file of Spark's commit log.
         if known and process.in_charge() and job.batch == batch and world.rng.random() > 0.15:

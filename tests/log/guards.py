@@ -21,7 +21,7 @@ from partq_spark.base import json_documents
 from partq_spark.group import rewinding
 from partq_spark.log import codec, compaction, housekeeping, names, publish, reading, tree, writers
 from partq_spark.log.model import Entry, Head, Marks, Slice
-from partq_spark.log.publish import Identity, Published
+from partq_spark.log.publish import PublishIdentity, PublishResult
 from partq_spark.log.queue import Queue
 from partq_spark.log.segment import segment_schema
 from partq_spark.log.staged import Stage, StagedSegment
@@ -67,7 +67,7 @@ def _places_once() -> AbstractContextManager[object]:
         head: Head,
         stage: Stage,
         segments: Sequence[StagedSegment],
-        identity: Identity | None,
+        identity: PublishIdentity | None,
         token: str,
         now_us: int,
     ) -> Entry:
@@ -84,7 +84,7 @@ def _takes_own_time() -> AbstractContextManager[object]:
         head: Head,
         stage: Stage,
         segments: Sequence[StagedSegment],
-        identity: Identity | None,
+        identity: PublishIdentity | None,
         token: str,
         now_us: int,
     ) -> Entry:
@@ -94,11 +94,11 @@ def _takes_own_time() -> AbstractContextManager[object]:
 
 
 def _looks_only_for_the_token() -> AbstractContextManager[object]:
-    def landed(queue: Queue, tried: Entry, identity: Identity | None, conflicts: int) -> Published | None:
+    def landed(queue: Queue, tried: Entry, identity: PublishIdentity | None, conflicts: int) -> PublishResult | None:
         entry = tree.find_token(queue.head, tried.token, tried.sequence - 1, queue.load_chunk)
         if entry is None:
             return None
-        return Published(
+        return PublishResult(
             sequence=entry.sequence, time_us=entry.time_us, rows=entry.rows, duplicate=False, conflicts=conflicts
         )
 

@@ -110,7 +110,7 @@ def rewinder(process: Process, job: Job) -> None:
                 raise outcome.error
 
 
-def check_told(steps: tuple[rewinding.Step, ...], outcome: rewinding.Outcome, head: Head) -> None:
+def check_told(steps: tuple[rewinding.RewindStep, ...], outcome: rewinding.RewindOutcome, head: Head) -> None:
     """Whoever took the group back was told what does not come again."""
     told = {each.partition: each.end for each in outcome.gone}
     for step in steps:

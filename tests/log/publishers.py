@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from partq_spark.log import tree
-from partq_spark.log.publish import Identity, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
 from partq_spark.objects import Document, open_store
@@ -51,7 +51,7 @@ def publish_many(url: str, writer: str, publishes: int, ready: Any) -> None:
     for number in range(publishes):
         stage = stage_for(queue)
         segments = staged(queue, stage, rows_of(writer, number), seed=f"{writer}/{number}")
-        done = publish(queue, stage, segments, Identity(writer=writer, batch=number))
+        done = publish(queue, stage, segments, PublishIdentity(writer=writer, batch=number))
         conflicts += done.conflicts
     note = {"begun_s": begun_s, "ended_s": time.time(), "conflicts": conflicts}
     store.swap(f"notes/{writer}", json.dumps(note).encode(), expected=None)

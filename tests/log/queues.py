@@ -17,7 +17,7 @@ from partq_spark.log import codec, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.housekeeping import Collected, collect
 from partq_spark.log.model import ChunkRef, Head, QueueConfig, StageFloor
-from partq_spark.log.publish import Identity, Published, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, PublishResult, publish, stage_for
 from partq_spark.log.queue import Effects, Queue
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.segment import Stager, segment_schema
@@ -89,7 +89,7 @@ def staged(queue: Queue, stage: Stage, rows: Sequence[Row], seed: str = "test") 
     return [segment] if segment is not None else []
 
 
-def send(queue: Queue, rows: Sequence[Row], identity: Identity | None = None) -> Published:
+def send(queue: Queue, rows: Sequence[Row], identity: PublishIdentity | None = None) -> PublishResult:
     """Stage and publish."""
     stage = stage_for(queue)
     return publish(queue, stage, staged(queue, stage, rows), identity)

@@ -251,7 +251,7 @@ def test_queues_are_listed_by_name(world: World) -> None:
     admin.delete_queue(world.handle("b"))
     world.store.create("default/foreign/_segments/x", b"no queue")
     assert sorted(admin.list_queues(world.store, "Default").readable) == ["a", "a-b"]
-    assert admin.list_queues(world.store, "other") == admin.Listed(readable={}, problems={})
+    assert admin.list_queues(world.store, "other") == admin.NamespaceQueues(readable={}, problems={})
 
 
 def test_a_deleted_queue_leaves_nothing(world: World) -> None:

@@ -17,7 +17,7 @@ from partq_spark.log import queue as queue_module
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import Identity, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
 from tests.log.histories import messages
@@ -113,12 +113,12 @@ def test_one_publish_a_year_ahead_changes_nothing_for_retention(world: World) ->
 def test_one_publish_a_year_ahead_forgets_no_writer(world: World) -> None:
     queue = world.create(1)
     for number in range(12):
-        send(queue, values(number), Identity(writer=f"writer {number}", batch=1))
-    send(wrong(world.handle()), values(99), Identity(writer="ahead", batch=1))
+        send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=1))
+    send(wrong(world.handle()), values(99), PublishIdentity(writer="ahead", batch=1))
     for number in range(12, 24):
-        send(queue, values(number), Identity(writer=f"writer {number}", batch=1))
+        send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=1))
     for writer in [*(f"writer {number}" for number in range(24)), "ahead"]:
-        assert send(world.handle(), values(7), Identity(writer=writer, batch=1)).duplicate, writer
+        assert send(world.handle(), values(7), PublishIdentity(writer=writer, batch=1)).duplicate, writer
     assert queue.refresh().next == (25,)
 
 
@@ -236,13 +236,13 @@ def test_false_times_are_compacted_with_the_others(world: World, retention_s: fl
 
 def test_writers_are_remembered_in_the_order_in_which_they_came(world: World) -> None:
     queue = led_away(world)
-    send(wrong(blind(world)), values(99), Identity(writer="ahead", batch=1))
+    send(wrong(blind(world)), values(99), PublishIdentity(writer="ahead", batch=1))
     for number in range(12):
         world.clock.now_us += 60_000_000
-        send(queue, values(number), Identity(writer=f"writer {number}", batch=1))
+        send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=1))
         assert f"writer {number}" in queue.head.writers
     for writer in (*(f"writer {number}" for number in range(12)), "ahead"):
-        assert send(world.handle(), values(7), Identity(writer=writer, batch=1)).duplicate, writer
+        assert send(world.handle(), values(7), PublishIdentity(writer=writer, batch=1)).duplicate, writer
 
 
 def test_a_collection_whose_clock_was_wrong_with_the_stores_stops_nothing_for_a_year(world: World) -> None:

@@ -17,7 +17,7 @@ from partq_spark.log.model import ChunkRef, QueueConfig, Slice, add, at
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
-from partq_spark.log.runs import Limits, Run
+from partq_spark.log.runs import ChunkRun, RunLimits
 from partq_spark.log.segment import Stager, read_slice, segment_schema
 from tests.log.histories import SECOND_US, Message, all_steps, filled, leaf_slices, messages
 from tests.log.queues import BEGIN_US, HOUR_US, World, everything, send, values
@@ -181,9 +181,9 @@ def any_run(rng: random.Random) -> Any:
         refs: Sequence[ChunkRef],
         begin: tuple[int, ...],
         earliest: tuple[int, ...],
-        limits: Limits,
+        limits: RunLimits,
         skip: Collection[str],
-    ) -> Run | None:
+    ) -> ChunkRun | None:
         readable = [
             (first, last)
             for first in range(len(refs))
@@ -195,7 +195,7 @@ def any_run(rng: random.Random) -> Any:
         first, last = rng.choice(readable)
         for ref in refs[:first]:
             begin = tuple(add(begin, ref.rows))
-        return Run(tuple(refs[first:last]), begin)
+        return ChunkRun(tuple(refs[first:last]), begin)
 
     def choose_readable(
         before: Sequence[ChunkRef], run: Sequence[ChunkRef], begin: tuple[int, ...], earliest: tuple[int, ...]
@@ -269,10 +269,10 @@ def test_a_part_that_keeps_its_promise_is_compacted_where_the_whole_does_not(
             admin.alter_queue(queue, partitions=1 + number % 2)
         send(queue, values(number))
     before, refs = messages(queue), queue.head.tree
-    whole = Run(refs, queue.head.tree_begin)
+    whole = ChunkRun(refs, queue.head.tree_begin)
     plans = compaction._planned([e for ref in refs for e in codec.decode_entries(queue.load_chunk(ref), ref)])
     assert runs.GAIN * sum(len(plan.slices) for plan in plans) > 108, "the whole breaks its promise"
-    assert runs.choose(refs, whole.begin, queue.head.earliest, Limits(until_us=world.clock.now_us)) == whole
+    assert runs.choose(refs, whole.begin, queue.head.earliest, RunLimits(until_us=world.clock.now_us)) == whole
     all_steps(queue)
     assert leaf_slices(queue.head) < 60, "some of the 28 that alternate stay"
     assert messages(queue) == before

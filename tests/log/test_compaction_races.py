@@ -9,7 +9,7 @@ import pytest
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, compaction, housekeeping, tree
 from partq_spark.log.compaction import Compacted, compact
-from partq_spark.log.publish import Identity, Unsettled, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, Unsettled, publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
 from tests.log.histories import SECOND_US, all_steps, filled, messages
@@ -240,7 +240,7 @@ def test_what_was_trimmed_within_a_run_is_not_needed_any_more(world: World) -> N
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
 
-def lost_publish(world: World, identity: Identity | None) -> object:
+def lost_publish(world: World, identity: PublishIdentity | None) -> object:
     """A publish whose answer is lost; before it is settled what it published is compacted."""
     filled(world, partitions=1)
 
@@ -284,7 +284,7 @@ def test_a_handle_that_grew_old_while_others_were_compacted_publishes_after_its_
 
 
 def test_a_publish_with_an_identity_is_settled_by_it(world: World) -> None:
-    lost_publish(world, Identity(writer="me", batch=1))
+    lost_publish(world, PublishIdentity(writer="me", batch=1))
     assert head_of(world.store).writers["me"].batch == 1
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import fanout
 from partq_spark.log.admin import alter_queue, create_queue, delete_queue
-from partq_spark.log.fanout import Fan, Outcome, Plan, StagedFor, Unattracted
+from partq_spark.log.fanout import Fan, FanPlan, QueueOutcome, StagedFor, Unattracted
 from partq_spark.log.model import QueueConfig
-from partq_spark.log.publish import Identity
+from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import Queue
 from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
 from partq_spark.log.topics import matches
@@ -28,7 +28,7 @@ from tests.support.servers import Azurite
 
 pytestmark = pytest.mark.conformance("DIS-07")
 
-IDENTITY = Identity(writer="query", batch=3, owner="query")
+IDENTITY = PublishIdentity(writer="query", batch=3, owner="query")
 
 
 class Message(NamedTuple):
@@ -44,14 +44,14 @@ def make(world: World, **subscriptions: Sequence[str]) -> None:
         subscribe(queue, *theirs)
 
 
-def plan(world: World, named: str | None = None) -> Plan:
+def plan(world: World, named: str | None = None) -> FanPlan:
     """By topic, with the queue that gets messages without one."""
     queues = Namespace(world.store, "default").queues()
     return fanout.plan_topics("default", queues, world.handle(named) if named else None)
 
 
 def stage(
-    world: World, decided: Plan, *tasks: Sequence[Message], batch_rows: int = 1000
+    world: World, decided: FanPlan, *tasks: Sequence[Message], batch_rows: int = 1000
 ) -> tuple[list[list[StagedFor]], Unattracted]:
     """Every task's messages, in batches of so many rows; what nobody attracts of all of them."""
     staged, missed = [], []
@@ -70,9 +70,9 @@ def stage(
 def publish(
     world: World,
     staged: Sequence[Sequence[StagedFor]],
-    identity: Identity | None = IDENTITY,
+    identity: PublishIdentity | None = IDENTITY,
     open_queue: Callable[[str], Queue] | None = None,
-) -> list[Outcome]:
+) -> list[QueueOutcome]:
     return fanout.publish_all(open_queue or world.handle, staged, identity, seed="test")
 
 
@@ -175,7 +175,7 @@ def test_all_messages_may_have_one_topic(world: World) -> None:
 def test_a_named_queue_must_exist(world: World) -> None:
     make(world, eu=[">"])
     nowhere = world.handle("nowhere")
-    ways: list[Callable[[], Plan]] = [
+    ways: list[Callable[[], FanPlan]] = [
         lambda: fanout.plan_queue(nowhere),
         lambda: fanout.plan_topics("default", [], nowhere),
         lambda: fanout.plan_topic("default", [], "a", nowhere),
@@ -231,7 +231,7 @@ def test_a_message_that_cannot_be_published_is_named_by_its_row_and_nothing_is_l
 BATCH = [Message("a/1", b"1"), Message("a/2", b"2"), Message("b", b"3")]
 
 
-def cut_off_between_two_queues(world: World, identity: Identity | None) -> None:
+def cut_off_between_two_queues(world: World, identity: PublishIdentity | None) -> None:
     """The first queue has the batch when the second one's store is gone for good."""
     make(world, first=["a/*"], second=[">"])
     staged, _ = stage(world, plan(world), BATCH)
@@ -246,7 +246,7 @@ def cut_off_between_two_queues(world: World, identity: Identity | None) -> None:
     assert contents(world) == {"first": [b"1", b"2"], "second": []}
 
 
-def repeat(world: World, identity: Identity | None) -> list[Outcome]:
+def repeat(world: World, identity: PublishIdentity | None) -> list[QueueOutcome]:
     """As Spark does: planned and staged anew."""
     staged, _ = stage(world, plan(world), BATCH)
     return publish(world, staged, identity)
@@ -328,7 +328,7 @@ def test_a_named_queue_that_was_deleted_meanwhile_is_an_error(world: World) -> N
 def test_another_refusal_of_an_attracting_queue_is_not_taken_for_its_deletion(world: World) -> None:
     make(world, first=["a/*"], second=[">"])
     staged, _ = stage(world, plan(world), BATCH)
-    publish(world, staged, Identity(writer="query", batch=1, owner="another query"))
+    publish(world, staged, PublishIdentity(writer="query", batch=1, owner="another query"))
     with pytest.raises(Invalid, match="belongs to query another query"):
         publish(world, staged)
 

@@ -12,7 +12,7 @@ import pytest
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log.admin import alter_queue, delete_queue
 from partq_spark.log.model import Head
-from partq_spark.log.publish import Full, Identity, Outdated
+from partq_spark.log.publish import Full, Outdated, PublishIdentity
 from partq_spark.log.queue import Queue
 from tests.log.queues import Hooked, World, floor, head_of, once
 from tests.log.test_fanout import IDENTITY, Message, contents, make, plan, publish, stage
@@ -42,7 +42,7 @@ def unavailable() -> None:
 
 
 @pytest.mark.parametrize("identity", [None, IDENTITY])
-def test_a_full_queue_refuses_the_batch_before_any_other_has_it(world: World, identity: Identity | None) -> None:
+def test_a_full_queue_refuses_the_batch_before_any_other_has_it(world: World, identity: PublishIdentity | None) -> None:
     publish(world, stage(world, plan(world), [Message("b", b"0")])[0], None)
     alter_queue(world.handle("second"), quota_bytes=1)
     staged, _ = stage(world, plan(world), BATCH)

@@ -9,7 +9,7 @@ import pytest
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, housekeeping, names, tree, writers
 from partq_spark.log.housekeeping import collect, trim
-from partq_spark.log.publish import Identity, Outdated, publish, stage_for
+from partq_spark.log.publish import Outdated, PublishIdentity, publish, stage_for
 from partq_spark.log.reading import RangeReader
 from tests.log.queues import (
     GRACE_US,
@@ -172,7 +172,7 @@ def test_the_floor_is_raised_to_what_was_in_force_one_grace_ago(world: World) ->
 def test_after_everything_was_trimmed_everything_goes(world: World) -> None:
     queue = world.create(2)
     for number in range(40):
-        send(queue, values(number), Identity(writer=f"writer {number}", batch=1))
+        send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=1))
     before = objects(world)
     assert {name.rsplit("/", 1)[-1][:5] for name in before} >= {"chunk", "page-"}
     trim(queue, queue.refresh().next)
@@ -180,7 +180,7 @@ def test_after_everything_was_trimmed_everything_goes(world: World) -> None:
     left = objects(world)
     assert {names.staged_at(name) for name in left} >= {names.staged_at(page.name) for page in queue.head.writer_pages}
     assert len(left) == len(queue.head.writer_pages)  # what the head names, and nothing more
-    assert send(world.handle(), values(0), Identity(writer="writer 0", batch=1)).duplicate
+    assert send(world.handle(), values(0), PublishIdentity(writer="writer 0", batch=1)).duplicate
 
 
 @pytest.mark.usefixtures("small")
@@ -194,7 +194,7 @@ def test_nothing_that_can_be_read_is_ever_collected(world: World, seed: int) -> 
         action = rng.random()
         if action < 0.6:
             rows = [(f"key {rng.randrange(9)}", b"%d.%d" % (number, row)) for row in range(rng.randint(1, 5))]
-            send(queue, rows, Identity(writer=f"writer {rng.randrange(30)}", batch=number))
+            send(queue, rows, PublishIdentity(writer=f"writer {rng.randrange(30)}", batch=number))
             entry = queue.head.entries[-1] if queue.head.entries else None
             for partition, mine in read(
                 queue, {p: (len(published[p]), e) for p, e in enumerate(queue.head.next)}

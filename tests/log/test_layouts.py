@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log import layouts
-from partq_spark.log.layouts import Wait, resized, without_trimmed
+from partq_spark.log.layouts import LayoutWait, resized, without_trimmed
 from partq_spark.log.model import Head
 from tests.log.queues import empty_head
 
@@ -109,18 +109,18 @@ class History:
                     found[old.partition] = max(found.get(old.partition, 0), old.offset + 1)
         return found
 
-    def expected(self, partition: int) -> Wait | None:
+    def expected(self, partition: int) -> LayoutWait | None:
         reached = self.position(partition)
         for message in self.of(partition):
             if message.offset >= reached and (blockers := self.blockers(message.layout, partition)):
-                return Wait(until=message.offset, waits_for=blockers)
+                return LayoutWait(until=message.offset, waits_for=blockers)
         # What is published next, if the queue still has the partition.
         present = len(self.counts) - 1
         if partition < self.counts[present] and (blockers := self.blockers(present, partition)):
-            return Wait(until=self.head.next[partition], waits_for=blockers)
+            return LayoutWait(until=self.head.next[partition], waits_for=blockers)
         return None
 
-    def compared(self) -> Mapping[int, Wait | None]:
+    def compared(self) -> Mapping[int, LayoutWait | None]:
         """The waits of all partitions, by the code under test, after comparing them with the oracle's."""
         every = range(len(self.head.next))
         known = layouts.concerned(self.head)
@@ -205,9 +205,9 @@ def test_twice_as_many_partitions_wait_each_for_the_one_it_came_from() -> None:
     head = resized(grown(empty_head(4), {0: 5, 1: 5, 2: 5, 3: 5}), 8)
     waits = layouts.waits(head, {0: 5, 1: 2}, dict(enumerate(head.next)))
     assert waits == {
-        5: Wait(until=0, waits_for={1: 5}),
-        6: Wait(until=0, waits_for={2: 5}),
-        7: Wait(until=0, waits_for={3: 5}),
+        5: LayoutWait(until=0, waits_for={1: 5}),
+        6: LayoutWait(until=0, waits_for={2: 5}),
+        7: LayoutWait(until=0, waits_for={3: 5}),
     }
     assert layouts.scale_status(head, {}) == "ScalingUp"
 

@@ -11,7 +11,7 @@ from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.log import housekeeping, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.model import Head
-from partq_spark.log.publish import Identity, Unsettled, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, Unsettled, publish, stage_for
 from partq_spark.log.queue import Queue
 from tests.log.queues import (
     BEGIN_US,
@@ -34,7 +34,7 @@ from tests.support.proxy import Fault, Proxy
 from tests.support.servers import Azurite
 
 HEAD = "_head.json"
-IDENTITIES = [None, Identity(writer="query-1", batch=5)]
+IDENTITIES = [None, PublishIdentity(writer="query-1", batch=5)]
 
 
 def unavailable() -> None:
@@ -85,7 +85,7 @@ def test_runs_of_one_partition_follow_one_another_in_the_order_of_the_segments(w
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
-def test_after_a_conflict_the_offsets_follow_the_other_publish(world: World, identity: Identity | None) -> None:
+def test_after_a_conflict_the_offsets_follow_the_other_publish(world: World, identity: PublishIdentity | None) -> None:
     world.create(2)
     hooked = Hooked(world.store)
     queue, other = world.handle(store=hooked), world.handle()
@@ -165,7 +165,7 @@ def test_a_single_writer_publishes_with_one_request(world: World) -> None:
     batches = [staged(queue, stage, values(number)) for number in range(3)]
     hooked.calls.clear()
     for number, segments in enumerate(batches):
-        publish(queue, stage, segments, Identity(writer="query", batch=number))
+        publish(queue, stage, segments, PublishIdentity(writer="query", batch=number))
     assert [kind for kind, _ in hooked.calls] == ["swap"] * 3
 
 
@@ -181,7 +181,7 @@ def conflicting() -> None:
 @pytest.mark.parametrize("others", [0, 1, 200])
 @pytest.mark.parametrize("answer", [unavailable, conflicting])
 def test_a_swap_that_came_through_publishes_once_whatever_its_answer(
-    world: World, identity: Identity | None, others: int, answer: Callable[[], object]
+    world: World, identity: PublishIdentity | None, others: int, answer: Callable[[], object]
 ) -> None:
     world.create(2)
     hooked = Hooked(world.store)
@@ -210,7 +210,7 @@ def test_a_swap_that_came_through_publishes_once_whatever_its_answer(
 @pytest.mark.conformance("DIS-09")
 @pytest.mark.parametrize("identity", IDENTITIES)
 @pytest.mark.parametrize("lost", [1, 4])
-def test_a_lost_request_is_published_once(world: World, identity: Identity | None, lost: int) -> None:
+def test_a_lost_request_is_published_once(world: World, identity: PublishIdentity | None, lost: int) -> None:
     world.create(2)
     hooked = Hooked(world.store)
     queue = world.handle(store=hooked)
@@ -224,7 +224,7 @@ def test_a_lost_request_is_published_once(world: World, identity: Identity | Non
 
 @pytest.mark.conformance("DIS-09")
 @pytest.mark.parametrize("identity", IDENTITIES)
-def test_an_answer_lost_after_a_conflict_publishes_once(world: World, identity: Identity | None) -> None:
+def test_an_answer_lost_after_a_conflict_publishes_once(world: World, identity: PublishIdentity | None) -> None:
     world.create(1)
     hooked = Hooked(world.store)
     queue, other = world.handle(store=hooked), world.handle()
@@ -251,7 +251,7 @@ def test_a_store_that_stays_away_ends_within_the_time_out(world: World) -> None:
 
 
 def lost_answer_then_trim(
-    world: World, identity: Identity | None, answer: Callable[[], object] = unavailable
+    world: World, identity: PublishIdentity | None, answer: Callable[[], object] = unavailable
 ) -> tuple[Queue, Callable[[], object]]:
     """A publish whose answer is lost, and whose messages are trimmed before it can look."""
     world.create(1)
@@ -278,7 +278,7 @@ def test_an_outcome_that_can_no_longer_be_told_is_said_to_be_so(world: World, an
 
 @pytest.mark.conformance("DIS-09")
 def test_with_an_identity_the_outcome_can_still_be_told(world: World) -> None:
-    queue, go = lost_answer_then_trim(world, Identity(writer="query", batch=1))
+    queue, go = lost_answer_then_trim(world, PublishIdentity(writer="query", batch=1))
     go()
     assert queue.refresh().next == (1,)
 
@@ -290,7 +290,7 @@ def test_with_an_identity_the_outcome_can_still_be_told(world: World) -> None:
 @pytest.mark.parametrize("same_process", [True, False])
 def test_a_repetition_adds_nothing_and_says_so(world: World, same_process: bool) -> None:
     queue = world.create(2)
-    identity = Identity(writer="query", batch=5)
+    identity = PublishIdentity(writer="query", batch=5)
     first = send(queue, values(1, 2), identity)
     before = head_of(world.store)
     again = send(queue if same_process else world.handle(), values(1, 2), identity)
@@ -302,11 +302,13 @@ def test_a_repetition_adds_nothing_and_says_so(world: World, same_process: bool)
 @pytest.mark.conformance("DIS-09")
 def test_an_older_batch_adds_nothing(world: World) -> None:
     queue = world.create(2)
-    send(queue, values(1), Identity(writer="query", batch=5))
+    send(queue, values(1), PublishIdentity(writer="query", batch=5))
     for batch in (4, 0):
-        assert send(queue, values(9), Identity(writer="query", batch=batch)).duplicate
-    assert not send(queue, values(2), Identity(writer="query", batch=9)).duplicate  # batches may leave numbers out
-    assert not send(queue, values(3), Identity(writer="another", batch=5)).duplicate
+        assert send(queue, values(9), PublishIdentity(writer="query", batch=batch)).duplicate
+    assert not send(
+        queue, values(2), PublishIdentity(writer="query", batch=9)
+    ).duplicate  # batches may leave numbers out
+    assert not send(queue, values(3), PublishIdentity(writer="another", batch=5)).duplicate
     assert sorted(read_flat(queue)) == [b"1", b"2", b"3"]
 
 
@@ -315,7 +317,7 @@ def test_a_repetition_that_races_the_first_adds_nothing(world: World) -> None:
     world.create(1)
     hooked = Hooked(world.store)
     queue, twin = world.handle(store=hooked), world.handle()
-    identity = Identity(writer="query", batch=1)
+    identity = PublishIdentity(writer="query", batch=1)
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
     hooked.before = once("swap", HEAD, lambda: send(twin, values(1), identity))
@@ -327,7 +329,7 @@ def test_a_repetition_that_races_the_first_adds_nothing(world: World) -> None:
 @pytest.mark.conformance("DIS-09")
 def test_a_repetition_of_what_is_too_old_to_publish_is_still_a_repetition(world: World) -> None:
     queue = world.create(1)
-    identity = Identity(writer="query", batch=1)
+    identity = PublishIdentity(writer="query", batch=1)
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
     publish(queue, stage, segments, identity)
@@ -337,13 +339,13 @@ def test_a_repetition_of_what_is_too_old_to_publish_is_still_a_repetition(world:
 
 def test_a_writers_name_belongs_to_the_query_that_used_it_first(world: World) -> None:
     queue = world.create(1)
-    send(queue, values(1), Identity(writer="billing", batch=3, owner="query-a"))
+    send(queue, values(1), PublishIdentity(writer="billing", batch=3, owner="query-a"))
     with pytest.raises(Invalid, match=r"'billing' belongs to query query-a .*query-b.*choose another txnAppId"):
-        send(queue, values(2), Identity(writer="billing", batch=4, owner="query-b"))
+        send(queue, values(2), PublishIdentity(writer="billing", batch=4, owner="query-b"))
     # Also one that would be taken for a repetition: a reset checkpoint begins again with batch 0.
     with pytest.raises(Invalid, match="belongs to query query-a"):
-        send(queue, values(2), Identity(writer="billing", batch=0, owner="query-b"))
-    send(queue, values(3), Identity(writer="billing", batch=4, owner="query-a"))
+        send(queue, values(2), PublishIdentity(writer="billing", batch=0, owner="query-b"))
+    send(queue, values(3), PublishIdentity(writer="billing", batch=4, owner="query-a"))
     assert read_flat(queue) == [b"1", b"3"]
 
 
@@ -409,7 +411,7 @@ def test_segments_with_and_without_headers_are_not_mixed(world: World) -> None:
 @pytest.mark.conformance("DIS-09")
 @pytest.mark.parametrize("identity", IDENTITIES)
 def test_a_swap_that_reaches_azure_twice_publishes_once(
-    azurite: Azurite, monkeypatch: pytest.MonkeyPatch, identity: Identity | None
+    azurite: Azurite, monkeypatch: pytest.MonkeyPatch, identity: PublishIdentity | None
 ) -> None:
     with Proxy(azurite.port).running() as proxy:
         store = azure_store(azurite, monkeypatch, port=proxy.port)

@@ -11,7 +11,7 @@ import pytest
 from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.log import admin
 from partq_spark.log.model import Head, Layout, WriterPage
-from partq_spark.log.publish import Identity, Outdated, publish, stage_for
+from partq_spark.log.publish import Outdated, PublishIdentity, publish, stage_for
 from tests.log.queues import (
     HOUR_US,
     Hooked,
@@ -26,7 +26,7 @@ from tests.log.queues import (
 )
 
 HEAD = "_head.json"
-IDENTITIES = [None, Identity(writer="query-1", batch=5)]
+IDENTITIES = [None, PublishIdentity(writer="query-1", batch=5)]
 
 GONE = WriterPage(
     name="page-000000000001-0123456789abcdef.json", xxh3="0" * 16, level=0, writers=1, last_time_us=1, lines=1, bytes=1
@@ -72,7 +72,7 @@ def test_timestamps_grow_over_publishers_whose_clocks_differ(world: World) -> No
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
-def test_what_was_staged_below_the_floor_is_refused(world: World, identity: Identity | None) -> None:
+def test_what_was_staged_below_the_floor_is_refused(world: World, identity: PublishIdentity | None) -> None:
     queue = world.create(1)
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
@@ -99,7 +99,9 @@ def test_at_the_floor_is_not_below_it(world: World) -> None:
 
 @pytest.mark.parametrize("identity", IDENTITIES)
 @pytest.mark.parametrize("during", [False, True])
-def test_what_was_placed_for_an_older_layout_is_refused(world: World, identity: Identity | None, during: bool) -> None:
+def test_what_was_placed_for_an_older_layout_is_refused(
+    world: World, identity: PublishIdentity | None, during: bool
+) -> None:
     world.create(2)
     hooked = Hooked(world.store)
     queue = world.handle(store=hooked)
@@ -129,7 +131,9 @@ def test_what_was_placed_for_an_older_layout_is_refused(world: World, identity: 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
 @pytest.mark.parametrize("known", [False, True])
-def test_a_queue_that_was_created_again_is_another_queue(world: World, identity: Identity | None, known: bool) -> None:
+def test_a_queue_that_was_created_again_is_another_queue(
+    world: World, identity: PublishIdentity | None, known: bool
+) -> None:
     queue = world.create(2)
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
@@ -166,7 +170,7 @@ def test_a_page_that_only_an_old_head_names_sends_the_publish_to_the_present_hea
     assert queue.etag is not None
     queue.remember(replace(calm, writer_pages=(GONE,)), "old")
     hooked.before = lambda kind, name: calls.append(kind)
-    publish(queue, stage, segments, Identity(writer="query", batch=1))
+    publish(queue, stage, segments, PublishIdentity(writer="query", batch=1))
     assert calls == ["read", "load", "swap"]
     assert world.clock.pauses == 0
     assert read_flat(world.handle()) == [b"1"]
@@ -186,7 +190,7 @@ def test_a_lost_page_is_not_looked_for_as_long_as_the_head_goes_on_changing(worl
 
     hooked.before = busy
     with pytest.raises(ObjectMissing, match=GONE.name):
-        publish(queue, stage, segments, Identity(writer="query", batch=1))
+        publish(queue, stage, segments, PublishIdentity(writer="query", batch=1))
     assert len([kind for kind, _ in hooked.calls if kind == "load"]) < 20
 
 
@@ -194,5 +198,5 @@ def test_a_page_that_the_present_head_names_must_be_there(world: World) -> None:
     queue = world.create(1)
     changed(world, lambda head: replace(head, writer_pages=(GONE,), sequence=head.sequence + 1))
     with pytest.raises(ObjectMissing, match=GONE.name):
-        send(queue, values(1), Identity(writer="query", batch=1))
+        send(queue, values(1), PublishIdentity(writer="query", batch=1))
     assert send(queue, values(1)).rows == 1  # without an identity it is not needed

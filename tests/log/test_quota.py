@@ -11,11 +11,11 @@ from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import admin, compaction, tree
 from partq_spark.log.housekeeping import GroupPositions, trim
 from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.publish import Full, Identity, publish, stage_for
+from partq_spark.log.publish import Full, PublishIdentity, publish, stage_for
 from partq_spark.log.queue import Queue
 from tests.log.queues import Hooked, World, everything, once, read_flat, send, staged, values
 
-ME = Identity(writer="me", batch=1)
+ME = PublishIdentity(writer="me", batch=1)
 
 
 def counted(queue: Queue) -> int:
@@ -51,12 +51,12 @@ def test_a_batch_that_was_published_before_is_a_repetition_also_when_the_queue_i
     queue = full(world)
     assert send(world.handle(), values(1), ME).duplicate
     with pytest.raises(Full):
-        send(queue, values(2), Identity(writer="me", batch=2))
+        send(queue, values(2), PublishIdentity(writer="me", batch=2))
 
 
 def test_a_batch_without_messages_is_taken(world: World) -> None:
     queue = full(world)
-    assert publish(queue, stage_for(queue), [], Identity(writer="me", batch=2)).rows == 0
+    assert publish(queue, stage_for(queue), [], PublishIdentity(writer="me", batch=2)).rows == 0
 
 
 @pytest.mark.parametrize("remedy", ["trim", "raise", "no quota"])
@@ -86,7 +86,7 @@ def test_a_queue_that_fills_up_meanwhile_refuses_at_the_swap(world: World) -> No
 
 @pytest.mark.parametrize("identity", [None, ME])
 def test_a_publish_whose_answer_is_lost_and_that_filled_the_queue_is_settled(
-    world: World, identity: Identity | None
+    world: World, identity: PublishIdentity | None
 ) -> None:
     queue = world.create(1, config=QueueConfig(quota_bytes=1))
 

@@ -12,7 +12,7 @@ from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import admin, housekeeping
 from partq_spark.log.model import QueueConfig, group_start
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import Identity, stage_for
+from partq_spark.log.publish import PublishIdentity, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.restaging import publish_staged
 from tests.log.queues import Hooked, Row, World, head_of, once, read, read_flat, send, staged
@@ -129,7 +129,7 @@ def test_a_queue_created_again_meanwhile_is_neither_altered_nor_published_to(wor
     with pytest.raises(Invalid, match="deleted and created again"):
         admin.alter_queue(queue, partitions=2)
     with pytest.raises(Invalid, match="deleted and created again"):
-        publish_staged(late, stage, segments, Identity(writer="query-1", batch=1), seed="a")
+        publish_staged(late, stage, segments, PublishIdentity(writer="query-1", batch=1), seed="a")
     assert head_of(world.store).partitions == 8
     assert read_flat(world.handle()) == []
 
@@ -207,7 +207,7 @@ def test_publishers_that_sleep_over_changes_lose_nothing_and_keep_the_order_of_k
     queues = [world.handle() for _ in range(3)]
     batches = [0, 0, 0]
     in_hand: dict[int, tuple[Any, Any]] = {}
-    last: dict[int, tuple[Any, Any, Identity]] = {}
+    last: dict[int, tuple[Any, Any, PublishIdentity]] = {}
     published: list[bytes] = []
     for action, number in history:
         writer = number % 3
@@ -218,7 +218,7 @@ def test_publishers_that_sleep_over_changes_lose_nothing_and_keep_the_order_of_k
             mine = [(key, f"{writer}/{batches[writer]}/{key}".encode()) for key in KEYS]
             in_hand[writer] = stage, staged(queues[writer], stage, mine)
         elif action == "publish" and writer in in_hand:
-            identity = Identity(writer=f"writer-{writer}", batch=batches[writer])
+            identity = PublishIdentity(writer=f"writer-{writer}", batch=batches[writer])
             stage, segments = in_hand.pop(writer)
             assert not publish_staged(queues[writer], stage, segments, identity, seed="a").duplicate
             published += [f"{writer}/{batches[writer]}/{key}".encode() for key in KEYS]

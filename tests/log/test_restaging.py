@@ -13,7 +13,7 @@ from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, restaging
 from partq_spark.log.model import Head, Layout
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import Identity, Outdated, Repartitioned, publish, stage_for
+from partq_spark.log.publish import Outdated, PublishIdentity, Repartitioned, publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.restaging import Staged, publish_staged, publish_tasks
 from partq_spark.log.segment import WITH_HEADERS, Stager
@@ -151,7 +151,7 @@ def test_several_changes_in_a_row_are_followed_up_to_a_bound(world: World) -> No
 
 def test_a_batch_that_had_landed_is_not_placed_again(world: World) -> None:
     queue = world.create(4)
-    identity = Identity(writer="query-1", batch=5)
+    identity = PublishIdentity(writer="query-1", batch=5)
     stage = stage_for(queue)
     segments = staged(queue, stage, rows_of(1))
     publish(queue, stage, segments, identity)
@@ -163,10 +163,10 @@ def test_a_batch_that_had_landed_is_not_placed_again(world: World) -> None:
     assert not [call for call in hooked.calls if call[0] in ("read", "write", "swap")], "nothing was staged again"
 
 
-@pytest.mark.parametrize("identity", [None, Identity(writer="query-1", batch=5)])
+@pytest.mark.parametrize("identity", [None, PublishIdentity(writer="query-1", batch=5)])
 @pytest.mark.parametrize("lands", [True, False])
 def test_a_lost_answer_followed_by_a_change_is_settled_before_anything_is_placed_again(
-    world: World, identity: Identity | None, lands: bool
+    world: World, identity: PublishIdentity | None, lands: bool
 ) -> None:
     world.create(4)
     hooked = Hooked(world.store)
@@ -204,11 +204,11 @@ def mixed(world: World, queue: Queue, change: Callable[[], None]) -> list[Staged
 def test_tasks_staged_for_different_counts_are_published_together(world: World) -> None:
     queue = world.create(4)
     tasks = mixed(world, queue, lambda: resize(world.handle(), 6))
-    done = publish_tasks(queue, tasks, Identity(writer="query-1", batch=1), seed="a")
+    done = publish_tasks(queue, tasks, PublishIdentity(writer="query-1", batch=1), seed="a")
     assert done.rows == 240
     assert per_key(queue) == {key: [f"{n}/{key}/{turn}".encode() for n in (1, 2) for turn in range(3)] for key in KEYS}
     assert queue.head.entries[-1].segments[1] == tasks[1].segment.name, "what fits the present layout is taken as it is"
-    again = publish_tasks(world.handle(), tasks, Identity(writer="query-1", batch=1), seed="a")
+    again = publish_tasks(world.handle(), tasks, PublishIdentity(writer="query-1", batch=1), seed="a")
     assert again.duplicate
 
 

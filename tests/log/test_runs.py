@@ -9,7 +9,7 @@ from msgspec import structs
 
 from partq_spark.log import runs
 from partq_spark.log.model import ChunkRef
-from partq_spark.log.runs import Limits, choose, fits
+from partq_spark.log.runs import RunLimits, choose, fits
 
 SECOND_US = 1_000_000
 
@@ -28,10 +28,10 @@ def ref_of(number: int, rows: tuple[int, ...], slices: int, *, level: int = 0, s
     )
 
 
-OLD = Limits(until_us=10**9 * SECOND_US)
+OLD = RunLimits(until_us=10**9 * SECOND_US)
 
 
-def chosen_numbers(refs: Sequence[ChunkRef], limits: Limits = OLD, earliest: tuple[int, ...] = (0, 0)) -> list[int]:
+def chosen_numbers(refs: Sequence[ChunkRef], limits: RunLimits = OLD, earliest: tuple[int, ...] = (0, 0)) -> list[int]:
     run = choose(refs, (0, 0), earliest, limits)
     return [] if run is None else [ref.first_sequence for ref in run.refs]
 
@@ -65,7 +65,7 @@ def test_messages_are_as_large_as_those_that_their_bytes_are_of(monkeypatch: pyt
     """Most of them had been trimmed when they were compacted: what is left is not small, but few."""
     monkeypatch.setattr(runs, "SLICE_BYTES", 1000)
     refs = [ref_of(n, (100, 0), 1, size=500) for n in range(4)]
-    assert chosen_numbers(refs, Limits(until_us=OLD.until_us)) == []
+    assert chosen_numbers(refs, RunLimits(until_us=OLD.until_us)) == []
     few = [structs.replace(ref, rows=(50, 50), slices=8, coarsest=1) for ref in refs]
     assert chosen_numbers(few) == [0, 1, 2, 3]
     assert chosen_numbers([structs.replace(ref, holds=5) for ref in few]) == []
@@ -73,21 +73,21 @@ def test_messages_are_as_large_as_those_that_their_bytes_are_of(monkeypatch: pyt
 
 def test_what_is_young_stays() -> None:
     refs = [ref_of(n, (32, 32), 64) for n in range(4)]
-    assert chosen_numbers(refs, Limits(until_us=2 * SECOND_US)) == [0, 1]
-    assert chosen_numbers(refs, Limits(until_us=0)) == []
+    assert chosen_numbers(refs, RunLimits(until_us=2 * SECOND_US)) == [0, 1]
+    assert chosen_numbers(refs, RunLimits(until_us=0)) == []
 
 
 def test_a_step_has_a_bound() -> None:
     refs = [ref_of(n, (32, 32), 64) for n in range(9)]
-    assert len(chosen_numbers(refs, Limits(until_us=OLD.until_us, slices=200))) == 3
-    assert len(chosen_numbers(refs, Limits(until_us=OLD.until_us, bytes=2000))) == 2
-    assert len(chosen_numbers(refs, Limits(until_us=OLD.until_us, longest_us=4 * SECOND_US))) == 4
-    assert chosen_numbers(refs, Limits(until_us=OLD.until_us, slices=10)) == [], "a chunk of entries is not divided"
+    assert len(chosen_numbers(refs, RunLimits(until_us=OLD.until_us, slices=200))) == 3
+    assert len(chosen_numbers(refs, RunLimits(until_us=OLD.until_us, bytes=2000))) == 2
+    assert len(chosen_numbers(refs, RunLimits(until_us=OLD.until_us, longest_us=4 * SECOND_US))) == 4
+    assert chosen_numbers(refs, RunLimits(until_us=OLD.until_us, slices=10)) == [], "a chunk of entries is not divided"
 
 
 def test_one_that_is_too_large_is_looked_into() -> None:
     node = ref_of(0, (320, 320), 640, level=1)
-    assert chosen_numbers([node, ref_of(1, (32, 32), 64)], Limits(until_us=OLD.until_us, slices=100)) == [0]
+    assert chosen_numbers([node, ref_of(1, (32, 32), 64)], RunLimits(until_us=OLD.until_us, slices=100)) == [0]
 
 
 def test_one_that_holds_large_and_small_slices_is_looked_into() -> None:

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
-from partq_spark.log import names, segment, soundness
+from partq_spark.log import names, segment
 from partq_spark.log.model import Slice
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.segment import COMPRESSIONS, Stager, read_slice, segment_schema
 from partq_spark.log.staged import Stage, StagedSegment
+from partq_spark.log.validation import check_batch
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.local import LocalStore
 from tests.log.queues import Hooked, Row, World, batch_of, empty_head, stage_of
@@ -351,4 +352,4 @@ def test_texts_that_are_none_are_no_damage() -> None:
     batch = pa.RecordBatch.from_arrays(
         [texts(b"a", BAD), pa.array([b"1", b"2"]), headers_of(BAD, b"h")], schema=segment_schema(True)
     )
-    soundness.check(batch, thoroughly=True)
+    check_batch(batch, thoroughly=True)

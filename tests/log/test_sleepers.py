@@ -11,7 +11,7 @@ from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import codec, housekeeping, names, tree
 from partq_spark.log import writers as writers_module
 from partq_spark.log.admin import create_group, create_queue, delete_queue
-from partq_spark.log.publish import Identity, Outdated, Unsettled, publish, stage_for
+from partq_spark.log.publish import Outdated, PublishIdentity, Unsettled, publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.staged import Stage
@@ -138,7 +138,7 @@ def test_a_lost_answer_after_a_trim_is_settled_by_the_writers_record(world: Worl
     segments = staged(queue, stage, values(1, 2))
     fail_after(hooked, "swap", "_head.json")
     hooked.before = once("load", "_head.json", lambda: _trim_everything(world))
-    done = publish(queue, stage, segments, Identity(writer="w", batch=1))
+    done = publish(queue, stage, segments, PublishIdentity(writer="w", batch=1))
     assert (done.duplicate, done.rows) == (False, 2)
     assert world.handle().refresh().next == (2,)
 
@@ -165,12 +165,12 @@ def _trim(world: World, to: int) -> None:
 def test_a_publisher_that_slept_between_head_and_writer_page_reads_the_head_again(world: World) -> None:
     queue = world.create(partitions=1)
     for number in range(8):
-        send(queue, values(number), Identity(writer=f"once{number}", batch=1))
+        send(queue, values(number), PublishIdentity(writer=f"once{number}", batch=1))
     hooked = Hooked(world.store)
 
     def meanwhile() -> None:
         for number in range(8, 80):
-            send(queue, values(number), Identity(writer=f"once{number}", batch=1))
+            send(queue, values(number), PublishIdentity(writer=f"once{number}", batch=1))
         days_of_collection(world)
 
     late = world.handle(store=hooked)
@@ -180,7 +180,7 @@ def test_a_publisher_that_slept_between_head_and_writer_page_reads_the_head_agai
     hooked.before = once("read", ".json", meanwhile)
     # Not that a page is gone: the stage has grown too old meanwhile, and that is for the caller to know.
     with pytest.raises(Outdated):
-        publish(late, stage, segments, Identity(writer="new", batch=1))
+        publish(late, stage, segments, PublishIdentity(writer="new", batch=1))
     assert pages
     assert not [item.name for item in world.store.list(late.log_folder) if item.name.rpartition("/")[2] in pages]
 

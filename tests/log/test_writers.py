@@ -10,7 +10,7 @@ import pytest
 from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.log import codec, tree, writers
 from partq_spark.log.model import Head, WriterRecord
-from partq_spark.log.publish import Identity, extended, place
+from partq_spark.log.publish import PublishIdentity, extended, place
 from tests.log.queues import Hooked, World, send, stage_of, unread, values
 
 AGE_US = writers.WRITER_AGE_S * 1_000_000
@@ -30,7 +30,7 @@ class Passing:
         return self.queue.head
 
     def publish(self, writer: str, batch: int, now_us: int) -> None:
-        identity = Identity(writer=writer, batch=batch)
+        identity = PublishIdentity(writer=writer, batch=batch)
         head = self.head
         entry = place(head, stage_of(head), [unread({0: 1})], identity, f"{head.sequence:016x}", now_us)
         assert self.queue.etag is not None
@@ -162,7 +162,7 @@ def test_a_look_for_an_unknown_writer_reads_a_line_of_each_page(world: World) ->
 def test_a_damaged_line_is_not_taken_for_an_unknown_writer(world: World) -> None:
     queue = world.create(1)
     for number in range(9):
-        send(queue, values(number), Identity(writer=f"writer {number}", batch=2))
+        send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=2))
     name = queue.log_folder + queue.head.writer_pages[0].name
     data = bytearray(world.store.read(name))
     for byte in (3, data.index(b"writer 0") + 7, len(data) - 2):
@@ -171,7 +171,7 @@ def test_a_damaged_line_is_not_taken_for_an_unknown_writer(world: World) -> None
         world.store.delete(name)
         world.store.create(name, bytes(damaged))
         with pytest.raises(Corrupt, match=r"line 1 of writer page page-.* is damaged"):
-            send(world.handle(), values(0), Identity(writer="writer 0", batch=2))
+            send(world.handle(), values(0), PublishIdentity(writer="writer 0", batch=2))
 
 
 # --- the age ----------------------------------------------------------------------------------------------------------
@@ -218,12 +218,12 @@ def test_a_small_queue_forgets_nobody(passing: Passing) -> None:
 def test_a_repetition_is_noticed_when_its_record_has_gone_to_a_page(world: World) -> None:
     queue = world.create(1)
     for number in range(40):
-        send(queue, values(number), Identity(writer=f"writer {number}", batch=2))
+        send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=2))
     assert len(queue.head.writer_pages) > 1
     for number in range(40):
         other = world.handle()
-        assert send(other, values(number), Identity(writer=f"writer {number}", batch=2)).duplicate
-        assert send(other, values(number), Identity(writer=f"writer {number}", batch=1)).duplicate
+        assert send(other, values(number), PublishIdentity(writer=f"writer {number}", batch=2)).duplicate
+        assert send(other, values(number), PublishIdentity(writer=f"writer {number}", batch=1)).duplicate
     assert queue.refresh().next == (40,)
 
 
@@ -231,7 +231,7 @@ def test_a_repetition_is_noticed_when_its_record_has_gone_to_a_page(world: World
 def test_pages_are_read_only_for_writers_that_the_head_does_not_know(world: World) -> None:
     queue = world.create(1)
     for number in range(20):
-        send(queue, values(number), Identity(writer=f"writer {number}", batch=2))
+        send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=2))
     hooked = Hooked(world.store)
     queue = world.handle(store=hooked)
     queue.refresh()
@@ -248,15 +248,15 @@ def test_pages_are_read_only_for_writers_that_the_head_does_not_know(world: Worl
 def test_a_missing_page_is_not_taken_for_an_unknown_writer(world: World) -> None:
     queue = world.create(1)
     for number in range(20):
-        send(queue, values(number), Identity(writer=f"writer {number}", batch=2))
+        send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=2))
     world.store.delete(queue.log_folder + queue.head.writer_pages[0].name)
     with pytest.raises(ObjectMissing, match="page-"):
-        send(world.handle(), values(0), Identity(writer="writer 0", batch=2))
+        send(world.handle(), values(0), PublishIdentity(writer="writer 0", batch=2))
 
 
 def test_the_map_of_the_head_is_oldest_first(world: World) -> None:
     queue = world.create(1)
     for writer in ("a", "b", "c", "a"):
         sequence = queue.head.sequence
-        send(queue, values(1), Identity(writer=writer, batch=sequence))
+        send(queue, values(1), PublishIdentity(writer=writer, batch=sequence))
     assert list(queue.head.writers) == ["b", "c", "a"]

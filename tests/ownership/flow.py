@@ -23,10 +23,10 @@ from typing import Final
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group import lifecycle
 from partq_spark.group.claims import Position, View
-from partq_spark.group.heartbeat import Heartbeat
+from partq_spark.group.heartbeat import HeartbeatThread
+from partq_spark.group.key_order import KeyOrder, Milestones
 from partq_spark.group.lifeline import Lifeline
 from partq_spark.group.model import GroupKey
-from partq_spark.group.order import Milestones, Order
 from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.log.model import at
@@ -88,7 +88,7 @@ class Consumer:
             ),
             milestones=Milestones(lambda: self._queue.head),
         )
-        self._order = Order(settings.group, look_s=store.look_interval_s, now_s=now_s)
+        self._order = KeyOrder(settings.group, look_s=store.look_interval_s, now_s=now_s)
         self._journal = Journal(Path(settings.journal))
         self._chance = random.Random(settings.seed)
         self._held: deque[tuple[float, Mapping[int, Position]]] = deque()
@@ -109,7 +109,7 @@ class Consumer:
         try:
             if not self._bind():
                 return 0
-            with Heartbeat(self._session.beat, self._settings.beat_interval_s, lifeline) as heartbeat:
+            with HeartbeatThread(self._session.beat, self._settings.beat_interval_s, lifeline) as heartbeat:
                 while not self._stopping:
                     if not heartbeat.is_beating:
                         heartbeat.check()

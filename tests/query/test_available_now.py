@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partq_spark.group.claims import Claim, Standing, View
-from partq_spark.query.available_now import Outlook, Target
+from partq_spark.query.available_now import AvailableNowTarget, Outlook
 from tests.query.world import World
 
 WAIT_S = 12.0  # rebalance delay, max-handoff-time and session timeout together
@@ -22,7 +22,7 @@ def test_a_flow_that_is_forgotten_while_it_waits_for_messages_waits_anew_for_an_
     world = World(partitions=1, delay_s=4.0, handoff_s=3.0)
     world.publish(5)
     head = world.queue.refresh()
-    target = Target([5])
+    target = AvailableNowTarget([5])
 
     def outlook(at_s: float, seen: View) -> Outlook:
         return target.outlook(seen, {0: 1}, head, session_timeout_s=5.0, now_s=at_s)

@@ -14,7 +14,7 @@ from msgspec import structs
 from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.log.model import Entry, Head, QueueConfig, Slice
 from partq_spark.query import limits, planning
-from partq_spark.query.limits import Limits
+from partq_spark.query.limits import BatchLimits
 from partq_spark.query.settings import Place
 
 BACKLOGS = st.dictionaries(st.integers(0, 30), st.integers(0, 50) | st.integers(0, 10**12), min_size=1, max_size=12)
@@ -142,7 +142,7 @@ def served(publishes: Sequence[Mapping[int, int]], budget: int, triggers: int) -
         ends = dict.fromkeys(at, 0)
         for entry in log.entries[: trigger + 1]:
             ends |= {piece.partition: piece.end for piece in entry.slices}
-        reached = limits.batch_ends(at, ends, Limits(messages=budget), log.walk)
+        reached = limits.batch_ends(at, ends, BatchLimits(messages=budget), log.walk)
         assert sum(reached.values()) - sum(at.values()) == min(budget, sum(ends.values()) - sum(at.values()))
         for partition, offset in at.items():
             assert offset <= reached[partition] <= ends[partition]
@@ -173,8 +173,8 @@ def test_under_the_smallest_limits_what_was_published_first_is_read_first(
     at = {p: data.draw(st.integers(0, end)) for p, end in log.ends.items()}
     waiting = {p for p, end in log.ends.items() if at[p] < end}
     assume(len(waiting) > budget)
-    reached = limits.batch_ends(at, log.ends, Limits(messages=budget), log.walk)
-    assert limits.batch_ends(dict(at), log.ends, Limits(messages=budget), log.walk) == reached, (
+    reached = limits.batch_ends(at, log.ends, BatchLimits(messages=budget), log.walk)
+    assert limits.batch_ends(dict(at), log.ends, BatchLimits(messages=budget), log.walk) == reached, (
         "a restart does the same"
     )
     published = {
@@ -222,7 +222,7 @@ def test_batches_under_both_limits_read_everything_once_in_a_bounded_number(
     for _ in range(sum(log.ends.values())):
         if at == log.ends:
             break
-        reached = limits.batch_ends(at, log.ends, Limits(messages=most_messages, bytes=most_bytes), log.walk)
+        reached = limits.batch_ends(at, log.ends, BatchLimits(messages=most_messages, bytes=most_bytes), log.walk)
         assert all(at[p] <= reached[p] <= log.ends[p] for p in at)
         assert 1 <= sum(reached.values()) - sum(at.values()) <= most_messages
         at = reached
@@ -231,13 +231,13 @@ def test_batches_under_both_limits_read_everything_once_in_a_bounded_number(
 
 def test_the_log_is_looked_at_only_as_far_as_the_bytes_reach() -> None:
     log = Log(*({0: (10, 100)} for _ in range(1000)))
-    limits.batch_ends({0: 0}, log.ends, Limits(bytes=2500), log.walk)
+    limits.batch_ends({0: 0}, log.ends, BatchLimits(bytes=2500), log.walk)
     assert log.looked_at <= 4
 
 
 def test_without_limits_a_batch_reads_all_and_asks_the_log_nothing() -> None:
     log = Log({0: (10, 100), 1: (5, 1)})
-    assert limits.batch_ends({0: 3, 1: 0}, log.ends, Limits(), log.walk) == {0: 10, 1: 5}
+    assert limits.batch_ends({0: 3, 1: 0}, log.ends, BatchLimits(), log.walk) == {0: 10, 1: 5}
     assert log.looked_at == 0
 
 

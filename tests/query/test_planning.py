@@ -13,9 +13,9 @@ from msgspec import structs
 from partq_spark.base.errors import ObjectMissing
 from partq_spark.group.claims import Claim, Position, Standing, View
 from partq_spark.log.model import Entry, Head, QueueConfig, Slice
-from partq_spark.query.limits import Limits, Ranges, Unacknowledged, batch_ends, window_ends, windows
+from partq_spark.query.limits import BatchLimits, Ranges, Unacknowledged, batch_ends, window_ends, windows
 from partq_spark.query.offsets import BatchEnd, Span
-from partq_spark.query.planning import Plan, begin, begin_by_hand, left_out, plan
+from partq_spark.query.planning import BatchPlan, begin, begin_manual, left_out, plan
 
 HEAD = replace(Head.created("default", "orders", "q", 2, config=QueueConfig(), now_us=0), next=(10, 10))
 
@@ -42,7 +42,7 @@ def end(**spans: Span) -> BatchEnd:
 
 def planned(
     before: BatchEnd, *claims: Claim, mapping: dict[int, int] | None = None, missed: Collection[int] = ()
-) -> Plan:
+) -> BatchPlan:
     view = View(instance="i", standing=Standing.ACTIVE, claims={each.partition: each for each in claims})
     return plan(
         HEAD,
@@ -51,7 +51,7 @@ def planned(
         begin=lambda claim: begin(before, claim),
         mapping=mapping or {},
         target=None,
-        limits=Limits(),
+        limits=BatchLimits(),
         entries=lambda _: (),
         fail_on_data_loss=True,
         warn=lambda _: None,
@@ -84,7 +84,7 @@ def test_what_was_acknowledged_beyond_an_older_spark_checkpoint_is_marked() -> N
 def test_what_this_process_gave_out_beyond_the_offset_is_marked() -> None:
     assert begin(end(p0=Span(3, 2, 5, 1)), claim(), reached=9) == Span(3, 5, 5, 9)
     assert begin(end(p0=Span(3, 2, 9, 1)), claim(), reached=9) == Span(3, 9, 9, 1)
-    assert begin_by_hand(end(), None, claim(acknowledged=4, position=4), reached=9) == Span(3, 4, 4, 9)
+    assert begin_manual(end(), None, claim(acknowledged=4, position=4), reached=9) == Span(3, 4, 4, 9)
 
 
 def test_without_checkpoints_what_a_repeated_batch_left_out_comes_again_marked() -> None:
@@ -102,7 +102,7 @@ def test_without_checkpoints_what_a_repeated_batch_left_out_comes_again_marked()
 def test_what_was_announced_and_never_read_is_not_marked() -> None:
     assert begin(end(), claim(position=5), unread=Span(3, 2, 5, 1)) == Span(3, 2, 2, 1)
     assert begin(end(), claim(position=5), unread=Span(2, 2, 5, 1)) == Span(3, 5, 5, 6)
-    assert begin_by_hand(end(), None, claim(position=9), unread=Span(3, 4, 9, 1)) == Span(3, 4, 4, 1)
+    assert begin_manual(end(), None, claim(position=9), unread=Span(3, 4, 9, 1)) == Span(3, 4, 4, 1)
 
 
 def test_a_paused_partition_is_in_the_end_without_messages() -> None:
@@ -130,23 +130,23 @@ def test_a_checkpoint_beyond_the_end_of_the_log_names_the_way_back() -> None:
 
 def test_by_hand_a_process_goes_on_after_what_it_gave_out_itself() -> None:
     given_out = Span(3, 4, 9, 6)
-    assert begin_by_hand(end(p0=Span(3, 4, 9, 6)), given_out, claim(position=9)) == Span(3, 9, 9, 6)
-    assert begin_by_hand(end(), given_out._replace(to=4), claim(position=9)) == Span(3, 4, 4, 6)  # it was never read
+    assert begin_manual(end(p0=Span(3, 4, 9, 6)), given_out, claim(position=9)) == Span(3, 9, 9, 6)
+    assert begin_manual(end(), given_out._replace(to=4), claim(position=9)) == Span(3, 4, 4, 6)  # it was never read
 
 
 def test_by_hand_a_new_process_begins_at_the_checkpoint_and_marks_what_its_predecessor_had() -> None:
     before = end(p0=Span(3, 4, 9, 0))
-    assert begin_by_hand(before, None, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 9)
-    assert begin_by_hand(before, None, claim(acknowledged=4, position=8)) == Span(3, 4, 4, 9)
-    assert begin_by_hand(end(), None, claim(acknowledged=4, position=8)) == Span(3, 4, 4, 8)
-    assert begin_by_hand(end(), None, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 6)
+    assert begin_manual(before, None, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 9)
+    assert begin_manual(before, None, claim(acknowledged=4, position=8)) == Span(3, 4, 4, 9)
+    assert begin_manual(end(), None, claim(acknowledged=4, position=8)) == Span(3, 4, 4, 8)
+    assert begin_manual(end(), None, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 6)
     kept_back = end(p0=Span(3, 4, 4, 9))
-    assert begin_by_hand(kept_back, None, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 9), "by its mark alone"
+    assert begin_manual(kept_back, None, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 9), "by its mark alone"
 
 
 def test_by_hand_what_was_given_out_at_another_epoch_counts_for_nothing() -> None:
     old = Span(2, 4, 9, 0)
-    assert begin_by_hand(end(p0=old), old, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 6)
+    assert begin_manual(end(p0=old), old, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 6)
 
 
 # --- windows (HAN-12) -------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_a_window_with_less_than_a_message_for_each_partition_starves_none() -> 
         hand = Unacknowledged(bound=2, in_hand=dict.fromkeys(range(5), 0) | in_hand)
         at = dict.fromkeys(range(5), 0)
         for _ in range(14):
-            room = Limits(messages=hand.room)
+            room = BatchLimits(messages=hand.room)
             reached = batch_ends(at, window_ends(at, ends, hand), room, walk)
             assert sum(reached.values()) - sum(at.values()) <= hand.room
             at = reached

@@ -105,7 +105,7 @@ class Play:
         while quiet < 3:
             quiet = 0 if sum(query.trigger() for query in active) else quiet + 1
         for query in active:
-            view = query.consumer._identity.view
+            view = query.consumer._participant.view
             assert view is not None
             for partition, claim in view.deliverable.items():
                 position = query.consumer._reached.get(partition, claim.position)

@@ -27,9 +27,9 @@ from partq_spark.log.queue import Effects as LogEffects
 from partq_spark.log.queue import Queue
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.query import offsets
-from partq_spark.query.consumer import Consumer
-from partq_spark.query.identity import FlowIdentity
+from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.joining import create_group, membership_in
+from partq_spark.query.participant import GroupParticipant
 from partq_spark.query.planning import Spans
 from partq_spark.spark.options import stream_source_options
 from tests.group.session import world as sessions
@@ -161,7 +161,7 @@ class Query:
         self.failure: PartqError | None = None
         self.during: Callable[[], None] = lambda: None  # what happens while a batch runs
         self._tickers: list[Ticker] = []
-        self.consumer: Consumer
+        self.consumer: ConsumerLoop
 
     # --- a process ----------------------------------------------------------------------------------------------------
 
@@ -171,14 +171,14 @@ class Query:
         assert group is not None
         queue, effects = self.world.open_queue(), self.world.effects()
         self.failure = None
-        identity = FlowIdentity(
+        participant = GroupParticipant(
             queue,
             self.options,
             effects,
             create_group=lambda: create_group(queue, self.options, group),
             join=self._join,
         )
-        self.consumer = Consumer(queue, self.options, identity, effects=effects)
+        self.consumer = ConsumerLoop(queue, self.options, participant, effects=effects)
         if available_now:
             self.consumer.fix_target()
         self._tickers = [self.world.lives(self._beat)]

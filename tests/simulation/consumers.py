@@ -14,8 +14,8 @@ from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Claim, Position, View
 from partq_spark.group.effects import Effects
+from partq_spark.group.key_order import KeyOrder, Milestones
 from partq_spark.group.model import Owner
-from partq_spark.group.order import Milestones, Order
 from partq_spark.group.ownership import Ownership
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.log import model
@@ -74,7 +74,7 @@ class Consumer:
     history: h.History
     weather: Weather
     session: Session = field(init=False)
-    order: Order = field(init=False)
+    order: KeyOrder = field(init=False)
     seen: model.Head = field(init=False)  # the queue's head, as this process read it last
     instance: str = ""
     done: dict[int, Position] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Consumer:
             checkpoint_interval_s=self.plan.checkpoint_s,
         )
         self.seen = self.head.now
-        self.order = Order(KEY.group, look_s=self.objects.look_interval_s, now_s=self.effects.now_s)
+        self.order = KeyOrder(KEY.group, look_s=self.objects.look_interval_s, now_s=self.effects.now_s)
         self.session = Session(
             self.store,
             checkpoints,

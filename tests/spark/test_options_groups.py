@@ -79,7 +79,7 @@ def test_by_hand_there_is_a_bound_for_what_is_in_hand() -> None:
     base = {**BASE, "group": "billing"}
     manual = options.stream_source_options({**base, "ackMode": "MANUAL", "flow": "left"})
     assert manual.group is not None
-    assert manual.group.by_hand
+    assert manual.group.manual_acks
     assert manual.max_delivered_unacked == 10_000
     given = {**base, "ackMode": "manual", "flow": "left", "maxDeliveredUnackedMsgsPerFlow": "7"}
     assert options.stream_source_options(given).max_delivered_unacked == 7

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from partq_spark.query.settings import Place
 from partq_spark.spark import options
-from partq_spark.spark.options_given import MOST
+from partq_spark.spark.option_values import MOST
 from tests.spark.option_cases import (
     BASE,
     refused,

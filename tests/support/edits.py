@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from partq_spark.group.sealing import sealed
+from partq_spark.group.checksums import sealed
 
 ETAG = "metadata.etag"
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from partq_spark.demo.spark_home import make_home
+from partq_spark.demo.processes import make_home
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -21,7 +21,7 @@ import pytest
 
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.publish import Identity, Published, stage_for
+from partq_spark.log.publish import PublishIdentity, PublishResult, stage_for
 from partq_spark.log.queue import Effects, Queue
 from partq_spark.log.restaging import publish_staged
 from partq_spark.log.segment import Stager, segment_schema
@@ -137,11 +137,11 @@ class Lab:
         name: str,
         messages: Sequence[Given],
         *,
-        identity: Identity | None = None,
+        identity: PublishIdentity | None = None,
         headers: bool = False,
         compression: str = "lz4",
         segments: int = 1,
-    ) -> Published:
+    ) -> PublishResult:
         """One publish, without Spark; `segments` as many tasks would have staged."""
         queue = self.queue(name)
         stage = stage_for(queue)

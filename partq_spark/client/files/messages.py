@@ -1,19 +1,22 @@
-"""What a source of messages is to `partq publish`, and what holds for all of them: how columns become messages, and
-the checks that name the line or row of the file.
+"""What a source of messages is to `partq publish`, and what all of them share: how columns become messages, lines of
+text, and the checks that name the line or row of the file.
 """
 
 from __future__ import annotations
 
+import gzip
+import os
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.model import MAX_KEY_BYTES
-from partq_spark.log.utf8 import first_not_utf8
+from partq_spark.log.validation import first_not_utf8
 from partq_spark.query.schema import IGNORED
 
 CHUNK_ROWS = 8192  # with CHUNK_BYTES: what a source holds in memory at a time
@@ -137,3 +140,48 @@ def _header_bytes(headers: list[dict[str, Any]] | None) -> int:
 
 def _place(chunk: Chunk, source: Source, bad: pa.Array) -> str:
     return f"{source.name} {source.unit} {chunk.places[pc.index(bad, True).as_py()]}"
+
+
+class Lines:
+    """Iterates over the lines of a binary file as text, line ends kept. `number` is that of the last line given.
+
+    A line beyond `most_bytes`, one that is not UTF-8, and compressed data that is damaged or cut off raise `Invalid`,
+    naming the line. A byte order mark at the beginning is left out.
+    """
+
+    def __init__(self, file: BinaryIO, name: str, *, compressed: bool, most_bytes: int) -> None:
+        self.name = name
+        self.number = 0
+        self._raw = file
+        self._file = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if compressed else file
+        self._most_bytes = most_bytes
+        try:
+            self._total: int | None = os.fstat(file.fileno()).st_size if file.seekable() else None
+        except OSError:
+            self._total = None
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._read():
+            self.number += 1
+            if len(line) > self._most_bytes:
+                raise Invalid(
+                    f"{self.name} line {self.number} has more than {self._most_bytes:,} bytes, more than any message "
+                    "of this queue may take: is it one JSON object or CSV row per line?"
+                )
+            try:
+                yield line.decode("utf-8-sig" if self.number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise Invalid(
+                    f"{self.name} line {self.number} is not UTF-8 (byte 0x{line[error.start]:02x} at {error.start}): "
+                    "convert the file, for example with iconv"
+                ) from None
+
+    def progress(self) -> tuple[int, int | None]:
+        """Bytes read of the file as it lies on the disk, and its size; only the first where nobody knows the size."""
+        return (self._raw.tell(), self._total) if self._total else (0, None)
+
+    def _read(self) -> bytes:
+        try:
+            return self._file.readline(self._most_bytes + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise Invalid(f"{self.name} cannot be read after line {self.number}: {error}") from error

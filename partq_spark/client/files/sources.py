@@ -45,7 +45,7 @@ def open_source(path: str, *, key_column: str | None, whole_rows: bool, max_mess
     `max_message_bytes` bounds the memory for a line.
     """
     from partq_spark.client.files.json_source import JsonLines
-    from partq_spark.client.files.lines import Lines
+    from partq_spark.client.files.messages import Lines
     from partq_spark.client.files.table_source import Csv, Parquet
 
     # JSON may spend six characters on a byte (\u0000), and CSV two.

@@ -11,7 +11,7 @@ import secrets
 from typing import Final
 
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
-from partq_spark.group.sealing import check_sealed, sealed
+from partq_spark.group.checksums import check_sealed, sealed
 from partq_spark.objects.api import Document, ObjectStore
 
 NAME: Final = "_store"

@@ -11,11 +11,11 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from partq_spark.base.errors import Corrupt
+from partq_spark.group.checksums import check_sealed, digest_of, sealed
 from partq_spark.group.codec import decode_lease, decode_record
 from partq_spark.group.documents.api import Value
 from partq_spark.group.model import FlowRecord, GroupKey, Lease, Owner, OwnershipRecord
 from partq_spark.group.ownership.refusals import checked_flow
-from partq_spark.group.sealing import check_sealed, digest_of, sealed
 
 STATE: Final = "state"
 LEADER: Final = "leader"

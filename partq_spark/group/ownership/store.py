@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from partq_spark.base.errors import Unavailable
+from partq_spark.group.checksums import digest_of
 from partq_spark.group.codec import encode_lease
 from partq_spark.group.documents.api import (
     Announce,
@@ -57,7 +58,6 @@ from partq_spark.group.ownership.flows import Flows
 from partq_spark.group.ownership.refusals import lease_changed, only_group, state_changed
 from partq_spark.group.ownership.register import Register, Seen
 from partq_spark.group.ownership.values import Beat, LeaseDocument, Pulse, StateDocument
-from partq_spark.group.sealing import digest_of
 from partq_spark.objects.api import UNCHANGED, Unchanged
 
 _CLAIMS_AT_ONCE: Final = 1000

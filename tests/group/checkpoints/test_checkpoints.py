@@ -8,8 +8,8 @@ import pytest
 
 from partq_spark.base.errors import Corrupt, Fenced, Invalid
 from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.checksums import sealed
 from partq_spark.group.model import Owner
-from partq_spark.group.sealing import sealed
 from partq_spark.objects.api import Document
 from tests.group.checkpoints.conftest import A1, A2, B1, QUEUE_ID, Lossy, checkpoints_in, held
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from partq_spark.base.errors import Conflict, Corrupt, Invalid
+from partq_spark.group.checksums import sealed
 from partq_spark.group.documents.identity import NAME, known_id, store_id
 from partq_spark.group.model import Lease
 from partq_spark.group.ownership import open_ownership
-from partq_spark.group.sealing import sealed
 from partq_spark.objects import open_store
 from partq_spark.objects.api import Document
 from partq_spark.objects.azure_access import CONNECTION_STRING

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from partq_spark.base.errors import Corrupt
+from partq_spark.group.checksums import checksum_of
 from partq_spark.group.model import Lease, OwnershipRecord
-from partq_spark.group.sealing import checksum_of
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
 from tests.group.ownership.conftest import FOLDER, KEY, a_record

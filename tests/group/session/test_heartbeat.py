@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.base.errors import Corrupt, Unavailable
-from partq_spark.group.heartbeat import Heartbeat
+from partq_spark.group.heartbeat import HeartbeatThread
 from partq_spark.group.lifeline import Lifeline, Look, Sign
 
 WAIT_S = 10.0
@@ -43,7 +43,7 @@ def line() -> Told:
 
 def test_it_beats_until_it_is_stopped(line: Told) -> None:
     beats: list[float] = []
-    with Heartbeat(lambda: beats.append(time.monotonic()), INTERVAL_S, line) as heartbeat:
+    with HeartbeatThread(lambda: beats.append(time.monotonic()), INTERVAL_S, line) as heartbeat:
         soon(lambda: len(beats) >= 5)
     counted = len(beats)
     time.sleep(5 * INTERVAL_S)
@@ -54,7 +54,7 @@ def test_it_beats_until_it_is_stopped(line: Told) -> None:
 
 
 def test_it_keeps_no_process_alive(line: Told) -> None:
-    with Heartbeat(lambda: None, INTERVAL_S, line) as heartbeat:
+    with HeartbeatThread(lambda: None, INTERVAL_S, line) as heartbeat:
         assert heartbeat._thread.daemon
 
 
@@ -67,7 +67,7 @@ def test_trouble_passes_and_is_kept(line: Told) -> None:
         if len(beats) <= len(outcomes) and (error := outcomes[len(beats) - 1]) is not None:
             raise error
 
-    with Heartbeat(beat, INTERVAL_S, line) as heartbeat:
+    with HeartbeatThread(beat, INTERVAL_S, line) as heartbeat:
         soon(lambda: len(beats) == 3 and heartbeat.trouble is not None)
         soon(lambda: len(beats) > 4)
         assert heartbeat.trouble is None
@@ -82,7 +82,7 @@ def test_an_error_ends_it_and_reaches_the_main_thread(line: Told, error: Excepti
         beats.append(1)
         raise error
 
-    with Heartbeat(beat, INTERVAL_S, line) as heartbeat:
+    with HeartbeatThread(beat, INTERVAL_S, line) as heartbeat:
         soon(lambda: not heartbeat.is_beating)
         assert len(beats) == 1
         with pytest.raises(type(error)):
@@ -93,7 +93,7 @@ def test_an_error_ends_it_and_reaches_the_main_thread(line: Told, error: Excepti
 @pytest.mark.conformance("LOS-07")
 def test_it_is_silent_while_frozen_and_ends_when_gone(line: Told) -> None:
     beats: list[int] = []
-    with Heartbeat(lambda: beats.append(1), INTERVAL_S, line) as heartbeat:
+    with HeartbeatThread(lambda: beats.append(1), INTERVAL_S, line) as heartbeat:
         soon(lambda: bool(beats))
         line.sign = Sign.FROZEN
         time.sleep(3 * INTERVAL_S)

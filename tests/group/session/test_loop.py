@@ -20,7 +20,7 @@ from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Claim
 from partq_spark.group.effects import Effects
-from partq_spark.group.heartbeat import Heartbeat
+from partq_spark.group.heartbeat import HeartbeatThread
 from partq_spark.group.lifeline import Lifeline, Sign
 from partq_spark.group.loop import Batch, run_flow
 from partq_spark.group.model import GroupKey, GroupSettings
@@ -288,4 +288,4 @@ def test_time_goes_by_the_effects() -> None:
     )
     session.pause(3.0)
     assert slept == [3.0]
-    assert not Heartbeat(session.beat, 1.0, Lifeline(parent=None)).is_beating
+    assert not HeartbeatThread(session.beat, 1.0, Lifeline(parent=None)).is_beating

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from partq_spark.base.errors import Fenced, Unavailable
-from partq_spark.group import acknowledging
+from partq_spark.group import progress_writer
 from partq_spark.group.claims import Standing
 from partq_spark.group.codec import decode_state, encode_state
 from partq_spark.group.model import (
@@ -151,7 +151,7 @@ def test_without_a_new_instance_it_would_be_undone(world: World, monkeypatch: py
     bound(a)
     assert a.deliver(0, 3)
     late = lost_report(a, monkeypatch)
-    monkeypatch.setattr(acknowledging, "ending_if_unknown", lambda _: nullcontext())
+    monkeypatch.setattr(progress_writer, "ending_if_unknown", lambda _: nullcontext())
     world.sleep(1)
     with pytest.raises(Unavailable):
         a.acknowledge(0, 2)

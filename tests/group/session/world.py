@@ -16,13 +16,13 @@ from coordinator.leadership import StoreLife
 from coordinator.runtime import GroupRuntime
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.checksums import sealed
 from partq_spark.group.claims import Claim, Position, View
 from partq_spark.group.codec import decode_state
 from partq_spark.group.effects import Effects
 from partq_spark.group.loop import Batch
 from partq_spark.group.model import GroupKey, GroupSettings, GroupState, Owner
 from partq_spark.group.ownership import StateDocument
-from partq_spark.group.sealing import sealed
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.objects.api import Document
 from partq_spark.objects.memory import MemoryStore

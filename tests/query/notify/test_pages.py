@@ -9,7 +9,7 @@ import pytest
 from partq_spark.client.acknowledge import Acknowledger, InHand
 from partq_spark.group.claims import Claim
 from partq_spark.query import notify
-from partq_spark.query.by_hand import GivenOut
+from partq_spark.query.manual import GivenOut
 from partq_spark.query.notify import PAGE, Message
 from partq_spark.query.offsets import Span
 from tests.query.notify.mailboxes import NAMES, mailbox

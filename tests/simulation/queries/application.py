@@ -230,7 +230,7 @@ class OurCode:
 
     def _is_by_hand(self, source: int) -> bool:
         group = self.reader(source).options.group
-        return group is not None and group.by_hand
+        return group is not None and group.manual_acks
 
     def memory(self, source: int) -> Memory:
         """Of one source."""

@@ -16,16 +16,16 @@ from unittest.mock import patch
 
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.claims import Claim, View
-from partq_spark.group.hand import Hand
+from partq_spark.group.holdings import Holdings
+from partq_spark.group.key_order import KeyOrder
 from partq_spark.group.missed import Missed
-from partq_spark.group.order import Order
 from partq_spark.group.solo import SoloSession
 from partq_spark.log import groups
 from partq_spark.query import batches, offsets, planning
-from partq_spark.query.by_hand import GivenOut
-from partq_spark.query.consumer import Consumer
-from partq_spark.query.identity import Identity
+from partq_spark.query.consumer import ConsumerLoop
+from partq_spark.query.manual import GivenOut
 from partq_spark.query.offsets import BatchEnd, Span
+from partq_spark.query.participant import Participant
 from tests.simulation.checker import Violation
 from tests.simulation.queries.plan import GROUPED, NO_GROUP, kind_of
 from tests.simulation.queries.world import run_seed
@@ -72,12 +72,14 @@ def _nothing(*_: object, **__: object) -> None:
 
 def _looks_at_no_lease() -> AbstractContextManager[object]:
     """Neither when a batch is confirmed, nor as the last act."""
-    return patch.object(Identity, "is_alive", lambda identity, _: identity.member is not None)
+    return patch.object(Participant, "is_alive", lambda participant, _: participant.member is not None)
 
 
 def _confirms_nothing() -> AbstractContextManager[object]:
     """A batch that this process has just announced is read as it stands, whatever has moved on since."""
-    return patch.object(Consumer, "_is_still_mine", lambda consumer, last: consumer._identity.is_alive(last.instance))
+    return patch.object(
+        ConsumerLoop, "_is_still_mine", lambda consumer, last: consumer._participant.is_alive(last.instance)
+    )
 
 
 def _holds_at_any_epoch() -> AbstractContextManager[object]:
@@ -101,8 +103,8 @@ def _counts_no_deliveries() -> AbstractContextManager[object]:
     return patch.object(BatchEnd, "followed_by", followed_by)
 
 
-def _any_mode(end: BatchEnd, _: str, *, by_hand: bool, **__: bool) -> BatchEnd:
-    return replace(end, deliveries=(end.deliveries or 0) if by_hand else None)
+def _any_mode(end: BatchEnd, _: str, *, manual_acks: bool, **__: bool) -> BatchEnd:
+    return replace(end, deliveries=(end.deliveries or 0) if manual_acks else None)
 
 
 def _marks_as_spark_knows() -> AbstractContextManager[object]:
@@ -149,16 +151,16 @@ def _acknowledges_what_was_given_out_in_any_round() -> AbstractContextManager[ob
 
 def _takes_announced_for_given_out() -> AbstractContextManager[object]:
     """An end that never became a batch counts as read."""
-    real = Consumer._given
+    real = ConsumerLoop._given
 
-    def given(consumer: Consumer, *rest: Any) -> dict[str, Any]:
+    def given(consumer: ConsumerLoop, *rest: Any) -> dict[str, Any]:
         raw = real(consumer, *rest)
         if consumer._last is not None:
             consumer._last = replace(consumer._last, planned=True)
             consumer.acknowledgements.given_out.add(consumer._last.spans)
         return raw
 
-    return patch.object(Consumer, "_given", given)
+    return patch.object(ConsumerLoop, "_given", given)
 
 
 BY_HAND = ("by hand alone", "by hand shared")
@@ -171,7 +173,7 @@ GUARDS = (
     Guard(name="a batch is confirmed when it is read", off=_confirms_nothing),
     Guard(name="left out is what has moved on", off=lambda: patch.object(batches, "has_moved_on", _always), first=114),
     Guard(name="repeated is what is held at the same epoch", off=_holds_at_any_epoch),
-    Guard(name="acknowledged at the same epoch only", off=lambda: patch.object(Hand, "is_same_epoch", _always)),
+    Guard(name="acknowledged at the same epoch only", off=lambda: patch.object(Holdings, "is_same_epoch", _always)),
     Guard(name="deliveries are counted", off=_counts_no_deliveries, kinds=BY_HAND, first=30),
     Guard(
         name="what does not count is void", off=_acknowledges_what_was_given_out_in_any_round, kinds=BY_HAND, first=216
@@ -193,10 +195,10 @@ GUARDS = (
         first=396,
     ),
     Guard(name="one way to share", off=lambda: patch.object(groups, "require_ownership", _nothing), first=162),
-    Guard(name="an earlier layout is waited for", off=lambda: patch.object(Order, "waits", lambda *_: {})),
+    Guard(name="an earlier layout is waited for", off=lambda: patch.object(KeyOrder, "waits", lambda *_: {})),
     Guard(
         name="an earlier layout is waited for, with no group",
-        off=lambda: patch.object(Order, "waits", lambda *_: {}),
+        off=lambda: patch.object(KeyOrder, "waits", lambda *_: {}),
         kinds=(NO_GROUP,),
     ),
     Guard(name="Spark's word counts, with no group", off=_begins_anew_without_a_group, kinds=(NO_GROUP,)),

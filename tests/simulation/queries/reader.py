@@ -1,4 +1,4 @@
-"""A simulated reader process: the real `Consumer`, and beside it what lives beside it in production, as strands.
+"""A simulated reader process: the real `ConsumerLoop`, and beside it what lives beside it in production, as strands.
 
 One at a time uses the consumer, and whoever waits for news in it lets the others in (`query.consumer_process`).
 """
@@ -13,7 +13,7 @@ from partq_spark.group.claims import Position
 from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership
-from partq_spark.query.consumer import Consumer
+from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.joining import BEAT_S, open_consumer
 from partq_spark.query.notify import PAGE
 from partq_spark.spark.options import stream_source_options
@@ -97,7 +97,7 @@ class Reader(Process):
         self.calls = 0
         options = stream_source_options({**source.options, "store": url_of(number)})
         self.options = options
-        self.consumer: Consumer
+        self.consumer: ConsumerLoop
 
     def begin(self) -> Reader:
         """Open everything: from now on it is known by its address."""
@@ -119,7 +119,7 @@ class Reader(Process):
 
     # --- Spark's questions --------------------------------------------------------------------------------------------
 
-    def ask(self, question: Callable[[Consumer], T]) -> T:
+    def ask(self, question: Callable[[ConsumerLoop], T]) -> T:
         """One question by the query's own strand. Raises what the consumer raises, `ReaderDied`, `Interrupted`."""
         try:
             if not self.alive:

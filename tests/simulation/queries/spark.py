@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from partq_spark.query import offsets
-from partq_spark.query.consumer import Consumer
+from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.offsets import Span
 from tests.simulation.checker import demand
 from tests.simulation.history import History
@@ -219,7 +219,7 @@ class Execution:
     def judge_completed(self, planned: Planned) -> None:
         """Where Spark's word counts."""
         options = self.readers[planned.identity.source].options
-        if options.group is not None and not options.group.by_hand:
+        if options.group is not None and not options.group.manual_acks:
             self.judge.completed(planned)
 
 
@@ -254,7 +254,7 @@ class Batch:
                 reader.sleep(0.001)
             return _rows(spans)
 
-        def question(consumer: Consumer) -> Sequence[Row]:
+        def question(consumer: ConsumerLoop) -> Sequence[Row]:
             return consumer.batch(start, json.loads(text), plan, ())
 
         if freezes and not in_plan:
@@ -294,7 +294,7 @@ def _decoded(text: str) -> dict[str, Any]:
     return dict(offsets.INITIAL) if not text else dict(json.loads(text))
 
 
-def _next_end(consumer: Consumer, *, start: dict[str, Any], limited: bool) -> dict[str, Any]:
+def _next_end(consumer: ConsumerLoop, *, start: dict[str, Any], limited: bool) -> dict[str, Any]:
     return consumer.next_end(start, limited=limited)
 
 

@@ -221,7 +221,7 @@ class World:
         query.running.append(execution)
         process.on_killed = lambda: self._killed(query, execution)
         process.spawn("spark", lambda: self._run(query, execution))
-        if any(reader.options.group is not None and reader.options.group.by_hand for reader in execution.readers):
+        if any(reader.options.group is not None and reader.options.group.manual_acks for reader in execution.readers):
             process.spawn("application", application.look_after)
 
     def _run(self, query: Query, execution: Execution) -> None:

@@ -1,21 +1,27 @@
-"""The demo's two processes, a coordinator and the Spark driver: started here, and ended here whatever happens."""
+"""The demo's processes and the folder they work in: a coordinator and a Spark driver are started here, ended here
+whatever happens, and those of Spark's readers found that the demo may kill. What they say is understood elsewhere.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import queue as queues
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Final
 
-from partq_spark.base.errors import Unavailable
-from partq_spark.demo.spark_home import make_home
+from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.base.folders import private_folder
 
 _END_WAIT_S: Final = 10.0
 
@@ -51,7 +57,7 @@ class Coordinator:
         self._lines.close()
 
 
-class Driver:
+class DriverProcess:
     """`python -m partq_spark.demo.queries`: commands go to its standard input, what it tells is read by `news`."""
 
     def __init__(self, log: Path, arguments: Mapping[str, str]) -> None:
@@ -95,7 +101,7 @@ class Driver:
             if line.startswith("{"):  # Spark prints to standard output too
                 self._told.put(json.loads(line))
 
-    def __enter__(self) -> Driver:
+    def __enter__(self) -> DriverProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,14 +114,14 @@ class Driver:
 
 
 @contextmanager
-def family(
+def started(
     folder: Path, *, store: str, namespace: str, ownership: str, arguments: Mapping[str, str]
-) -> Iterator[tuple[Coordinator, Driver]]:
+) -> Iterator[tuple[Coordinator, DriverProcess]]:
     """Both, with their logs in `folder`, until the `with` block ends."""
     where = {"store": store, "namespace": namespace, "ownership": ownership}
     with (
         Coordinator(folder / "coordinator.log", **where) as coordinator,
-        Driver(folder / "spark.log", {**where, **arguments}) as driver,
+        DriverProcess(folder / "spark.log", {**where, **arguments}) as driver,
     ):
         yield coordinator, driver
 
@@ -154,3 +160,91 @@ def _pipe(stream: IO[str] | None) -> IO[str]:
     if stream is None:
         raise RuntimeError("the process was started without a pipe")
     return stream
+
+
+_NEEDED: Final = ("bin", "jars", "sbin")
+
+
+def make_home(folder: Path) -> Path:
+    """Links to the installed PySpark's programs and jars, in `folder`, for the environment variable SPARK_HOME.
+
+    Spark puts `python/lib/pyspark.zip` of its home first on the path of every Python worker, and what comes from there
+    is compiled anew in each process: a second of processor time for every query that starts. A home without that
+    archive makes workers import the installed package, as the driver does.
+
+    Several processes may do it at once. Right only where workers run on this machine with this Python. Raises `Invalid`
+    if that has no PySpark with Spark in it.
+    """
+    spec = find_spec("pyspark")  # which imports nothing
+    installed = Path(spec.origin).parent if spec and spec.origin else None
+    if installed is None or not all((installed / name).is_dir() for name in _NEEDED):
+        raise Invalid(
+            f"{sys.executable} has no PySpark with Spark in it: run pip install 'partq[demo]' for this Python"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _NEEDED:
+        link, target = folder / name, installed / name
+        if not (link.is_symlink() and link.readlink() == target):
+            unnamed = folder / f"{name}.{os.getpid()}"
+            unnamed.symlink_to(target)
+            unnamed.replace(link)
+    return folder
+
+
+_LOCK: Final = ".lock"
+
+
+def default_place() -> Path:
+    """By the user's number: two names may differ in less than a file's name can show."""
+    return Path(tempfile.gettempdir()) / f"partq-demo-{os.getuid()}"
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """The folder, private and empty, until the `with` block ends; what was made in it stays. Raises `Invalid` if
+    another demo is in it, or others may enter it.
+    """
+    lock = os.open(private_folder(folder) / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Invalid(f"another demo of yours runs in {folder}: wait for it, or set TMPDIR for this one") from None
+        for each in folder.iterdir():
+            if each.name == _LOCK:
+                continue
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each)
+            else:
+                each.unlink()
+        yield
+    finally:
+        os.close(lock)
+
+
+_RUNNER: Final = b"python_streaming_source_runner"
+
+
+def streaming_readers(ancestor: int, proc: Path = Path("/proc")) -> set[int]:
+    """The process ids of all streaming readers below the process `ancestor`: one per query that reads from partq."""
+    parents: dict[int, int] = {}
+    runners: set[int] = set()
+    for folder in proc.glob("[0-9]*"):
+        try:
+            status = (folder / "stat").read_text()
+            command = (folder / "cmdline").read_bytes()
+        except (OSError, ValueError):
+            continue  # it has ended meanwhile
+        # "pid (name) state parent …": the name may hold anything, also parentheses.
+        parents[int(folder.name)] = int(status.rpartition(")")[2].split()[1])
+        if _RUNNER in command:
+            runners.add(int(folder.name))
+    return {pid for pid in runners if _is_below(pid, ancestor, parents)}
+
+
+def _is_below(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
+    while pid in parents:
+        pid = parents[pid]
+        if pid == ancestor:
+            return True
+    return False

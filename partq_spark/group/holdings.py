@@ -1,4 +1,4 @@
-"""What one process has in hand of a group: each partition with how far it was delivered and acknowledged.
+"""What one process holds of a group: each partition with how far it was delivered and acknowledged.
 
 Bookkeeping in memory, without I/O and without a clock. It outlives the instances of its flow, so that one that had to
 bind again goes on where it was.
@@ -40,11 +40,11 @@ class Holding:
         return Delivery(epoch=self.epoch, delivered=self.delivered, acknowledged=self.acknowledged)
 
 
-class Hand:
-    """All holdings of a session. `mapping` is what its next bind presents: partition to epoch."""
+class Holdings:
+    """All that a session holds, by partition. `mapping` is what its next bind presents: partition to epoch."""
 
     def __init__(self) -> None:
-        self.holdings: dict[int, Holding] = {}
+        self.by_partition: dict[int, Holding] = {}
         self.mapping: dict[int, int] = {}
         self._doubts: dict[int, tuple[str | None, float]] = {}
         self._lost: dict[int, int] = {}
@@ -58,7 +58,7 @@ class Hand:
 
     def hold_back(self) -> None:
         """Nobody says whose anything is: deliver nothing, forget nothing."""
-        for holding in self.holdings.values():
+        for holding in self.by_partition.values():
             holding.paused = True
 
     def settle(self, state: GroupState, me: Owner) -> Mapping[int, Grant]:
@@ -68,7 +68,7 @@ class Hand:
         for partition, epoch in list(self.mapping.items()):
             if partition not in epochs or not self.is_same_epoch(epoch, epochs[partition]):
                 del self.mapping[partition]
-        for partition, holding in list(self.holdings.items()):
+        for partition, holding in list(self.by_partition.items()):
             if partition not in epochs or not self.is_same_epoch(holding.epoch, epochs[partition]):
                 self.lose(partition)
             elif partition in grants:
@@ -79,7 +79,7 @@ class Hand:
 
     def offered(self, checkpoint: Checkpoint, grant: Grant, start: int) -> Holding:
         """What a claim would hold: from `start` on; at an epoch that this process had before, from where it was."""
-        known = self.holdings.get(checkpoint.partition)
+        known = self.by_partition.get(checkpoint.partition)
         if known is None:
             return Holding(epoch=grant.epoch, delivered=start, done=start, acknowledged=start, paused=grant.paused)
         return Holding(
@@ -96,7 +96,7 @@ class Hand:
         holding.checkpoint = checkpoint
         holding.reported = holding.entry
         holding.written_s = now_s
-        self.holdings[partition] = holding
+        self.by_partition[partition] = holding
         self.mapping[partition] = holding.epoch
         self._doubts.pop(partition, None)
         if self._lost.get(partition) == holding.epoch:
@@ -114,7 +114,7 @@ class Hand:
         """Note what the application has dealt with; the partitions that are still held at that epoch."""
         still = set()
         for partition, position in positions.items():
-            holding = self.holdings.get(partition)
+            holding = self.by_partition.get(partition)
             if holding is None or not self.is_same_epoch(holding.epoch, position.epoch):
                 continue
             still.add(partition)
@@ -124,17 +124,17 @@ class Hand:
 
     def drop(self) -> None:
         """The instance is over: its claims are, but not what is known of them."""
-        for partition, holding in self.holdings.items():
+        for partition, holding in self.by_partition.items():
             self._let_go(partition, holding)
 
     def lose(self, partition: int) -> None:
         """Somebody else's."""
-        self._let_go(partition, self.holdings.pop(partition))
+        self._let_go(partition, self.by_partition.pop(partition))
         self.mapping.pop(partition, None)
 
     def clear(self) -> None:
         """The flow has left."""
-        for partition in list(self.holdings):
+        for partition in list(self.by_partition):
             self.lose(partition)
         self.mapping.clear()
 
@@ -151,19 +151,19 @@ class Hand:
 
     def deliveries(self) -> Mapping[int, Delivery]:
         """For the record of a new instance."""
-        return {partition: holding.entry for partition, holding in self.holdings.items()}
+        return {partition: holding.entry for partition, holding in self.by_partition.items()}
 
     def unacknowledged(self) -> dict[int, int]:
         """Messages of each partition that were delivered and that the application has not acknowledged."""
-        return {partition: holding.delivered - holding.done for partition, holding in self.holdings.items()}
+        return {partition: holding.delivered - holding.done for partition, holding in self.by_partition.items()}
 
     def written(self, partitions: Iterable[int]) -> dict[int, int]:
         """Of those that the present instance has claimed, what is acknowledged for good."""
-        return {p: self.holdings[p].acknowledged for p in partitions if self.has_claimed((p,))}
+        return {p: self.by_partition[p].acknowledged for p in partitions if self.has_claimed((p,))}
 
     def has_claimed(self, partitions: Iterable[int]) -> bool:
         """Whether the present instance has claimed them all."""
-        found = (self.holdings.get(partition) for partition in partitions)
+        found = (self.by_partition.get(partition) for partition in partitions)
         return all(holding is not None and holding.checkpoint is not None for holding in found)
 
     def claims(self) -> Mapping[int, Claim]:
@@ -177,7 +177,7 @@ class Hand:
                 redelivered_below=holding.checkpoint.redelivered_below,
                 paused=holding.paused,
             )
-            for partition, holding in sorted(self.holdings.items())
+            for partition, holding in sorted(self.by_partition.items())
             if holding.checkpoint is not None
         }
 

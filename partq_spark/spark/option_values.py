@@ -23,7 +23,7 @@ _SECRET_NAME = re.compile(r"key|secret|passw|token|credential|connection|account
 _SECRET_VALUE = re.compile(r"@|[?&;]|key=|secret|passw|token|signature", re.IGNORECASE)
 
 
-class Given:
+class GivenOptions:
     """The options as the user wrote them, found by lower-cased name."""
 
     def __init__(self, options: Mapping[str, str], allowed: tuple[str, ...], role: str) -> None:

@@ -1,7 +1,7 @@
 """What a flow's partitions wait for after the queue's partition count was changed, so that every key keeps its order
 (RES-03). The arithmetic is `log.layouts`'; known here is whose word counts: a checkpoint's, whoever has the partition.
 
-Any planner of deliveries asks `Order.waits` before it announces one. A queue that never changed its count costs
+Any planner of deliveries asks `KeyOrder.waits` before it announces one. A queue that never changed its count costs
 nothing, and neither does one that has dealt with all that is older than the change.
 """
 
@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from partq_spark.group.claims import Claim
 from partq_spark.log import layouts
-from partq_spark.log.layouts import Positions, Wait
+from partq_spark.log.layouts import LayoutWait, Positions
 from partq_spark.log.model import Head, at
 
 LOOK_S: Final = 0.1
@@ -27,7 +27,7 @@ class Knows(Protocol):
     def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]: ...
 
 
-class Order:
+class KeyOrder:
     """Of one group, or of one query without, in one process. `look_s`: as the object store has it. One call at a
     time.
     """
@@ -41,7 +41,9 @@ class Order:
         self._looked_s: float | None = None
         self._nothing_waits: tuple[object, ...] | None = None  # with these layouts and these claims
 
-    def waits(self, head: Head, member: Knows, claims: Mapping[int, Claim], reached: Positions) -> Mapping[int, Wait]:
+    def waits(
+        self, head: Head, member: Knows, claims: Mapping[int, Claim], reached: Positions
+    ) -> Mapping[int, LayoutWait]:
         """Of the partitions in `reached`, each with the next offset to deliver, those that may not be delivered to
         their end now. `claims`: what `member` has, and so knows without asking how far it is.
 

@@ -10,16 +10,16 @@ import psutil
 import pytest
 
 from partq_spark.base.errors import Unavailable
-from partq_spark.demo import family
+from partq_spark.demo import processes
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.objects import open_store
 from tests.coordinator.sidecars import eventually
 
 
-def _coordinator(folder: Path) -> family.Coordinator:
+def _coordinator(folder: Path) -> processes.Coordinator:
     url = f"file://{folder}/store"
     create_group(create_queue(open_store(url), "default", "flights", 2), "board", (0, 0))
-    return family.Coordinator(folder / "coordinator.log", store=url, namespace="default", ownership="store")
+    return processes.Coordinator(folder / "coordinator.log", store=url, namespace="default", ownership="store")
 
 
 def _children() -> set[psutil.Process]:
@@ -35,7 +35,7 @@ def test_the_coordinators_log_is_read_line_by_line_and_it_ends_with_its_block(tm
     assert _children() == before
 
 
-def _events(coordinator: family.Coordinator) -> list[str]:
+def _events(coordinator: processes.Coordinator) -> list[str]:
     return [line["event"] for line in coordinator.news()]
 
 
@@ -52,14 +52,14 @@ def test_a_coordinator_that_ended_by_itself_is_an_error(tmp_path: Path) -> None:
 def test_who_does_not_listen_is_killed_with_all_that_he_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(family, "_END_WAIT_S", 0.3)
+    monkeypatch.setattr(processes, "_END_WAIT_S", 0.3)
     deaf = "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     deaf += "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); print('up', flush=True); "
-    process = family._start([sys.executable, "-c", deaf + "time.sleep(60)"], tmp_path / "log", {}, talks=True)
+    process = processes._start([sys.executable, "-c", deaf + "time.sleep(60)"], tmp_path / "log", {}, talks=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     (child,) = psutil.Process(process.pid).children()
-    family._end(process)
+    processes._end(process)
     assert process.returncode == -9
     eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "end of the child")
     _close(process)

@@ -17,8 +17,7 @@ from partq_spark.log.connect import NamespaceAddress, shared_namespace
 from partq_spark.log.model import MAX_KEY_BYTES
 from partq_spark.log.names import new_id
 from partq_spark.log.partitioner import partitions_of
-from partq_spark.log.publish import Identity
-from partq_spark.log.publish import Published as LogPublished
+from partq_spark.log.publish import PublishIdentity, PublishResult
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.segment import HEADERS, segment_schema
@@ -95,7 +94,7 @@ def publish_together(
 ) -> list[Published]:
     """Publish the messages in order, all at once; where each lies. Raises as `log.fanout.publish_all`."""
     seed = publish_id or new_id()
-    identity = None if publish_id is None else Identity.of_publish_id(publish_id)
+    identity = None if publish_id is None else PublishIdentity.of_publish_id(publish_id)
     by_topic = any(each.topic is not None for each in messages)
     if by_topic:
         plan = fanout.plan_topics(where.namespace, shared_namespace(where).queues(), queue)
@@ -140,7 +139,7 @@ def _batch(messages: Sequence[Outgoing]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=segment_schema(headers))
 
 
-def _found(queue: Queue, queue_id: str, done: LogPublished, messages: Sequence[Outgoing]) -> list[Published]:
+def _found(queue: Queue, queue_id: str, done: PublishResult, messages: Sequence[Outgoing]) -> list[Published]:
     """Where the messages lie, by what is published: those that are alike lie in the order of sending."""
     wanted = {partition: (begin, begin + _rows(done, partition)) for partition, begin in done.begin.items()}
     places: dict[object, deque[Published]] = defaultdict(deque)
@@ -157,5 +156,5 @@ def _found(queue: Queue, queue_id: str, done: LogPublished, messages: Sequence[O
     return [places[each.key, each.value, each.headers].popleft() for each in messages]
 
 
-def _rows(done: LogPublished, partition: int) -> int:
+def _rows(done: PublishResult, partition: int) -> int:
     return done.per_partition.get(partition, 0)

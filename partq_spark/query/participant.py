@@ -38,8 +38,8 @@ MOST_PLACES: Final = 50
 _log = logging.getLogger("partq.flow")
 
 
-class Identity(ABC):
-    """Who a query is for those who share its queue, and what is its own: `FlowIdentity` with a group, `Ungrouped`
+class Participant(ABC):
+    """Who a query is for those who share its queue, and what is its own: `GroupParticipant` with a group, `Ungrouped`
     without.
     """
 
@@ -100,7 +100,7 @@ class Identity(ABC):
         return view
 
 
-class FlowIdentity(Identity):
+class GroupParticipant(Participant):
     """A query's name in its group, and its membership. `create_group` makes the group in the head, or warns if it is
     there and begins elsewhere; `join` makes a membership from a flow's name and the head. Nothing is read yet.
     """
@@ -140,7 +140,7 @@ class FlowIdentity(Identity):
             flow=self.flow,
             spans={},
         )
-        return offsets.in_ack_mode(nothing, self.flow, by_hand=self._group.by_hand)
+        return offsets.in_ack_mode(nothing, self.flow, manual_acks=self._group.manual_acks)
 
     def checked(self, raw: dict[str, Any], *, to_read: bool = False) -> BatchEnd | None:
         """An offset of this group, flow and `ackMode`; adopts the flow's name. `to_read`: its batch is asked for.
@@ -152,7 +152,7 @@ class FlowIdentity(Identity):
         # Once joined, it stays who it is: another run of the query may write into the same Spark checkpoint.
         offsets.require_same_group(end, self._group.name, self._group.flow if self.member is None else self.flow)
         self.flow = end.flow
-        return offsets.in_ack_mode(end, self.flow or "", by_hand=self._group.by_hand, to_read=to_read)
+        return offsets.in_ack_mode(end, self.flow or "", manual_acks=self._group.manual_acks, to_read=to_read)
 
     def fresh_head(self, known: BatchEnd, *, complete: bool = True) -> Head:
         """The head now. Raises `Invalid` if it is another queue's than that of `known`, or if the group of `known` was
@@ -194,7 +194,7 @@ class FlowIdentity(Identity):
         try:
             groups.require_group(head, self._group.name, known.since or 0, f"flow {self.flow!r} ends")
         except (Invalid, Fenced) as error:
-            where = None if self._group.by_hand else _places(known, len(head.next), complete=complete)
+            where = None if self._group.manual_acks else _places(known, len(head.next), complete=complete)
             said = str(error) + (f"; {where}" if where else "")
             raise type(error)(said) if self.member is not None else Invalid(said) from error
 

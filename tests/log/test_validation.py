@@ -10,8 +10,8 @@ from partq_spark.log import fanout
 from partq_spark.log.fanout import Fan
 from partq_spark.log.queue import Queue
 from partq_spark.log.subscriptions import subscribe
-from partq_spark.log.utf8 import first_not_utf8, is_utf8
-from partq_spark.spark.rows import normalised, topics_of
+from partq_spark.log.validation import first_not_utf8, is_utf8
+from partq_spark.spark.writer import normalised, topics_of
 from tests.log.queues import World
 from tests.support.texts import BAD, headers_of, texts
 

@@ -1,7 +1,8 @@
-"""Writing down how far a flow is: the checkpoints of its partitions, then its record, which says what they have.
+"""Writes down how far a flow is: first the checkpoints of its partitions, then the flow's record, which repeats them.
 
-In which order is known here; when it is time is `checkpointing`'s, what was delivered and acknowledged is `hand`'s. A
-write that arrives late harms nobody: a checkpoint has its own condition, and an instance whose report got lost is over.
+This module knows the order of the writes. When a write is due is decided in `checkpointing`; what was delivered and
+acknowledged is kept in `holdings`. A write that arrives late harms nobody: a checkpoint is written on a condition of
+its own, and an instance whose report was lost has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from partq_spark.base.errors import Fenced, Unavailable
 from partq_spark.group.binding import Life
 from partq_spark.group.checkpointing import Checkpointing
 from partq_spark.group.effects import Effects
-from partq_spark.group.hand import Hand
+from partq_spark.group.holdings import Holdings
 from partq_spark.group.model import Delivery, GroupKey, GroupState
 from partq_spark.group.others import by_records
 from partq_spark.group.ownership import Ownership, Reincarnated
@@ -34,7 +35,7 @@ def ending_if_unknown(life: Life) -> Iterator[None]:
         raise
 
 
-class Acknowledger:
+class ProgressWriter:
     """Of one session; called by its main thread alone. Raises what the stores raise, `Fenced` only of the record."""
 
     def __init__(
@@ -42,14 +43,14 @@ class Acknowledger:
         ownership: Ownership,
         key: GroupKey,
         flow: str,
-        hand: Hand,
+        holdings: Holdings,
         checkpointing: Checkpointing,
         effects: Effects,
     ) -> None:
         self._ownership = ownership
         self._key = key
         self._flow = flow
-        self._hand = hand
+        self._holdings = holdings
         self._checkpointing = checkpointing
         self._effects = effects
 
@@ -67,21 +68,21 @@ class Acknowledger:
         Checkpoints also by an instance that has ended: less will come again.
         """
         entries: dict[int, Delivery] = {}
-        for partition, holding in list(self._hand.holdings.items()):
+        for partition, holding in list(self._holdings.by_partition.items()):
             if holding.checkpoint is None:
                 continue
             try:
                 moved = self._checkpointing.advance(holding, everything=everything)
             except Fenced as error:
                 _log.info("flow %s of group %s lost partition %d: %s", self._flow, self._key, partition, error)
-                self._hand.lose(partition)
+                self._holdings.lose(partition)
                 continue
             if holding.entry != holding.reported and (moved or holding.paused or holding.reported is None):
                 entries[partition] = holding.entry
         if entries and life.is_alive(self._effects.now_s()):
             self.report(life, entries)
             for partition, entry in entries.items():
-                self._hand.holdings[partition].reported = entry
+                self._holdings.by_partition[partition].reported = entry
 
     def report(self, life: Life, entries: Mapping[int, Delivery]) -> None:
         """Put `entries` into the flow's record; a sign of life too."""
@@ -95,7 +96,7 @@ class Acknowledger:
         they may be delivered now.
         """
         for partition in entries:
-            self._hand.holdings[partition].reported = None  # unknown, until it has gone well
+            self._holdings.by_partition[partition].reported = None  # unknown, until it has gone well
         sent_s = self._effects.now_s()
         try:
             with ending_if_unknown(life):
@@ -109,8 +110,8 @@ class Acknowledger:
         if not accepted or not life.is_alive(self._effects.now_s()):
             return False
         for partition, entry in entries.items():
-            self._hand.holdings[partition].delivered = entry.delivered
-            self._hand.holdings[partition].reported = entry
+            self._holdings.by_partition[partition].delivered = entry.delivered
+            self._holdings.by_partition[partition].reported = entry
         return True
 
     def note(self, life: Life | None, text: str) -> None:

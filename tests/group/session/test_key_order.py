@@ -12,8 +12,8 @@ import pytest
 from msgspec import structs
 
 from partq_spark.group.claims import Claim
+from partq_spark.group.key_order import LOOK_S, KeyOrder, Milestones, passes
 from partq_spark.group.loop import Batch
-from partq_spark.group.order import LOOK_S, Milestones, Order, passes
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import Group, Head
 from tests.group.session.world import World, bound
@@ -73,7 +73,7 @@ def test_a_session_knows_its_own_and_reads_the_others_checkpoints(world: World) 
 @pytest.mark.conformance("RES-03")
 def test_what_is_finished_is_not_asked_for_again_and_the_rest_not_often() -> None:
     now_s = [100.0]
-    order = Order("billing", look_s=0.01, now_s=lambda: now_s[0])
+    order = KeyOrder("billing", look_s=0.01, now_s=lambda: now_s[0])
     head, reached = two_of_three(), {2: 0}
     told = Told(p0=10, p1=3)
     assert order.waits(head, told, claimed(2), reached)[2].waits_for == {1: 10}
@@ -94,7 +94,7 @@ def test_what_is_finished_is_not_asked_for_again_and_the_rest_not_often() -> Non
 @pytest.mark.conformance("RES-03")
 def test_what_a_flow_had_acknowledged_before_a_rewind_is_not_taken_for_what_is_now() -> None:
     """It is told of the rewind before its partitions are taken from it, and gets one of them back before the other."""
-    order = Order("billing", look_s=0.01, now_s=lambda: 0.0)
+    order = KeyOrder("billing", look_s=0.01, now_s=lambda: 0.0)
     group = Group(since_sequence=1, start=(0, 0))
     head = replace(two_of_three(), groups={"billing": group})
     told = Told(p0=10, p1=10)
@@ -109,7 +109,7 @@ def test_what_a_flow_had_acknowledged_before_a_rewind_is_not_taken_for_what_is_n
 def test_what_was_let_go_counts_as_finished_up_to_where_it_ended_and_not_when_its_number_comes_back() -> None:
     """Without checkpoints a member says of it that it is finished, and no offset (`others.by_records`)."""
     now_s = [100.0]
-    order = Order("billing", look_s=0.01, now_s=lambda: now_s[0])
+    order = KeyOrder("billing", look_s=0.01, now_s=lambda: now_s[0])
     head = replace(resized(replace(empty_head(3), next=(10, 10, 10)), 2), next=(12, 12, 10))
     told = Told(p0=10, p1=9, p2=sys.maxsize)
     assert order.waits(head, told, claimed(0), {0: 10})[0].waits_for == {1: 10}
@@ -121,7 +121,7 @@ def test_what_was_let_go_counts_as_finished_up_to_where_it_ended_and_not_when_it
 
 
 def test_others_that_keep_nothing_back_are_not_asked_for() -> None:
-    order = Order("billing", look_s=0.01, now_s=lambda: 0.0)
+    order = KeyOrder("billing", look_s=0.01, now_s=lambda: 0.0)
     told = Told()
     head = replace(two_of_three(), next=(12, 12, 0))
     order.waits(head, told, claimed(2), {2: 0})

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from partq_spark.demo.feed import HELD_BACK, PACE_S, SLOW_PACE_S, Feed
+from partq_spark.demo.flights import HELD_BACK, PACE_S, SLOW_PACE_S, Feed
 
 FILES = 9
 
