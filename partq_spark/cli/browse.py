@@ -35,7 +35,7 @@ def browse(where: Where, name: str, partition: int | None, start: int | None, li
 
     A value that is not UTF-8 is shown in hexadecimal; long keys and values are cut. --json prints one message per line,
     whole, in the form that `partq publish` reads; a value that is not UTF-8 is in base64 there, and value_encoding says
-    so (key_encoding, of a key that was published before keys were checked).
+    so.
     """
     queue = where.queue(name)
     messages = queue.browse(partition=partition, start=start or 0, limit=limit)
@@ -53,11 +53,11 @@ def _print_json(messages: Iterator[client.Message]) -> None:
                 "partition": message.partition,
                 "offset": message.offset,
                 "timestamp": output.document(message.timestamp),
-                **_encoded("key", _bytes(message.key)),
-                **_encoded("value", message.value),
+                "key": message.key,
+                **_encoded(message.value),
                 "headers": None
                 if message.headers is None
-                else [{**_encoded("key", _bytes(key)), **_encoded("value", value)} for key, value in message.headers],
+                else [{"key": key, **_encoded(value)} for key, value in message.headers],
             }
         )
         if len(held) == AT_A_TIME:
@@ -67,17 +67,13 @@ def _print_json(messages: Iterator[client.Message]) -> None:
         output.print_json(*held)
 
 
-def _bytes(key: str | None) -> bytes | None:
-    return None if key is None else key.encode(errors="surrogateescape")
-
-
-def _encoded(name: str, data: bytes | None) -> dict[str, output.Json]:
-    if data is None:
-        return {name: None}
+def _encoded(value: bytes | None) -> dict[str, output.Json]:
+    if value is None:
+        return {"value": None}
     try:
-        return {name: data.decode()}
+        return {"value": value.decode()}
     except UnicodeDecodeError:
-        return {name: base64.b64encode(data).decode(), f"{name}_encoding": "base64"}
+        return {"value": base64.b64encode(value).decode(), "value_encoding": "base64"}
 
 
 def _print_table(messages: list[client.Message], queue: client.Queue, partition: int | None) -> None:
@@ -93,15 +89,18 @@ def _print_table(messages: list[client.Message], queue: client.Queue, partition:
         return
 
     def headers(message: client.Message) -> str:
-        return ", ".join(
-            f"{output.readable(_bytes(key) or b'')}={_text(value)}" for key, value in message.headers or ()
-        )
+        return ", ".join(f"{_text(key) if key else ''}={_text(value)}" for key, value in message.headers or ())
 
     columns = [
         Column("partition", lambda each: str(each.partition), ">"),
         Column("offset", lambda each: str(each.offset), ">"),
         Column("published (UTC)", lambda each: each.timestamp),
-        Column("key", lambda each: _text(_bytes(each.key)), "*", lambda each: "" if each.key else "dim"),
+        Column(
+            "key",
+            lambda each: _text(each.key),
+            "*",
+            lambda each: "" if each.key else "dim",
+        ),
         Column("value", lambda each: _text(each.value), "*", lambda each: "" if each.value else "dim"),
     ]
     if any(message.headers for message in messages):
@@ -109,7 +108,8 @@ def _print_table(messages: list[client.Message], queue: client.Queue, partition:
     output.print_values(messages, columns, most=None)
 
 
-def _text(data: bytes | None) -> str:
-    if data is None:
+def _text(value: bytes | str | None) -> str:
+    if value is None:
         return "null"
+    data = value.encode() if isinstance(value, str) else value
     return output.readable(data) if data else '""'

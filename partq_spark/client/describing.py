@@ -88,8 +88,8 @@ class HeadDescription:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogDescription:
-    """The log's shape: publishes in the head, chunks below it, pieces in which the messages lie (without those that
-    were written before they were counted), chunks on the longest way from the head to a message.
+    """The log's shape: publishes in the head, chunks below it, pieces in which the messages lie, chunks on the
+    longest way from the head to a message.
     """
 
     entries: int

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import NamedTuple
-
-import pyarrow as pa
+from typing import Any, NamedTuple
 
 from partq_spark.base.errors import Invalid
 from partq_spark.base.timestamps import as_datetime
 from partq_spark.log import tree
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import Piece, RangeReader
-from partq_spark.log.segment import HEADERS_AS_BYTES
 
 
 class Header(NamedTuple):
@@ -26,8 +23,7 @@ class Header(NamedTuple):
 class Message(NamedTuple):
     """One message. `timestamp` is when it was published (UTC). `redelivered`: it may have been delivered before.
 
-    `headers` is None where it was published without. A key that is no UTF-8, which only a queue from before keys were
-    checked can hold, has each bad byte as a lone surrogate (`key.encode(errors="surrogateescape")` gives the bytes).
+    `headers` is None where it was published without.
     """
 
     key: str | None
@@ -64,16 +60,16 @@ def browse(queue: Queue, partition: int | None, start: int, limit: int | None) -
 def messages_of(piece: Piece, queue: str, redelivered_below: Mapping[int, int]) -> Iterator[Message]:
     """The messages of a piece of the log. `redelivered_below`: per partition, offsets under it are repeats."""
     batch = piece.batch
-    headers: list[list[dict[str, bytes | None] | None] | None] = [None] * batch.num_rows
+    headers: list[list[dict[str, Any] | None] | None] = [None] * batch.num_rows
     if "headers" in batch.schema.names:
-        headers = batch.column("headers").cast(HEADERS_AS_BYTES).to_pylist()
-    keys = batch.column("key").cast(pa.binary()).to_pylist()
-    rows = zip(piece.times_us(), keys, batch.column("value").to_pylist(), headers, strict=True)
+        headers = batch.column("headers").to_pylist()
+    keys, values = (batch.column(name).to_pylist() for name in ("key", "value"))
+    rows = zip(piece.times_us(), keys, values, headers, strict=True)
     below = redelivered_below.get(piece.partition, 0)
     for index, (time_us, key, value, row_headers) in enumerate(rows):
         offset = piece.offset + index
         yield Message(
-            _text(key),
+            key,
             value,
             queue,
             piece.partition,
@@ -84,9 +80,5 @@ def messages_of(piece: Piece, queue: str, redelivered_below: Mapping[int, int]) 
         )
 
 
-def _header(header: Mapping[str, bytes | None] | None) -> Header:
-    return Header(None, None) if header is None else Header(_text(header["key"]), header["value"])
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode(errors="surrogateescape")
+def _header(header: Mapping[str, Any] | None) -> Header:
+    return Header(None, None) if header is None else Header(header["key"], header["value"])

@@ -182,7 +182,6 @@ def _newest_keys(queue: Queue) -> Iterable[bytes | None]:
     wanted = {partition: (head.next[partition] - share, head.next[partition]) for partition, share in shares.items()}
     size_bytes = 0
     for piece in RangeReader(queue, head.queue_id, tree.view(head, wanted), fail_on_data_loss=False).pieces():
-        # As bytes: in a queue from before keys were checked they need not be UTF-8.
         yield from piece.batch.column("key").cast(pa.binary()).to_pylist()
         size_bytes += piece.batch.nbytes
         if size_bytes >= SAMPLE_BYTES:

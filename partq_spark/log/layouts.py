@@ -95,11 +95,6 @@ def unfinished(head: Head, done: Positions) -> dict[int, dict[int, int]]:
     return dict(sorted(result.items()))
 
 
-def shares_keys(earlier: Layout, q: int, later: Layout, p: int) -> bool:
-    """Whether partition `q` of one layout and `p` of another can have messages of one key (RES-03)."""
-    return (q - p) % math.gcd(earlier.partitions, later.partitions) == 0
-
-
 def waits(head: Head, done: Positions, reached: Positions) -> dict[int, LayoutWait]:
     """The partitions of `reached` that may not be delivered to their end now. `reached`: the next offset to deliver of
     each; `done`: what is dealt with, of all partitions that `concerned` names. A wait never lies below `reached`.
@@ -139,9 +134,11 @@ def blocking(waiting: Mapping[int, LayoutWait]) -> set[int]:
 
 
 class _Classes:
-    """The unfinished partitions of earlier layouts by their residue, for each layout that may wait for them: what
-    `shares_keys` says, without asking it for every pair of partitions. What is the same for many partitions is put
-    together once, and without a partition itself only by the one who looks (`_Others`).
+    """The unfinished partitions of earlier layouts by their residue, for each layout that may wait for them.
+
+    Partition q of one layout and p of another can have messages of one key if, and only if, q - p is a multiple of the
+    greatest common divisor of the two partition counts (RES-03): so residues are compared, and not each pair. What is
+    the same for many partitions is put together once; `_Others` leaves a partition itself out when it is looked into.
     """
 
     def __init__(self, head: Head, left: Mapping[int, Mapping[int, int]]) -> None:

@@ -31,26 +31,6 @@ class Staged(NamedTuple):
     segment: StagedSegment
 
 
-def publish_staged(
-    queue: Queue,
-    stage: Stage,
-    segments: Sequence[StagedSegment],
-    identity: PublishIdentity | None = None,
-    *,
-    seed: str,
-    compression: str = "lz4",
-) -> PublishResult:
-    """`publish.publish`, and where the partition count has changed since `stage` was taken, again for the new one.
-
-    `seed` names writer and batch: it decides, with the number of the segment, where messages without a key go when they
-    are placed again (DIS-03). Raises as `publish` does, `Repartitioned` only after 16 changes in a row, and `Corrupt`
-    if a staged segment is damaged.
-    """
-    return publish_tasks(
-        queue, [Staged(stage, segment) for segment in segments], identity, seed=seed, compression=compression
-    )
-
-
 def publish_tasks(
     queue: Queue,
     staged: Sequence[Staged],
@@ -59,8 +39,12 @@ def publish_tasks(
     seed: str,
     compression: str = "lz4",
 ) -> PublishResult:
-    """`publish_staged` for tasks that need not have been staged for one layout: the count may have changed between
-    them. Raises `Invalid` also if the queue was deleted and created again between them.
+    """`publish.publish` for tasks that may have staged for different layouts: where the partition count has changed
+    since, their messages are staged again for the present one.
+
+    `seed` names writer and batch: it decides, with the number of the task, where messages without a key go when they
+    are placed again (DIS-03). Raises as `publish` does, `Repartitioned` only after 16 changes in a row, `Corrupt` if a
+    staged segment is damaged, and `Invalid` also if the queue was deleted and created again between the tasks.
     """
     tasks = list(staged)
     queue_id = tasks[0].stage.queue_id

@@ -78,9 +78,8 @@ def choose(
         begins.append(add(begins[-1], ref.rows))
     times = published_by([ref.last_time_us for ref in refs])
     may_go = [
-        # One that was written before slices were counted has 0; what cannot be read may have been collected.
-        ref.slices > 0
-        and time_us <= limits.until_us
+        # What cannot be read any more may have been collected.
+        time_us <= limits.until_us
         and ref.name not in skip
         and any(at(after, p) > max(at(before, p), offset) for p, offset in enumerate(earliest))
         for ref, before, after, time_us in zip(refs, begins, begins[1:], times, strict=False)

@@ -27,14 +27,10 @@ from partq_spark.objects.api import ObjectStore, ObjectWriter
 RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory
 
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
-HEADERS_AS_BYTES = pa.list_(pa.field("element", pa.struct([("key", pa.binary()), ("value", pa.binary())])))
-"""For looking: keys in a queue from before they were checked need not be UTF-8."""
 
 PLAIN = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.binary(), nullable=False)])
 WITH_HEADERS = PLAIN.append(pa.field("headers", HEADERS))
 TIMESTAMP = pa.timestamp("us", tz="UTC")
-
-COMPRESSIONS = ("none", "lz4", "zstd")
 
 
 def segment_schema(headers: bool, times: bool = False) -> pa.Schema:

@@ -11,7 +11,6 @@ from partq_spark.base.errors import Invalid
 from partq_spark.group import lifecycle
 from partq_spark.group.heartbeat import HeartbeatThread
 from partq_spark.group.lifeline import Lifeline
-from partq_spark.group.loop import Batch, run_flow
 from partq_spark.group.model import FlowRecord, GroupKey, Owner
 from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
@@ -21,6 +20,7 @@ from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
 from tests.cli.conftest import Partq
 from tests.coordinator.sidecars import Place, eventually
+from tests.support.flow_loop import Batch, run_flow
 from tests.support.servers import RedisServer
 
 KEY = GroupKey("default", "orders", "billing")

@@ -20,7 +20,6 @@ from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Claim
 from partq_spark.group.codec import decode_state
-from partq_spark.group.loop import Batch, run_flow
 from partq_spark.group.model import GroupKey, GroupState, PartitionStatus
 from partq_spark.group.ownership import StateDocument, open_ownership
 from partq_spark.group.session import Session, SessionSettings
@@ -29,6 +28,7 @@ from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.queue import Queue
 from partq_spark.objects import ObjectStore, open_store
+from tests.support.flow_loop import Batch, run_flow
 from tests.support.servers import die_with_parent, free_port
 
 WAIT_S: Final = 30.0

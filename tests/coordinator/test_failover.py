@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from partq_spark.group.claims import Claim
-from partq_spark.group.loop import Batch
 from partq_spark.group.model import GroupKey
 from tests.coordinator.sidecars import Place, consuming, eventually, living
 from tests.group.ownership.redis_servers import Pair, followed
+from tests.support.flow_loop import Batch
 from tests.support.servers import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]

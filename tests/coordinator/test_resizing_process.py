@@ -14,12 +14,12 @@ import pytest
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Claim
 from partq_spark.group.key_order import Milestones
-from partq_spark.group.loop import Batch
 from partq_spark.group.model import GroupKey
 from partq_spark.log.partitioner import partition_of
 from tests.cli.conftest import Partq, json_lines
 from tests.coordinator.sidecars import Place, consuming, eventually
 from tests.group.session.world import batch_of
+from tests.support.flow_loop import Batch
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 

@@ -12,11 +12,11 @@ import pytest
 
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Claim
-from partq_spark.group.loop import Batch
 from partq_spark.group.model import GroupKey
 from tests.cli.conftest import Partq
 from tests.coordinator.sidecars import Place, consuming, eventually
 from tests.group.session.world import batch_of
+from tests.support.flow_loop import Batch
 from tests.support.servers import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]

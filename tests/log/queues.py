@@ -20,6 +20,7 @@ from partq_spark.log.model import ChunkRef, Head, QueueConfig, StageFloor
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish, stage_for
 from partq_spark.log.queue import Effects, Queue
 from partq_spark.log.reading import RangeReader
+from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
 from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
@@ -302,3 +303,17 @@ def head_of(store: ObjectStore, name: str = "orders") -> Head:
     """A queue's head, read by nobody's handle."""
     path = f"default/{name}/_head.json"
     return codec.decode_head(document_of(store, path), path)
+
+
+def publish_staged(
+    queue: Queue,
+    stage: Stage,
+    segments: Sequence[StagedSegment],
+    identity: PublishIdentity | None = None,
+    *,
+    seed: str,
+    compression: str = "lz4",
+) -> PublishResult:
+    """`publish_tasks` for segments that were staged for one layout."""
+    staged = [Staged(stage, segment) for segment in segments]
+    return publish_tasks(queue, staged, identity, seed=seed, compression=compression)

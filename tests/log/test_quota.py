@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from msgspec import structs
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import admin, compaction, tree
 from partq_spark.log.housekeeping import GroupPositions, trim
-from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import Full, PublishIdentity, publish, stage_for
 from partq_spark.log.queue import Queue
 from tests.log.queues import Hooked, World, everything, once, read_flat, send, staged, values
@@ -151,18 +148,3 @@ def test_what_is_compacted_while_a_slow_group_holds_back_one_partition_counts(
     trim(queue, queue.head.next, done)
     left = counted(queue)
     assert left / 3 <= queue.head.stored_bytes <= left * 1.5, "a slice that is trimmed in part is stored whole"
-
-
-def test_references_that_were_written_before_bytes_were_counted_count_nothing(world: World) -> None:
-    queue = world.create(1)
-    for number in range(80):
-        send(queue, values(number))
-
-    def uncounted(head: Head) -> Head:
-        uncounted_refs = tuple(structs.replace(ref, bytes=0, slices=0, coarsest=0) for ref in head.tree)
-        return replace(head, tree=uncounted_refs, sequence=head.sequence + 1)
-
-    head = queue.change(uncounted)
-    assert head.stored_bytes == sum(piece.length for entry in head.entries for piece in entry.slices)
-    compaction.compact(queue, min_age_s=-1.0)
-    assert queue.head.tree[: len(head.tree)] == head.tree, "nothing is known of them, so they are left as they are"

@@ -14,8 +14,7 @@ from partq_spark.log.model import QueueConfig, group_start
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import PublishIdentity, stage_for
 from partq_spark.log.queue import Queue
-from partq_spark.log.restaging import publish_staged
-from tests.log.queues import Hooked, Row, World, head_of, once, read, read_flat, send, staged
+from tests.log.queues import Hooked, Row, World, head_of, once, publish_staged, read, read_flat, send, staged
 
 HEAD = "_head.json"
 KEYS = [f"key{number}" for number in range(24)]

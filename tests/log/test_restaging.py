@@ -15,9 +15,22 @@ from partq_spark.log.model import Head, Layout
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import Outdated, PublishIdentity, Repartitioned, publish, stage_for
 from partq_spark.log.queue import Queue
-from partq_spark.log.restaging import Staged, publish_staged, publish_tasks
+from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import WITH_HEADERS, Stager
-from tests.log.queues import Hooked, Row, World, batch_of, floor, head_of, once, read, read_flat, send, staged
+from tests.log.queues import (
+    Hooked,
+    Row,
+    World,
+    batch_of,
+    floor,
+    head_of,
+    once,
+    publish_staged,
+    read,
+    read_flat,
+    send,
+    staged,
+)
 
 HEAD = "_head.json"
 KEYS = [f"key{number}" for number in range(40)]

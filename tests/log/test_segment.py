@@ -18,7 +18,7 @@ from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
 from partq_spark.log import names, segment
 from partq_spark.log.model import Slice
 from partq_spark.log.partitioner import partitions_of
-from partq_spark.log.segment import COMPRESSIONS, Stager, read_slice, segment_schema
+from partq_spark.log.segment import Stager, read_slice, segment_schema
 from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.log.validation import check_batch
 from partq_spark.objects.api import ObjectStore
@@ -139,7 +139,7 @@ def test_order_is_kept_over_the_blocks_that_a_run_is_sorted_in(world: World, mon
     assert len(made.slices) == len({piece.partition for piece in made.slices})  # one run: one slice for each
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
 @pytest.mark.parametrize("headers", [False, True])
 @pytest.mark.parametrize("local", [False, True])
 def test_the_whole_segment_opens_as_an_arrow_file(
@@ -291,7 +291,7 @@ def test_a_run_is_written_when_it_is_full(world: World) -> None:
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
 def test_every_flipped_bit_of_a_slice_is_noticed(world: World, compression: str) -> None:
     made = some(put(world.store, [batch_of([("key", b"value %d" % n) for n in range(50)])], compression=compression))
     name, piece = path_of(made), first_slice(made)
@@ -347,9 +347,9 @@ def test_what_is_malformed_under_a_right_checksum_is_corrupt_and_nothing_else(ro
     assert found["thoroughly refused"] > found["refused"]
 
 
-def test_texts_that_are_none_are_no_damage() -> None:
-    """Keys of an old queue are read, and compacted, as they are."""
+def test_texts_that_are_none_are_damage_where_everything_is_looked_at() -> None:
     batch = pa.RecordBatch.from_arrays(
         [texts(b"a", BAD), pa.array([b"1", b"2"]), headers_of(BAD, b"h")], schema=segment_schema(True)
     )
-    check_batch(batch, thoroughly=True)
+    with pytest.raises(pa.ArrowInvalid):
+        check_batch(batch, thoroughly=True)

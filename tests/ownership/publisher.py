@@ -12,9 +12,8 @@ import time
 
 from partq_spark.log.publish import stage_for
 from partq_spark.log.queue import Queue
-from partq_spark.log.restaging import publish_staged
 from partq_spark.objects import open_store
-from tests.log.queues import staged
+from tests.log.queues import publish_staged, staged
 
 
 def key_of(number: int, keys: int) -> str:

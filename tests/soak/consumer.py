@@ -14,7 +14,6 @@ from typing import Final
 
 from partq_spark.group import lifecycle
 from partq_spark.group.claims import Claim
-from partq_spark.group.loop import Batch, run_flow
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
@@ -22,6 +21,7 @@ from partq_spark.log import tree
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
 from partq_spark.objects import open_store
+from tests.support.flow_loop import Batch, run_flow
 
 IDLE_S: Final = 0.25
 MOST_MESSAGES: Final = 10_000  # of one partition at once

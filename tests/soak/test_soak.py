@@ -10,13 +10,13 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.environment import Environment
-from partq_spark.group.loop import Batch
 from tests.coordinator.test_housekeeping_process import HASTY
 from tests.soak.__main__ import told, write_document
 from tests.soak.chart import chart
 from tests.soak.consumer import Counted
 from tests.soak.run import Course, Outcome, run
 from tests.soak.verdict import Sample, compared, failures
+from tests.support.flow_loop import Batch
 
 FLAT = Sample(at_s=0, objects=100, bytes=500_000, head_bytes=9000, messages=6000, references=2, entries=20, plan_ms=1.5)
 

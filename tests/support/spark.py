@@ -23,9 +23,9 @@ from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.publish import PublishIdentity, PublishResult, stage_for
 from partq_spark.log.queue import Effects, Queue
-from partq_spark.log.restaging import publish_staged
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.objects import open_store
+from tests.log.queues import publish_staged
 from tests.support import jvm
 from tests.support.messages import Message, browse
 from tests.support.servers import Azurite

@@ -13,11 +13,11 @@ from msgspec import structs
 
 from partq_spark.group.claims import Claim
 from partq_spark.group.key_order import LOOK_S, KeyOrder, Milestones, passes
-from partq_spark.group.loop import Batch
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import Group, Head
 from tests.group.session.world import World, bound
 from tests.log.queues import empty_head
+from tests.support.flow_loop import Batch
 
 
 @pytest.fixture

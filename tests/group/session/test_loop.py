@@ -22,13 +22,13 @@ from partq_spark.group.claims import Claim
 from partq_spark.group.effects import Effects
 from partq_spark.group.heartbeat import HeartbeatThread
 from partq_spark.group.lifeline import Lifeline, Sign
-from partq_spark.group.loop import Batch, run_flow
 from partq_spark.group.model import GroupKey, GroupSettings
 from partq_spark.group.ownership import Ownership, open_ownership
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.objects import open_store
 from tests.group.session.test_heartbeat import Told
 from tests.group.session.world import batch_of
+from tests.support.flow_loop import Batch, run_flow
 from tests.support.ownership import OwnershipServer
 from tests.support.servers import RedisServer, running
 

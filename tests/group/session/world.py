@@ -20,12 +20,12 @@ from partq_spark.group.checksums import sealed
 from partq_spark.group.claims import Claim, Position, View
 from partq_spark.group.codec import decode_state
 from partq_spark.group.effects import Effects
-from partq_spark.group.loop import Batch
 from partq_spark.group.model import GroupKey, GroupSettings, GroupState, Owner
 from partq_spark.group.ownership import StateDocument
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.objects.api import Document
 from partq_spark.objects.memory import MemoryStore
+from tests.support.flow_loop import Batch
 from tests.support.ownership import OwnershipServer
 
 KEY = GroupKey("default", "orders", "billing")

@@ -1,6 +1,7 @@
-"""A flow in plain Python: the loop that any consumer may run, and that shows how the parts of a session go together.
+"""A flow in plain Python over one `Session`, for tests of sessions and coordinators that need no Spark.
 
-The application reads and handles; this loop binds, beats, asks before it delivers, and acknowledges afterwards.
+Programs use `partq.Consumer`. The test reads and handles; this loop binds, beats, asks before it delivers, and
+acknowledges afterwards.
 """
 
 from __future__ import annotations
