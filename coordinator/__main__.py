@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coordinator.health import HealthServer
-from coordinator.logs import LibraryLines, LineLog, Log
+from coordinator.logs import LibraryLines, LineLog, Log, one_line
 from coordinator.service import Service
 from coordinator.settings import Settings, load_settings
 from partq_spark import __version__
@@ -25,7 +25,7 @@ from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import open_store
 
 _STORE_RETRY_S = 2.0
-"""Of one read: whatever fails longer is the group's back-off's affair."""
+"""Of one read: what fails for longer is tried again after the group's pause."""
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
@@ -46,12 +46,9 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         log = LineLog(form=settings.log_format, level=settings.log_level)
         LibraryLines(log).install(settings.log_level)
         return _serve(settings, log, environ)
-    except Invalid as error:
-        print(f"coordinator: {printable(' '.join(str(error).split()))}", file=sys.stderr, flush=True)  # noqa: T201 - the one line
-        return 2
     except PartqError as error:
-        print(f"coordinator: {printable(' '.join(str(error).split()))}", file=sys.stderr, flush=True)  # noqa: T201 - the one line
-        return 1
+        print(f"coordinator: {printable(one_line(error))}", file=sys.stderr, flush=True)  # noqa: T201 - the one line
+        return 2 if isinstance(error, Invalid) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,14 +72,16 @@ def _serve(settings: Settings, log: Log, environ: Mapping[str, str]) -> int:
         signal.signal(number, lambda *_: early.set())
     store = open_store(settings.store, retry_timeout_s=_STORE_RETRY_S)
     # Ownership as objects is asked about once a second: what fails is asked again by its caller.
-    beside = open_store(settings.store, retry_timeout_s=0.0)
-    ownership = open_ownership(settings.ownership, store=beside, environ=environ)
+    impatient = open_store(settings.store, retry_timeout_s=0.0)
+    ownership = open_ownership(settings.ownership, store=impatient, environ=environ)
     service = Service(settings, store=store, ownership=ownership, log=log)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.stop())
     if early.is_set():
         return 0
-    health = _health(settings, service)
+    health = None
+    if settings.health_port != 0:
+        health = HealthServer(settings.health_host, settings.health_port, service.status)
     log(
         "info",
         "started",
@@ -95,12 +94,6 @@ def _serve(settings: Settings, log: Log, environ: Mapping[str, str]) -> int:
     )
     service.run()
     return 0
-
-
-def _health(settings: Settings, service: Service) -> HealthServer | None:
-    if settings.health_port == 0:
-        return None
-    return HealthServer(settings.health_host, settings.health_port, service.status)
 
 
 if __name__ == "__main__":

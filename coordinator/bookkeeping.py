@@ -35,7 +35,7 @@ class Bookkeeping:
         self._gone.update(dict.fromkeys(owners))
 
     def forget(self, *, term: bool = False) -> None:
-        """Somebody else may have claimed since; in a new term of office, also have removed records."""
+        """Another leader may have claimed since; in a new term, it may also have removed records."""
         self._claimed = self._followed = None
         if term:
             self._gone.clear()
@@ -49,7 +49,7 @@ class Bookkeeping:
             self._claim(state, token)
             for owner in list(self._gone):
                 if owner.flow not in state.flows and not self._store.forget_flow(self._key, *owner, state_token=token):
-                    return  # somebody else wrote the state: the next step sees it too, and adopts the group anew
+                    return  # another one wrote the state: the next step sees it too, and adopts the group anew
                 record = records.flows.get(owner.flow) if records is not None else None
                 if records is not None and record is not None and record.instance == owner.instance:
                     del records.flows[owner.flow]  # what is remembered must not bring it back

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from coordinator.settings import Settings
 from partq_spark.log.clocks import published_by
 from partq_spark.log.model import Head
 
@@ -40,14 +41,6 @@ class QueueFacts:
     retention_s: float | None
     oldest_us: int | None
     chunks_us: tuple[int, int] | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
-    """What the configuration says, in seconds."""
-
-    collection_grace_s: float
-    compaction_min_age_s: float
 
 
 class Task(NamedTuple):
@@ -84,7 +77,7 @@ def queue_facts(head: Head) -> QueueFacts:
     )
 
 
-def interval_s(work: Work, facts: QueueFacts, rules: Rules) -> float:
+def interval_s(work: Work, facts: QueueFacts, settings: Settings) -> float:
     """The least time between two steps of a kind."""
     match work:
         case Work.RETAIN:
@@ -92,11 +85,11 @@ def interval_s(work: Work, facts: QueueFacts, rules: Rules) -> float:
         case Work.COMPACT:
             return COMPACT_S
         case Work.COLLECT:
-            return max(COLLECT_LEAST_S, rules.collection_grace_s / 4)
+            return max(COLLECT_LEAST_S, settings.collection_grace_s / 4)
 
 
 def due(
-    queues: Mapping[str, QueueFacts], done: Mapping[Task, Done], rules: Rules, *, now_s: float, now_us: int
+    queues: Mapping[str, QueueFacts], done: Mapping[Task, Done], settings: Settings, *, now_s: float, now_us: int
 ) -> list[Task]:
     """What is to be done now, longest ago first, what was never done before all else. A compaction that has more to do
     is due again at once, after all others, so that it keeps up with what is published. `now_us` is the Unix time, for
@@ -108,29 +101,31 @@ def due(
             task = Task(name, facts.queue_id, work)
             last = done.get(task)
             at_once = last is not None and last.more and work is Work.COMPACT
-            if last is not None and not at_once and now_s - last.at_s < interval_s(work, facts, rules):
+            if last is not None and not at_once and now_s - last.at_s < interval_s(work, facts, settings):
                 continue
-            if _is_worth_it(work, facts, last, rules, now_us):
+            if _is_worth_it(work, facts, last, settings, now_us):
                 found.append((last.at_s if last is not None else float("-inf"), task))
     return [task for _, task in sorted(found)]
 
 
-def _is_worth_it(work: Work, facts: QueueFacts, last: Done | None, rules: Rules, now_us: int) -> bool:
+def _is_worth_it(work: Work, facts: QueueFacts, last: Done | None, settings: Settings, now_us: int) -> bool:
     match work:
         case Work.RETAIN:
             if facts.retention_s is None or facts.oldest_us is None:
                 return False
             return facts.oldest_us + int(facts.retention_s * 1_000_000) <= now_us
         case Work.COMPACT:
-            return facts.chunks_us is not None and _may_compact(facts, facts.chunks_us, last, rules, now_us)
+            return facts.chunks_us is not None and _may_compact(facts, facts.chunks_us, last, settings, now_us)
         case Work.COLLECT:
             return True
 
 
-def _may_compact(facts: QueueFacts, chunks_us: tuple[int, int], last: Done | None, rules: Rules, now_us: int) -> bool:
+def _may_compact(
+    facts: QueueFacts, chunks_us: tuple[int, int], last: Done | None, settings: Settings, now_us: int
+) -> bool:
     """Something is old enough, and the same head was not looked through before when all of it was."""
     first_us, last_us = chunks_us
-    age_us = int(rules.compaction_min_age_s * 1_000_000)
+    age_us = int(settings.compaction_min_age_s * 1_000_000)
     if first_us + age_us > now_us:
         return False
     return last is None or last.empty_at != facts.sequence or last_us + age_us > last.at_us

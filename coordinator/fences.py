@@ -60,8 +60,8 @@ def carry_out(
     the others: whatever is wrong with one checkpoint is no matter of the rest. An unknown outcome is no event: the
     state still asks for the fence, and a fence recognises its own repetition. `told`: of these it was said before.
 
-    `finished`: removed partitions that the group is done with, and where they end. Whoever looks at one later finds
-    that in its checkpoint, also where offsets are not kept.
+    `finished`: removed partitions that the group is done with, and where they end. A later
+    look finds that in its checkpoint, also where offsets are not kept.
 
     `records` were read after the state that asks for these fences was written: later ones cannot have more. `ends`
     reads the log's end of every partition, and is asked only where nobody knows what was delivered.
@@ -123,7 +123,7 @@ def _is_unknown(
         found = checkpoints.read(fence.partition)
         here = (found.owner.flow if found.owner else None, found.epoch) if found is not None else (None, 0)
         if here != (fence.owner.flow if fence.owner else None, fence.owner_epoch):
-            return True  # somebody had it whom the state has forgotten
+            return True  # an owner that the state has forgotten had it
         if found is not None and found.rewound:
             return True  # and went on for a while after he had lost it
     if fence.owner is None:

@@ -50,7 +50,7 @@ class Heads:
 
     def queues(self) -> list[str]:
         """The queues to look at: those that are there by their folders, and those that were. Raises as the store."""
-        present = [name for name in self._store.list_folders(f"{self.namespace}/") if _is_queue(name)]
+        present = list(filter(names.is_name, self._store.list_folders(f"{self.namespace}/")))
         with self._lock:
             return [*present, *(self._seen.keys() - set(present))]
 
@@ -92,13 +92,6 @@ class Heads:
         if head is None or head.queue_id != queue_id:
             raise Invalid(f"queue {queue!r} (namespace {self.namespace!r}) was deleted: its groups end")
         return head.next
-
-
-def _is_queue(name: str) -> bool:
-    try:
-        return names.checked_name("queue", name) == name
-    except Invalid:
-        return False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

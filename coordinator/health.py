@@ -1,6 +1,6 @@
-"""Health over HTTP for whoever runs the process: `/healthz` (is it alive) and `/readyz` (does it do its work).
+"""Health over HTTP: `/healthz` (is the process alive) and `/readyz` (does it do its work).
 
-Answers come from a `Status` that the service keeps; nothing is looked up when somebody asks. Bound to 127.0.0.1 unless
+Answers come from a `Status` that the service keeps; nothing is looked up for a request. Bound to 127.0.0.1 unless
 told otherwise, because there is nothing here to keep strangers out.
 """
 
@@ -61,7 +61,7 @@ class HealthServer:
             daemon_threads = True
 
             def handle_error(self, request: object, client_address: object) -> None:
-                """Whoever asked went away; that is his affair."""
+                """The client went away: no news, either."""
 
         try:
             self._server = Server((host, port), Handler)

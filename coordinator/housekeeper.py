@@ -2,7 +2,7 @@
 
 One coordinator of a namespace is it, by a lease in the ownership store like that of a group. The lease only saves work:
 each task is conditional and may be done by several at once, so that a housekeeper that lost it while at a task, was
-killed or slept does no harm, and nothing has to be fenced. Whatever goes wrong with one queue is that queue's alone.
+killed or slept does no harm, and nothing has to be fenced. What goes wrong with one queue does not stop the others.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.due_housekeeping import Done, QueueFacts, Rules, Task, Work, due
+from msgspec import structs
+
+from coordinator.due_housekeeping import Done, QueueFacts, Task, Work, due
 from coordinator.heads import Heads
-from coordinator.leadership import Leadership, StoreLife, Timing
+from coordinator.leadership import Leadership, StoreLife
 from coordinator.logs import Log, Value, one_line
 from coordinator.settings import Settings
 from partq_spark.base.errors import Conflict, PartqError
@@ -59,14 +61,13 @@ class TaskReport:
 class QueueTasks:
     """The three kinds of task, on the real queues."""
 
-    def __init__(self, store: ObjectStore, namespace: str, rules: Rules) -> None:
+    def __init__(self, store: ObjectStore, settings: Settings) -> None:
         self._store = store
-        self._namespace = namespace
-        self._rules = rules
+        self._settings = settings
 
     def do(self, task: Task) -> TaskReport:
         """One task. Raises as the log does; `Invalid` if the queue is gone."""
-        queue = Queue(self._store, self._namespace, task.queue, LogEffects(retry_timeout_s=TASK_RETRY_S))
+        queue = Queue(self._store, self._settings.namespace, task.queue, LogEffects(retry_timeout_s=TASK_RETRY_S))
         queue.require(task.queue_id)
         match task.work:
             case Work.RETAIN:
@@ -91,7 +92,7 @@ class QueueTasks:
     def _compact(self, queue: Queue) -> TaskReport:
         from partq_spark.log.compaction import compact  # Arrow, which only the one who compacts needs
 
-        done = compact(queue, min_age_s=self._rules.compaction_min_age_s)
+        done = compact(queue, min_age_s=self._settings.compaction_min_age_s)
         if done is None:
             return TaskReport(event=None, facts={}, empty=True)
         facts: dict[str, Value] = {
@@ -100,12 +101,12 @@ class QueueTasks:
             "slices": done.slices,
             "bytes_before": done.bytes_before,
             "bytes": done.bytes,
-            "reason": f"small slices older than {self._rules.compaction_min_age_s:g} s",
+            "reason": f"small slices older than {self._settings.compaction_min_age_s:g} s",
         }
         return TaskReport(event="log_compacted", facts=facts)
 
     def _collect(self, queue: Queue) -> TaskReport:
-        grace_s = self._rules.collection_grace_s
+        grace_s = self._settings.collection_grace_s
         done = log_housekeeping.collect(queue, grace_s=grace_s)
         facts: dict[str, Value] = {
             "objects": done.deleted,
@@ -144,15 +145,12 @@ class Housekeeper:
         self._effects = effects
         self._time_us = time_us
         self._log = log
-        self._rules = Rules(
-            collection_grace_s=settings.collection_grace_s, compaction_min_age_s=settings.compaction_min_age_s
-        )
-        self._do = do or QueueTasks(store, settings.namespace, self._rules).do
+        self._settings = settings
+        self._do = do or QueueTasks(store, settings).do
         self._leadership = Leadership(
             ownership,
             lease_key(settings.namespace),
-            name=settings.name,
-            timing=Timing(lease_timeout_s=LEASE_LOOKS * look_s, renewal_s=look_s, frozen_after_s=3 * look_s),
+            settings=structs.replace(settings, lease_timeout_s=LEASE_LOOKS * look_s, frozen_after_s=3 * look_s),
             effects=effects,
             log=self._log_lease,
         )
@@ -180,7 +178,7 @@ class Housekeeper:
         queues = self._heads.facts()
         self._forget(queues)
         now_s = self._effects.now_s()
-        tasks = due(queues, self._done, self._rules, now_s=now_s, now_us=self._time_us())
+        tasks = due(queues, self._done, self._settings, now_s=now_s, now_us=self._time_us())
         # The sweep waits for the queues, but not without end: there may always be something to compact.
         if now_s >= self._sweep_due_s + (self._look_s if tasks else 0.0):
             self._sweep()
@@ -199,7 +197,7 @@ class Housekeeper:
         try:
             self._leadership.look(())
         except Conflict:
-            return False  # somebody else is, and it was told
+            return False  # another coordinator is, and it was told
         except Reincarnated:
             self._life.lost(known)
             return False
@@ -212,7 +210,7 @@ class Housekeeper:
         try:
             with self._renewing():
                 report = self._do(task)
-        except Exception as error:  # noqa: BLE001 - whatever it is, other queues want to be looked after too
+        except Exception as error:  # noqa: BLE001 - any problem of one queue must not stop the others
             self._trouble(task, one_line(error))
         else:
             if self._problems.pop(task, ""):
@@ -251,17 +249,17 @@ class Housekeeper:
             thread.join()
 
     def _forget(self, queues: Mapping[str, QueueFacts]) -> None:
-        """Queues that are gone, or others by now."""
+        """Forget queues that are gone, or were made again."""
         present = {(name, facts.queue_id) for name, facts in queues.items()}
         for task in [each for each in self._done if (each.queue, each.queue_id) not in present]:
             del self._done[task]
             self._problems.pop(task, None)
 
     def _sweep(self) -> None:
-        """What writers that died left in the whole store, never younger than a day, whatever the grace."""
+        """Remove what writers that died left in the whole store: a day old or more, also where the grace is shorter."""
         self._sweep_due_s = self._effects.now_s() + SWEEP_S
         try:
-            swept = self._store.sweep_temporary(max(self._rules.collection_grace_s, log_housekeeping.GRACE_S))
+            swept = self._store.sweep_temporary(max(self._settings.collection_grace_s, log_housekeeping.GRACE_S))
         except PartqError as error:
             self._log("warning", "sweep_failed", reason=one_line(error))
             return
@@ -274,6 +272,6 @@ class Housekeeper:
             self._log("warning", "housekeeping_failed", queue=task.queue, work=str(task.work), reason=reason)
 
     def _log_lease(self, level: str, event: str, /, **facts: Value) -> None:
-        """What the lease has to tell, so that it is not taken for a group's."""
+        """Log what happens to the lease, under names that are not a group's."""
         facts.pop("group", None)
         self._log(level, f"housekeeping_{event}", **facts)

@@ -1,5 +1,5 @@
-"""Who leads a group: taking the lease, renewing it, watching somebody else's, the timers that go with it, and the life
-of the ownership store in which all of that counts. Nothing about what a leader does.
+"""Who leads a group: taking the lease, renewing it, watching another leader's, the timers that go with it, and the life
+of the ownership store in which all of that counts. What a leader does is not known here.
 
 The lease keeps two coordinators from working against each other; it is not what makes them safe. That is the state's
 token: a new leader writes the state first, and from then on the former leader's swaps fail.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from coordinator.failure_detector import FailureDetector
 from coordinator.logs import Log
+from coordinator.settings import Settings
 from partq_spark.base.errors import Conflict
 from partq_spark.group.documents.identity import known_id
 from partq_spark.group.effects import Effects
@@ -22,18 +23,6 @@ from partq_spark.objects.api import ObjectStore
 
 _LEASE = "lease"
 _HOLDDOWN = "holddown"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timing:
-    """Seconds, all by this process' clock; `conf/coordinator.toml` explains them."""
-
-    lease_timeout_s: float = 5.0
-    renewal_s: float = 1.0
-    handoff_look_s: float = 0.05
-    frozen_after_s: float = 3.0
-    assumed_session_timeout_s: float = 10.0
-    retry_most_s: float = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,19 +71,16 @@ class Leadership:
     `terms` counts the terms of this process.
     """
 
-    def __init__(
-        self, store: Ownership, key: GroupKey, *, name: str, timing: Timing, effects: Effects, log: Log
-    ) -> None:
+    def __init__(self, store: Ownership, key: GroupKey, *, settings: Settings, effects: Effects, log: Log) -> None:
         self._store = store
         self._key = key
-        self._name = name
-        self._timing = timing
+        self._settings = settings
         self._effects = effects
         self._log = log
         self._lease: Lease | None = None  # held, as this process last knew
         self._asked: Lease | None = None  # asked for; whether it was granted is not known yet
-        self._rival = FailureDetector[str](timing.frozen_after_s)
-        self.flows = FailureDetector[Owner](timing.frozen_after_s)
+        self._rival = FailureDetector[str](settings.frozen_after_s)
+        self.flows = FailureDetector[Owner](settings.frozen_after_s)
         self.timers = Timers()
         self.terms = 0
 
@@ -104,7 +90,7 @@ class Leadership:
         return self._lease is not None
 
     def look(self, flows: Iterable[Owner]) -> Pulse | None:
-        """Renew the lease, and look; or watch it, and take it once it stands still. None: somebody else leads.
+        """Renew the lease, and look; or watch it, and take it once it stands still. None: another one leads.
 
         `flows` are watched even if the store shows no heartbeat of them. Raises `Conflict` when the lease was lost.
         """
@@ -130,7 +116,7 @@ class Leadership:
         values: dict[Owner, int | None] = dict.fromkeys(flows)
         values.update((Owner(name, beat.instance), beat.count) for name, beat in pulse.beats.items())
         if self.flows.look(values, asked_s=asked_s, heard_s=self._effects.now_s()):
-            reason = f"this leader did not look for more than {self._timing.frozen_after_s:g} s"
+            reason = f"this leader did not look for more than {self._settings.frozen_after_s:g} s"
             self._log("warning", "all_flows_granted", group=str(self._key), reason=reason)
         return pulse
 
@@ -150,12 +136,12 @@ class Leadership:
             return self._begin(found, "the answer to taking it had been lost")
         values = {} if found is None else {_LEASE: (found.token, found.beat)}
         self._rival.look(values, asked_s=asked_s, heard_s=self._effects.now_s())
-        if found is not None and self._rival.still_s(_LEASE) < self._timing.lease_timeout_s:
+        if found is not None and self._rival.still_s(_LEASE) < self._settings.lease_timeout_s:
             return None
         # The former leader's timers stay in the lease until this one has adopted the group: it may die before.
         lease = Lease(
             token=self._effects.token(),
-            name=self._name,
+            name=self._settings.name,
             beat=0,
             timers={} if found is None else found.timers,
             state_token="" if found is None else found.state_token,
@@ -171,14 +157,14 @@ class Leadership:
     def _begin(self, lease: Lease, reason: str) -> Lease:
         now_s = self._effects.now_s()
         self._lease, self._asked = lease, None
-        self._rival = FailureDetector[str](self._timing.frozen_after_s)
-        self.flows = FailureDetector[Owner](self._timing.frozen_after_s)
+        self._rival = FailureDetector[str](self._settings.frozen_after_s)
+        self.flows = FailureDetector[Owner](self._settings.frozen_after_s)
         self.timers = Timers(
             state_token=lease.state_token,
             deadlines_s={name: now_s + remaining_s for name, remaining_s in lease.timers.items()},
         )
         self.terms += 1
-        self._log("info", "lease_taken", group=str(self._key), leader=self._name, reason=reason)
+        self._log("info", "lease_taken", group=str(self._key), leader=self._settings.name, reason=reason)
         return lease
 
 
@@ -190,7 +176,7 @@ class StoreLife:
         self._lock = threading.Lock()
         self._store_id: str | None = None
         self.value: str | None = None
-        """None while it is being asked for: whoever reads the store at that time cannot tell which life answers."""
+        """None while it is being asked for: what is read from the store at that time may be of either life."""
 
     def ask(self) -> str:
         """The present incarnation, from the server if it is not known. Raises `Unavailable`."""
@@ -213,7 +199,7 @@ class StoreLife:
             self.lost(value)
 
     def lost(self, known: str) -> None:
-        """The store said that it is not `known` any more: ask again, unless somebody has done so already."""
+        """The store said that it is not `known` any more: ask again, unless that was done already."""
         with self._lock:
             if self.value == known:
                 self.value = None

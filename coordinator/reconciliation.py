@@ -84,8 +84,8 @@ class Reconciliation:
         """What the head has that the state does not know of: other settings, other partitions, rewinds. Only then, and
         when a group is adopted, are its checkpoints listed (CHK-03), and while one of them is damaged.
 
-        `confirmed` gives the facts as they are now. Whatever keeps the leader from acting on what is told here makes it
-        adopt the group anew, which lists the checkpoints again.
+        `confirmed` gives the facts as they are now. If the leader cannot act on what is told here, it adopts the
+        group anew, which lists the checkpoints again.
         """
 
         def is_news(seen: GroupFacts) -> bool:

@@ -53,8 +53,8 @@ class RemovedPartitions:
         return replace(facts, partitions=(*present, *self._unfinished(facts)))
 
     def finished(self, facts: GroupFacts) -> Mapping[int, int]:
-        """Removed partitions that are known to be finished, and where they end; none if somebody went back since these
-        facts. Whoever lets them go writes that into the checkpoint, so that it can be found anew.
+        """Removed partitions that are known to be finished, and where they end; none if they were rewound since these
+        facts. The fence that lets them go writes that into the checkpoint, so that it can be found anew.
         """
         if (facts.queue_id, facts.rewinds) != self._for:
             return {}
@@ -67,7 +67,7 @@ class RemovedPartitions:
         found, damaged = self._make_checkpoints(facts).list_readable()
         for number, end in facts.leaving.items():
             if number in damaged:
-                continue  # whoever has it says so
+                continue  # its owner says so
             checkpoint = found.get(number)
             if checkpoint is None or checkpoint.is_void:
                 reached = facts.starts[number]  # nobody has taken it yet

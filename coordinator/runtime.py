@@ -4,7 +4,7 @@ The order that everything rests on is *state before effect*. `_write` is the onl
 returns a `Written`, and `_fence`, the only effect that others depend on, takes one. So a coordinator may be killed at
 any instruction: the next leader finds in the state what was to be done, and does it again.
 
-Whatever is not certain (a swap that failed or whose answer was lost, a state that somebody else wrote, a store that was
+All that is not certain (a swap that failed or whose answer was lost, a state that another one wrote, a store that was
 restarted) ends the same way: this leader drops what it knows and adopts the group anew. No threads, clocks or chance in
 here: they come as arguments, so that a simulation runs several of these side by side.
 """
@@ -23,11 +23,12 @@ from coordinator.core.machine import decide, next_deadline, pending
 from coordinator.decision_log import log_decision
 from coordinator.fences import RunAll, carry_out, in_a_row
 from coordinator.heads import GroupFacts
-from coordinator.leadership import Leadership, StoreLife, Timing, timers_of
+from coordinator.leadership import Leadership, StoreLife, timers_of
 from coordinator.logs import Log, silent
 from coordinator.observe import Quiet, Records, Validity, binds, drained, expired, leftovers
 from coordinator.reconciliation import Reconciliation, adopt, is_left_alone
 from coordinator.removed_partitions import RemovedPartitions
+from coordinator.settings import Settings
 from coordinator.tries import Tries, words
 from partq_spark.base.errors import Conflict
 from partq_spark.group.checkpoints import CheckpointStore
@@ -67,8 +68,7 @@ class GroupRuntime:
         checkpoints: Callable[[GroupFacts], CheckpointStore],
         ends: Callable[[str], Sequence[int]],
         facts_now: Callable[[], GroupFacts] | None = None,
-        name: str,
-        timing: Timing | None = None,
+        settings: Settings,
         effects: Effects | None = None,
         run: RunAll = in_a_row,
         log: Log = silent,
@@ -83,11 +83,11 @@ class GroupRuntime:
         self._make_checkpoints = checkpoints
         self._ends = ends
         self._facts_now = facts_now
-        self._timing = timing or Timing()
+        self._settings = settings
         self._effects = effects or Effects()
         self._run = run
         self._log = log
-        self._leadership = Leadership(store, key, name=name, timing=self._timing, effects=self._effects, log=log)
+        self._leadership = Leadership(store, key, settings=settings, effects=self._effects, log=log)
         self._term = 0
         self._written: Written | None = None
         self._validity = Validity(queue_id="", incarnation="")
@@ -96,7 +96,7 @@ class GroupRuntime:
         self._bookkeeping = Bookkeeping(store, key, log)
         self._quiet: Quiet | None = None
         self._reconciliation = Reconciliation(key, checkpoints, self._now_s, log)
-        self._tries = Tries(self._timing.handoff_look_s, self._timing.retry_most_s)
+        self._tries = Tries(self._settings.handoff_look_s, self._settings.retry_most_s)
         self._again = 0  # steps in a row that ended with adopting again
         self._incarnation = ""
 
@@ -130,7 +130,7 @@ class GroupRuntime:
                 self._life.lost(self._incarnation)
             self._forget(str(error))
             self._again += 1
-            most_s = min(self._timing.handoff_look_s * 2 ** min(self._again, 10), self._timing.retry_most_s)
+            most_s = min(self._settings.handoff_look_s * 2 ** min(self._again, 10), self._settings.retry_most_s)
             return self._effects.uniform(0.0, most_s)
         except BaseException as error:
             self._forget(f"{type(error).__name__}: {error}")
@@ -144,7 +144,7 @@ class GroupRuntime:
             try:
                 self._write(written.state, (), written.token)
             except Conflict:
-                pass  # somebody else leads, and knows better
+                pass  # another one leads, and knows better
             self._written = None
         self._leadership.release()
 
@@ -168,9 +168,9 @@ class GroupRuntime:
             self._tries.forget()
             self._forget("a new term")
         if pulse is None or (self._written is None and is_left_alone(pulse)):
-            return self._timing.renewal_s
+            return self._settings.renewal_s
         if self._written is not None and pulse.state_token != self._written.token:
-            self._forget("somebody else wrote the state")
+            self._forget("another coordinator wrote the state")
         written = self._written
         facts = self._confirmed(facts) if written is None else self._whole(facts)
         if written is None:
@@ -208,14 +208,14 @@ class GroupRuntime:
 
     def _next_s(self, state: GroupState) -> float:
         """Until the next look: soon where something is waited for, else about once a second."""
-        wait_s = self._timing.renewal_s
+        wait_s = self._settings.renewal_s
         due_s = next_deadline(state)
         if due_s is not None:
             wait_s = min(wait_s, due_s - self._effects.now_s())
         if any(partition.phase is Phase.PAUSED for partition in state.partitions.values()):
-            wait_s = min(wait_s, self._timing.handoff_look_s)
+            wait_s = min(wait_s, self._settings.handoff_look_s)
         retry_s = self._tries.next_s(pending(state), self._now_s())
-        return max(0.0, min(wait_s, max(self._timing.handoff_look_s, retry_s)))
+        return max(0.0, min(wait_s, max(self._settings.handoff_look_s, retry_s)))
 
     def _forget(self, reason: str) -> None:
         """Keep nothing that was read: the next step adopts the group anew."""
@@ -238,11 +238,11 @@ class GroupRuntime:
             facts=facts,
             incarnation=incarnation,
             timers=self._leadership.timers,
-            session_timeout_s=self._timing.assumed_session_timeout_s,
+            session_timeout_s=self._settings.assumed_session_timeout_s,
             now_s=self._now_s,
         )
-        # A look more, after the state was read: whoever has led since makes either this renewal or the swap fail. Else
-        # a leader that slept before it read the state would take it from its successor.
+        # A look more, after the state was read: a leader that came since makes either this renewal or the swap fail.
+        # Else a leader that slept before it read the state would take it from its successor.
         self._leadership.look(_instances(found.state))
         written = self._write(found.state, found.actions, found.token, found.events)
         status = found.state.status.value
@@ -280,7 +280,7 @@ class GroupRuntime:
         return self._removed.with_unfinished(facts, records, self._validity.incarnation)
 
     def _is_stale(self, written: Written, records: Records, pulse: Pulse, *, in_handoff: bool) -> bool:
-        old = self._now_s() - records.read_s >= self._timing.renewal_s
+        old = self._now_s() - records.read_s >= self._settings.renewal_s
         return records.are_stale(pulse, written.token, in_handoff=in_handoff, old=old)
 
     def _read_records(self, written: Written, version: str) -> Records:

@@ -2,7 +2,7 @@
 begins what is due and takes in what it came to. What the work is is not known here.
 
 That thread never waits for a store: steps run on threads of executors, a job never on two at once, and everything else
-that reaches it is a call that somebody else put into its queue.
+that reaches it is a call that another thread put into its queue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REPEAT_LOG_S: Final = 60.0
 
 
 class Leader(Protocol):
-    """Who may hold a lease."""
+    """One that may hold a lease."""
 
     @property
     def leading(self) -> bool: ...
@@ -183,7 +183,7 @@ class Schedule:
             return None
 
     def _work(self, job: Job) -> None:
-        """One step, on a thread of an executor; whatever goes wrong is that job's alone."""
+        """One step, on a thread of an executor; what goes wrong in it does not stop the others."""
         try:
             next_s = job.step()
         except Exception as problem:  # noqa: BLE001 - a mistake in one job must not end the others

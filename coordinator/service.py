@@ -18,7 +18,7 @@ from coordinator.fences import in_a_row, side_by_side
 from coordinator.heads import GroupFacts, Heads
 from coordinator.health import Status
 from coordinator.housekeeper import Housekeeper
-from coordinator.leadership import StoreLife, Timing
+from coordinator.leadership import StoreLife
 from coordinator.logs import Log, one_line
 from coordinator.runtime import GroupRuntime
 from coordinator.schedule import Job, Schedule
@@ -69,14 +69,6 @@ class Service:
         self._ownership = ownership
         self._log = log
         self._effects = effects or Effects()
-        self._timing = Timing(
-            lease_timeout_s=settings.lease_timeout_s,
-            renewal_s=settings.renewal_s,
-            handoff_look_s=settings.handoff_look_s,
-            frozen_after_s=settings.frozen_after_s,
-            assumed_session_timeout_s=settings.assumed_session_timeout_s,
-            retry_most_s=settings.retry_most_s,
-        )
         self._life = StoreLife(ownership)
         self._heads = Heads(store, settings.namespace, ownership=ownership.url)
         self._threads = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
@@ -230,8 +222,7 @@ class Service:
             ),
             ends=lambda queue_id: self._heads.ends(key.queue, queue_id),
             facts_now=lambda: self._heads.now(key),
-            name=self._settings.name,
-            timing=self._timing,
+            settings=self._settings,
             effects=self._effects,
             run=self._run_fences,
             log=self._log,
@@ -321,7 +312,7 @@ class Service:
             news: frozenset[GroupKey] | None = None
             problem = ""
             try:
-                news = self._ownership.wait_news(self._timing.renewal_s)
+                news = self._ownership.wait_news(self._settings.renewal_s)
             except PartqError as error:
                 problem = one_line(error)
             if self._stopping.is_set():
@@ -331,7 +322,7 @@ class Service:
             knows = news is not None
             if not knows:
                 # A store that cannot tell is looked at as in quiet times, not whenever it says so again.
-                self._stopping.wait(max(0.05, self._timing.renewal_s - (time.monotonic() - asked_s)))
+                self._stopping.wait(max(0.05, self._settings.renewal_s - (time.monotonic() - asked_s)))
 
 
 def _refuse(problem: Exception) -> NoReturn:

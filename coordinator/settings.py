@@ -105,7 +105,7 @@ class Field:
         try:
             found: Raw = convert(value, self.kind, strict=not text)
         except ValidationError:
-            # An address may hold a password, and is told of by whoever parses it.
+            # An address may hold a password; its parser says what is wrong with it.
             shown = "…" if self.allowed == "text" else repr(value)
             raise Invalid(f"{place} = {shown} is not allowed: give {self.allowed}") from None
         return found.strip() if isinstance(found, str) else found

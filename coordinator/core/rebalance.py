@@ -77,7 +77,7 @@ def end_if_done(draft: Draft) -> None:
 def start(draft: Draft, holdings: Holdings, reason: str) -> None:
     """Steps 2 to 6 of seed 002, all handoffs side by side (REB-16). Step 1 is done when partitions are altered.
 
-    `holdings` are the draft's, as they are now: whoever calls has just judged by them.
+    `holdings` are the draft's, as they are now: the caller has just judged by them.
     """
     draft.set_status(RebalanceStatus.REBALANCING, reason)
     if holdings.live:

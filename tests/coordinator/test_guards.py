@@ -13,6 +13,7 @@ from coordinator.core.machine import decide
 from coordinator.heads import group_facts
 from coordinator.leadership import StoreLife
 from coordinator.runtime import GroupRuntime
+from coordinator.settings import Settings
 from partq_spark.base.errors import Invalid
 from partq_spark.group import lifecycle
 from partq_spark.group.model import GroupKey, GroupState, Owner, Phase
@@ -66,7 +67,7 @@ def test_records_that_were_read_across_a_restart_are_not_used() -> None:
             life=life,
             checkpoints=lambda _, key=key: lifecycle.checkpoints_of(world.queue, key.group),  # type: ignore[misc]
             ends=lambda queue_id: world.queue.require(queue_id).next,
-            name="c1",
+            settings=Settings(name="c1"),
             effects=world.effects(),
             log=world.log,
         )

@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec import structs
 
-from coordinator.due_housekeeping import Done, QueueFacts, Rules, Task, Work, due, queue_facts
+from coordinator.due_housekeeping import Done, QueueFacts, Task, Work, due, queue_facts
 from coordinator.heads import Heads
 from coordinator.housekeeper import LEASE_LOOKS, LEASE_THREAD, RENEW_MOST_S, Housekeeper, TaskReport, lease_key
 from coordinator.leadership import StoreLife
@@ -25,17 +26,17 @@ from tests.log.queues import World, send, values
 from tests.support.ownership import OwnershipServer
 
 S = 1_000_000
-RULES = Rules(collection_grace_s=86_400.0, compaction_min_age_s=300.0)
+SETTINGS = Settings(collection_grace_s=86_400.0, compaction_min_age_s=300.0)
 NOW_US = 1_795_000_000 * S
 FACTS = QueueFacts(queue_id="q1", sequence=7, retention_s=60.0, oldest_us=NOW_US - 90 * S, chunks_us=None)
 
 
 def works(
-    facts: QueueFacts, done: dict[Work, Done] | None = None, *, rules: Rules = RULES, now_s: float = 1000.0
+    facts: QueueFacts, done: dict[Work, Done] | None = None, *, settings: Settings = SETTINGS, now_s: float = 1000.0
 ) -> list[Work]:
     """What is due for one queue."""
     tasks = {Task("orders", facts.queue_id, work): each for work, each in (done or {}).items()}
-    return [task.work for task in due({"orders": facts}, tasks, rules, now_s=now_s, now_us=NOW_US)]
+    return [task.work for task in due({"orders": facts}, tasks, settings, now_s=now_s, now_us=NOW_US)]
 
 
 def ended(ago_s: float, empty_at: int | None = None) -> Done:
@@ -66,9 +67,9 @@ def test_trimming_comes_four_times_in_a_retention_within_limits(retention_s: flo
 
 @pytest.mark.parametrize(("grace_s", "interval_s"), [(1.0, 30), (60.0, 30), (86_400.0, 21_600)])
 def test_collection_comes_four_times_in_a_grace(grace_s: float, interval_s: float) -> None:
-    rules = replace(RULES, collection_grace_s=grace_s)
-    assert Work.COLLECT not in works(FACTS, {Work.COLLECT: ended(interval_s - 0.1)}, rules=rules)
-    assert Work.COLLECT in works(FACTS, {Work.COLLECT: ended(interval_s)}, rules=rules)
+    settings = structs.replace(SETTINGS, collection_grace_s=grace_s)
+    assert Work.COLLECT not in works(FACTS, {Work.COLLECT: ended(interval_s - 0.1)}, settings=settings)
+    assert Work.COLLECT in works(FACTS, {Work.COLLECT: ended(interval_s)}, settings=settings)
 
 
 def test_compaction_waits_for_chunks_that_are_old_enough() -> None:
@@ -100,14 +101,14 @@ def test_a_compaction_that_did_something_is_due_again_at_once() -> None:
 def test_a_queue_made_again_under_its_name_begins_anew() -> None:
     done = {Work.COLLECT: ended(1)}
     tasks = {Task("orders", "former", work): each for work, each in done.items()}
-    assert Task("orders", "q1", Work.COLLECT) in due({"orders": FACTS}, tasks, RULES, now_s=1000.0, now_us=NOW_US)
+    assert Task("orders", "q1", Work.COLLECT) in due({"orders": FACTS}, tasks, SETTINGS, now_s=1000.0, now_us=NOW_US)
 
 
 def test_what_waits_longest_comes_first() -> None:
     quiet = replace(FACTS, retention_s=None)
     queues = {"a": quiet, "b": quiet, "c": quiet}
     done = {Task("a", "q1", Work.COLLECT): ended(90_000), Task("b", "q1", Work.COLLECT): ended(95_000)}
-    assert [task.queue for task in due(queues, done, RULES, now_s=1000.0, now_us=NOW_US)] == ["c", "b", "a"]
+    assert [task.queue for task in due(queues, done, SETTINGS, now_s=1000.0, now_us=NOW_US)] == ["c", "b", "a"]
 
 
 def test_the_facts_of_a_head() -> None:
@@ -134,7 +135,7 @@ def test_a_head_that_was_led_a_year_ahead_once_is_kept_house_for_as_others(
         send(queue, values(number))
     facts = queue_facts(queue.refresh())
     now_us = world.clock.now_us + 2 * 3600 * S
-    found = due({"orders": facts}, {}, RULES, now_s=1000.0, now_us=now_us)
+    found = due({"orders": facts}, {}, SETTINGS, now_s=1000.0, now_us=now_us)
     assert {task.work for task in found} == {Work.RETAIN, Work.COMPACT, Work.COLLECT}
 
 

@@ -342,7 +342,7 @@ def test_a_state_that_somebody_else_wrote_is_adopted_also_in_quiet_times() -> No
     assert isinstance(document, StateDocument)
     store.swap_state(KEY, document.body, token="somebody", expected=document.token)
     only.step()
-    assert "somebody else wrote the state" in [line["reason"] for line in world.log.of("adopting_again")]
+    assert "another coordinator wrote the state" in [line["reason"] for line in world.log.of("adopting_again")]
     after = store.read_state(KEY)
     assert isinstance(after, StateDocument)
     assert after.token != "somebody", "from now on that one's swaps fail"

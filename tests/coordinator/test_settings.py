@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.leadership import Timing
 from coordinator.settings import BY_KEY, FIELDS, Settings, load_settings
 from partq_spark.base.errors import Invalid
 
@@ -82,19 +81,7 @@ def test_the_document_lists_every_key() -> None:
 
 
 def test_the_file_as_it_stands_gives_the_defaults() -> None:
-    settings = load_settings(FILE, ENV)
-    assert settings == load_settings(None, ENV)
-    timing = Timing()
-    assert (settings.lease_timeout_s, settings.renewal_s, settings.frozen_after_s) == (
-        timing.lease_timeout_s,
-        timing.renewal_s,
-        timing.frozen_after_s,
-    )
-    assert (settings.handoff_look_s, settings.assumed_session_timeout_s, settings.retry_most_s) == (
-        timing.handoff_look_s,
-        timing.assumed_session_timeout_s,
-        timing.retry_most_s,
-    )
+    assert load_settings(FILE, ENV) == load_settings(None, ENV)
 
 
 # --- where a value comes from -----------------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from coordinator.core.invariants import violations
 from coordinator.heads import GroupFacts, group_facts
-from coordinator.leadership import StoreLife, Timing
+from coordinator.leadership import StoreLife
 from coordinator.logs import Value
 from coordinator.runtime import GroupRuntime
+from coordinator.settings import Settings
 from partq_spark.base.errors import Unavailable
 from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
@@ -81,8 +82,8 @@ class World:
             now_s=lambda: self.now_s + skew_s, sleep=lambda _: None, uniform=self.rng.uniform, token=self.token
         )
 
-    def coordinator(self, name: str = "c1", *, skew_s: float = 0.0, timing: Timing | None = None) -> Coordinator:
-        made = Coordinator(self, name, skew_s, timing)
+    def coordinator(self, name: str = "c1", *, skew_s: float = 0.0) -> Coordinator:
+        made = Coordinator(self, name, skew_s)
         self.coordinators.append(made)
         return made
 
@@ -196,7 +197,7 @@ class HookedObjects:
 class Coordinator:
     """One process' runtime, with a view of the stores and a clock of its own."""
 
-    def __init__(self, world: World, name: str, skew_s: float, timing: Timing | None) -> None:
+    def __init__(self, world: World, name: str, skew_s: float) -> None:
         self.world = world
         self.ownership = world.server.open()
         self.faults = Faults()
@@ -210,8 +211,7 @@ class Coordinator:
             checkpoints=lambda facts: CheckpointStore(objects, KEY, facts.queue_id, since=facts.since, effects=effects),
             ends=lambda queue_id: queue.require(queue_id).next,
             facts_now=self.facts,
-            name=name,
-            timing=timing,
+            settings=Settings(name=name),
             effects=effects,
             log=world.log,
         )

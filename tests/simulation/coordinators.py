@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from coordinator.heads import GroupFacts
-from coordinator.leadership import StoreLife, Timing
+from coordinator.leadership import StoreLife
 from coordinator.logs import Log
 from coordinator.runtime import GroupRuntime
+from coordinator.settings import Settings
 from partq_spark.base.errors import PartqError
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.effects import Effects
@@ -75,8 +76,8 @@ def coordinate(
         ),
         ends=ends,
         facts_now=facts_now,
-        name=process.name,
-        timing=Timing(
+        settings=Settings(
+            name=process.name,
             lease_timeout_s=plan.lease_timeout_s,
             renewal_s=plan.renewal_s,
             handoff_look_s=0.1,

@@ -16,6 +16,7 @@ import pytest
 from coordinator.heads import GroupFacts
 from coordinator.leadership import StoreLife
 from coordinator.runtime import GroupRuntime
+from coordinator.settings import Settings
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Claim
@@ -65,7 +66,7 @@ class Place:
             life=StoreLife(store),
             checkpoints=lambda _: checkpoints,
             ends=lambda _: (self.published,) * PARTITIONS,
-            name="test",
+            settings=Settings(name="test"),
         )
         facts = GroupFacts(
             queue_id=QUEUE_ID,

@@ -14,6 +14,7 @@ from itertools import count
 from coordinator.heads import GroupFacts
 from coordinator.leadership import StoreLife
 from coordinator.runtime import GroupRuntime
+from coordinator.settings import Settings
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.checksums import sealed
@@ -104,7 +105,7 @@ class World:
             life=StoreLife(store),
             checkpoints=lambda facts: self.checkpoints(facts.queue_id, facts.since),
             ends=lambda _: self.ends,
-            name="coordinator",
+            settings=Settings(name="coordinator"),
             effects=self.effects(skew_s),
             log=self._note,
         )
