@@ -21,6 +21,7 @@ from coordinator.core.events import Event, Tick
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
 from coordinator.decision_log import log_decision
+from coordinator.fence_retries import FenceRetries, first_stuck
 from coordinator.fences import RunAll, carry_out, in_a_row
 from coordinator.heads import GroupFacts
 from coordinator.leadership import Leadership, StoreLife, timers_of
@@ -29,7 +30,6 @@ from coordinator.observe import Quiet, Records, Validity, binds, drained, expire
 from coordinator.reconciliation import Reconciliation, adopt, is_left_alone
 from coordinator.removed_partitions import RemovedPartitions
 from coordinator.settings import Settings
-from coordinator.tries import Tries, words
 from partq_spark.base.errors import Conflict
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
@@ -96,7 +96,7 @@ class GroupRuntime:
         self._bookkeeping = Bookkeeping(store, key, log)
         self._quiet: Quiet | None = None
         self._reconciliation = Reconciliation(key, checkpoints, self._now_s, log)
-        self._tries = Tries(self._settings.handoff_look_s, self._settings.retry_most_s)
+        self._fence_retries = FenceRetries(self._settings.handoff_look_s, self._settings.retry_most_s)
         self._again = 0  # steps in a row that ended with adopting again
         self._incarnation = ""
 
@@ -113,7 +113,7 @@ class GroupRuntime:
     @property
     def stuck(self) -> str:
         """What is wrong with a partition that is stuck, for people; empty if none is."""
-        return words(self.key, self.state)
+        return first_stuck(self.key, self.state)
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class GroupRuntime:
         if self._term != self._leadership.terms:
             self._term = self._leadership.terms
             self._bookkeeping.forget(term=True)
-            self._tries.forget()
+            self._fence_retries.forget()
             self._forget("a new term")
         if pulse is None or (self._written is None and is_left_alone(pulse)):
             return self._settings.renewal_s
@@ -181,7 +181,7 @@ class GroupRuntime:
         for _ in range(_ROUNDS):
             before = written
             written = self._decide(written, self._observe(written, facts, pulse))
-            fences = self._tries.due(pending(written.state), self._now_s())
+            fences = self._fence_retries.due(pending(written.state), self._now_s())
             if fences:
                 written = self._decide(written, self._fence(written, fences[:_FENCES_AT_ONCE], facts))
             if len(fences) > _FENCES_AT_ONCE:
@@ -214,7 +214,7 @@ class GroupRuntime:
             wait_s = min(wait_s, due_s - self._effects.now_s())
         if any(partition.phase is Phase.PAUSED for partition in state.partitions.values()):
             wait_s = min(wait_s, self._settings.handoff_look_s)
-        retry_s = self._tries.next_s(pending(state), self._now_s())
+        retry_s = self._fence_retries.next_s(pending(state), self._now_s())
         return max(0.0, min(wait_s, max(self._settings.handoff_look_s, retry_s)))
 
     def _forget(self, reason: str) -> None:
@@ -350,7 +350,7 @@ class GroupRuntime:
             log=self._log,
             told=stuck,
         )
-        return [*events, *self._tries.tried(fences, failed, stuck, self._now_s())]
+        return [*events, *self._fence_retries.tried(fences, failed, stuck, self._now_s())]
 
     def _now_s(self) -> float:
         return self._effects.now_s()

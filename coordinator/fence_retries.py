@@ -22,7 +22,7 @@ MOST_WORDS: Final = 400
 """Of what is wrong: it is kept in the group's state."""
 
 
-def words(key: GroupKey, state: GroupState | None) -> str:
+def first_stuck(key: GroupKey, state: GroupState | None) -> str:
     """What is wrong with the first partition that is stuck; empty if none is."""
     partitions = state.partitions.values() if state is not None else ()
     return next((f"group {key}, partition {each.partition}: {each.stuck}" for each in partitions if each.stuck), "")
@@ -35,7 +35,7 @@ class _Failing:
     failures: int = 1
 
 
-class Tries:
+class FenceRetries:
     """Of one group, by one leader."""
 
     def __init__(self, first_s: float, most_s: float) -> None:
