@@ -38,6 +38,18 @@ class Listed:
     repaired: frozenset[int] = frozenset()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adopted:
+    """The state that a new leader begins with, still to be written in place of the one at `token`."""
+
+    state: GroupState
+    token: str | None
+    events: tuple[Event, ...]
+    actions: tuple[Action, ...]
+    reason: str
+    level: str  # of the line that tells it
+
+
 class Reconciliation:
     """Of one group, in one process: what is remembered is which rewinds were counted before the checkpoints were last
     listed, and which of them were damaged.
@@ -78,6 +90,51 @@ class Reconciliation:
             repaired=repaired,
         )
 
+    def adopt(
+        self,
+        store: Ownership,
+        facts: GroupFacts,
+        *,
+        incarnation: str,
+        timers: Timers,
+        session_timeout_s: float,
+    ) -> Adopted:
+        """The group as a new leader finds it. `timers` are the ones that the lease had; `session_timeout_s` is assumed
+        of flows of which nothing is known but their names in the checkpoints.
+
+        The state is read before the checkpoints are: what a former leader still fences in between then shows as a
+        difference, and makes this leader's swap fail, because that leader wrote a state first.
+        """
+        document = store.read_state(self._key)
+        found = document if isinstance(document, StateDocument) else None
+        state, level, reason = _read(self._key, found, facts, self._now_s())
+        if state is None:
+            known = [record.session_timeout_s for record in store.read_flows(self._key).values()]
+            session_timeout_s = max([session_timeout_s, *known])
+        listed = self.list_checkpoints(facts)
+        if state is None:
+            state = initial_state(
+                queue_id=facts.queue_id,
+                incarnation=incarnation,
+                settings=facts.settings,
+                partitions=facts.partitions,
+                checkpoints=listed.marks,
+                damaged=listed.damaged,
+                session_timeout_s=session_timeout_s,
+                now_s=self._now_s(),
+            )
+        elif found is not None and timers.state_token == found.token:
+            state = with_timers(state, timers)
+        actions: list[Action] = []
+        if is_unclaimed(state):
+            listed = Listed(marks={})
+        events = tuple(_what_differs(state, facts, incarnation, listed))
+        for event in events:
+            state, more = decide(state, event, self._now_s())
+            actions.extend(more)
+        token = found.token if found is not None else None
+        return Adopted(state=state, token=token, events=events, actions=tuple(actions), reason=reason, level=level)
+
     def look(
         self, state: GroupState, facts: GroupFacts, confirmed: Callable[[GroupFacts], GroupFacts]
     ) -> Iterator[Event]:
@@ -96,22 +153,10 @@ class Reconciliation:
             return
         rewound = facts.rewinds != self._rewinds
         listed = self.list_checkpoints(facts)
-        if (rewound or listed.repaired) and not is_nobodys(state):
+        if (rewound or listed.repaired) and not is_unclaimed(state):
             yield from differences(state, listed.marks, listed.damaged)
         if altered(state, facts):
             yield _queue_altered(facts, listed)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Adopted:
-    """The state that a new leader begins with, still to be written in place of the one at `token`."""
-
-    state: GroupState
-    token: str | None
-    events: tuple[Event, ...]
-    actions: tuple[Action, ...]
-    reason: str
-    level: str  # of the line that tells it
 
 
 def altered(state: GroupState, facts: GroupFacts) -> bool:
@@ -120,66 +165,18 @@ def altered(state: GroupState, facts: GroupFacts) -> bool:
     return state.settings != facts.settings or sorted(present) != sorted(facts.partitions)
 
 
-def is_left_alone(pulse: Pulse) -> bool:
+def is_without_flows(pulse: Pulse) -> bool:
     """No flow has bound by this store, or it lost all it knew and those who live will bind again. Until one does, the
     checkpoints may be those of a query that has the group for itself (`ownership=none`), and are not touched.
     """
     return pulse.state_token is None and not pulse.beats
 
 
-def is_nobodys(state: GroupState) -> bool:
+def is_unclaimed(state: GroupState) -> bool:
     """Nobody has or gets anything: whose the checkpoints are is a matter for the first flow that binds (see
-    `is_left_alone`).
+    `is_without_flows`).
     """
     return not state.flows and all(each.owner is None and each.to is None for each in state.partitions.values())
-
-
-def adopt(
-    store: Ownership,
-    key: GroupKey,
-    checkpoints: Callable[[], Listed],
-    *,
-    facts: GroupFacts,
-    incarnation: str,
-    timers: Timers,
-    session_timeout_s: float,
-    now_s: Callable[[], float],
-) -> Adopted:
-    """The group as a new leader finds it. `timers` are the ones that the lease had; `session_timeout_s` is assumed of
-    flows of which nothing is known but their names in the checkpoints.
-
-    The state is read before the checkpoints are: what a former leader still fences in between then shows as a
-    difference, and makes this leader's swap fail, because that leader wrote a state first.
-    """
-    document = store.read_state(key)
-    found = document if isinstance(document, StateDocument) else None
-    state, level, reason = _read(key, found, facts, now_s())
-    if state is None:
-        known = [record.session_timeout_s for record in store.read_flows(key).values()]
-        session_timeout_s = max([session_timeout_s, *known])
-    listed = checkpoints()
-    if state is None:
-        state = initial_state(
-            queue_id=facts.queue_id,
-            incarnation=incarnation,
-            settings=facts.settings,
-            partitions=facts.partitions,
-            checkpoints=listed.marks,
-            damaged=listed.damaged,
-            session_timeout_s=session_timeout_s,
-            now_s=now_s(),
-        )
-    elif found is not None and timers.state_token == found.token:
-        state = with_timers(state, timers)
-    actions: list[Action] = []
-    if is_nobodys(state):
-        listed = Listed(marks={})
-    events = tuple(_what_differs(state, facts, incarnation, listed))
-    for event in events:
-        state, more = decide(state, event, now_s())
-        actions.extend(more)
-    token = found.token if found is not None else None
-    return Adopted(state=state, token=token, events=events, actions=tuple(actions), reason=reason, level=level)
 
 
 def _read(

@@ -27,7 +27,7 @@ from coordinator.heads import GroupFacts
 from coordinator.leadership import Leadership, StoreLife, timers_of
 from coordinator.logs import Log, silent
 from coordinator.observe import Quiet, Records, Validity, binds, drained, expired, leftovers
-from coordinator.reconciliation import Reconciliation, adopt, is_left_alone
+from coordinator.reconciliation import Reconciliation, is_without_flows
 from coordinator.removed_partitions import RemovedPartitions
 from coordinator.settings import Settings
 from partq_spark.base.errors import Conflict
@@ -167,7 +167,7 @@ class GroupRuntime:
             self._bookkeeping.forget(term=True)
             self._fence_retries.forget()
             self._forget("a new term")
-        if pulse is None or (self._written is None and is_left_alone(pulse)):
+        if pulse is None or (self._written is None and is_without_flows(pulse)):
             return self._settings.renewal_s
         if self._written is not None and pulse.state_token != self._written.token:
             self._forget("another coordinator wrote the state")
@@ -231,15 +231,12 @@ class GroupRuntime:
         """Read everything, and write the state under a new token: from then on a former leader's swaps fail."""
         self._validity = Validity(queue_id=facts.queue_id, incarnation=incarnation)
         self._records = None
-        found = adopt(
+        found = self._reconciliation.adopt(
             self._store,
-            self.key,
-            lambda: self._reconciliation.list_checkpoints(facts),
-            facts=facts,
+            facts,
             incarnation=incarnation,
             timers=self._leadership.timers,
             session_timeout_s=self._settings.assumed_session_timeout_s,
-            now_s=self._now_s,
         )
         # A look more, after the state was read: a leader that came since makes either this renewal or the swap fail.
         # Else a leader that slept before it read the state would take it from its successor.
