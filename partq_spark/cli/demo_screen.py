@@ -16,7 +16,7 @@ from rich.text import Text
 
 from partq_spark.base.terminal import printable, ranges
 from partq_spark.client import GroupView, PartitionStatus
-from partq_spark.demo.ledger import Change, Joined, Kind, Ledger, Missed, Move, Moved
+from partq_spark.demo.ledger import Change, FlowGone, Joined, Kind, Ledger, Moved, PartitionMove
 
 COLOURS = {"amber": "yellow", "blue": "bright_blue", "coral": "magenta"}
 _NOBODY = "·"
@@ -72,12 +72,12 @@ class Screen:
                     self.tell(ledger, f"{change.flow} has joined; {also}")
                 case Joined():
                     pass  # it gets everything at once, which is the next change
-                case Missed():
+                case FlowGone():
                     self.tell(ledger, self._missed(change))
                 case Moved():
                     self.tell(ledger, _moved(change.moves, killed_ms))
 
-    def _missed(self, change: Missed) -> str:
+    def _missed(self, change: FlowGone) -> str:
         if change.left:
             return f"{change.flow} has left"
         return (
@@ -106,7 +106,7 @@ class Screen:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def proof(self, facts: Mapping[str, Any], expected: int, moves: Sequence[Move]) -> None:
+    def proof(self, facts: Mapping[str, Any], expected: int, moves: Sequence[PartitionMove]) -> None:
         """What the sinks have, counted."""
         shares = ", ".join(f"{flow} {rows:,}" for flow, rows in facts["per_flow"].items())
         self._print(f"\nThe proof, counted with Spark SQL in what the queries wrote ({shares}):")
@@ -160,7 +160,7 @@ def _mapping(ledger: Ledger) -> Text:
     return made
 
 
-def _moved(moves: Sequence[Move], killed_ms: Mapping[str, int]) -> str:
+def _moved(moves: Sequence[PartitionMove], killed_ms: Mapping[str, int]) -> str:
     """`amber → blue: 4-7, paused 49, 49, 50, 50 ms`, each pair of flows once."""
     parts = []
     for before, after, kind in dict.fromkeys((move.before, move.after, move.kind) for move in moves):

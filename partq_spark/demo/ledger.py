@@ -23,7 +23,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Move:
+class PartitionMove:
     """One partition that has a new owner. `paused_ms`: from the pause to the new owner, None where there was none."""
 
     partition: int
@@ -42,7 +42,7 @@ class Joined:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Missed:
+class FlowGone:
     """A flow's heartbeat stood still for its session timeout, or it left."""
 
     flow: str
@@ -53,10 +53,10 @@ class Missed:
 class Moved:
     """What moved at once."""
 
-    moves: tuple[Move, ...]
+    moves: tuple[PartitionMove, ...]
 
 
-Change = Joined | Missed | Moved
+Change = Joined | FlowGone | Moved
 
 
 @dataclass(kw_only=True, slots=True)
@@ -74,9 +74,9 @@ class Ledger:
 
     owners: dict[int, str | None] = field(default_factory=dict)
     bound: list[str] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)  # all that there were
+    moves: list[PartitionMove] = field(default_factory=list)  # all that there were
     _under_way: dict[int, _Way] = field(default_factory=dict)
-    _arrived: list[Move] = field(default_factory=list)
+    _arrived: list[PartitionMove] = field(default_factory=list)
 
     @property
     def held(self) -> set[int]:
@@ -94,7 +94,7 @@ class Ledger:
                 return [Joined(flow=line["flow"])]
             case "flow_expired" | "flow_unbound":
                 self.bound = [flow for flow in self.bound if flow != line["flow"]]
-                return [Missed(flow=line["flow"], left=line["event"] == "flow_unbound")]
+                return [FlowGone(flow=line["flow"], left=line["event"] == "flow_unbound")]
             case "pause":
                 partition = line["partition"]
                 self._under_way[partition] = _Way(before=self.owners.get(partition), paused_at_ms=_ms(line["time"]))
@@ -115,7 +115,7 @@ class Ledger:
         if after == way.before:
             return  # the same flow once more, as a new instance
         paused_ms = None if way.paused_at_ms is None else at_ms - way.paused_at_ms
-        move = Move(
+        move = PartitionMove(
             partition=partition,
             before=way.before,
             after=after,

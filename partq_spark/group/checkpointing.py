@@ -6,15 +6,17 @@ a checkpoint turns out to be another flow's differs, and is decided there.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from partq_spark.group.checkpoint import Checkpoint, acknowledged_to
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.effects import Effects
-from partq_spark.group.holdings import Holding, Holdings
+from partq_spark.group.holdings import FlowHoldings, Holding
 from partq_spark.group.key_order import passes
-from partq_spark.group.others import by_checkpoints
 from partq_spark.group.settings import SessionSettings
+
+_log = logging.getLogger("partq.flow")
 
 AcknowledgedBy = Callable[[Collection[int], Callable[[int], int]], Mapping[int, int]]
 """How far each of some partitions is acknowledged; the other argument says where the group begins in one."""
@@ -26,7 +28,7 @@ class Checkpointing:
     def __init__(
         self,
         checkpoints: CheckpointStore,
-        holdings: Holdings,
+        holdings: FlowHoldings,
         settings: SessionSettings,
         effects: Effects,
         *,
@@ -60,7 +62,7 @@ class Checkpointing:
         if not others:
             return own
         if by_records is None or self._settings.keep_offsets:
-            return {**by_checkpoints(self._checkpoints, others, self._start_of), **own}
+            return {**_by_checkpoints(self._checkpoints, others, self._start_of), **own}
         return {**by_records(others, self._start_of), **own}
 
     def advance(self, holding: Holding, *, everything: bool) -> bool:
@@ -88,3 +90,19 @@ class Checkpointing:
         offset = holding.done if self._settings.keep_offsets else None
         holding.checkpoint = self._checkpoints.leave(holding.checkpoint, offset=offset, delivered=holding.read)
         holding.acknowledged = holding.done
+
+
+def _by_checkpoints(
+    checkpoints: CheckpointStore, partitions: Collection[int], start_of: Callable[[int], int]
+) -> dict[int, int]:
+    """By one listing (CHK-02): the offset in the checkpoint, where there is none the group's start. What cannot be read
+    is left out, and so nothing is known to be acknowledged of it. Raises `Unavailable`.
+    """
+    found, damaged = checkpoints.list_readable()
+    for partition in damaged.keys() & set(partitions):
+        _log.warning("other partitions may wait for partition %d: %s", partition, damaged[partition])
+    result: dict[int, int] = {}
+    for partition in partitions:
+        if partition not in damaged:
+            result[partition] = acknowledged_to(found.get(partition), start_of(partition))
+    return result

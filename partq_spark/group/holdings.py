@@ -40,7 +40,7 @@ class Holding:
         return Delivery(epoch=self.epoch, delivered=self.delivered, acknowledged=self.acknowledged)
 
 
-class Holdings:
+class FlowHoldings:
     """All that a session holds, by partition. `mapping` is what its next bind presents: partition to epoch."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from partq_spark.group.checkpointing import Checkpointing
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Binding, Position, View
 from partq_spark.group.effects import Effects
-from partq_spark.group.holdings import Holdings
+from partq_spark.group.holdings import FlowHoldings
 from partq_spark.group.model import GroupKey
 from partq_spark.group.settings import SessionSettings
 
@@ -95,7 +95,7 @@ class GroupMembership(Membership):
 
     `flow` is in lower case already; `queue_id` is that of the head. `start_of` gives the first offset of a partition
     whose checkpoint has none (`checkpoints=none`): the group's start. `milestones`: offsets of a partition at which
-    others may wait for it (`order.Milestones`).
+    others may wait for it (`key_order.Milestones`).
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class GroupMembership(Membership):
         self._flow = flow
         self._settings = settings if settings is not None else SessionSettings()
         self._effects = effects if effects is not None else Effects()
-        self._holdings = Holdings()
+        self._holdings = FlowHoldings()
         self._checkpointing = Checkpointing(
             checkpoints, self._holdings, self._settings, self._effects, start_of=start_of, milestones=milestones
         )

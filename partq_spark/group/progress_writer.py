@@ -8,6 +8,7 @@ its own, and an instance whose report was lost has ended.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -15,9 +16,8 @@ from partq_spark.base.errors import Fenced, Unavailable
 from partq_spark.group.binding import Life
 from partq_spark.group.checkpointing import Checkpointing
 from partq_spark.group.effects import Effects
-from partq_spark.group.holdings import Holdings
-from partq_spark.group.model import Delivery, GroupKey, GroupState
-from partq_spark.group.others import by_records
+from partq_spark.group.holdings import FlowHoldings
+from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupState
 from partq_spark.group.ownership import Ownership, Reincarnated
 
 _log = logging.getLogger("partq.flow")
@@ -43,7 +43,7 @@ class ProgressWriter:
         ownership: Ownership,
         key: GroupKey,
         flow: str,
-        holdings: Holdings,
+        holdings: FlowHoldings,
         checkpointing: Checkpointing,
         effects: Effects,
     ) -> None:
@@ -58,7 +58,7 @@ class ProgressWriter:
         """How far each is acknowledged, whoever has it: see `Session.acknowledged`."""
 
         def by_their_records(others: Collection[int], start_of: Callable[[int], int]) -> Mapping[int, int]:
-            return by_records(state, self._ownership.read_flows(self._key), others, start_of)
+            return _by_records(state, self._ownership.read_flows(self._key), others, start_of)
 
         return self._checkpointing.acknowledged(partitions, by_records=by_their_records)
 
@@ -129,3 +129,32 @@ class ProgressWriter:
             _log.debug("flow %s of group %s could not say %r: %s", self._flow, self._key, text, error)
         else:
             life.note = text
+
+
+def _by_records(
+    state: GroupState | None,
+    records: Mapping[str, FlowRecord],
+    partitions: Collection[int],
+    start_of: Callable[[int], int],
+) -> dict[int, int]:
+    """With `checkpoints=none`: what a partition's owner reports at the present epoch.
+
+    A partition that the coordinator has let go was delivered to its end. One that the group never had is where the
+    group begins, and may have been gone by then. Of one without an owner nothing is known: a rewind may have gone below
+    the group's start.
+    """
+    result: dict[int, int] = {}
+    if state is None:
+        return result
+    for number in partitions:
+        partition = state.partitions.get(number)
+        if partition is None:
+            result[number] = sys.maxsize if number in state.retired else start_of(number)
+            continue
+        record = records.get(partition.owner.flow) if partition.owner is not None else None
+        if record is None or record.incarnation != state.incarnation:
+            continue
+        entry = record.entry(number, partition.epoch)
+        if entry is not None:
+            result[number] = entry.acknowledged
+    return result

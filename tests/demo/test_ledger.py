@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from partq_spark.demo.ledger import Change, Joined, Kind, Ledger, Missed, Move, Moved
+from partq_spark.demo.ledger import Change, FlowGone, Joined, Kind, Ledger, Moved, PartitionMove
 
 
 def _line(at_ms: int, event: str, **facts: object) -> dict[str, Any]:
@@ -70,19 +70,19 @@ def test_a_handoff_past_its_time_was_forced() -> None:
 
 def test_what_a_lost_flow_had_rests_until_others_have_it() -> None:
     ledger = _given("a", "b")
-    assert _heed(ledger, _line(1000, "flow_expired", flow="b")) == [Missed(flow="b", left=False)]
+    assert _heed(ledger, _line(1000, "flow_expired", flow="b")) == [FlowGone(flow="b", left=False)]
     assert ledger.held == {1}
     _heed(ledger, _line(2000, "fence", partition=1, flow="b", to="a"))
     (moved,) = _heed(ledger, _line(2050, "assign", partition=1, flow="a"))
     assert _moves(moved) == [(1, "b", "a", Kind.LOST, None)]
     assert ledger.moves == [
-        Move(partition=1, before="b", after="a", kind=Kind.LOST, paused_ms=None, at_ms=1795255202050)
+        PartitionMove(partition=1, before="b", after="a", kind=Kind.LOST, paused_ms=None, at_ms=1795255202050)
     ]
 
 
 def test_a_flow_that_comes_back_to_its_own_has_moved_nothing() -> None:
     ledger = _given("a", "b")
-    assert _heed(ledger, _line(0, "flow_unbound", flow="b")) == [Missed(flow="b", left=True)]
+    assert _heed(ledger, _line(0, "flow_unbound", flow="b")) == [FlowGone(flow="b", left=True)]
     assert _heed(ledger, _line(100, "flow_bound", flow="b")) == [Joined(flow="b")]
     assert _heed(ledger, _line(110, "fence", partition=1, to="b"), _line(150, "assign", partition=1, flow="b")) == []
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from partq_spark.cli.demo_screen import Screen
 from partq_spark.cli.demo_story import is_settled
-from partq_spark.demo.ledger import Change, Joined, Kind, Ledger, Missed, Move, Moved
+from partq_spark.demo.ledger import Change, FlowGone, Joined, Kind, Ledger, Moved, PartitionMove
 from partq_spark.group.model import PartitionStatus, RebalanceStatus
 from partq_spark.group.status import CoordinatorView, FlowView, GroupView, PartitionView
 
@@ -33,8 +33,10 @@ def _screen(*, terminal: bool = False) -> tuple[Screen, io.StringIO]:
     return Screen(console, rebalance_delay_s=1.0, session_s=5), file
 
 
-def _move(partition: int, before: str | None, after: str | None, kind: Kind, paused_ms: int | None = None) -> Move:
-    return Move(partition=partition, before=before, after=after, kind=kind, paused_ms=paused_ms, at_ms=10_000)
+def _move(
+    partition: int, before: str | None, after: str | None, kind: Kind, paused_ms: int | None = None
+) -> PartitionMove:
+    return PartitionMove(partition=partition, before=before, after=after, kind=kind, paused_ms=paused_ms, at_ms=10_000)
 
 
 def _view(*owners: str, bound: tuple[str, ...] = ("amber", "blue")) -> GroupView:
@@ -76,7 +78,7 @@ def test_each_change_is_a_line_with_the_mapping() -> None:
     lost = (_move(1, "blue", "amber", Kind.LOST),)
     changes: list[Change] = [
         Joined(flow="coral"),
-        Missed(flow="blue", left=False),
+        FlowGone(flow="blue", left=False),
         Moved(moves=moves),
         Moved(moves=lost),
     ]

@@ -29,7 +29,7 @@ from partq_spark.group.binding import Life
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.documents.api import Listing
 from partq_spark.group.documents.memory import MemoryServer
-from partq_spark.group.holdings import Holdings
+from partq_spark.group.holdings import FlowHoldings
 from partq_spark.group.key_order import KeyOrder
 from partq_spark.group.model import Delivery, GroupKey, GroupState, Lease
 from partq_spark.group.ownership import Ownership, Pulse
@@ -222,10 +222,10 @@ def _waits_for_nothing() -> AbstractContextManager[object]:
 def _takes_delivered_for_acknowledged() -> AbstractContextManager[object]:
     """Others' keys wait only until a flow's own messages were handed out."""
 
-    def written(hand: Holdings, partitions: Iterable[int]) -> dict[int, int]:
+    def written(hand: FlowHoldings, partitions: Iterable[int]) -> dict[int, int]:
         return {p: hand.by_partition[p].delivered for p in partitions if hand.has_claimed((p,))}
 
-    return patch.object(Holdings, "written", written)
+    return patch.object(FlowHoldings, "written", written)
 
 
 def _takes_removed_for_finished() -> AbstractContextManager[object]:
@@ -238,7 +238,7 @@ def _lives_for_ever() -> AbstractContextManager[object]:
 
 
 GUARDS = (
-    Guard(name="epoch equality", off=lambda: patch.object(Holdings, "is_same_epoch", _always)),
+    Guard(name="epoch equality", off=lambda: patch.object(FlowHoldings, "is_same_epoch", _always)),
     Guard(name="one's own name in the checkpoint", off=lambda: patch.object(Session, "_names_me", _always)),
     Guard(name="lease token", off=_renews_any_lease),
     Guard(name="self-fencing", off=_lives_for_ever),

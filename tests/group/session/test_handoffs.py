@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from partq_spark.group.holdings import Holdings
+from partq_spark.group.holdings import FlowHoldings
 from tests.group.session.world import Process, World, bound, with_settings
 
 # --- handoff ----------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def test_a_partition_that_went_and_came_back_is_not_acknowledged_by_who_had_it_b
 
 def test_without_comparing_epochs_it_would_be_acknowledged(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     a, moved = there_and_back(world)
-    monkeypatch.setattr(Holdings, "is_same_epoch", lambda *_: True)
+    monkeypatch.setattr(FlowHoldings, "is_same_epoch", lambda *_: True)
     assert a.acknowledge(moved, 10, epoch=1)
     a.session.flush()
     assert world.offset(moved) == 10

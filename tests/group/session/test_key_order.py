@@ -107,7 +107,7 @@ def test_what_a_flow_had_acknowledged_before_a_rewind_is_not_taken_for_what_is_n
 
 @pytest.mark.conformance("RES-03", "RES-04")
 def test_what_was_let_go_counts_as_finished_up_to_where_it_ended_and_not_when_its_number_comes_back() -> None:
-    """Without checkpoints a member says of it that it is finished, and no offset (`others.by_records`)."""
+    """Without checkpoints a member says of it that it is finished, and no offset (`progress_writer`)."""
     now_s = [100.0]
     order = KeyOrder("billing", look_s=0.01, now_s=lambda: now_s[0])
     head = replace(resized(replace(empty_head(3), next=(10, 10, 10)), 2), next=(12, 12, 10))

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.claims import Claim, View
-from partq_spark.group.holdings import Holdings
+from partq_spark.group.holdings import FlowHoldings
 from partq_spark.group.key_order import KeyOrder
 from partq_spark.group.missed import Missed
 from partq_spark.group.solo import SoloSession
@@ -173,7 +173,7 @@ GUARDS = (
     Guard(name="a batch is confirmed when it is read", off=_confirms_nothing),
     Guard(name="left out is what has moved on", off=lambda: patch.object(batches, "has_moved_on", _always), first=114),
     Guard(name="repeated is what is held at the same epoch", off=_holds_at_any_epoch),
-    Guard(name="acknowledged at the same epoch only", off=lambda: patch.object(Holdings, "is_same_epoch", _always)),
+    Guard(name="acknowledged at the same epoch only", off=lambda: patch.object(FlowHoldings, "is_same_epoch", _always)),
     Guard(name="deliveries are counted", off=_counts_no_deliveries, kinds=BY_HAND, first=30),
     Guard(
         name="what does not count is void", off=_acknowledges_what_was_given_out_in_any_round, kinds=BY_HAND, first=216
