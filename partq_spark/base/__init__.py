@@ -1,4 +1,5 @@
-"""What every other package of partq may use: the five errors, points in time, folders, what may reach a terminal.
+"""What every other package of partq may use: the five errors, points in time, documents, private folders, printable
+text.
 
-Nothing in here knows of stores, queues, groups or Spark.
+Nothing here knows of stores, queues, groups or Spark.
 """

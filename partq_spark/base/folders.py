@@ -1,4 +1,4 @@
-"""Folders that only one user may enter, in places where others may write: those for temporary files."""
+"""Folders that only one user may enter, made in places where others may write too: those for temporary files."""
 
 from __future__ import annotations
 

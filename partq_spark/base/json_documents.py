@@ -1,10 +1,11 @@
-"""JSON documents that decide something: a person can read them, a checksum tells damage, a type says what may be in
-them.
+"""JSON documents that decide something: a person can read them, a checksum tells damage, a type says what they may
+hold.
 
 One kind of document is a `JsonDocument`: the type of its content, which msgspec writes and reads, the number of its
 format, and what to do about one that is damaged. What the type does not allow is refused with the name of the object,
 the path of the field and the value that was found, since a right checksum does not mean that its writer knew the
-format. Equal contents give equal bytes: fields come in the order of the type, maps in the order of whoever fills them.
+format. Equal contents give equal bytes: fields come in the order of the type, maps in the order in which they were
+filled.
 """
 
 from __future__ import annotations

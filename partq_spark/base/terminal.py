@@ -1,7 +1,7 @@
 """The one way in which text that partq did not write itself (from a store, a file, an argument) may reach a terminal.
 
 A terminal obeys control characters: titles, colours, keys that it pretends were typed. So what is not printable is
-shown as its escape. Everything that is printed or logged for people goes through here, whoever wrote it.
+shown as its escape. Everything that is printed or logged for people goes through here.
 """
 
 from __future__ import annotations

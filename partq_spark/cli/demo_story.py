@@ -1,4 +1,4 @@
-"""The story of `partq demo`: what happens when. Each act begins when the outcome of the last one shows in the group.
+"""The story of `partq demo`: what happens when. Each act begins when the group shows the outcome of the one before.
 
 What is read comes from the group, the coordinator's log and the Spark process; what is shown goes to the screen.
 """

@@ -1,4 +1,4 @@
-"""`partq queue trim`, `compact` and `collect`: a queue's housekeeping by hand, whatever the coordinator does of it."""
+"""`partq queue trim`, `compact` and `collect`: a queue's housekeeping on request. The coordinator does it by itself."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Groups of commands that know their commands by name and summary, and import one only when it is called: `partq
---version` and `--help` then cost no more than click itself.
+"""Groups of commands that know their commands by name and summary, and import one only when it is called. So `partq
+--version` and `--help` cost no more than click itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, for people and long work only: none where nobody looks, none for what is quick."""
+"""A progress bar on standard error, for people who wait: none where no terminal is, none for what is quick."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`partq publish`: everything in a file, or on standard input, becomes one publish to a queue, or to each of those that
-attract its topic: all of it or nothing, for each of them.
+"""`partq publish`: everything in a file, or on standard input, becomes one publish to a queue, or to each queue that
+attracts its topic. For each of them it is all or nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Creating a queue and changing its settings and partition count: what is asked for is checked, then done in one swap.
 
-A setting that is not given stays as it is. What a change means for groups is `resizing`'s.
+A setting that is not given stays as it is. What a change means for groups is worked out in `resizing`.
 """
 
 from __future__ import annotations

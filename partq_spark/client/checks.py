@@ -1,6 +1,6 @@
 """The checks of what a user may give as text: each returns the value as partq writes it, or raises `Invalid`.
 
-For those who take arguments before they do anything with them; nothing is opened or read here.
+They are for callers that take arguments before they do anything with them. Nothing is opened or read here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A consumer in plain Python: a flow of its group like any other, and reading without a group.
+"""A consumer in plain Python: a flow of its group like any other, or reading without a group.
 
 It drives the loop that stands behind a streaming query (`query.consumer`, with the threads of
-`query.consumer_process`), as the application that acknowledges by itself. The rules. A batch is acknowledged by asking
-for the next one, or by a call; no way of leaving acknowledges what was not handled. What was given out and is neither
+`query.consumer_process`), as an application that acknowledges by itself. The rules: a batch is acknowledged by asking
+for the next one, or by a call; no way of leaving acknowledges what was not handled; what was given out and is neither
 acknowledged nor released stays this flow's until its partition moves on.
 """
 

@@ -1,6 +1,6 @@
 """The consumer groups of a queue: listing them, making one, changing how one is shared, removing one, and who has what.
 
-What a group is and how it goes is `group`'s; here it is found out where its ownership is kept, and who may live in it.
+What a group is stands in `partq_spark.group`; here it is found out where its ownership is kept.
 """
 
 from __future__ import annotations

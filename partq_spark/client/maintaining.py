@@ -1,4 +1,6 @@
-"""A queue's housekeeping by hand, whatever the coordinator does of it: trimming, compacting, collecting, deleting."""
+"""A queue's housekeeping on request: trimming, compacting, collecting, deleting. The coordinator does the first three
+by itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A message as programs see it, and looking at messages where they lie: nothing is taken, marked or held back by it."""
+"""A message as programs see it, and browsing: messages are read where they lie, and nothing is taken, marked or held
+back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Messages that were sent one by one become one publish, and each learns where it lies. No threads, no waiting."""
+"""Messages that were sent one by one become one publish, and each learns where it lies. No threads, no waiting: those
+are in `publisher`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A publisher: messages are sent one by one, gathered for a moment, and published together by a thread beside.
+"""A publisher: messages are sent one by one, gathered for a moment, and published together by a thread of its own.
 
 The rules. What one thread sends keeps its order for each key, because one publish follows the other. A Future that is
 done means durable. A publish that fails ends the publisher: all later Futures fail too, in order, so that nothing comes

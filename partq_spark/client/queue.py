@@ -1,7 +1,7 @@
-"""`Queue`: everything that a program does with one queue, each method a look at the queue as it is then.
+"""`Queue`: everything that a program does with one queue. Each method looks at the queue as it is then.
 
 A queue object holds an address and nothing else: it may be pickled, used by several threads, and kept for ever. What
-its methods do is written in the modules beside this one; here is what they take, give and raise.
+its methods do is written in the modules beside this one; here is what they take, return and raise.
 """
 
 from __future__ import annotations

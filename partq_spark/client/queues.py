@@ -1,4 +1,4 @@
-"""The doors: creating, opening and listing queues, and publishing by topic."""
+"""Where a program begins: creating, opening and listing queues, and publishing by topic."""
 
 from __future__ import annotations
 

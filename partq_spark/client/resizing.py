@@ -1,5 +1,6 @@
 """What a change of a queue's partition count would mean, before it is made: which partitions come and go, how many keys
-move, and what each group has to acknowledge first. Nothing is written here, and no words for people but errors.
+move, and what each group has to acknowledge first. Nothing is written here, and there are no words for people but
+errors.
 """
 
 from __future__ import annotations

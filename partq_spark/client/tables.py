@@ -1,6 +1,7 @@
-"""Tables of others as messages, by the Arrow PyCapsule interface: columns are checked by name and type, then cast.
+"""Tables of other libraries as messages, by the Arrow PyCapsule interface: columns are checked by name and type, then
+cast.
 
-What is not a message's column is refused; large, view and dictionary forms are taken, with a copy.
+A column that is no part of a message is refused. Large, view and dictionary forms are taken, with a copy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which topics a queue attracts, and which queues attract a topic."""
+"""Which topics a queue attracts, and which queues attract a topic. Matching is done in `log.topics`."""
 
 from __future__ import annotations
 

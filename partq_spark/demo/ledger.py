@@ -1,5 +1,5 @@
-"""What the coordinator's log says about the mapping: who joins, who is missed, which partitions move and how long each
-was paused. Pure: log lines in, changes out.
+"""What the coordinator's log says of the mapping: which flows join and which fall silent, which partitions move, and
+how long each was paused. Pure: log lines in, changes out.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The demo's processes and the folder they work in: a coordinator and a Spark driver are started here, ended here
-whatever happens, and those of Spark's readers found that the demo may kill. What they say is understood elsewhere.
+"""The demo's processes and the folder that they work in. A coordinator and a Spark driver are started here and ended
+here, also after an error; the readers of Spark that the demo may kill are found here. What they print is understood
+elsewhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The demo's proof: every flight was delivered once or again with a mark, and every aircraft's flights came in order.
+"""The demo's proof: every flight was delivered once, or again with a mark, and every aircraft's flights came in order.
 
-Questions in SQL to what the queries wrote; who runs them is the caller's affair. What is proven holds across flows,
-because `delivered_us`, when a micro-batch began to be written, is by one clock for all of them and different for each.
+Questions in SQL to what the queries wrote; the caller runs them. What is proven holds across flows, because
+`delivered_us`, when a micro-batch began to be written, is by one clock for all of them and different for each.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Becoming an instance of a flow, by taking its name only if nobody alive has it (FLO-08), and leaving.
+"""How a process becomes an instance of a flow, and how it leaves (FLO-08).
 
-A name is taken from a former instance whose heartbeat stood still, watched by this process's own clock, or that the
-coordinator has given up already, or that was this very process. Which partitions come of it is the coordinator's
-answer and `session`'s business.
+It takes the flow's name only from an instance that is over: one whose heartbeat stood still, watched by this process's
+own clock; one that the coordinator has given up; or one of this very process. Which partitions the instance gets is
+decided by the coordinator, and taken up in `session`.
 """
 
 from __future__ import annotations

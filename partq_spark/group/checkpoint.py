@@ -1,6 +1,6 @@
 """One version of a partition's checkpoint, and how it is written down as metadata (CHK-02). No I/O.
 
-How it changes, and who may change it, is `checkpoints`' business.
+Who may change a checkpoint, and how, is decided in `checkpoints`.
 """
 
 from __future__ import annotations

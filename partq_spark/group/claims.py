@@ -1,6 +1,6 @@
-"""What a flow has in hand, as values, and what the group's state says of it, as pure functions.
+"""What a flow may deliver, as values, and what the group's state says of it, as pure functions.
 
-No I/O, no clock and no decisions live here: `session` claims, delivers and acknowledges, `holdings` keeps count.
+No I/O and no clock. `session` claims, delivers and acknowledges; `holdings` keeps count of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Deleting a queue with everything that is stored for it: the log's objects, then what its groups left.
+"""Deletes a queue with everything that is stored for it: the log's objects, then what its groups left.
 
-The log does not know groups' checkpoints; here the two meet. The head goes first, so after a crash the same command is
-repeated, which finds by the id in each checkpoint what belongs to a queue that is gone. No words for people.
+The log does not know groups' checkpoints; here the two meet. The head goes first. After a crash the command is
+repeated: it finds what belongs to a deleted queue by the id in each checkpoint. No words for people but errors.
 """
 
 from __future__ import annotations

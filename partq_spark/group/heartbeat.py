@@ -1,7 +1,7 @@
-"""The thread that beats beside the work, and nothing else: what beating means is `session`'s business.
+"""The thread that beats beside the work. What a beat does is given to it.
 
-It is a daemon, so that it never keeps a process alive, and it beats only for the living (`lifeline`). What goes wrong
-is kept for the main thread: it asks with `check`.
+It is a daemon, so that it never keeps a process alive, and it beats only while the process that it works for lives
+(`lifeline`). An error ends it and is kept for the main thread, which asks with `check`.
 """
 
 from __future__ import annotations

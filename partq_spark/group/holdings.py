@@ -1,7 +1,7 @@
 """What one process holds of a group: each partition with how far it was delivered and acknowledged.
 
-Bookkeeping in memory, without I/O and without a clock. It outlives the instances of its flow, so that one that had to
-bind again goes on where it was.
+Bookkeeping in memory, without I/O and without a clock. It outlives the instances of its flow, so that an instance that
+has to bind again goes on where the one before was.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a flow's partitions wait for after the queue's partition count was changed, so that every key keeps its order
-(RES-03). The arithmetic is `log.layouts`'; known here is whose word counts: a checkpoint's, whoever has the partition.
+(RES-03). The arithmetic is in `log.layouts`; here is known how far each partition is acknowledged: by its checkpoint.
 
-Any planner of deliveries asks `KeyOrder.waits` before it announces one. A queue that never changed its count costs
-nothing, and neither does one that has dealt with all that is older than the change.
+A planner of deliveries asks `KeyOrder.waits` before it announces one. A queue that never changed its count costs
+nothing, and neither does one of which everything older than the change is acknowledged.
 """
 
 from __future__ import annotations

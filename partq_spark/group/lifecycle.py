@@ -1,9 +1,9 @@
 """Consumer groups as a whole: listing them, sharing one in another way, removing one.
 
 A group is an entry in the queue's head, a checkpoint per partition beside it, and what the ownership store has of it.
-To remove it is to take it out of the head: from then on no message is held back for it, and nothing binds. Its
-checkpoints stay, because their epochs go on. They say since when their group is there, so nothing that flows and
-coordinators of the former group still remember, or write late, counts for a group made again under its name.
+To remove a group is to take it out of the head: from then on it holds no message back, and no flow binds. Its
+checkpoints stay, because their epochs go on. They say since when their group is there. So what flows and coordinators
+of the former group still remember, or write late, does not count for a group made again under its name.
 
 No words for people but errors; no clock of its own.
 """

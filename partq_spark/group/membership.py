@@ -1,8 +1,8 @@
-"""What a consumer needs to know of what is its own, and what memberships of a group have in common.
+"""What a consumer needs to know of the partitions that it has, and what memberships of a group have in common.
 
-Memberships differ in who grants partitions, and in who verifies that they still are the consumer's: with `session` a
-coordinator does, with `solo` the flow itself takes all of the group, and without a group every partition is the query's
-(`query.ungrouped`).
+Memberships differ in who grants partitions, and in who verifies that they are still the consumer's. In a shared group
+(`session`) a coordinator does both. With `solo` the flow takes all of the group by itself. Without a group every
+partition is the query's (`query.ungrouped`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The values of a consumer group: its flows, its partitions' ownership, and what each flow reports of itself.
 
-Frozen, without I/O and without policy: `coordinator.core` decides how they change, `codec` writes them down, `stores`
-keeps them. Times are seconds of the clock of the process that holds the value; a value that leaves its process carries
-remaining times instead (design, "The coordinator").
+Frozen, without I/O and without policy: `coordinator.core` decides how they change, `codec` writes them down,
+`ownership` keeps them. Times are seconds of the clock of the process that holds the value; a value that leaves its
+process carries remaining times instead (design, "The coordinator").
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What may go: messages older than the queue's retention that every group has acknowledged.
+"""Removes messages that are older than the queue's retention and that every group has acknowledged.
 
-The log knows ages and where groups begin; how far they are stands in their checkpoints. Here the two meet: checkpoints
-are read after the head that they are judged by, and `log.housekeeping.trim` takes them for what they were then. Nothing
-runs by itself here: the leading coordinator calls `retain`, or a person trims by hand. No words for people.
+The log knows ages and where groups begin; how far they are stands in their checkpoints. Here the two meet. Checkpoints
+are read after the head that they are judged by, and `log.housekeeping.trim` checks that they still count. Nothing runs
+by itself here: the leading coordinator calls `retain`, or a person trims. No words for people but errors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Taking a consumer group back: what a rewind would do, checked as a whole before anything is changed, and doing it.
+"""Takes a consumer group back: what a rewind would do is checked as a whole before anything is changed, then it is
+done.
 
-The checkpoints come first, each by compare-and-swap, then the counter in the queue's head, by which coordinators hear
-of it whatever happens to the one who rewinds. Whoever is killed in between repeats the command. No words for people
-but errors.
+The checkpoints come first, each by compare-and-swap. The counter in the queue's head comes last; by it coordinators
+learn of the rewind, even if the process that rewinds dies. A rewind that was killed in between is repeated. No words
+for people but errors.
 """
 
 from __future__ import annotations

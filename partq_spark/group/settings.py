@@ -1,4 +1,4 @@
-"""What a flow is told by its options (interface.md): values and their checks, nothing else."""
+"""The settings of a flow as values with their checks (interface.md), and nothing else."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A flow that has a whole group to itself (`ownership=none`): it takes every partition by fencing its checkpoint.
 
-There is no coordinator and no heartbeat. Whoever comes last has the group: the one before finds another name in the
-checkpoints, at its next batch at the latest, and stops with an error that says whose. Nothing is given back at the end,
-because a restart on the same Spark checkpoint must find its partitions at the epoch at which it left them, or the batch
-that it has to repeat would be nobody's. A partition that is nobody's all of a sudden was rewound: it is taken again.
+There is no coordinator and no heartbeat. The flow that comes last has the group. The one before it finds another name
+in the checkpoints, at its next batch at the latest, and stops with an error that names the new owner. Nothing is given
+back at the end: a restart on the same Spark checkpoint must find its partitions at the epoch at which it left them, or
+it could not repeat its last batch. A partition that has no owner all of a sudden was rewound: it is taken again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who has which partition and why one does not flow, worked out from what the stores say: pure, without I/O.
+"""Who has which partition, and why one does not flow, worked out from what the stores say. Pure, without I/O.
 
 Nothing here decides anything. The four partition statuses are those of seed 001 (FLO-01); every partition that does not
 deliver gets its reason in words.

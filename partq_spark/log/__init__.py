@@ -1,4 +1,43 @@
 """The message log: what a queue contains, as one head document and immutable blobs (docs/log-format.md).
 
-A queue is changed only by a compare-and-swap of its head. Nothing here knows of Spark, Redis, consumers or ownership.
+Nothing here knows of Spark, Redis, consumers or ownership. The rules:
+
+1. A queue contains what its head names, and nothing else. It changes only when a new head, with the next sequence
+   number, is swapped in for the one that was read. Everything else is created once, under a name of its own.
+2. What a new head names exists before the swap. A writer that dies before the swap leaves unnamed objects, which
+   collection deletes. A writer that dies after it has published.
+3. A writer that decided by an old head fails at the swap, reads again and decides again. So a change is a function
+   from head to head that may be repeated (`queue.Queue.change`).
+
+Objects, who writes them, and when they go:
+
+    head      every change, by swap (`queue`)                      with the queue (`admin`)
+    segment   a task that stages (`segment`), compaction           when collection finds it unnamed (`housekeeping`)
+    chunk     a publish whose head grew too large (`tree`),        the same
+              compaction
+    page      a publish with too many writers (`writers`)          the same
+    marks     collection, by swap: what it found unnamed           with the queue
+
+Fields of the head, who changes them, and on which condition:
+
+    entries, next       publish        Nothing was staged below the floor or placed for another layout. The quota is not
+    writers,                           reached. Neither this writer's batch nor this publish's token is in the log yet.
+    writer_pages                       Entry and writer's record come with one swap, as do chunks and pages.
+    tree                publish        The oldest entries of the head move into a chunk.
+                        compaction     One reference replaces a run of them: same messages, same offsets.
+                        trim           References to nothing above `earliest` are dropped.
+    earliest,           trim           No group needs what lies below: by its start, or by its checkpoints, if they
+    trimmed_sequence                   are of this very group and were read since its last rewind.
+    layouts             alter          The new layout begins where each partition ends.
+                        trim           A layout of which no message is left is dropped.
+    floor               collection     It was in force one grace ago: nothing staged below it can still be published.
+    config,             operators      The values are allowed.
+    subscriptions
+    groups              operators,     It is still the group that was looked at (`since_sequence`).
+                        first flow, rewind
+
+An outcome is unknown when the answer to a swap is lost, or contradicts itself. It is settled by reading. A change is
+decided again from the present head. A publish looks for its own token and its writer's record before it places the same
+messages again; where trimming may have taken the token, it says that nobody can tell (`publish.Unsettled`). An object
+that is gone though a head named it is looked for once more from the present head before it is called a loss.
 """

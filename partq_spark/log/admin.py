@@ -1,4 +1,6 @@
-"""Creating, changing, listing and deleting queues; consumer groups in the head. Each is one swap."""
+"""Creating, changing, listing and deleting queues, and making consumer groups in the head. Each change is one swap;
+what a change means for groups is not known here.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """Compaction: many small slices become few large ones, with the same offsets, timestamps and generation.
 
 A step takes a run of neighbouring references of the tree, writes their messages anew, partition by partition, and
-swaps one reference in for the run. What it wrote is rubbish for collection until the swap, and what it replaced after
-it, so a crash at any point does no harm, and a reader with an older plan goes on until the grace is over. A message is
-written anew only where its slice becomes at least four times as large: a logarithmic number of times in its life.
-
-What is worth it is `runs`' business. When it is done, and how often, is the caller's business.
+swaps one reference in for the run. Until the swap nothing names what the step wrote, and after it nothing names what it
+replaced; collection deletes both. So a crash at any point does no harm, and a reader with an older plan goes on until
+the grace is over. A message is written anew only where its slice becomes at least four times as large: a logarithmic
+number of times in its life. Which run is worth a step is decided in `runs`; when a step is made, by the caller.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How a process of Spark's gets at the store: one store per URL and process, opened when first needed. No pyspark.
+"""How a process opens a queue: one store per URL and process, opened when it is first needed. No pyspark.
 
-Readers and writers are pickled into tasks with a URL alone; credentials come from each process's own environment.
+Readers and writers travel into Spark's tasks with a URL alone; credentials come from each process's own environment.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""What a queue's head says of a consumer group beyond its start: that it is there, and how its flows share it. It is
-taken out here, too. Each change is one swap. A group's checkpoints are `group.lifecycle`' business.
+"""What a queue's head says of a consumer group beyond its start: that it is there, and how its flows share it.
 
-A group is shared in one way at a time: one flow has all of it (`none`), or a coordinator shares it out by what is kept
-in Redis (`redis`) or beside the queue (`store`). Flows of two ways would know nothing of each other, and both deliver
-what one of them has. So the first flow that joins writes the way down, and each compares it whenever it reads the head,
-which it does before every delivery. The address of a Redis is not kept: one server has many names.
+Each change is one swap, also the one that removes a group. Its checkpoints lie beside the queue (`group.lifecycle`).
 """
 
 from __future__ import annotations

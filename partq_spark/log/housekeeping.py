@@ -1,13 +1,13 @@
-"""Trimming messages away and collecting what nothing refers to any more.
+"""Trimming messages away, and collecting objects that nothing refers to any more.
 
-Trimming moves earliest offsets in the head, up to what the groups need: what is known of them comes as an argument,
-for checkpoints are none of the log's business (`partq_spark.group.retention`).
+Trimming moves earliest offsets in the head, up to what the groups need. How far groups are is an argument: the log
+knows no checkpoints (`partq_spark.group.retention`).
 
 Collection deletes blobs, and must never take one that a sleeping publisher or a reader with an old plan still needs:
 (1) a floor in the head refuses publishes staged too long ago, so a blob below it that the head does not name can never
 be named again; (2) what is found unnamed is only marked, and deleted one grace later, for the readers' sake. Each round
-marks what is new, and what one round marked becomes ripe by itself: objects that come faster than one round takes them
-are taken by the next, not a grace later.
+has its own marks, which ripen by themselves: objects that come faster than one round takes them are taken by the next,
+not a grace later.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Under another count a key lies in another partition, so what was published after the change waits until everything of
 its key that was published before is dealt with (conformance RES-03). Partition q of an earlier layout and p of a later
-one share keys only if q ≡ p modulo the greatest common divisor of the two counts. A partition never waits for itself:
-its own order says it all. Nothing here knows flows; whose acknowledgement counts is the caller's to say.
+one share keys only if q ≡ p modulo the greatest common divisor of the two counts. A partition never waits for itself,
+because it is delivered in order. Nothing here knows flows: the caller says how far each partition is acknowledged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The values that make up a queue's log: frozen, without behaviour beyond their own arithmetic, without I/O.
 
 Their fields, in this order, and the ranges of these are the log's format: `codec` writes and reads them as they stand.
-What is written as a list of values or leaves out what is not there is a Struct of msgspec, the others are dataclasses.
-How they change is `publish`'s, `tree`'s and `housekeeping`'s.
+A value that is written as a list, or that leaves out what is not there, is a Struct of msgspec; the others are
+dataclasses. How they change is decided in `publish`, `tree` and `housekeeping`.
 """
 
 from __future__ import annotations

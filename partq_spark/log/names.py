@@ -1,4 +1,4 @@
-"""Where a queue's objects lie in the store, and which names people may give. Strings only.
+"""Where a queue's objects lie in the store, and which names people may give. Strings only, no store.
 
 The queue's id is part of every blob's name, so that nothing of a deleted queue can be taken for its successor's
 (RES-05).

@@ -1,6 +1,6 @@
 """A handle on one queue in one store: its head as last seen, its objects by name, and the loop that changes the head.
 
-The handle holds no policy: what a change is comes as a function from head to head.
+The handle has no rules of its own: a change is given to it as a function from head to head.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The walk through a log to the first message at or after a time: what it reads, and what false times mean to it.
+"""The walk through a log to the first message at or after a time: what it reads, and how it treats times that are
+false.
 
-Where chunks and entries come from is the caller's business: `tree.offsets_at_time` begins at the head's.
+It is given the chunks and entries to walk; `tree.offsets_at_time` begins with those of the head.
 """
 
 from __future__ import annotations

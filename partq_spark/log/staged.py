@@ -1,6 +1,5 @@
-"""What tasks write before anything is published, as values: what they must know for it, and what is durable then.
-
-`segment` writes it, `publish` makes it visible.
+"""The values of staging: what a task must know of a queue to stage messages for it, and what it has written when it is
+done. `segment` writes it, `publish` makes it visible. No I/O.
 """
 
 from __future__ import annotations

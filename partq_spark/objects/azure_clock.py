@@ -1,4 +1,4 @@
-"""What time it is where blobs are stamped: every answer of the service says so, and nobody has to ask."""
+"""The time of the service that stamps blobs, as each of its answers states it. It costs no request of its own."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What of a query's deliveries is dealt with, by whose word: Spark's, the listener's, the application's. No pyspark.
+"""What of a query's deliveries counts as acknowledged, and by whose word. No pyspark.
 
-With `ackMode=auto` a micro-batch that is complete is acknowledged, whoever says so first. With `manual` nothing counts
-but the application's word, and only for what this very process gave out (`manual`).
+With `ackMode=auto` a complete micro-batch is acknowledged; Spark says that it is complete, and earlier the listener.
+With `manual` only the application acknowledges, and only what this very process gave out (`manual`).
 
-A handoff waits for max-handoff-time and no longer: of batches that take more, what is in hand comes again elsewhere,
-marked. That is allowed, and costs; so the log and `partq status` say it, and which setting changes it (`BatchTimes`).
+A handoff waits for max-handoff-time and no longer. What a longer batch holds comes again at the new owner, marked. That
+is allowed and costs work twice, so the log and `partq status` say it, and which setting changes it (`BatchTimes`).
 """
 
 from __future__ import annotations

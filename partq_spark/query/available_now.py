@@ -1,4 +1,4 @@
-"""Trigger.AvailableNow in a group that others share: up to where to read, and how long to wait for one's part. Pure.
+"""Trigger.AvailableNow in a group that others share: up to where to read, and how long to wait for a share. Pure.
 
 The target is every partition's end when the run began. A flow that has nothing yet waits for its share, for a rebalance
 delay, max-handoff-time and session timeout at most; so does one with messages left in partitions that are held back.

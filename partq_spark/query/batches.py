@@ -1,9 +1,8 @@
-"""What a query keeps of its last look: the end that it gave to Spark, or that there was nothing to give; and what of a
-batch is still its own when Spark asks for its partitions, in a repetition after a restart and in the ordinary. Pure: no
-I/O, no clock, no pyspark.
+"""What a query remembers of its last look: the end that it gave to Spark, or that there was nothing to give; and which
+partitions of a batch are still the query's when Spark asks for them. Pure: no I/O, no clock, no pyspark.
 
-Delivered is what is held at the epoch in the batch's end. What has moved on is left out, because its new owner began at
-or before that point (HAN-10). As long as something is in doubt, nothing is delivered.
+A partition is delivered if it is held at the epoch in the batch's end. One that has moved on is left out, because its
+new owner began at or before that point (HAN-10). While that is in doubt, nothing is delivered.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
-"""The loop behind every streaming query, with a group or without: what each micro-batch delivers, and when it is
-acknowledged. No pyspark, no threads.
+"""The loop behind every consumer, with a group or without: what each batch delivers, and when it is acknowledged. No
+pyspark, no threads. The rules that it keeps are those of `partq_spark.query`.
 
-Spark keeps a query's progress in offsets, a group keeps ownership outside every query, and this is where the two meet.
-Who grants partitions, and who verifies that they still are the query's, is its membership's business.
-
-Four rules make it safe. An offset says by itself what its batch reads, so that a replay needs no other knowledge. What
-is about to be delivered is announced before the offset is given away, on condition that the group's state has not
-changed. The offset that Spark starts from is the acknowledgement, of exactly those partitions whose epoch in it is the
-one held now. And ownership alone never changes the offset: only messages do.
+It decides nothing about who has which partition: its membership says so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the process of a flow has beside the calls of Spark or of an application: the heartbeat, the news, the mailbox;
-and who may use the flow when. No pyspark.
+"""What the process of a flow has beside the calls of Spark or of an application: the heartbeat, the news, the mailbox,
+and the rule which thread may use the consumer when. No pyspark.
 
-A monitor guards the consumer: one thread at a time, and whoever waits for news in it lets the others in. So a pause is
+A monitor guards the consumer: one thread at a time, and a thread that waits for news lets the others in. So a pause is
 seen, and what a listener or an application says is written down, also while the main thread waits or a batch runs for
 long. All threads are daemons, from the first call that needs them.
 """

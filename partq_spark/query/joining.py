@@ -1,4 +1,5 @@
-"""How a query is opened: the queue, the group in its head, the stores that its options name, the session. No pyspark.
+"""How a query is opened: the queue, the group in its head, the stores that its options name, the membership. No
+pyspark.
 
 The group is created before its first flow binds, with the starting offset of every partition, so that two flows never
 resolve `latest` differently.

@@ -1,5 +1,5 @@
-"""How much a micro-batch takes of each partition: limits in messages and bytes, and the windows of what a flow may have
-unacknowledged. Pure arithmetic over backlogs and the log's entries; where a batch begins, and why, is `planning`'s.
+"""How much a micro-batch takes of each partition: limits in messages and bytes, and how much a flow may have
+unacknowledged. Pure arithmetic over backlogs and the log's entries; where a batch begins is decided in `planning`.
 
 Every rule here keeps one promise: no message waits for ever because others are before it.
 """

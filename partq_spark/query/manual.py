@@ -1,12 +1,12 @@
-"""What one process of a flow has given out to its application. Pure.
+"""What one process of a flow has given out to its application, and what of it may be acknowledged. Pure.
 
 Given out is what a batch was made of, and not what was only announced: Spark may never ask for it.
 
-With `ackMode=manual` only what this very process gave out may be acknowledged through it, and only at the epoch at
-which it was given out: what an application remembers of an ownership that is over, or of a process before, counts for
-nothing (HAN-10). What the application was told not to count is void until it is given out again, from its first message
-that is not acknowledged: the application has forgotten what it knew of it, and the same claim at the same epoch may
-come back, after a Redis that did not answer for a moment, or after `maxPollInterval`.
+With `ackMode=manual` a process acknowledges only what it gave out itself, and only at the epoch at which it was given
+out. What an application remembers of an ownership that is over, or of an earlier process, does not count (HAN-10). What
+the application was told not to count is void until it is given out again, from its first message that is not
+acknowledged: the application has forgotten what it knew of it, and the same claim may come back at the same epoch,
+after a Redis that did not answer for a moment, or after `maxPollInterval`.
 """
 
 from __future__ import annotations

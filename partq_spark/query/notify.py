@@ -1,9 +1,9 @@
-"""The reader process' local socket: whoever learns that messages are dealt with says so here. No pyspark.
+"""The local socket of a reader process: a listener or an application says here what has been dealt with. No pyspark.
 
-Unix datagrams of JSON in a folder that only this user may enter: no credentials, no port, nothing that leaves the
-machine. A query's listener says that a batch is complete, an application with `ackMode=manual` says how far it is. Who
-asks names the flow; the reader's socket is found by that, or by the address in the query's progress (`notify`). What is
-said there is the business of `query`, what the application says of it `acknowledge`'s.
+Messages are Unix datagrams of JSON in a folder that only this user may enter: no credentials, no port, nothing that
+leaves the machine. A query's listener says that a batch is complete, an application with `ackMode=manual` how far it
+is. The socket is found by the flow's name, or by the address in the query's progress (`notify`). What the words mean is
+decided by the consumer and, for applications, in `client.acknowledge`.
 """
 
 from __future__ import annotations

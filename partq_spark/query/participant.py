@@ -1,10 +1,9 @@
-"""Who a query is: how it becomes a flow of its group, and stays one. Its name, the group in the head, the bind. No
-pyspark.
+"""A query as a participant of a group, or of none: its name, its group in the head, its membership. No pyspark.
 
-The very first offset of a query has nothing but the flow's name, and since when its group is there. It costs an empty
-batch, and whatever happens after it the query finds its own partitions again; the group never hears of a name that a
-crash could still make forgotten. A query whose group is gone, or was made again, is refused: where the next one begins
-is not where this query was, and what lies between would be left out without a word.
+The very first offset of a query has the flow's name, and since when its group is there, and nothing else. It costs an
+empty batch. Whatever happens after it, the query finds its own partitions again, and the group never hears of a name
+that a crash could still make the query forget. A query whose group is gone, or was made again, is refused: the new
+group begins elsewhere, and what lies between would be left out silently.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The planner: where a query is with its partitions, what its next micro-batch reads of them, and which task reads it.
 Pure: no I/O, no clock, no pyspark.
 
-What a query has is a `View` of its membership, what it did is in the offset that Spark starts from; `consumer` gets
-both. How much a batch takes of what there is, is `limits`' business.
+What a query has is a `View` of its membership; what it did is in the offset that Spark starts from. `consumer` gets
+both. How much a batch takes is decided in `limits`.
 """
 
 from __future__ import annotations

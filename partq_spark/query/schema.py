@@ -1,4 +1,4 @@
-"""The columns that people see, as names and types in Spark's own words. No pyspark."""
+"""The columns that people see, as names and types in Spark's own words, and the checks of given ones. No pyspark."""
 
 from __future__ import annotations
 

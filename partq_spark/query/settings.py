@@ -1,6 +1,6 @@
-"""What a streaming or batch query was asked for: the options of the source, as typed, frozen values. No pyspark.
+"""The options of the source as typed, frozen values: what a streaming or batch query was asked for. No pyspark.
 
-Which options there are, and which of them contradict each other, is `spark.options`' business.
+Which options there are, and which of them contradict each other, is decided in `spark.options`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A query without a group: every partition of the queue is its own, at epoch 0 (CHK-07).
 
-The membership in which nobody grants and nobody verifies. It reads the queue's head and nothing else: no checkpoint, no
-ownership, no name. Where the query is, Spark's own checkpoint says alone, so that any number of such queries may run.
+Its membership grants everything and verifies nothing. It reads the queue's head and nothing else: no checkpoint, no
+ownership, no name. How far the query is stands in Spark's own checkpoint alone, so any number of such queries may run.
 """
 
 from __future__ import annotations

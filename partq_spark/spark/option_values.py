@@ -1,6 +1,6 @@
 """Options as the user wrote them, found by lower-cased name and read as one kind of value each. No pyspark.
 
-Which options there are, and what they mean together, is `options`' business.
+Which options there are, and what they mean together, is decided in `options`.
 """
 
 from __future__ import annotations

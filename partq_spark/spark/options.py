@@ -1,8 +1,8 @@
 """The options of the Spark source and sink: what is allowed where, and their values as typed, frozen settings. No
 pyspark.
 
-Names are case-insensitive. Whatever is unknown, malformed or contradicts itself is refused here, with the option, the
-value and what is allowed.
+Names are case-insensitive. An option that is unknown, malformed or contradicts another is refused here, with its name,
+its value and what is allowed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Spark source: batch reads and streams. Thin: what is delivered is `query`'s, data is `log.reading`'s.
+"""The Spark source: batch reads and streams. Thin: `query` decides what is delivered, `log.reading` reads it.
 
 No client, thread or file is opened when a reader is made, because Spark makes readers in several processes; `read`
 depends on its partition alone (spark-traps 3).

@@ -1,4 +1,4 @@
-"""What Spark finds under the name `partq`. Thin: options, schema, and which reader or writer is made.
+"""What Spark finds under the name `partq`. Thin: options, schema, and the choice of a reader or writer.
 
 Readers and writers are imported when asked for, since Spark imports this module afresh in many short-lived processes.
 """

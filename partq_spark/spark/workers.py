@@ -1,4 +1,4 @@
-"""What partq does for the processes of Spark's that it runs in. No pyspark."""
+"""What partq does in Spark's Python workers to keep them quick. No pyspark."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""JSON lines as messages: one object per line, `{"key": …, "value": …}` as `partq browse --json` prints them, or rows
-of any shape.
-"""
+"""JSON lines as messages: one object per line, in the form that `partq browse --json` prints, or rows of any shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Opens what `partq publish` reads: the kind of a file by its extension, standard input as JSON lines."""
+"""Opens what `partq publish` reads: files by their extension, standard input as JSON lines. What they hold is read by
+the sources beside this module.
+"""
 
 from __future__ import annotations
 

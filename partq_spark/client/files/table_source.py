@@ -1,4 +1,4 @@
-"""Tables as messages: CSV and Parquet. What their columns mean is `messages.shape_of`'s decision."""
+"""CSV and Parquet as messages. What the columns of a table mean is decided by `messages.shape_of`."""
 
 from __future__ import annotations
 
