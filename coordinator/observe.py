@@ -45,18 +45,10 @@ def binds(
             yield FlowUnbound(flow=name, instance=flow.instance)
     for name, record in sorted(records.items()):
         known = state.flows.get(name)
-        if (known is None or known.instance != record.instance) and is_candidate(record, validity, gone):
+        if known is not None and known.instance == record.instance:
+            continue
+        if record.bound and is_reliable(record, validity) and Owner(name, record.instance) not in gone:
             yield FlowBound(flow=name, instance=record.instance, mapping=record.mapping)
-
-
-def is_candidate(record: FlowRecord, validity: Validity, gone: Collection[Owner]) -> bool:
-    """Whether the record is that of a flow which may be taken into the group."""
-    return (
-        record.bound
-        and record.queue_id == validity.queue_id
-        and record.incarnation == validity.incarnation
-        and Owner(record.flow, record.instance) not in gone
-    )
 
 
 def leftovers(state: GroupState, records: Mapping[str, FlowRecord], validity: Validity) -> Iterator[Owner]:

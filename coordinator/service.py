@@ -1,8 +1,8 @@
 """The coordinator of one namespace: which jobs it has, and what its health says of them.
 
-The jobs are to reach the ownership store, to look at the queues' heads, one for each group that the heads show
-(`runtime`), and housekeeping (`housekeeper`). When each has its turn, and what becomes of one that fails, is
-`schedule`'s; what a step does is the job's own.
+The jobs are to reach the ownership store, to listen to its news, to look at the queues' heads, one for each group that
+the heads show (`runtime`), and housekeeping (`housekeeper`). When each has its turn, and what becomes of one that
+fails, is `schedule`'s; what a step does is the job's own.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class Service:
         self._heads = Heads(store, settings.namespace, ownership=ownership.url)
         self._threads = ThreadPoolExecutor(settings.group_threads, thread_name_prefix="group")
         self._fence_threads = ThreadPoolExecutor(settings.fence_threads, thread_name_prefix="fence")
+        self._news_thread = ThreadPoolExecutor(1, thread_name_prefix="news")
         # A step of housekeeping may take minutes: no group waits for it.
         self._housekeeping_thread = ThreadPoolExecutor(1, thread_name_prefix="housekeeper")
         self._run_fences = side_by_side(self._fence_threads)
@@ -97,6 +98,7 @@ class Service:
             recovered="ownership_reached",
             level="warning",
         )
+        self._listening = Job(self._listen, self._news_thread, now_s, failed="news", recovered="news", level="warning")
         self._looking = Job(
             self._look_at_heads, self._threads, now_s, failed="heads_failed", recovered="heads_recovered"
         )
@@ -113,7 +115,7 @@ class Service:
         self._groups: dict[GroupKey, _Group] = {}
         self._stopping = threading.Event()
         self._head_problems: dict[str, str] = {}  # by queue, as last told
-        self._news_problem = ""
+        self._has_news = True  # the ownership store, as far as is known
         self._unknown: dict[GroupKey, float] = {}  # groups that no head showed, and when heads are looked at for each
 
     # --- from outside -------------------------------------------------------------------------------------------------
@@ -127,7 +129,7 @@ class Service:
         groups = list(self._groups.values())
         failing = [group.job for group in groups if group.job.failures]
         turned_s = time.monotonic() - self._schedule.turned_s
-        out_of_order = self._reaching.problem or self._news_problem or self._looking.problem
+        out_of_order = self._reaching.problem or self._listening.problem or self._looking.problem
         problem = out_of_order or next((job.problem for job in failing), "")
         problem = problem or next((stuck for group in groups if (stuck := group.runtime.stuck)), "")
         alive = turned_s < _STUCK_AFTER_S
@@ -149,7 +151,7 @@ class Service:
             self._schedule.turn()
         self._log("info", "stopping", leading=sum(group.runtime.leading for group in self._groups.values()))
         released = self._schedule.end(STOP_WAIT_S)
-        for threads in (self._threads, self._fence_threads, self._housekeeping_thread):
+        for threads in (self._threads, self._fence_threads, self._news_thread, self._housekeeping_thread):
             threads.shutdown(wait=False, cancel_futures=True)
         self._log("info", "stopped", leases_released=released)
 
@@ -157,17 +159,14 @@ class Service:
 
     def _begin(self) -> None:
         """The ownership store has answered."""
-        threading.Thread(target=self._listen, name="news", daemon=True).start()
+        self._schedule.add(self._listening)
         self._schedule.add(self._looking)
         if self._settings.housekeeping:
             self._schedule.add(self._housekeeping)
 
-    def _take_news(self, groups: frozenset[GroupKey] | None, problem: str) -> None:
+    def _take_news(self, groups: frozenset[GroupKey] | None) -> None:
         """The ownership store told of these groups; None: of any."""
         now_s = self._effects.now_s()
-        if problem != self._news_problem:
-            self._log("warning" if problem else "info", "news", reason=problem or "they come again")
-            self._news_problem = problem
         for key in self._groups if groups is None else groups:
             group = self._groups.get(key)
             if group is not None:
@@ -304,25 +303,16 @@ class Service:
         except PartqError as problem:
             self._log("warning", "drop_failed", group=str(key), reason=str(problem))
 
-    def _listen(self) -> None:
-        """The news thread: hand on what the ownership store tells."""
-        knows = True
-        while not self._stopping.is_set():
-            asked_s = time.monotonic()
-            news: frozenset[GroupKey] | None = None
-            problem = ""
-            try:
-                news = self._ownership.wait_news(self._settings.renewal_s)
-            except PartqError as error:
-                problem = one_line(error)
-            if self._stopping.is_set():
-                return
-            if news or problem or (news is None and knows) or self._news_problem:
-                self._schedule.call(partial(self._take_news, frozenset() if problem else news, problem))
-            knows = news is not None
-            if not knows:
-                # A store that cannot tell is looked at as in quiet times, not whenever it says so again.
-                self._stopping.wait(max(0.05, self._settings.renewal_s - (time.monotonic() - asked_s)))
+    def _listen(self) -> float:
+        """Hand on what the ownership store tells. One that cannot tell says once that there may be news of any group,
+        and then groups are looked at as in quiet times.
+        """
+        asked_s = time.monotonic()
+        news = self._ownership.wait_news(self._settings.renewal_s)
+        knew, self._has_news = self._has_news, news is not None
+        if news or (news is None and knew):
+            self._schedule.call(partial(self._take_news, news))
+        return 0.0 if news is not None else max(0.05, self._settings.renewal_s - (time.monotonic() - asked_s))
 
 
 def _refuse(problem: Exception) -> NoReturn:
