@@ -21,13 +21,12 @@ from coordinator.heads import Heads
 from coordinator.leadership import Leadership, StoreLife
 from coordinator.logs import Log, Value, one_line
 from coordinator.settings import Settings
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, PartqError
-from partq_spark.group.effects import Effects, wall_time_us
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership, Reincarnated
 from partq_spark.group.retention import retain
 from partq_spark.log import housekeeping as log_housekeeping
-from partq_spark.log.queue import Effects as LogEffects
 from partq_spark.log.queue import Queue
 from partq_spark.objects.api import ObjectStore
 
@@ -67,7 +66,7 @@ class QueueTasks:
 
     def do(self, task: Task) -> TaskReport:
         """One task. Raises as the log does; `Invalid` if the queue is gone."""
-        queue = Queue(self._store, self._settings.namespace, task.queue, LogEffects(retry_timeout_s=TASK_RETRY_S))
+        queue = Queue(self._store, self._settings.namespace, task.queue, retry_timeout_s=TASK_RETRY_S)
         queue.require(task.queue_id)
         match task.work:
             case Work.RETAIN:
@@ -133,7 +132,6 @@ class Housekeeper:
         effects: Effects,
         log: Log,
         do: Callable[[Task], TaskReport] | None = None,
-        time_us: Callable[[], int] = wall_time_us,
         renewal_s: float | None = None,
     ) -> None:
         look_s = settings.housekeeping_look_s
@@ -143,7 +141,6 @@ class Housekeeper:
         self._heads = heads
         self._life = life
         self._effects = effects
-        self._time_us = time_us
         self._log = log
         self._settings = settings
         self._do = do or QueueTasks(store, settings).do
@@ -178,7 +175,7 @@ class Housekeeper:
         queues = self._heads.facts()
         self._forget(queues)
         now_s = self._effects.now_s()
-        tasks = due(queues, self._done, self._settings, now_s=now_s, now_us=self._time_us())
+        tasks = due(queues, self._done, self._settings, now_s=now_s, now_us=self._effects.time_us())
         # The sweep waits for the queues, but not without end: there may always be something to compact.
         if now_s >= self._sweep_due_s + (self._look_s if tasks else 0.0):
             self._sweep()
@@ -221,7 +218,7 @@ class Housekeeper:
         empty_at = facts.sequence if report is not None and report.empty else None
         more = report is not None and not report.empty
         # Counted from its end: a task that takes long does not follow itself at once.
-        self._done[task] = Done(at_s=self._effects.now_s(), at_us=self._time_us(), empty_at=empty_at, more=more)
+        self._done[task] = Done(at_s=self._effects.now_s(), at_us=self._effects.time_us(), empty_at=empty_at, more=more)
 
     @contextmanager
     def _renewing(self) -> Iterator[None]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from coordinator.failure_detector import FailureDetector
 from coordinator.logs import Log
 from coordinator.settings import Settings
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict
 from partq_spark.group.documents.identity import known_id
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey, GroupState, Lease, Owner, Phase
 from partq_spark.group.ownership import Ownership, Pulse
 from partq_spark.objects.api import ObjectStore

@@ -30,10 +30,10 @@ from coordinator.observe import Quiet, Records, Validity, binds, drained, expire
 from coordinator.reconciliation import Reconciliation, is_without_flows
 from coordinator.removed_partitions import RemovedPartitions
 from coordinator.settings import Settings
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey, GroupState, Owner, Phase
 from partq_spark.group.ownership import Ownership, Pulse, Reincarnated
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from coordinator.logs import Log, Value, one_line
-from partq_spark.group.effects import Effects
+from partq_spark.base.effects import Effects
 
 TURN_S: Final = 2.5
 """The longest wait without a sign of life."""

@@ -23,9 +23,9 @@ from coordinator.logs import Log, one_line
 from coordinator.runtime import GroupRuntime
 from coordinator.schedule import Job, Schedule
 from coordinator.settings import Settings
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import PartqError, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import HEAD, Ownership, Reincarnated
 from partq_spark.objects.api import ObjectStore

@@ -69,7 +69,10 @@ def create(queue: Queue, partitions: int, settings: Mapping[str, Any], *, exist_
     partitions = admin.checked_partitions(partitions)
     config = replace(QueueConfig(), **checked_settings(settings))
     try:
-        made = admin.create_queue(queue.store, queue.namespace, queue.name, partitions, config, queue.effects)
+        timeout_s = queue.retry_timeout_s
+        made = admin.create_queue(
+            queue.store, queue.namespace, queue.name, partitions, config, queue.effects, retry_timeout_s=timeout_s
+        )
     except Invalid:
         found = queue.look() if exist_ok else None
         if found is None:

@@ -20,10 +20,10 @@ from typing import Any, Final, Literal, Self
 
 import pyarrow as pa
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
 from partq_spark.client.messages import Message, messages_of
 from partq_spark.group.claims import Position
-from partq_spark.group.effects import Effects
 from partq_spark.group.lifeline import Lifeline
 from partq_spark.log import tree
 from partq_spark.log.model import Head
@@ -235,7 +235,7 @@ class Consumer:
     def _planned(
         self, queue: Queue, head: Head, spans: Mapping[int, Span]
     ) -> tuple[Queue, Head, tree.LogView, Mapping[int, Span]]:
-        own = Queue(queue.store, queue.namespace, queue.name, queue.effects)  # the threads beside look at the other
+        own = queue.another()  # the threads beside look at the other
         log = planning.log_view(head, spans, fail_on_data_loss=self._options.fail_on_data_loss, warn=_log.warning)
         return own, head, log, spans
 

@@ -109,7 +109,7 @@ def publish_together(
     others: dict[str, Queue] = {queue.name: queue}
 
     def opened(name: str) -> Queue:
-        return others.setdefault(name, Queue(queue.store, where.namespace, name, queue.effects))
+        return others.setdefault(name, queue.another(name))
 
     outcomes = fanout.publish_all(opened, [staged], identity, seed=f"{seed}/0")
     if by_topic:

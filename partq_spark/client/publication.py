@@ -18,7 +18,7 @@ from partq_spark.base.timestamps import as_datetime
 from partq_spark.log.connect import NamespaceAddress, open_queue, shared_store
 from partq_spark.log.model import DEFAULT_MAX_MESSAGE_BYTES
 from partq_spark.log.names import checked_name, new_id
-from partq_spark.log.queue import Effects, Queue
+from partq_spark.log.queue import Queue
 from partq_spark.log.topics import checked_topic
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ class Publication:
         if topic is not None:
             from partq_spark.log.subscriptions import Namespace
 
-            effects = Effects(retry_timeout_s=where.retry_timeout_s)
-            self._queues = {each.name: each for each in Namespace(self._store, where.namespace, effects).queues()}
+            namespace = Namespace(self._store, where.namespace, retry_timeout_s=where.retry_timeout_s)
+            self._queues = {each.name: each for each in namespace.queues()}
             self._plan = fanout.plan_topic(where.namespace, self._queues.values(), checked_topic(topic))
             if fail_unattracted and not self._plan.destinations:
                 raise Invalid(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from partq_spark.client.addresses import RETRY_TIMEOUT_S, address
 from partq_spark.log import subscriptions as log_subscriptions
 from partq_spark.log.connect import shared_store
-from partq_spark.log.queue import Effects, Queue
+from partq_spark.log.queue import Queue
 from partq_spark.log.topics import checked_topic, matches
 
 
@@ -59,8 +59,7 @@ def list_subscriptions(
     where a message with it goes.
     """
     where = address(store, namespace, retry_timeout_s)
-    effects = Effects(retry_timeout_s=retry_timeout_s)
     opened = shared_store(where.store, retry_timeout_s)
-    every = log_subscriptions.Namespace(opened, where.namespace, effects).queues()
+    every = log_subscriptions.Namespace(opened, where.namespace, retry_timeout_s=retry_timeout_s).queues()
     found = ((queue.name, attracting(queue.head.subscriptions, topic)) for queue in every)
     return tuple(QueueSubscriptions(queue=name, subscriptions=theirs) for name, theirs in found if theirs)

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.group import claims
 from partq_spark.group.codec import decode_state
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupState
 from partq_spark.group.ownership import Beat, Ownership, Reincarnated
 from partq_spark.objects.api import Unchanged

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from partq_spark.base.effects import Effects
 from partq_spark.group.checkpoint import Checkpoint, acknowledged_to
 from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.effects import Effects
 from partq_spark.group.holdings import FlowHoldings, Holding
 from partq_spark.group.key_order import passes
 from partq_spark.group.settings import SessionSettings

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Corrupt, Fenced, Invalid, PartqError, Unavailable
 from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.group.checkpoint import NUMBER, Checkpoint, decode, encode
-from partq_spark.group.effects import Effects, wall_time_us
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.log.groups import removed
 from partq_spark.objects.api import Document, ObjectStore
@@ -58,8 +58,8 @@ class CheckpointStore:
 
     `key` has its names in lower case already. `since`: the sequence number of the head that the group was made with:
     what a former group of the name left counts for nothing, and who belongs to a former one cannot write (every write
-    raises `Fenced`) once the present one has written. `effects` is for the short pauses between tries; `time_us` (Unix)
-    for `updated` alone.
+    raises `Fenced`) once the present one has written. `effects` is for the pauses between tries and for
+    `updated`.
     """
 
     def __init__(
@@ -70,7 +70,6 @@ class CheckpointStore:
         *,
         since: int = 0,
         effects: Effects | None = None,
-        time_us: Callable[[], int] = wall_time_us,
     ) -> None:
         self._store = store
         self._key = key
@@ -78,7 +77,6 @@ class CheckpointStore:
         self._queue_id = queue_id
         self.since = since
         self._effects = effects if effects is not None else Effects()
-        self._time_us = time_us
 
     def __repr__(self) -> str:
         return f"CheckpointStore({self._store!r}, {self._folder!r})"
@@ -357,7 +355,7 @@ class CheckpointStore:
         return found
 
     def _now(self) -> str:
-        return format_rfc3339(self._time_us())
+        return format_rfc3339(self._effects.time_us())
 
 
 def _owned(checkpoint: Checkpoint | None) -> str:

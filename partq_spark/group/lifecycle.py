@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.base.timestamps import as_datetime
 from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import FlowRecord, GroupKey
 from partq_spark.group.ownership import HEAD, Beat, Ownership
 from partq_spark.log import admin

@@ -10,10 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from partq_spark.base.effects import Effects
 from partq_spark.group.checkpointing import Checkpointing
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Binding, Position, View
-from partq_spark.group.effects import Effects
 from partq_spark.group.holdings import FlowHoldings
 from partq_spark.group.model import GroupKey
 from partq_spark.group.settings import SessionSettings

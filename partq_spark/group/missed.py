@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Corrupt, Unavailable
 from partq_spark.group.checksums import check_sealed, sealed
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import Document, ObjectStore
 

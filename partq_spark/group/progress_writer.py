@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Fenced, Unavailable
 from partq_spark.group.binding import Life
 from partq_spark.group.checkpointing import Checkpointing
-from partq_spark.group.effects import Effects
 from partq_spark.group.holdings import FlowHoldings
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupState
 from partq_spark.group.ownership import Ownership, Reincarnated

@@ -16,13 +16,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Fenced, Invalid, PartqError, Unavailable
 from partq_spark.group import claims
 from partq_spark.group.binding import Binder, Life
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.claims import Binding, Grant, Standing, View
 from partq_spark.group.codec import decode_state
-from partq_spark.group.effects import Effects
 from partq_spark.group.holdings import Holding
 from partq_spark.group.membership import GroupMembership
 from partq_spark.group.model import Delivery, GroupKey, GroupState, Owner

@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Fenced, Invalid
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused
 from partq_spark.group.claims import Binding, Standing, View
-from partq_spark.group.effects import Effects
 from partq_spark.group.holdings import Holding
 from partq_spark.group.membership import GroupMembership
 from partq_spark.group.model import GroupKey, Owner

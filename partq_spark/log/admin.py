@@ -10,11 +10,12 @@ from typing import Any
 
 from msgspec import structs
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.log import codec, groups, names
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import ACCESS_TYPES, MAX_PARTITIONS, Group, Head, QueueConfig
-from partq_spark.log.queue import Backoff, Effects, Queue
+from partq_spark.log.queue import RETRY_TIMEOUT_S, Backoff, Queue
 from partq_spark.objects.api import ObjectStore, Unchanged
 
 _LARGEST_MESSAGE_BYTES = 1_000_000_000  # Arrow's 32-bit offsets end at 2 GiB, a run must hold more than one message
@@ -69,14 +70,16 @@ def create_queue(
     partitions: int,
     config: QueueConfig | None = None,
     effects: Effects | None = None,
+    *,
+    retry_timeout_s: float = RETRY_TIMEOUT_S,
 ) -> Queue:
     """Create a queue. Raises `Invalid` for a bad name, count or setting, and when the queue exists already."""
-    queue = Queue(store, namespace, name, effects)
+    queue = Queue(store, namespace, name, effects, retry_timeout_s=retry_timeout_s)
     partitions = checked_partitions(partitions)
     now_us = queue.now_us()
     settings = checked_config(config or QueueConfig())
     head = Head.created(queue.namespace, queue.name, "", partitions, config=settings, now_us=now_us)
-    backoff = Backoff(queue.effects)
+    backoff = Backoff(queue)
     tried: set[str] = set()
     while True:
         try:
@@ -127,7 +130,7 @@ def delete_queue(queue: Queue) -> int:
     The head goes first: from then on the queue does not exist, and what a deletion that is cut off after that leaves
     behind is for `remove_remains`.
     """
-    backoff = Backoff(queue.effects)
+    backoff = Backoff(queue)
     queue_id = queue.refresh().queue_id
     while True:
         try:

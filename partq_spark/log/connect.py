@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from partq_spark.log.queue import Effects, Queue
+from partq_spark.log.queue import Queue
 from partq_spark.log.subscriptions import Namespace
 from partq_spark.objects import open_store
 from partq_spark.objects.api import ObjectStore
@@ -55,7 +55,7 @@ def shared_store(url: str, retry_timeout_s: float) -> ObjectStore:
 def open_queue(target: QueueAddress) -> Queue:
     """The queue at `target`, unread. Raises `Invalid` for a URL or credentials that cannot work."""
     store = shared_store(target.store, target.retry_timeout_s)
-    return Queue(store, target.namespace, target.queue, Effects(retry_timeout_s=target.retry_timeout_s))
+    return Queue(store, target.namespace, target.queue, retry_timeout_s=target.retry_timeout_s)
 
 
 def shared_namespace(where: NamespaceAddress) -> Namespace:
@@ -64,6 +64,5 @@ def shared_namespace(where: NamespaceAddress) -> Namespace:
     namespace = _namespaces.get(key)
     if namespace is None:
         store = shared_store(where.store, where.retry_timeout_s)
-        effects = Effects(retry_timeout_s=where.retry_timeout_s)
-        namespace = _namespaces[key] = Namespace(store, where.namespace, effects)
+        namespace = _namespaces[key] = Namespace(store, where.namespace, retry_timeout_s=where.retry_timeout_s)
     return namespace

@@ -323,7 +323,7 @@ def publish_all(
 
 def _check(queue: Queue, staged: Sequence[StagedFor], identity: PublishIdentity | None) -> None:
     """Raise what the queue's head says now against this publish. What it says later is refused at the swap."""
-    backoff = Backoff(queue.effects)
+    backoff = Backoff(queue)
     while True:
         try:
             return _check_now(queue, staged, identity)

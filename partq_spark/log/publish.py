@@ -87,7 +87,7 @@ def publish(
         raise Invalid(f"some of the messages for {queue} were staged with headers and some without: stage all alike")
     token = names.new_id()
     rows = sum(segment.rows for segment in segments)
-    backoff = Backoff(queue.effects)
+    backoff = Backoff(queue)
     looked = False
     conflicts = 0
     tried: Entry | None = None  # at the last swap; what those before it did is settled

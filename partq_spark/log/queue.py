@@ -6,12 +6,10 @@ The handle has no rules of its own: a change is given to it as a function from h
 from __future__ import annotations
 
 import logging
-import random
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeVar
 
+from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, WriterPage
@@ -26,24 +24,10 @@ whoever finds something gone again and again has a log that lacks it, whatever e
 """
 
 
-def wall_time_us() -> int:
-    """Unix time in microseconds."""
-    return time.time_ns() // 1000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Effects:
-    """What the log takes from the outside world; simulations give their own."""
-
-    time_us: Callable[[], int] = wall_time_us
-    monotonic_s: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    uniform: Callable[[float, float], float] = field(default_factory=lambda: random.Random().uniform)
-    retry_timeout_s: float = 120.0
-
-
 _told_wrong: set[str] = set()  # the stores, of which there are few, that this process's clock was found wrong by
 
+
+RETRY_TIMEOUT_S = 120.0
 
 LEAST_CONFLICTS_S = 10.0
 """For so long conflicts are tried again at least. They are no outage: the store answers, and somebody got on."""
@@ -52,37 +36,54 @@ LEAST_CONFLICTS_S = 10.0
 class Backoff:
     """Jittered, growing pauses with an end: conflicts are short and many, an absent store is long."""
 
-    def __init__(self, effects: Effects, *, first_s: float = 0.002, most_s: float = 2.0) -> None:
-        self._effects = effects
+    def __init__(self, queue: Queue, *, first_s: float = 0.002, most_s: float = 2.0) -> None:
+        self._effects = queue.effects
+        self._retry_timeout_s = queue.retry_timeout_s
         self._pause_s = first_s
         self._most_s = most_s
-        self._begun_s = effects.monotonic_s()
+        self._begun_s = queue.effects.now_s()
 
     def pause(self, cause: Exception) -> None:
         """Sleep, or raise `cause` when `retry_timeout_s` is over; of conflicts not before `LEAST_CONFLICTS_S` are."""
-        limit_s = self._effects.retry_timeout_s
+        limit_s = self._retry_timeout_s
         if isinstance(cause, Conflict):
             limit_s = max(limit_s, LEAST_CONFLICTS_S)
-        if self._effects.monotonic_s() - self._begun_s >= limit_s:
+        if self._effects.now_s() - self._begun_s >= limit_s:
             raise cause
         self._effects.sleep(self._effects.uniform(0.0, self._pause_s))
         self._pause_s = min(self._pause_s * 2, self._most_s)
 
 
 class Queue:
-    """One queue, by name. Cheap to make; nothing is read before `refresh`. Not for use by several threads."""
+    """One queue, by name. Cheap to make; nothing is read before `refresh`. Not for use by several threads.
 
-    def __init__(self, store: ObjectStore, namespace: str, queue: str, effects: Effects | None = None) -> None:
+    `retry_timeout_s`: for so long a change is tried again while its outcome is unknown or others are faster.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        namespace: str,
+        queue: str,
+        effects: Effects | None = None,
+        *,
+        retry_timeout_s: float = RETRY_TIMEOUT_S,
+    ) -> None:
         self.store = store
         self.namespace = names.checked_name("namespace", namespace)
         self.name = names.checked_name("queue", queue)
-        self.effects = effects or Effects()
+        self.effects = effects if effects is not None else store_effects()
+        self.retry_timeout_s = retry_timeout_s
         self.head_name = names.head_name(self.namespace, self.name)
         self._head: Head | None = None
         self._etag: str | None = None
 
     def __str__(self) -> str:
         return f"queue {self.name!r} (namespace {self.namespace!r}, store {self.store.url})"
+
+    def another(self, name: str | None = None) -> Queue:
+        """A handle of its own on this queue, or on the one of the namespace with this name."""
+        return Queue(self.store, self.namespace, name or self.name, self.effects, retry_timeout_s=self.retry_timeout_s)
 
     def now_us(self) -> int:
         """The Unix time that the log goes by, in microseconds: this machine's, or the store's if that says that this
@@ -154,7 +155,7 @@ class Queue:
         the change, so a queue that was deleted and created again since is refused (RES-05). Raises what `decide`
         raises, `Invalid` as `require` does, and `Conflict` or `Unavailable` when `retry_timeout_s` is over.
         """
-        backoff = Backoff(self.effects)
+        backoff = Backoff(self)
         queue_id = self.head.queue_id
         while True:
             head = self.require(queue_id)

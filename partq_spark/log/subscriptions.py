@@ -11,7 +11,7 @@ from dataclasses import replace
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.log import names
 from partq_spark.log.model import Head
-from partq_spark.log.queue import Effects, Queue
+from partq_spark.log.queue import RETRY_TIMEOUT_S, Queue
 from partq_spark.log.topics import checked_subscription
 from partq_spark.objects.api import ObjectStore
 
@@ -70,10 +70,10 @@ def unsubscribe(queue: Queue, *patterns: str) -> tuple[str, ...]:
 class Namespace:
     """The queues of a namespace, their heads looked at again by conditional reads. Not for use by several threads."""
 
-    def __init__(self, store: ObjectStore, namespace: str, effects: Effects | None = None) -> None:
+    def __init__(self, store: ObjectStore, namespace: str, *, retry_timeout_s: float = RETRY_TIMEOUT_S) -> None:
         self._store = store
         self._namespace = names.checked_name("namespace", namespace)
-        self._effects = effects
+        self._retry_timeout_s = retry_timeout_s
         self._known: dict[str, Queue] = {}
 
     def queues(self) -> Iterator[Queue]:
@@ -82,7 +82,7 @@ class Namespace:
         """
         known = self._known
         self._known = {
-            name: known.get(name) or Queue(self._store, self._namespace, name, self._effects)
+            name: known.get(name) or self._queue(name)
             for name in sorted(self._store.list_folders(f"{self._namespace}/"))
             if names.is_name(name)  # a folder of somebody else's is no queue
         }
@@ -95,6 +95,9 @@ class Namespace:
         for queue, head in zip(every, heads, strict=True):
             if head is not None:
                 yield queue
+
+    def _queue(self, name: str) -> Queue:
+        return Queue(self._store, self._namespace, name, retry_timeout_s=self._retry_timeout_s)
 
     def _look(self, queue: Queue) -> Head | None:
         try:

@@ -13,9 +13,9 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
 from partq_spark.group.claims import Position, View
-from partq_spark.group.effects import Effects
 from partq_spark.group.membership import Membership
 from partq_spark.log.queue import Queue
 from partq_spark.query.manual import GivenOut

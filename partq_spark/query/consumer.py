@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.claims import Claim, View
-from partq_spark.group.effects import Effects
 from partq_spark.group.key_order import LOOK_S, KeyOrder
 from partq_spark.group.membership import Membership
 from partq_spark.group.missed import Missed

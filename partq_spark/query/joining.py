@@ -11,9 +11,9 @@ import logging
 import shlex
 from collections.abc import Callable
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.effects import Effects
 from partq_spark.group.key_order import Milestones
 from partq_spark.group.membership import Membership
 from partq_spark.group.model import GroupKey

@@ -14,10 +14,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Final
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Fenced, Invalid
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.claims import View
-from partq_spark.group.effects import Effects
 from partq_spark.group.membership import Membership
 from partq_spark.log import groups
 from partq_spark.log.model import Head

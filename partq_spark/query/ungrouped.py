@@ -11,10 +11,10 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
 from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.claims import Binding, Claim, Position, Standing, View
-from partq_spark.group.effects import Effects
 from partq_spark.group.membership import Membership
 from partq_spark.log.model import Head, at
 from partq_spark.log.queue import Queue

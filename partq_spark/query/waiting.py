@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
-from partq_spark.group.effects import Effects
 
 T = TypeVar("T")
 

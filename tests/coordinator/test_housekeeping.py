@@ -16,8 +16,8 @@ from coordinator.heads import Heads
 from coordinator.housekeeper import LEASE_LOOKS, LEASE_THREAD, RENEW_MOST_S, Housekeeper, TaskReport, lease_key
 from coordinator.leadership import StoreLife
 from coordinator.settings import Settings, load_settings
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Unavailable
-from partq_spark.group.effects import Effects
 from partq_spark.log import admin, tree
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects.memory import MemoryStore
@@ -172,10 +172,9 @@ class House:
             ownership=ownership,
             life=StoreLife(ownership),
             heads=self.heads,
-            effects=Effects(now_s=lambda: self.now_s),
+            effects=Effects(now_s=lambda: self.now_s, time_us=lambda: int(self.now_s * S)),
             log=self._say,
             do=do,
-            time_us=lambda: int(self.now_s * S),
             renewal_s=0.01,
         )
 

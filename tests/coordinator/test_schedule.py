@@ -9,8 +9,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import pytest
 
 from coordinator.schedule import Job, Schedule
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
-from partq_spark.group.effects import Effects
 from tests.coordinator.world import Lines
 
 

@@ -17,16 +17,15 @@ from coordinator.leadership import StoreLife
 from coordinator.logs import Value
 from coordinator.runtime import GroupRuntime
 from coordinator.settings import Settings
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.codec import decode_state
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupState, Owner, Phase
 from partq_spark.group.ownership import StateDocument
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.queue import Effects as LogEffects
 from partq_spark.log.queue import Queue
 from partq_spark.objects.memory import MemoryStore
 from tests.support.ownership import MemoryOwnership, OwnershipServer
@@ -61,7 +60,7 @@ class World:
         self.log = Lines()
         self.objects = MemoryStore(clock=lambda: self.now_s, rng=self.rng)
         self.server = OwnershipServer(now_s=lambda: self.now_s, token=self.token)
-        self.queue = admin.create_queue(self.objects, KEY.namespace, KEY.queue, partitions, config, self._log_effects())
+        self.queue = admin.create_queue(self.objects, KEY.namespace, KEY.queue, partitions, config, self.effects())
         admin.create_group(self.queue, KEY.group, (0,) * partitions)
         self.coordinators: list[Coordinator] = []
         self.flows: list[HandFlow] = []
@@ -69,17 +68,13 @@ class World:
     def token(self) -> str:
         return f"{self.rng.getrandbits(64):016x}"
 
-    def _log_effects(self) -> LogEffects:
-        return LogEffects(
-            time_us=lambda: int(self.now_s * 1e6),
-            monotonic_s=lambda: self.now_s,
-            sleep=lambda _: None,
-            uniform=self.rng.uniform,
-        )
-
     def effects(self, skew_s: float = 0.0) -> Effects:
         return Effects(
-            now_s=lambda: self.now_s + skew_s, sleep=lambda _: None, uniform=self.rng.uniform, token=self.token
+            now_s=lambda: self.now_s + skew_s,
+            time_us=lambda: int(self.now_s * 1e6),
+            sleep=lambda _: None,
+            uniform=self.rng.uniform,
+            token=self.token,
         )
 
     def coordinator(self, name: str = "c1", *, skew_s: float = 0.0) -> Coordinator:

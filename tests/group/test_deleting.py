@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
 from partq_spark.group import deleting, lifecycle
 from partq_spark.group.checkpoints import Checkpoint
-from partq_spark.group.effects import Effects
 from partq_spark.group.missed import Missed
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.log import admin

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Unavailable
-from partq_spark.group.effects import Effects
 from partq_spark.group.missed import MOST_ENDS, Missed, missed_folder
 from partq_spark.group.model import GroupKey
 from partq_spark.log.model import MAX_PARTITIONS

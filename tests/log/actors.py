@@ -146,7 +146,7 @@ def read_all(
     start, end = span
     past = world.oracle.history[head.queue_id]
     wanted = {p: (start[p], end[p]) for p in range(len(start)) if start[p] < end[p]}
-    task = Queue(queue.store, NAMESPACE, QUEUE, queue.effects)
+    task = queue.another()
     source = RangeReader(task, head.queue_id, tree.view(head, wanted), fail_on_data_loss=fail)
     positions = list(start)
     damaged = process.faulty.damaged

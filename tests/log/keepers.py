@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from partq_spark.base.errors import Fenced, Invalid
 from partq_spark.group import lifecycle, retention, rewinding
 from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.group.rewinding import Goal
 from partq_spark.log import admin, compaction
@@ -45,12 +44,9 @@ def each_round(process: Process, job: Job, pause: float = 1.0) -> Iterator[tuple
 
 def checkpoints(process: Process, head: Head) -> CheckpointStore:
     """The group's checkpoints, by the process's own store and clock."""
-    effects = Effects(now_s=process.effects.monotonic_s, sleep=process.effects.sleep, uniform=process.world.rng.uniform)
     key = GroupKey(NAMESPACE, QUEUE, GROUP)
     since = head.groups[GROUP].since_sequence if GROUP in head.groups else 0
-    return CheckpointStore(
-        process.store, key, head.queue_id, since=since, effects=effects, time_us=process.effects.time_us
-    )
+    return CheckpointStore(process.store, key, head.queue_id, since=since, effects=process.effects)
 
 
 def resizer(process: Process, job: Job) -> None:

@@ -13,12 +13,13 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
+from partq_spark.base.effects import Effects
 from partq_spark.log import codec, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.housekeeping import Collected, collect
 from partq_spark.log.model import ChunkRef, Head, QueueConfig, StageFloor
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish, stage_for
-from partq_spark.log.queue import Effects, Queue
+from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import Stager, segment_schema
@@ -41,13 +42,12 @@ class Clock:
         self.now_us = BEGIN_US
         self.pauses = 0
 
-    def effects(self, retry_timeout_s: float = 60.0) -> Effects:
+    def effects(self) -> Effects:
         return Effects(
             time_us=lambda: self.now_us,
-            monotonic_s=lambda: self.now_us / 1e6,
+            now_s=lambda: self.now_us / 1e6,
             sleep=self.sleep,
             uniform=lambda low, high: high,
-            retry_timeout_s=retry_timeout_s,
         )
 
     def sleep(self, duration_s: float) -> None:
@@ -67,7 +67,7 @@ class World:
 
     def handle(self, name: str = "orders", store: ObjectStore | None = None) -> Queue:
         """A handle of another process, which knows nothing yet."""
-        return Queue(store or self.store, "default", name, self.clock.effects())
+        return Queue(store or self.store, "default", name, self.clock.effects(), retry_timeout_s=60)
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import names
 from partq_spark.log.publish import Outdated
-from partq_spark.log.queue import Effects, Queue
+from partq_spark.log.queue import Queue
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.retry import Retrying
 from tests.log.oracle import Oracle, Violation, WatchedStore, demand
@@ -55,7 +56,7 @@ class Simulation:
         skew_us = self.rng.randint(-MOST_SKEW_US, MOST_SKEW_US)
         return Effects(
             time_us=lambda: self.scheduler.now_us + skew_us,
-            monotonic_s=lambda: self.scheduler.now_us / 1e6,
+            now_s=lambda: self.scheduler.now_us / 1e6,
             sleep=lambda seconds: self.scheduler.sleep_us(int(seconds * 1e6)),
             uniform=self.rng.uniform,
         )
@@ -97,7 +98,7 @@ class Process:
                 self.faulty,
                 30.0,
                 sleep=self.effects.sleep,
-                clock=self.effects.monotonic_s,
+                clock=self.effects.now_s,
                 rng=world.rng,
             )
 

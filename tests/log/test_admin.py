@@ -101,7 +101,7 @@ def test_creating_ends_within_the_time_out(world: World) -> None:
 
     hooked.before = lose
     with pytest.raises(Unavailable):
-        admin.create_queue(hooked, "default", "orders", 3, None, world.clock.effects(retry_timeout_s=10))
+        admin.create_queue(hooked, "default", "orders", 3, None, world.clock.effects(), retry_timeout_s=10)
 
 
 # --- what is not allowed ----------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def test_the_heads_own_entries_that_were_written_down_too_long_ago_stay(
 
     hooked = Hooked(world.store)
     hooked.before = once("swap", "_head.json", sleep)
-    compact(Queue(hooked, "default", "orders", world.clock.effects(retry_timeout_s=1e9)), min_age_s=0.0)
+    compact(Queue(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=1e9), min_age_s=0.0)
     for _ in range(3):
         world.clock.now_us += 25 * HOUR_US
         housekeeping.collect(world.handle())
@@ -104,7 +104,7 @@ def test_what_was_written_too_long_ago_is_not_swapped(world: World) -> None:
 
     hooked = Hooked(world.store)
     hooked.before = once("swap", "_head.json", sleep)
-    patient = Queue(hooked, "default", "orders", world.clock.effects(retry_timeout_s=1e9))
+    patient = Queue(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=1e9)
     assert compact(patient, min_age_s=STILL_S) is None
     assert messages(queue) == before
 

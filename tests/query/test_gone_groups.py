@@ -159,7 +159,7 @@ def test_a_group_of_another_queue_by_the_same_names_is_another_one(world: World)
     world.publish(4, 4)
     query.drain().stop()
     admin.delete_queue(world.open_queue())
-    admin.create_queue(world.objects, KEY.namespace, KEY.queue, 2, None, world.log_effects())
+    admin.create_queue(world.objects, KEY.namespace, KEY.queue, 2, None, world.effects())
     made = admin.create_group(world.open_queue(), KEY.group, [0, 0], ownership="none")
     assert made.since_sequence == since
     with pytest.raises(Invalid, match="the Spark checkpoint belongs to a queue with id"):

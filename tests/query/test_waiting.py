@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
-from partq_spark.group.effects import Effects
 from partq_spark.objects import Document, Unchanged
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retry import Retrying

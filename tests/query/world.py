@@ -23,7 +23,6 @@ from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish, stage_for
-from partq_spark.log.queue import Effects as LogEffects
 from partq_spark.log.queue import Queue
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.query import offsets
@@ -53,21 +52,12 @@ class World(sessions.World):
     def __init__(self, *, partitions: int = 2, delay_s: float = 0.0, handoff_s: float = 3.0) -> None:
         super().__init__(partitions=partitions, delay_s=delay_s, handoff_s=handoff_s)
         config = QueueConfig(rebalance_delay_s=delay_s, max_handoff_time_s=handoff_s)
-        admin.create_queue(self.objects, KEY.namespace, KEY.queue, partitions, config, self.log_effects())
+        admin.create_queue(self.objects, KEY.namespace, KEY.queue, partitions, config, self.effects())
         self.queue = self.open_queue()
         self.group_facts()
 
-    def log_effects(self) -> LogEffects:
-        return LogEffects(
-            time_us=lambda: int(self.now_s * 1e6),
-            monotonic_s=lambda: self.now_s,
-            sleep=self.sleep,
-            uniform=self.rng.uniform,
-            retry_timeout_s=5.0,
-        )
-
     def open_queue(self) -> Queue:
-        return Queue(self.objects, KEY.namespace, KEY.queue, self.log_effects())
+        return Queue(self.objects, KEY.namespace, KEY.queue, self.effects(), retry_timeout_s=5.0)
 
     def group_facts(self) -> None:
         """What the coordinator knows of the queue, as it is now."""

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Claim, Position, View
-from partq_spark.group.effects import Effects
 from partq_spark.group.key_order import KeyOrder, Milestones
 from partq_spark.group.model import Owner
 from partq_spark.group.ownership import Ownership
@@ -81,7 +81,7 @@ class Consumer:
     held: dict[int, Position] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        checkpoints = CheckpointStore(self.objects, KEY, QUEUE_ID, since=SINCE, effects=self.effects, time_us=lambda: 0)
+        checkpoints = CheckpointStore(self.objects, KEY, QUEUE_ID, since=SINCE, effects=self.effects)
         settings = SessionSettings(
             session_timeout_s=self.plan.session_timeout_s,
             beat_interval_s=self.plan.beat_s,

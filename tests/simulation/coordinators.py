@@ -10,9 +10,9 @@ from coordinator.leadership import StoreLife
 from coordinator.logs import Log
 from coordinator.runtime import GroupRuntime
 from coordinator.settings import Settings
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import PartqError
 from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership, Reincarnated
 from tests.simulation.links import Link
@@ -71,9 +71,7 @@ def coordinate(
         key,
         store=store,
         life=life,
-        checkpoints=lambda facts: CheckpointStore(
-            objects, key, facts.queue_id, since=facts.since, effects=effects, time_us=lambda: 0
-        ),
+        checkpoints=lambda facts: CheckpointStore(objects, key, facts.queue_id, since=facts.since, effects=effects),
         ends=ends,
         facts_now=facts_now,
         settings=Settings(

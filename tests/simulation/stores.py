@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from coordinator.core.invariants import violations
+from partq_spark.base.effects import Effects
 from partq_spark.group.codec import decode_state
 from partq_spark.group.documents.api import Announce, Documents, Remove, Step, Swap, Value
 from partq_spark.group.documents.memory import MemoryDocuments, MemoryServer
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Lease, Owner
 from partq_spark.group.ownership import Beat, Ownership, Pulse
 from partq_spark.group.ownership.encoding import (

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from functools import partial
 
 from coordinator.logs import Value
+from partq_spark.base.effects import Effects
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import decode_state
 from partq_spark.group.documents.memory import Snapshot
 from partq_spark.group.documents.objects import ObjectDocuments
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import AccessType, GroupState, Owner, Phase, RebalanceStatus
 from partq_spark.group.ownership import Ownership
 from partq_spark.group.ownership.encoding import STATE, decode_version
@@ -57,7 +57,7 @@ class World:
             self.history,
             conditional=conditional,
         )
-        self.checkpoints = CheckpointStore(self.objects, KEY, QUEUE_ID, since=SINCE, time_us=lambda: 0)
+        self.checkpoints = CheckpointStore(self.objects, KEY, QUEUE_ID, since=SINCE, effects=Effects(time_us=lambda: 0))
         self.server = OwnershipServer(self.scheduler, self._tokens, self.history)
         self._untold: set[int] = set()  # rewound by somebody who did not come to count it
         self._snapshots: list[Snapshot] = []
@@ -75,6 +75,7 @@ class World:
         """A process' own time and chance."""
         return Effects(
             now_s=process.now_s,
+            time_us=lambda: 0,
             sleep=process.sleep,
             uniform=self.rng.uniform,
             token=lambda: f"{self._tokens.getrandbits(64):016x}",

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partq_spark.log import tree
-from partq_spark.log.queue import Effects, Queue
+from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
 from partq_spark.objects import open_store
 
@@ -35,7 +35,7 @@ class Message:
 
 def open_queue(url: str, queue: str) -> Queue:
     """A queue of the default namespace."""
-    return Queue(open_store(url, retry_timeout_s=10), "default", queue, Effects(retry_timeout_s=10))
+    return Queue(open_store(url, retry_timeout_s=10), "default", queue, retry_timeout_s=10)
 
 
 def browse(url: str, queue: str) -> list[Message]:

@@ -22,7 +22,7 @@ import pytest
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.publish import PublishIdentity, PublishResult, stage_for
-from partq_spark.log.queue import Effects, Queue
+from partq_spark.log.queue import Queue
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.objects import open_store
 from tests.log.queues import publish_staged
@@ -123,7 +123,7 @@ class Lab:
 
     def queue(self, name: str) -> Queue:
         store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)
-        return Queue(store, "default", name, Effects(retry_timeout_s=self.retry_timeout_s))
+        return Queue(store, "default", name, retry_timeout_s=self.retry_timeout_s)
 
     def create(self, name: str, partitions: int = 1, config: QueueConfig | None = None) -> Queue:
         store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from partq_spark.base.effects import new_token
 from partq_spark.group.documents.api import (
     Announce,
     Audience,
@@ -26,7 +27,6 @@ from partq_spark.group.documents.api import (
     Value,
     reincarnated,
 )
-from partq_spark.group.effects import new_token
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import UNCHANGED
 

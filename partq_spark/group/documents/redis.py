@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from partq_spark.base.effects import new_token
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.group.documents.api import (
     FOLDERS,
@@ -25,7 +26,6 @@ from partq_spark.group.documents.api import (
     Value,
 )
 from partq_spark.group.documents.redis_client import Listener, RedisClient, Reply
-from partq_spark.group.effects import new_token
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import UNCHANGED, Unchanged
 

@@ -25,6 +25,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from partq_spark.base.effects import new_token, wall_time_us
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checksums import digest_of
 from partq_spark.group.codec import encode_lease
@@ -40,7 +41,6 @@ from partq_spark.group.documents.api import (
     Step,
     Swap,
 )
-from partq_spark.group.effects import new_token, wall_time_us
 from partq_spark.group.model import GroupKey, Lease, OwnershipRecord
 from partq_spark.group.ownership.encoding import (
     BEATS,

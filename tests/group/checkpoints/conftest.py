@@ -9,9 +9,9 @@ from typing import Literal
 
 import pytest
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
 from partq_spark.objects.local import LocalStore
@@ -121,8 +121,8 @@ def checkpoints(store: Lossy) -> CheckpointStore:
 
 def checkpoints_in(store: ObjectStore, queue_id: str = QUEUE_ID, since: int = 0) -> CheckpointStore:
     """As one process sees them, without real pauses."""
-    effects = Effects(sleep=lambda _: None)
-    return CheckpointStore(store, KEY, queue_id, since=since, effects=effects, time_us=lambda: TIME_US)
+    effects = Effects(sleep=lambda _: None, time_us=lambda: TIME_US)
+    return CheckpointStore(store, KEY, queue_id, since=since, effects=effects)
 
 
 def held(found: Checkpoint | None) -> Checkpoint:

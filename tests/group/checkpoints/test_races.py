@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Fenced, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore, FenceRefused
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import Owner
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.memory import MemoryStore
@@ -103,8 +103,12 @@ class Race:
 
     def view(self, by: Owner | None) -> CheckpointStore:
         store = FaultyStore(cast(ObjectStore, Signed(self.truth, by)), self.scheduler, RATES, Counter())
-        effects = Effects(sleep=lambda seconds: self.scheduler.sleep_us(int(seconds * 1e6)), uniform=self.rng.uniform)
-        return CheckpointStore(store, KEY, QUEUE_ID, effects=effects, time_us=lambda: self.scheduler.now_us)
+        effects = Effects(
+            time_us=lambda: self.scheduler.now_us,
+            sleep=lambda seconds: self.scheduler.sleep_us(int(seconds * 1e6)),
+            uniform=self.rng.uniform,
+        )
+        return CheckpointStore(store, KEY, QUEUE_ID, effects=effects)
 
     def own(self, me: Owner) -> None:
         """Acknowledge while the checkpoint says that it is mine, and once more when it does not."""

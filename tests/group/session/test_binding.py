@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.group import claims
 from partq_spark.group.binding import MAX_FORMER, MAX_TRIES, Binder
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import FlowChangeUpdate, Standing
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import Delivery, Flow, GroupSettings, GroupState, Owner, Partition, Phase
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.objects import open_store

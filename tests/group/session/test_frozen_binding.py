@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from partq_spark.base.effects import Effects
 from partq_spark.group.binding import Binder
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey
 from partq_spark.group.ownership import Beat
 from tests.group.session.world import KEY, QUEUE_ID

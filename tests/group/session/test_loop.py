@@ -17,10 +17,10 @@ from coordinator.heads import GroupFacts
 from coordinator.leadership import StoreLife
 from coordinator.runtime import GroupRuntime
 from coordinator.settings import Settings
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Claim
-from partq_spark.group.effects import Effects
 from partq_spark.group.heartbeat import HeartbeatThread
 from partq_spark.group.lifeline import Lifeline, Sign
 from partq_spark.group.model import GroupKey, GroupSettings

@@ -15,12 +15,12 @@ from coordinator.heads import GroupFacts
 from coordinator.leadership import StoreLife
 from coordinator.runtime import GroupRuntime
 from coordinator.settings import Settings
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.checksums import sealed
 from partq_spark.group.claims import Claim, Position, View
 from partq_spark.group.codec import decode_state
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey, GroupSettings, GroupState, Owner
 from partq_spark.group.ownership import StateDocument
 from partq_spark.group.session import Session, SessionSettings
@@ -74,7 +74,13 @@ class World:
 
     def effects(self, skew_s: float = 0.0) -> Effects:
         """One process's, with a clock that is wrong by `skew_s`."""
-        return Effects(now_s=lambda: self.now_s + skew_s, sleep=self.sleep, uniform=self.rng.uniform, token=self.token)
+        return Effects(
+            now_s=lambda: self.now_s + skew_s,
+            time_us=lambda: int(self.now_s * 1e6),
+            sleep=self.sleep,
+            uniform=self.rng.uniform,
+            token=self.token,
+        )
 
     def sleep(self, duration_s: float) -> None:
         """Let everybody else go on for so long."""
@@ -124,7 +130,7 @@ class World:
         return ticker
 
     def checkpoints(self, queue_id: str = QUEUE_ID, since: int = 0) -> CheckpointStore:
-        return CheckpointStore(self.objects, KEY, queue_id, since=since, effects=self.effects(), time_us=lambda: 0)
+        return CheckpointStore(self.objects, KEY, queue_id, since=since, effects=self.effects())
 
     def flow(self, name: str, settings: SessionSettings = SETTINGS, *, skew_s: float = 0.0) -> Process:
         return Process(self, name, settings, skew_s)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import PartqError, Unavailable
 from partq_spark.group.claims import Position
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership
 from partq_spark.query.consumer import ConsumerLoop
@@ -84,7 +84,9 @@ class Reader(Process):
         self.link = _Link(self, weather)
         self.link.reader = self
         self.objects = Objects(store, self.link)
-        self.effects = Effects(now_s=self.now_s, sleep=self.sleep, uniform=scheduler.rng.uniform, token=token)
+        self.effects = Effects(
+            now_s=self.now_s, time_us=lambda: 0, sleep=self.sleep, uniform=scheduler.rng.uniform, token=token
+        )
         self._server = server
         self._history = history
         self._siblings = siblings

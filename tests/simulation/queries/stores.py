@@ -15,14 +15,13 @@ from typing import Protocol
 from unittest.mock import patch
 
 from coordinator.heads import GroupFacts, group_facts
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
-from partq_spark.group.effects import Effects
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership
 from partq_spark.log import admin
 from partq_spark.log.connect import QueueAddress
 from partq_spark.log.model import Entry, Head, QueueConfig, Slice
-from partq_spark.log.queue import Effects as LogEffects
 from partq_spark.log.queue import Queue
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.memory import MemoryStore
@@ -94,8 +93,8 @@ class TheQueue:
     """The queue as somebody at the stores' own side has it: he publishes, alters and rewinds at one instant."""
 
     def __init__(self, store: TrueStore, scheduler: Scheduler, config: QueueConfig, partitions: int) -> None:
-        self._effects = LogEffects(
-            time_us=lambda: scheduler.now_us, monotonic_s=lambda: scheduler.now_us / SECOND_US, sleep=_never
+        self._effects = Effects(
+            time_us=lambda: scheduler.now_us, now_s=lambda: scheduler.now_us / SECOND_US, sleep=_never
         )
         self.queue = admin.create_queue(store, NAMESPACE, QUEUE, partitions, config, self._effects)
         self.queue.change(lambda head: replace(head, queue_id=QUEUE_ID))  # it was drawn, and not by the seed
@@ -221,13 +220,8 @@ def opened_by(find: Callable[[str], Place], rng: random.Random) -> Iterator[None
             store(target.store, target.retry_timeout_s),
             target.namespace,
             target.queue,
-            LogEffects(
-                time_us=lambda: 0,
-                monotonic_s=effects.now_s,
-                sleep=effects.sleep,
-                uniform=effects.uniform,
-                retry_timeout_s=target.retry_timeout_s,
-            ),
+            effects,
+            retry_timeout_s=target.retry_timeout_s,
         )
 
     def ownership(url: str, *, store: ObjectStore, group: GroupKey | None = None) -> Ownership:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from coordinator.logs import Value
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Fenced, Invalid, ObjectMissing, PartqError
-from partq_spark.group.effects import Effects
 from partq_spark.log.model import QueueConfig
 from tests.simulation import history as h
 from tests.simulation.checker import Violation, demand
@@ -123,7 +123,13 @@ class World:
         """Begin a coordinator process of a group, which is started again whenever it dies."""
         origin_s, rate = self._clock()
         process = self.scheduler.process(f"c{number}-{group}", origin_s=origin_s, rate=rate)
-        effects = Effects(now_s=process.now_s, sleep=process.sleep, uniform=self.rng.uniform, token=self.token)
+        effects = Effects(
+            now_s=process.now_s,
+            time_us=lambda: 0,
+            sleep=process.sleep,
+            uniform=self.rng.uniform,
+            token=self.token,
+        )
         link = Link(process, self.weather)
 
         def killed() -> None:

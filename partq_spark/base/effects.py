@@ -1,0 +1,44 @@
+"""What partq takes from the outside world: the time, waiting, chance. Simulations give their own.
+
+Who decides gets the time as an argument; who does takes it from here, so that nothing else has to be replaced for a
+process to be simulated. Threads that wait for each other, and sockets, keep their own time-outs.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+def boot_time_s() -> float:
+    """Seconds of a clock that runs on while the machine sleeps: a lease must not survive a suspended laptop."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def wall_time_us() -> int:
+    """Unix time in microseconds: for what people read, and for ages that a store's clock confirms (`log.clocks`)."""
+    return time.time_ns() // 1000
+
+
+def new_token() -> str:
+    """16 random hex digits: tells one instance, state, term or publish from every other."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effects:
+    """`now_s` is one process' own clock, never compared with another's (OWN-05); `time_us` is Unix time."""
+
+    now_s: Callable[[], float] = boot_time_s
+    time_us: Callable[[], int] = wall_time_us
+    sleep: Callable[[float], None] = time.sleep
+    uniform: Callable[[float, float], float] = field(default_factory=lambda: random.Random().uniform)
+    token: Callable[[], str] = new_token
+
+
+def store_effects() -> Effects:
+    """For whoever waits for a store to come back: time in which the machine sleeps is no outage."""
+    return Effects(now_s=time.monotonic)
