@@ -5,29 +5,24 @@ is changed by compare-and-swap only, and only forward in (epoch, offset) (CHK-04
 (`update_checkpoint`), the coordinator replaces the owner (`fence`), a person goes back by a new epoch (`rewind`).
 
 Nothing here knows who should have what, nor when a checkpoint is to be written. Reading is tried again by the object
-store; a swap whose outcome is unknown is settled here, by reading.
+store; a swap whose outcome is unknown is settled by reading (`objects.register`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Conflict, Corrupt, Fenced, Invalid, PartqError, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, Fenced, Invalid, PartqError
 from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.group.checkpoint import NUMBER, Checkpoint, decode, encode
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.log.groups import removed
 from partq_spark.objects.api import Document, ObjectStore
+from partq_spark.objects.register import Register, few_tries
 
-__all__ = ["MAX_TRIES", "Checkpoint", "CheckpointStore", "FenceRefused", "Rewound", "checkpoint_folder"]
-
-MAX_TRIES: Final = 8
-"""Swaps of one change. Only the owner, the coordinator and a person write, so that a handful of conflicts is a lot."""
-
-_FIRST_PAUSE_S: Final = 0.01
+__all__ = ["Checkpoint", "CheckpointStore", "FenceRefused", "Rewound", "checkpoint_folder"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -317,42 +312,22 @@ class CheckpointStore:
     def _change(
         self, partition: int, decide: Callable[[Checkpoint | None], Checkpoint], *, known: Checkpoint | None = None
     ) -> Checkpoint:
-        """Swap in what `decide` makes of the present checkpoint, until it finds nothing to change.
-
-        `known` saves the first read. After any failure the checkpoint is read anew, also after an unknown outcome, so
-        that `decide` recognises what it did before.
+        """Swap in what `decide` makes of the present checkpoint, until it finds nothing to change. `known` saves the
+        first read. Raises `Fenced` if the present one belongs to a group that was made after this one.
         """
-        found = known if known is not None else self._present(partition)
-        pause_s = _FIRST_PAUSE_S
-        cause: Conflict | Unavailable | None = None
-        for _ in range(MAX_TRIES):
-            wanted = decide(found)
-            if wanted is found:
-                return wanted
-            expected = found.etag if found is not None else None
-            try:
-                etag = self._store.swap(self.name_of(partition), encode(wanted), expected=expected)
-            except (Conflict, Unavailable) as error:
-                cause = error
-            else:
-                return replace(wanted, etag=etag)
-            if isinstance(cause, Unavailable):  # the others are at work, or the store is: not at once again
-                self._effects.sleep(self._effects.uniform(0.0, pause_s))
-                pause_s *= 2
-            found = self._present(partition)
-        wanted = decide(found)
-        if wanted is found:
-            return wanted
-        raise Unavailable(
-            f"checkpoint {self.name_of(partition)} could not be swapped in {MAX_TRIES} tries: {cause}; try again later"
-        ) from cause
 
-    def _present(self, partition: int) -> Checkpoint | None:
-        """As it is now, to be changed. Raises `Fenced` if it belongs to a group that was made after this one."""
-        found = self.read(partition)
-        if found is not None and self._is_of_later_group(found):
-            raise Fenced(removed(self._key, "was made again since, and this process stops"))
-        return found
+        def present(document: Document) -> Checkpoint:
+            found = self._decoded(partition, document.metadata, document.etag)
+            if self._is_of_later_group(found):
+                raise Fenced(removed(self._key, "was made again since, and this process stops"))
+            return found
+
+        name = self.name_of(partition)
+        register = Register(self._store, name, what=f"checkpoint {name}", decode=present, encode=encode)
+        if known is not None:
+            register.keep(known, known.etag)
+        found = register.change(decide, few_tries(self._effects), known=known is not None)
+        return found if found.etag == register.etag else replace(found, etag=register.etag)
 
     def _now(self) -> str:
         return format_rfc3339(self._effects.time_us())

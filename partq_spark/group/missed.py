@@ -13,20 +13,23 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Conflict, Corrupt, Unavailable
+from partq_spark.base.errors import Corrupt
 from partq_spark.group.checksums import check_sealed, sealed
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import Document, ObjectStore
+from partq_spark.objects.register import Register, few_tries
 
-MAX_TRIES: Final = 8
 MOST_ENDS: Final = 3
-_PAUSE_S: Final = 0.05
 _REPAIR: Final = "restore the blob, or delete it: then what it speaks of may be skipped"
 
 
 def missed_folder(key: GroupKey) -> str:
     """Where a group's lie in the object store, ending in '/'."""
     return f"{key.namespace}/{key.queue}/{key.group}/missed/"
+
+
+Noted = Mapping[str, frozenset[int]]
+"""The digest of a batch's end to the partitions that the batch did not read, the latest last."""
 
 
 class Missed:
@@ -37,51 +40,48 @@ class Missed:
         self._folder = missed_folder(key)
         self._flow = flow
         self._effects = effects
-        self._known: Mapping[str, frozenset[int]] | None = None
+        self._known: Noted | None = None
 
-    @property
-    def _name(self) -> str:
-        return f"{self._folder}{self._flow()}"
+    def _register(self, queue_id: str) -> Register[Noted]:
+        name = f"{self._folder}{self._flow()}"
+
+        def encode(noted: Noted) -> Mapping[str, str]:
+            ends = " ".join(f"{end}:{_ranges(missed)}" for end, missed in noted.items())
+            return sealed({"ends": ends, "queue_id": queue_id})
+
+        return Register(self._store, name, what=name, decode=lambda found: _decoded(found, name), encode=encode)
 
     def of(self, digest: str) -> frozenset[int]:
         """The partitions that the batch up to the end with this digest did not read. Read once. Raises `Corrupt`,
         `Unavailable`.
         """
         if self._known is None:
-            document = self._store.load(self._name)
-            self._known = self._decoded(document) if isinstance(document, Document) else {}
+            self._known = self._register("").read() or {}
         return self._known.get(digest, frozenset())
 
     def note(self, digest: str, partitions: Collection[int], queue_id: str) -> None:
         """The batch up to the end with this digest does not read these partitions of the queue. Raises `Unavailable` if
         that could not be written down: repeat it.
         """
-        for _ in range(MAX_TRIES):
-            found = self._store.load(self._name)
-            document = found if isinstance(found, Document) else None
-            known = self._decoded(document) if document is not None else {}
-            # A second look at the same batch may leave out more, never less.
-            wanted = known.get(digest, frozenset()) | frozenset(partitions)
-            if known.get(digest) != wanted:
-                known = dict([*known.items(), (digest, wanted)][-MOST_ENDS:])
-                ends = " ".join(f"{end}:{_ranges(missed)}" for end, missed in known.items())
-                content = sealed({"ends": ends, "queue_id": queue_id})
-                try:
-                    self._store.swap(self._name, content, expected=document.etag if document is not None else None)
-                except (Conflict, Unavailable):
-                    self._effects.sleep(self._effects.uniform(0.0, _PAUSE_S))
-                    continue
-            self._known = known
-            return
-        raise Unavailable(f"{self._name} could not be written in {MAX_TRIES} tries: try again")
 
-    def _decoded(self, document: Document) -> dict[str, frozenset[int]]:
-        check_sealed(document.metadata, self._name, _REPAIR)
-        try:
-            pairs = [each.split(":") for each in document.metadata["ends"].split(" ")]
-            return {digest: _numbers(ranges) for digest, ranges in pairs}
-        except (KeyError, ValueError) as error:
-            raise Corrupt(f"{self._name} is no list of partitions ({error!r}): {_REPAIR}") from error
+        def decide(found: Noted | None) -> Noted | None:
+            noted = found or {}
+            # A second look at the same batch may leave out more, never less.
+            wanted = noted.get(digest, frozenset()) | frozenset(partitions)
+            if noted.get(digest) == wanted:
+                return found
+            return dict([*noted.items(), (digest, wanted)][-MOST_ENDS:])
+
+        self._known = self._register(queue_id).change(decide, few_tries(self._effects))
+
+
+def _decoded(document: Document, name: str) -> Noted:
+    check_sealed(document.metadata, name, _REPAIR)
+    try:
+        pairs = [each.split(":") for each in document.metadata["ends"].split(" ")]
+        return {digest: _numbers(ranges) for digest, ranges in pairs}
+    except (KeyError, ValueError) as error:
+        raise Corrupt(f"{name} is no list of partitions ({error!r}): {_REPAIR}") from error
 
 
 def _ranges(numbers: Collection[int]) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 from msgspec import structs
 
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
+from partq_spark.base.errors import Corrupt, Invalid, PartqError
 from partq_spark.log import codec, groups, names
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import ACCESS_TYPES, MAX_PARTITIONS, Group, Head, QueueConfig
-from partq_spark.log.queue import RETRY_TIMEOUT_S, Backoff, Queue
+from partq_spark.log.queue import RETRY_TIMEOUT_S, Queue
 from partq_spark.objects.api import ObjectStore, Unchanged
 
 _LARGEST_MESSAGE_BYTES = 1_000_000_000  # Arrow's 32-bit offsets end at 2 GiB, a run must hold more than one message
@@ -79,26 +79,23 @@ def create_queue(
     now_us = queue.now_us()
     settings = checked_config(config or QueueConfig())
     head = Head.created(queue.namespace, queue.name, "", partitions, config=settings, now_us=now_us)
-    backoff = Backoff(queue)
     tried: set[str] = set()
-    while True:
-        try:
-            found = queue.look()
-            if found is not None and found.queue_id in tried:
-                return queue  # an answer was lost, the creation was not
-            if found is not None:
-                raise Invalid(
-                    f"{queue} exists already with {found.partitions} partitions: choose another name, change it with "
-                    f"`partq queue alter {queue.name}`, or delete it with `partq queue delete {queue.name} --yes`"
-                )
-            # An id for each attempt: one that lands late, after the queue was deleted, must not bring its id back.
-            head = replace(head, queue_id=names.new_id())
-            tried.add(head.queue_id)
-            queue.swap(head)
-        except (Conflict, Unavailable) as error:
-            backoff.pause(error)
-        else:
-            return queue
+
+    def decide(found: Head | None) -> Head:
+        if found is not None and found.queue_id in tried:
+            return found  # an answer was lost, the creation was not
+        if found is not None:
+            raise Invalid(
+                f"{queue} exists already with {found.partitions} partitions: choose another name, change it with "
+                f"`partq queue alter {queue.name}`, or delete it with `partq queue delete {queue.name} --yes`"
+            )
+        # An id for each attempt: one that lands late, after the queue was deleted, must not bring its id back.
+        made = replace(head, queue_id=names.new_id())
+        tried.add(made.queue_id)
+        return made
+
+    queue.replace(decide)
+    return queue
 
 
 def alter_queue(queue: Queue, *, partitions: int | None = None, **settings: Any) -> Head:
@@ -130,18 +127,8 @@ def delete_queue(queue: Queue) -> int:
     The head goes first: from then on the queue does not exist, and what a deletion that is cut off after that leaves
     behind is for `remove_remains`.
     """
-    backoff = Backoff(queue)
     queue_id = queue.refresh().queue_id
-    while True:
-        try:
-            found = queue.look()
-            if found is None or found.queue_id != queue_id:
-                break
-            queue.remove_head()
-        except (Conflict, Unavailable) as error:
-            backoff.pause(error)
-        else:
-            break
+    queue.replace(lambda found: None if found is not None and found.queue_id == queue_id else found)
     return 1 + remove_remains(queue)
 
 

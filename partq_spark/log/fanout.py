@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.log import writers
 from partq_spark.log.publish import PublishIdentity, PublishResult, check_floor, check_quota
-from partq_spark.log.queue import Backoff, Queue
+from partq_spark.log.queue import Queue
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import RUN_BYTES, Stager, check_keys
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
@@ -323,7 +323,7 @@ def publish_all(
 
 def _check(queue: Queue, staged: Sequence[StagedFor], identity: PublishIdentity | None) -> None:
     """Raise what the queue's head says now against this publish. What it says later is refused at the swap."""
-    backoff = Backoff(queue)
+    backoff = queue.backoff()
     while True:
         try:
             return _check_now(queue, staged, identity)

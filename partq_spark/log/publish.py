@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import clocks, names, tree, writers
 from partq_spark.log.model import Entry, Head, Slice, WriterRecord
-from partq_spark.log.queue import MOST_LOOKS, Backoff, Queue
+from partq_spark.log.queue import MOST_LOOKS, Queue
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
 
 _TRANSACTION = "txnAppId:"
@@ -87,7 +87,7 @@ def publish(
         raise Invalid(f"some of the messages for {queue} were staged with headers and some without: stage all alike")
     token = names.new_id()
     rows = sum(segment.rows for segment in segments)
-    backoff = Backoff(queue)
+    backoff = queue.backoff()
     looked = False
     conflicts = 0
     tried: Entry | None = None  # at the last swap; what those before it did is settled

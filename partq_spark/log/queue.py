@@ -10,12 +10,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from partq_spark.base.effects import Effects, store_effects
-from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, Unavailable
+from partq_spark.base.errors import Invalid, ObjectMissing
+from partq_spark.base.retry import Backoff, Retry
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, WriterPage
-from partq_spark.objects.api import Clocked, ObjectStore, Unchanged
+from partq_spark.objects.api import Clocked, Document, ObjectStore
+from partq_spark.objects.register import Register
 
 T = TypeVar("T")
+H = TypeVar("H")
 logger = logging.getLogger(__name__)
 
 MOST_LOOKS = 8
@@ -23,35 +26,12 @@ MOST_LOOKS = 8
 whoever finds something gone again and again has a log that lacks it, whatever else changes in a busy queue.
 """
 
-
-_told_wrong: set[str] = set()  # the stores, of which there are few, that this process's clock was found wrong by
-
-
 RETRY_TIMEOUT_S = 120.0
 
 LEAST_CONFLICTS_S = 10.0
-"""For so long conflicts are tried again at least. They are no outage: the store answers, and somebody got on."""
+"""For so long conflicts are tried again at least."""
 
-
-class Backoff:
-    """Jittered, growing pauses with an end: conflicts are short and many, an absent store is long."""
-
-    def __init__(self, queue: Queue, *, first_s: float = 0.002, most_s: float = 2.0) -> None:
-        self._effects = queue.effects
-        self._retry_timeout_s = queue.retry_timeout_s
-        self._pause_s = first_s
-        self._most_s = most_s
-        self._begun_s = queue.effects.now_s()
-
-    def pause(self, cause: Exception) -> None:
-        """Sleep, or raise `cause` when `retry_timeout_s` is over; of conflicts not before `LEAST_CONFLICTS_S` are."""
-        limit_s = self._retry_timeout_s
-        if isinstance(cause, Conflict):
-            limit_s = max(limit_s, LEAST_CONFLICTS_S)
-        if self._effects.now_s() - self._begun_s >= limit_s:
-            raise cause
-        self._effects.sleep(self._effects.uniform(0.0, self._pause_s))
-        self._pause_s = min(self._pause_s * 2, self._most_s)
+_told_wrong: set[str] = set()  # the stores, of which there are few, that this process's clock was found wrong by
 
 
 class Queue:
@@ -75,8 +55,9 @@ class Queue:
         self.effects = effects if effects is not None else store_effects()
         self.retry_timeout_s = retry_timeout_s
         self.head_name = names.head_name(self.namespace, self.name)
-        self._head: Head | None = None
-        self._etag: str | None = None
+        self._register: Register[Head] = Register(
+            store, self.head_name, what=f"the head of {self}", decode=self._decoded, encode=codec.encode_head
+        )
 
     def __str__(self) -> str:
         return f"queue {self.name!r} (namespace {self.namespace!r}, store {self.store.url})"
@@ -106,41 +87,41 @@ class Queue:
     @property
     def head(self) -> Head:
         """The head as last read or written by this handle; read now if it never was."""
-        return self._head if self._head is not None else self.refresh()
+        known = self._register.value
+        return known if known is not None else self.refresh()
 
     @property
     def etag(self) -> str | None:
         """The ETag of `head`; None before the first read."""
-        return self._etag
+        return self._register.etag
+
+    def _decoded(self, document: Document) -> Head:
+        return codec.decode_head(document.body, self.head_name)
 
     def look(self) -> Head | None:
         """Read the head if it has changed (one conditional request); None if there is no such queue."""
-        document = self.store.load(self.head_name, known=self._etag)
-        if isinstance(document, Unchanged):
-            return self._head
-        if document is None:
-            self._head = self._etag = None
-            return None
-        head = codec.decode_head(document.body, self.head_name)
-        self.remember(head, document.etag)
-        return head
+        return self._register.read()
 
     def refresh(self) -> Head:
         """`look`, for callers to whom an absent queue is an error. Raises `Invalid`, `Corrupt`, `Unavailable`."""
-        known_id = self._head.queue_id if self._head is not None else None
-        head = self.look()
+        was_there = self._register.value is not None
+        return self._present(self.look(), was_there=was_there)
+
+    def _present(self, head: Head | None, *, was_there: bool) -> Head:
         if head is None:
-            gone = "has been deleted" if known_id else "does not exist"
+            gone = "has been deleted" if was_there else "does not exist"
             raise Invalid(f"{self} {gone}: create it with `partq queue create {self.name} --partitions N`")
         return head
 
     def remember(self, head: Head, etag: str) -> None:
         """Take `head` as the present one: it was just read, or just swapped in by this handle."""
-        self._head, self._etag = head, etag
+        self._register.keep(head, etag)
 
     def require(self, queue_id: str) -> Head:
         """The present head, which must still be that of the queue with this id (RES-05). Raises `Invalid` otherwise."""
-        head = self.refresh()
+        return self._same(self.refresh(), queue_id)
+
+    def _same(self, head: Head, queue_id: str) -> Head:
         if head.queue_id != queue_id:
             raise Invalid(
                 f"{self} was deleted and created again: its id is {head.queue_id}, this work began with {queue_id}; "
@@ -155,31 +136,36 @@ class Queue:
         the change, so a queue that was deleted and created again since is refused (RES-05). Raises what `decide`
         raises, `Invalid` as `require` does, and `Conflict` or `Unavailable` when `retry_timeout_s` is over.
         """
-        backoff = Backoff(self)
         queue_id = self.head.queue_id
-        while True:
-            head = self.require(queue_id)
-            wanted = decide(head)
-            if wanted is head:
-                return head
-            try:
-                self.swap(wanted)
-            except (Conflict, Unavailable) as error:
-                backoff.pause(error)
-                continue
-            return wanted
 
-    def swap(self, head: Head) -> None:
-        """One attempt to put `head` in place of the one last read. Raises `Conflict`, `Unavailable` (outcome
-        unknown).
+        def decide_here(head: Head | None) -> Head:
+            return decide(self._same(self._present(head, was_there=True), queue_id))
+
+        return self.replace(decide_here)
+
+    def replace(self, decide: Callable[[Head | None], H]) -> H:
+        """`change`, for who makes the queue (None: there is none) or deletes it (None is wanted)."""
+        return self._register.change(decide, self.backoff())
+
+    def swap(self, head: Head | None) -> None:
+        """One attempt to put `head` in place of the one last read (None: to delete the queue). Raises `Conflict`,
+        `Unavailable` (outcome unknown).
         """
-        etag = self.store.swap(self.head_name, codec.encode_head(head), expected=self._etag)
-        self.remember(head, etag)
+        self._register.swap(head)
 
-    def remove_head(self) -> None:
-        """Delete the head last read, and with it the queue. Raises as `swap` does."""
-        if self._etag is not None:
-            self.store.remove(self.head_name, expected=self._etag)
+    def backoff(self) -> Backoff:
+        """For an operation that begins now: pauses are short among many who publish, and long where the store is
+        absent. It raises the cause when `retry_timeout_s` is over.
+        """
+        retry = Retry(
+            first_s=0.002,
+            most_s=2.0,
+            timeout_s=self.retry_timeout_s,
+            least=0.0,
+            conflicts_s=LEAST_CONFLICTS_S,
+            since_s=self.effects.now_s(),
+        )
+        return Backoff(retry, self.effects)
 
     # --- blobs --------------------------------------------------------------------------------------------------------
 
@@ -222,12 +208,12 @@ class Queue:
         does.
         """
         for _ in range(MOST_LOOKS):
-            head, before = self.head, self._etag
+            head, before = self.head, self.etag
             try:
                 return look(head)
             except ObjectMissing:
                 self.require(head.queue_id)
-                if self._etag == before:
+                if self.etag == before:
                     raise
         return look(self.head)
 

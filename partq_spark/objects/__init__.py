@@ -15,7 +15,7 @@ from partq_spark.objects.api import (
     Unchanged,
 )
 from partq_spark.objects.local import LocalStore
-from partq_spark.objects.retry import Retrying
+from partq_spark.objects.retrying import Retrying
 from partq_spark.objects.urls import LocalUrl, canonical_url, parse_url
 
 __all__ = [

@@ -21,6 +21,7 @@ from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpRes
 from azure.core.pipeline import PipelineRequest, PipelineResponse
 from azure.storage.blob import BlobBlock, BlobClient, BlobPrefix, BlobServiceClient, ContainerClient, ContentSettings
 
+from partq_spark.base.effects import store_effects
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqError, Unavailable
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
 from partq_spark.objects.azure_access import CONNECTION_STRING, Access, explain, find_access, tell
@@ -36,7 +37,7 @@ from partq_spark.objects.names import (
     is_name,
     is_part,
 )
-from partq_spark.objects.retry import Patience
+from partq_spark.objects.retrying import Patience
 from partq_spark.objects.urls import AzureUrl
 
 _CONNECT_TIMEOUT_S: Final = 10
@@ -356,7 +357,7 @@ class AzureStore:
             self._making_container(lambda: self._blob(name).upload_blob(data, overwrite=False))
 
     def _patience(self) -> Patience:
-        return Patience(self._url, self._retry_timeout_s)
+        return Patience(self._url, self._retry_timeout_s, store_effects())
 
 
 def _code(error: HttpResponseError) -> str:

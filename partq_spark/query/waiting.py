@@ -13,11 +13,10 @@ from typing import Final, TypeVar
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
+from partq_spark.base.retry import Retry
 
 T = TypeVar("T")
 
-_FIRST_PAUSE_S: Final = 0.05
-_MOST_PAUSE_S: Final = 1.0
 POLL_S: Final = 0.1
 """The default of pollInterval, unless the store may not be looked at so often."""
 
@@ -37,22 +36,21 @@ class StoreRetry:
 
     def call(self, call: Callable[[], T]) -> T:
         """What `call` returns. Raises its `Unavailable` when `limit_s` is over, anything else at once."""
-        since_s: float | None = None
-        pause_s = _FIRST_PAUSE_S
+        retry = Retry(first_s=0.05, most_s=1.0, timeout_s=self._limit_s)
         while True:
             try:
                 result = call()
             except Unavailable as error:
                 now_s = self._effects.now_s()
-                if since_s is None:
-                    since_s = now_s - error.tried_s  # the store's own tries are part of the same trouble
+                retry.failed(now_s - error.tried_s)  # the store's own tries are part of the same trouble
+                if retry.failures == 1:
                     _log.warning("%s: nothing is delivered until the store answers again: %s", self._what, error)
-                if now_s - since_s >= self._limit_s:
+                pause_s = retry.pause_s(now_s, self._effects.uniform)
+                if pause_s is None:
                     raise
-                self._effects.sleep(self._effects.uniform(pause_s / 2, pause_s))
-                pause_s = min(pause_s * 2, _MOST_PAUSE_S)
+                self._effects.sleep(pause_s)
             else:
-                if since_s is not None:
+                if retry.failures:
                     _log.warning("%s: the store answers again, going on", self._what)
                 return result
 

@@ -80,7 +80,7 @@ def test_what_cannot_be_written_is_told(store: MemoryStore, monkeypatch: pytest.
         raise Unavailable("no")
 
     monkeypatch.setattr(store, "swap", refuse)
-    with pytest.raises(Unavailable, match=r"missed/left could not be written in 8 tries"):
+    with pytest.raises(Unavailable, match=r"missed/left could not be swapped in 8 tries"):
         of_flow(store).note("end", [1], "q")
 
 

@@ -5,6 +5,7 @@ Nothing here judges: what is right stands in the tests.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
@@ -52,7 +53,7 @@ class Clock:
 
     def sleep(self, duration_s: float) -> None:
         self.pauses += 1
-        self.now_us += int(duration_s * 1e6)
+        self.now_us += math.ceil(duration_s * 1e6)  # no sleep is too short
 
 
 class World:
@@ -317,3 +318,10 @@ def publish_staged(
     """`publish_tasks` for segments that were staged for one layout."""
     staged = [Staged(stage, segment) for segment in segments]
     return publish_tasks(queue, staged, identity, seed=seed, compression=compression)
+
+
+def through(store: ObjectStore, queue: Queue) -> Queue:
+    """Another handle that knows the same head, and goes through `store`."""
+    made = Queue(store, queue.namespace, queue.name, queue.effects, retry_timeout_s=queue.retry_timeout_s)
+    made.remember(queue.head, queue.etag or "")
+    return made

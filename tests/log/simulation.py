@@ -16,7 +16,7 @@ from partq_spark.log import names
 from partq_spark.log.publish import Outdated
 from partq_spark.log.queue import Queue
 from partq_spark.objects.api import ObjectStore
-from partq_spark.objects.retry import Retrying
+from partq_spark.objects.retrying import Retrying
 from tests.log.oracle import Oracle, Violation, WatchedStore, demand
 from tests.log.plans import BEGIN_US, GRACE_US, MOST_SKEW_US, NAMESPACE, QUEUE, Outcome, Plan
 from tests.support.faulty import SECOND_US, Crash, FaultyStore, Scheduler
@@ -94,13 +94,7 @@ class Process:
         self.faulty = FaultyStore(world.truth, world.scheduler, rates, world.outcome.counts, self._taken_for_dead)
         self.store: ObjectStore = self.faulty
         if world.plan.retrying:
-            self.store = Retrying(
-                self.faulty,
-                30.0,
-                sleep=self.effects.sleep,
-                clock=self.effects.now_s,
-                rng=world.rng,
-            )
+            self.store = Retrying(self.faulty, 30.0, self.effects)
 
     def in_charge(self) -> bool:
         return self.number == self.job.process

@@ -305,7 +305,7 @@ def test_a_deletion_does_not_take_a_queue_created_meanwhile(world: World) -> Non
 def test_remains_of_a_deletion_that_was_cut_off_are_removed_later(world: World) -> None:
     queue = world.create()
     send(queue, values(1))
-    queue.remove_head()
+    queue.swap(None)
     fresh = world.create()
     send(fresh, values(2))
     assert admin.remove_remains(fresh) == 1
@@ -316,7 +316,7 @@ def test_remains_of_a_deletion_that_was_cut_off_are_removed_later(world: World) 
 def test_remains_are_not_those_of_a_queue_created_meanwhile(world: World) -> None:
     queue = world.create()
     send(queue, values(1))
-    queue.remove_head()
+    queue.swap(None)
     hooked = Hooked(world.store)
     hooked.before = once("load", HEAD, lambda: send(world.create(), values(2)))
     assert admin.remove_remains(world.handle(store=hooked)) == 1

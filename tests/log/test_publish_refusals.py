@@ -22,6 +22,7 @@ from tests.log.queues import (
     read_flat,
     send,
     staged,
+    through,
     values,
 )
 
@@ -164,7 +165,7 @@ def test_a_page_that_only_an_old_head_names_sends_the_publish_to_the_present_hea
     calls: list[str] = []
 
     hooked = Hooked(world.store)
-    queue.store = hooked
+    queue = through(hooked, queue)
     calm = queue.head
     # What this handle knows names a page that is gone; the present head does not.
     assert queue.etag is not None
@@ -181,7 +182,8 @@ def test_a_lost_page_is_not_looked_for_as_long_as_the_head_goes_on_changing(worl
     changed(world, lambda head: replace(head, writer_pages=(GONE,), sequence=head.sequence + 1))
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
-    hooked = queue.store = Hooked(world.store)
+    hooked = Hooked(world.store)
+    queue = through(hooked, queue)
 
     def busy(kind: str, name: str) -> None:
         if kind == "read":

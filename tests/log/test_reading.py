@@ -17,7 +17,7 @@ from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import Queue
 from partq_spark.log.reading import Piece, RangeReader
-from tests.log.queues import HOUR_US, Hooked, Row, World, everything, once, read, send, staged, values
+from tests.log.queues import HOUR_US, Hooked, Row, World, everything, once, read, send, staged, through, values
 
 GRACE_US = 24 * HOUR_US
 Span = tuple[int, int]
@@ -108,9 +108,8 @@ def test_any_ranges_give_their_messages_in_publish_order(world: World, seed: int
 
 
 def test_only_the_slices_that_are_needed_are_read(world: World) -> None:
-    queue = filled(world, 10)
     hooked = Hooked(world.store)
-    queue.store = hooked
+    queue = through(hooked, filled(world, 10))
     found = reader_of(queue, wanted={0: (5, 9)})
     hooked.calls.clear()
     assert list(numbers(found.pieces())) == [5, 6, 7, 8]
@@ -118,9 +117,8 @@ def test_only_the_slices_that_are_needed_are_read(world: World) -> None:
 
 
 def test_an_empty_range_reads_nothing(world: World) -> None:
-    queue = filled(world, 3)
     hooked = Hooked(world.store)
-    queue.store = hooked
+    queue = through(hooked, filled(world, 3))
     found = reader_of(queue, wanted={0: (3, 3)})
     hooked.calls.clear()
     assert list(found.pieces()) == []
@@ -189,11 +187,11 @@ def rename_chunk(world: World, queue: Queue, name: str) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_reader_asks_the_head_once_for_each_change_and_no_more(world: World) -> None:
-    queue = filled(world, 30)
-    found = reader_of(queue)
-    rename_chunk(world, queue, queue.head.tree[0].name)
     hooked = Hooked(world.store)
-    queue.store = hooked
+    queue = filled(world, 30)
+    found = reader_of(through(hooked, queue))
+    rename_chunk(world, queue, queue.head.tree[0].name)
+    hooked.calls.clear()
     assert list(numbers(found.pieces())) == list(range(60))
     assert [kind for kind, _ in hooked.calls].count("load") == 1
 
@@ -372,11 +370,10 @@ def test_a_missing_chunk_that_the_present_head_names_is_an_error(world: World, f
 
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_head_that_changes_while_a_segment_stays_gone_ends_all_the_same(world: World, fail: bool) -> None:
-    queue = filled(world, 5)
     hooked = Hooked(world.store)
+    queue = through(hooked, filled(world, 5))
     lose_segment(world, queue)
     found = reader_of(queue, fail=fail)
-    queue.store = hooked
     # Somebody publishes between the loss and the question.
     hooked.before = once("read", segment_of(queue, 2).rsplit("/", 1)[-1], lambda: send(world.handle(), values(10)))
     if fail:
@@ -393,7 +390,8 @@ def test_a_head_that_changes_while_a_segment_stays_gone_ends_all_the_same(world:
 def test_what_is_lost_is_not_looked_for_as_long_as_the_head_goes_on_changing(
     world: World, fail: bool, lost: str
 ) -> None:
-    queue = filled(world, 40)
+    hooked = Hooked(world.store)
+    queue = through(hooked, filled(world, 40))
     found = reader_of(queue, fail=fail)
     entries = list(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk))
     gone = {
@@ -403,7 +401,6 @@ def test_what_is_lost_is_not_looked_for_as_long_as_the_head_goes_on_changing(
     }[lost]
     for name in gone:
         world.store.delete(name)
-    hooked = queue.store = Hooked(world.store)
 
     def busy(kind: str, name: str) -> None:
         if kind == "read" and name in gone:

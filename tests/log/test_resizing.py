@@ -169,7 +169,7 @@ def test_what_is_left_of_a_former_queue_is_not_placed_into_the_one_that_has_its_
             # Between the refusal and the look for the present layout.
             former = world.handle()
             former.refresh()
-            former.remove_head()
+            former.swap(None)
             made.append(world.create(8))
             admin.alter_queue(world.handle(), partitions=6)
 

@@ -13,7 +13,7 @@ from partq_spark.objects import ObjectStore, open_store
 from partq_spark.objects.azure_access import CONNECTION_STRING
 from partq_spark.objects.local import LocalStore
 from partq_spark.objects.memory import MemoryStore
-from partq_spark.objects.retry import Retrying
+from partq_spark.objects.retrying import Retrying
 from partq_spark.objects.urls import AzureUrl, parse_url
 from tests.support.servers import Azurite
 

@@ -11,7 +11,7 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.objects import Document, Unchanged
 from partq_spark.objects.memory import MemoryStore
-from partq_spark.objects.retry import Retrying
+from partq_spark.objects.retrying import Retrying
 from partq_spark.query.waiting import StoreRetry
 
 LIMIT_S = 60.0
@@ -25,6 +25,9 @@ class Time:
 
     def clock(self) -> float:
         return self.now_s
+
+    def effects(self, seed: int) -> Effects:
+        return Effects(now_s=self.clock, sleep=self.sleep, uniform=random.Random(seed).uniform)
 
     def sleep(self, pause_s: float) -> None:
         self.now_s += max(pause_s, 1e-6) if pause_s else 0.0
@@ -52,13 +55,12 @@ def time() -> Time:
 
 
 def retry(time: Time, limit_s: float = LIMIT_S) -> StoreRetry:
-    effects = Effects(now_s=time.clock, sleep=time.sleep, uniform=random.Random(2).uniform)
-    return StoreRetry(limit_s, effects, "group 'g'")
+    return StoreRetry(limit_s, time.effects(2), "group 'g'")
 
 
 def loading(time: Time, retry_s: float, *, away_s: float, call_s: float = 0.0) -> Callable[[], object]:
     store = Away(time, time.now_s + away_s, call_s)
-    retrying = Retrying(store, retry_s, sleep=time.sleep, clock=time.clock, rng=random.Random(3))
+    retrying = Retrying(store, retry_s, time.effects(3))
     return lambda: retrying.load("d")
 
 

@@ -7,12 +7,13 @@ accounts. The id is equal for all who use the store, whatever they call it. A co
 from __future__ import annotations
 
 import re
-import secrets
 from typing import Final
 
-from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
+from partq_spark.base.effects import store_effects
+from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.group.checksums import check_sealed, sealed
 from partq_spark.objects.api import Document, ObjectStore
+from partq_spark.objects.register import Register, few_tries
 
 NAME: Final = "_store"
 """The object, beside the namespaces: none has a name that begins with '_'."""
@@ -23,34 +24,40 @@ _REPAIR: Final = (
     "restore it from a copy, or end all coordinators and queries that keep the ownership of this store in Redis and"
     " remove it: the next one makes a new one"
 )
-_TRIES: Final = 3
 
 
 def store_id(store: ObjectStore) -> str:
     """The store's id, made now if it has none. Raises `Corrupt`, `Invalid` if it may not be made, `Unavailable`."""
-    for _ in range(_TRIES):
-        found = known_id(store)
-        if found is not None:
-            return found
-        made = secrets.token_hex(8)
-        try:
-            store.swap(NAME, sealed({_KEY: made}), expected=None)
-        except Conflict:
-            continue  # somebody else was faster, or it is this one, whose answer was lost
-        except Invalid as error:
-            raise Invalid(
-                f"store {store.url} has no id yet, by which Redis tells it from others, and it cannot be made: {error}"
-            ) from error
-        return made
-    raise Unavailable(f"the id of store {store.url} came and went {_TRIES} times while it was looked at: try again")
+    register = _register(store)
+    if (found := register.read()) is not None:
+        return found
+    effects = store_effects()
+    try:
+        # Another's may be there by now, or one's own, whose answer was lost: it is the same to everybody.
+        return register.change(lambda found: found or effects.token(), few_tries(effects), known=True)
+    except Invalid as error:
+        raise Invalid(
+            f"store {store.url} has no id yet, by which Redis tells it from others, and it cannot be made: {error}"
+        ) from error
 
 
 def known_id(store: ObjectStore) -> str | None:
     """The store's id; None if it has none yet. Raises `Corrupt`, `Unavailable`."""
-    found = store.load(NAME)
-    if not isinstance(found, Document):
-        return None
+    return _register(store).read()
+
+
+def _register(store: ObjectStore) -> Register[str]:
     what = f"the id of store {store.url} (object {NAME})"
+    return Register(
+        store,
+        NAME,
+        what=what,
+        decode=lambda found: _decoded(found, what),
+        encode=lambda made: sealed({_KEY: made}),
+    )
+
+
+def _decoded(found: Document, what: str) -> str:
     check_sealed(found.metadata, what, _REPAIR)
     value = found.metadata.get(_KEY, "")
     if _ID.fullmatch(value) is None:

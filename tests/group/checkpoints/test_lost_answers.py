@@ -7,7 +7,8 @@ from contextlib import nullcontext
 import pytest
 
 from partq_spark.base.errors import Conflict, Unavailable
-from partq_spark.group.checkpoints import MAX_TRIES, CheckpointStore
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.objects.register import MAX_TRIES
 from tests.group.checkpoints.conftest import A1, B1, Loss, Lossy, checkpoints_in
 
 

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.objects import Document, local_files
 from partq_spark.objects.local import LocalStore
-from partq_spark.objects.retry import Retrying
+from partq_spark.objects.retrying import Retrying
 from tests.objects import processes
 from tests.objects.local.conftest import files
 
@@ -158,7 +159,7 @@ def test_a_creation_that_meets_its_own_link_syncs_its_folder(
 ) -> None:
     store.create("q/first", b"x")
     folder = FailingFolder(monkeypatch, root, failing=3)
-    Retrying(store, 60, sleep=lambda _: None).create("q/object", b"mine")
+    Retrying(store, 60, Effects(sleep=lambda _: None)).create("q/object", b"mine")
     assert (folder.failing, folder.synced) == (0, 1)
     assert bytes(store.read("q/object")) == b"mine"
 

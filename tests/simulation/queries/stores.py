@@ -25,7 +25,7 @@ from partq_spark.log.model import Entry, Head, QueueConfig, Slice
 from partq_spark.log.queue import Queue
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.memory import MemoryStore
-from partq_spark.objects.retry import Retrying
+from partq_spark.objects.retrying import Retrying
 from partq_spark.query import joining
 from tests.simulation.history import History
 from tests.simulation.links import Link
@@ -206,13 +206,12 @@ def url_of(number: int) -> str:
 
 
 @contextmanager
-def opened_by(find: Callable[[str], Place], rng: random.Random) -> Iterator[None]:
+def opened_by(find: Callable[[str], Place]) -> Iterator[None]:
     """Production code opens simulated stores. `find` gives the reader process of an address."""
 
     def store(url: str, retry_timeout_s: float) -> ObjectStore:
         place = find(url)
-        effects = place.effects
-        return Retrying(_At(place, url), retry_timeout_s, sleep=effects.sleep, clock=effects.now_s, rng=rng)
+        return Retrying(_At(place, url), retry_timeout_s, place.effects)
 
     def queue(target: QueueAddress) -> Queue:
         effects = find(target.store).effects

@@ -335,7 +335,7 @@ class World:
             scheduler.push(partial(accidents.happen, what, number), at_us)
         scheduler.push(self.calm, plan.calm_us)
         self.publish()
-        with opened_by(self.readers.__getitem__, self.rng):
+        with opened_by(self.readers.__getitem__):
             try:
                 scheduler.run(plan.calm_us, MOST_STEPS)
                 self._settle()

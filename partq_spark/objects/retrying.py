@@ -8,16 +8,13 @@ took place.
 from __future__ import annotations
 
 import logging
-import random
-import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, TypeVar
+from typing import TypeVar
 
+from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import Conflict, Unavailable
+from partq_spark.base.retry import Retry
 from partq_spark.objects.api import Clocked, Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
-
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 5.0
 
 T = TypeVar("T")
 _log = logging.getLogger("partq.objects")
@@ -30,49 +27,40 @@ class Patience:
         self,
         url: str,
         timeout_s: float,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-        rng: random.Random | None = None,
+        effects: Effects,
     ) -> None:
         self._url = url
-        self._timeout_s = timeout_s
-        self._sleep = sleep
-        self._clock = clock
-        self._rng = rng if rng is not None else random.Random()
-        self._failing_since_s: float | None = None
-        self._pause_s = _FIRST_PAUSE_S
+        self._effects = effects
+        self._retry = Retry(first_s=0.05, most_s=5.0, timeout_s=timeout_s)
 
     def succeeded(self) -> None:
         """What comes next has the full time again."""
-        self._failing_since_s = None
-        self._pause_s = _FIRST_PAUSE_S
+        self._retry.succeeded()
 
     def wait(self, cause: Unavailable, started_s: float) -> None:
         """Pause before the next try, or raise `Unavailable` when the time is over.
 
         `started_s` is when the failed try began, so that a try that itself ran into a time-out counts.
         """
-        now_s = self._clock()
-        if self._failing_since_s is None:
-            self._failing_since_s = started_s
-            if self._timeout_s > 0:
-                _log.warning("store %s: %s; trying again for up to %g s", self._url, cause, self._timeout_s)
-        tried_s = now_s - self._failing_since_s
-        left_s = self._timeout_s - tried_s
-        if left_s <= 0:
+        now_s = self._effects.now_s()
+        timeout_s = self._retry.timeout_s
+        self._retry.failed(started_s)
+        if self._retry.failures == 1 and timeout_s > 0:
+            _log.warning("store %s: %s; trying again for up to %g s", self._url, cause, timeout_s)
+        pause_s = self._retry.pause_s(now_s, self._effects.uniform)
+        if pause_s is None:
+            tried_s = self._retry.tried_s(now_s)
             error = Unavailable(
-                f"store {self._url} was tried for {tried_s:.1f} s (option retryTimeout, {self._timeout_s:g} s): {cause}"
+                f"store {self._url} was tried for {tried_s:.1f} s (option retryTimeout, {timeout_s:g} s): {cause}"
             )
             error.tried_s = tried_s
             raise error from cause
-        self._sleep(min(left_s, self._pause_s * self._rng.uniform(0.5, 1.0)))
-        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        self._effects.sleep(pause_s)
 
     def call(self, operation: Callable[[], T]) -> T:
         """The operation's result, however often it takes within the time."""
         while True:
-            started_s = self._clock()
+            started_s = self._effects.now_s()
             try:
                 return operation()
             except Unavailable as cause:
@@ -82,7 +70,7 @@ class Patience:
         """As `call`, for a creation: names are unique by contract, so what is there after a lost answer is our own."""
         unknown = False
         while True:
-            started_s = self._clock()
+            started_s = self._effects.now_s()
             try:
                 return operation()
             except Conflict:
@@ -105,16 +93,11 @@ class Retrying:
         self,
         store: ObjectStore,
         timeout_s: float,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-        rng: random.Random | None = None,
+        effects: Effects | None = None,
     ) -> None:
         self._store = store
         self._timeout_s = timeout_s
-        self._sleep = sleep
-        self._clock = clock
-        self._rng = rng if rng is not None else random.Random()
+        self._effects = effects if effects is not None else store_effects()
 
     def __repr__(self) -> str:
         return f"Retrying({self._store!r}, {self._timeout_s:g})"
@@ -142,7 +125,7 @@ class Retrying:
         return self._patience().call(lambda: self._store.read(name, start=start, length=length))
 
     def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
-        started_s = self._clock()
+        started_s = self._effects.now_s()
         try:
             return self._store.load(name, known=known)  # idle readers come here every few milliseconds
         except Unavailable as cause:
@@ -174,7 +157,7 @@ class Retrying:
         self._store.remove(name, expected=expected)
 
     def _patience(self) -> Patience:
-        return Patience(self.url, self._timeout_s, sleep=self._sleep, clock=self._clock, rng=self._rng)
+        return Patience(self.url, self._timeout_s, self._effects)
 
     def _listing(self, start: Callable[[], Iterator[T]], order: Callable[[T], str]) -> Iterator[T]:
         """A listing that begins again after an outage and leaves out what it has given already."""
@@ -187,7 +170,7 @@ class Retrying:
         patience = self._patience()
         last: str | None = None
         while True:
-            started_s = self._clock()
+            started_s = self._effects.now_s()
             try:
                 if items is None:
                     items = start()
@@ -197,7 +180,7 @@ class Retrying:
                         last = key
                         patience.succeeded()
                         yield item
-                        started_s = self._clock()  # what the caller did with the item is not waiting
+                        started_s = self._effects.now_s()  # what the caller did with the item is not waiting
                 return
             except Unavailable as cause:
                 items = None

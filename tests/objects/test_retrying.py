@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Corrupt, Unavailable
 from partq_spark.objects import Document, ObjectInfo, Unchanged
 from partq_spark.objects.memory import MemoryStore
-from partq_spark.objects.retry import Retrying
+from partq_spark.objects.retrying import Retrying
 
 
 class Flaky(MemoryStore):
@@ -77,6 +78,9 @@ class Time:
     def clock(self) -> float:
         return self.now_s
 
+    def effects(self, seed: int) -> Effects:
+        return Effects(now_s=self.clock, sleep=self.sleep, uniform=random.Random(seed).uniform)
+
     def sleep(self, pause_s: float) -> None:
         self.pauses.append(pause_s)
         self.now_s += pause_s
@@ -88,7 +92,7 @@ def time() -> Time:
 
 
 def patient(store: MemoryStore, time: Time, timeout_s: float = 60) -> Retrying:
-    return Retrying(store, timeout_s, sleep=time.sleep, clock=time.clock, rng=random.Random(2))
+    return Retrying(store, timeout_s, time.effects(2))
 
 
 OPERATIONS: dict[str, Callable[[Retrying], object]] = {
@@ -144,7 +148,7 @@ def test_pauses_grow_and_differ_from_one_process_to_the_next(time: Time) -> None
     flaky = Flaky(time, requests=7)
     patient(flaky, time).load("d")
     other = Time()
-    Retrying(Flaky(other, requests=7), 60, sleep=other.sleep, clock=other.clock, rng=random.Random(3)).load("d")
+    Retrying(Flaky(other, requests=7), 60, other.effects(3)).load("d")
     assert 0.025 <= time.pauses[0] <= 0.05
     assert 1.6 <= time.pauses[6] <= 3.2
     assert all(a != b for a, b in zip(time.pauses, other.pauses, strict=True))
