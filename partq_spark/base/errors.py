@@ -27,7 +27,8 @@ class Unavailable(PartqError):
     """A store did not answer, or its answer was lost: the outcome of a write is unknown until the object is read
     again.
 
-    `tried_s`: seconds for which it was tried before this was raised, so that whoever goes on trying counts them too.
+    `tried_s`: seconds for which it was tried before this was raised, so that a caller that goes on trying counts them
+    too.
     """
 
     tried_s: float = 0.0

@@ -63,7 +63,7 @@ class Root(LazyGroup):
             raise
         except Exception as error:  # whatever it is, a person gets one line and the way to more
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                raise  # whoever read our output has read enough; click ends quietly
+                raise  # the reader of our output has read enough; click ends quietly
             raise _failure(f"{type(error).__name__}: {error} (PARTQ_DEBUG=1 shows where)", error) from error
 
 

@@ -120,7 +120,7 @@ def _check_use(name: str | None, topic: str | None, fail_unattracted: bool) -> N
 
 
 def _drain(path: str) -> None:
-    """Read standard input to its end and forget it, so that whoever writes it does not die of a broken pipe."""
+    """Read standard input to its end and forget it, so that its writer does not die of a broken pipe."""
     while path == STANDARD_INPUT and sys.stdin.buffer.read(1 << 20):
         pass
 

@@ -147,7 +147,7 @@ class Consumer:
         last = self._last
         if last is not None and self._by_next and not last.is_settled:
             self._store_retry.call(last.acknowledge)
-        self._last = None  # not before: who asks again after an error acknowledges it then
+        self._last = None  # not before: a caller that asks again after an error acknowledges it then
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._polling = threading.get_ident()
         try:

@@ -225,7 +225,7 @@ class Publication:
         return self._fan
 
     def _already(self) -> tuple[PublishIdentity | None, list[QueueOutcome]]:
-        """Who publishes, and the queues that have this publish id already."""
+        """The identity of this publish, and the queues that have this publish id already."""
         if self._publish_id is None:
             return None, []
         from partq_spark.log import fanout, writers

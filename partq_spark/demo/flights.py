@@ -91,7 +91,7 @@ SLOW_PACE_S: Final = 2.4
 """For the last third: a slow machine's story is longer."""
 
 HELD_BACK: Final = 2
-"""Files that only come at the end, so that something comes after whatever happens."""
+"""Files that only come at the end, so that flights still come after the last event of the story."""
 
 
 class Feed:

@@ -201,7 +201,7 @@ class DemoQueries:
         read_s = time.monotonic() - self._begun_s
         for query in self._queries.values():
             if query.name != PUBLISHER:
-                query.processAllAvailable()  # whatever came twice would still come now
+                query.processAllAvailable()  # what comes twice would still come now
             query.stop()
         for query in self._killed:
             query.stop()  # it has failed; whatever batch it was in the middle of has ended
@@ -253,7 +253,7 @@ def run(work: Path, queue: Mapping[str, str], shared: Mapping[str, str], partiti
 def _listen(commands: queues.SimpleQueue[str]) -> None:
     for line in sys.stdin:
         commands.put(line.strip())
-    os._exit(3)  # whoever started this is gone; the JVM and its workers end with their parent
+    os._exit(3)  # the process that started this is gone; the JVM and its workers end with their parent
 
 
 def main() -> None:
@@ -268,7 +268,7 @@ def main() -> None:
     shared = {**queue, "group": given.group, "ownership": given.ownership, "sessionTimeout": f"{given.session}s"}
     try:
         run(given.work, queue, shared, given.partitions)
-    except Exception as error:  # noqa: BLE001 -- the other process has to learn of whatever it is
+    except Exception as error:  # noqa: BLE001 -- the other process has to learn of any error
         tell("failed", error=str(error))
         sys.stdout.flush()
         os._exit(1)

@@ -51,7 +51,7 @@ class Checkpoint:
 
     @property
     def is_void(self) -> bool:
-        """Nothing of it counts but the epoch, which is nobody's: a former queue or a former group left it."""
+        """Nothing of it counts but the epoch: a former queue or a former group left it."""
         return self.owner is None and self.offset is None and self.redelivered_below == 0 and not self.rewound
 
     def is_of(self, queue_id: str, owner: Owner | None, epoch: int) -> bool:

@@ -31,7 +31,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """A partition that this flow has, as seen by whoever delivers its messages.
+    """A partition that this flow has, as the deliverer of its messages sees it.
 
     `position` is the next offset to deliver. Messages below `redelivered_below` may have been delivered before, by
     this or another flow. While `paused` nothing new may be delivered; what was delivered is still acknowledged.

@@ -38,7 +38,7 @@ class HeartbeatThread:
         self.ended_because = ""
 
     def start(self) -> Self:
-        """Begin; the first beat is due after one interval, because whoever binds has just renewed."""
+        """Begin; the first beat is due after one interval, because a bind has just renewed the lease."""
         self._thread.start()
         return self
 

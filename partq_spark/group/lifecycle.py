@@ -31,7 +31,7 @@ from partq_spark.log.queue import Queue
 from partq_spark.log.reading import oldest_us
 
 QUIET_S: Final = 60.0
-"""Without an ownership nobody knows who lives: checkpoints that were left alone for so long are taken for nobody's."""
+"""Without an ownership nobody knows who lives: checkpoints that did not change for so long count as unused."""
 
 LONGEST_WATCH_S: Final = 60.0
 """For a heartbeat, whatever the session timeout is."""
@@ -135,7 +135,7 @@ def require_no_flow(ownership: Ownership, left: Remains, effects: Effects | None
     while (left_s := max(waits.values(), default=0.0) - (effects.now_s() - begun_s)) > 0:
         effects.sleep(min(interval_s, left_s))
         for name, beat in ownership.read_beats(left.key).items():
-            # Also one that bound since: whoever is new lives.
+            # Also a flow that bound since: what is new lives.
             if name not in before or _moves(before[name], beat):
                 raise Invalid(
                     f"group {left.key.group!r} of queue {left.key.queue!r} is in use by flow {name!r} (instance "
@@ -171,8 +171,8 @@ def remove(queue: Queue, left: Remains, ownership: Ownership | None) -> None:
 def share(queue: Queue, left: Remains, ownership: str, former: Ownership | None) -> None:
     """Have the group shared by `ownership` from now on; its checkpoints stay. What `former` has of it is dropped.
 
-    Nobody may live in the group (`require_no_flow`, `require_quiet`). Whoever does all the same ends when he looks at
-    the head, before he delivers. Raises `Conflict` if the group is not as it was looked at, `Fenced` if somebody takes
+    No flow may live in the group (`require_no_flow`, `require_quiet`). One that does all the same ends when it looks at
+    the head, before it delivers. Raises `Conflict` if the group is not as it was looked at, `Fenced` if somebody takes
     a partition meanwhile.
     """
     if left.group is None:

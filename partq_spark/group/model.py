@@ -153,10 +153,10 @@ class FlowRecord:
     """What a flow says of itself; only that flow writes it.
 
     `mapping` is what the client presented when it bound: the partitions it had, with their epochs (seed 001, "Outcomes
-    of Consumer Loss"). `deliveries` outlives instances: who binds under a name takes over what the former instance
-    reported, as long as the store is in the same incarnation. `former` names those instances, newest first, as many as
-    are of use: only of them, and of the record's own, does a missing entry say that nothing was delivered. Any other
-    may have reported to a record that was lost. `note` is what it says of itself to people; nobody decides by it.
+    of Consumer Loss"). `deliveries` outlives instances: an instance that binds under a name takes over what the former
+    instance reported, as long as the store is in the same incarnation. `former` names those instances, newest first, as
+    many as are of use: only of them, and of the record's own, does a missing entry say that nothing was delivered. Any
+    other may have reported to a record that was lost. `note` is what it says of itself to people; nobody decides by it.
     """
 
     flow: str

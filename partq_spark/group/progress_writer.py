@@ -55,7 +55,7 @@ class ProgressWriter:
         self._effects = effects
 
     def acknowledged(self, partitions: Collection[int], state: GroupState | None) -> Mapping[int, int]:
-        """How far each is acknowledged, whoever has it: see `Session.acknowledged`."""
+        """How far each is acknowledged, whichever flow has it: see `Session.acknowledged`."""
 
         def by_their_records(others: Collection[int], start_of: Callable[[int], int]) -> Mapping[int, int]:
             return _by_records(state, self._ownership.read_flows(self._key), others, start_of)

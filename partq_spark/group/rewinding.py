@@ -119,8 +119,8 @@ def plan(
 def carry_out(queue: Queue, checkpoints: CheckpointStore, group: str, steps: Sequence[RewindStep]) -> RewindOutcome:
     """Rewind, partition by partition, and count it in the head. What fails ends it; what was done before is counted.
 
-    It is counted also if nothing was left to do: whoever did it may not have come so far. A trim that had read the
-    checkpoints before may have landed until it was counted, and none does after: what that took is `gone`.
+    It is counted also if nothing was left to do: the process that did it may have died before this. A trim that had
+    read the checkpoints before may have landed until it was counted, and none does after: what that took is `gone`.
     """
     queue_id = queue.head.queue_id
     done: list[Rewound] = []
@@ -129,7 +129,7 @@ def carry_out(queue: Queue, checkpoints: CheckpointStore, group: str, steps: Seq
         if not step.is_needed:
             continue
         try:
-            # Nobody knows how much a flow delivers while this goes on: whoever fences it for a flow looks once more.
+            # A flow may deliver more while this goes on: the coordinator looks once more when it fences the partition.
             end = at(queue.require(queue_id).next, step.partition)
             done.append(checkpoints.rewind(step.partition, step.to, fence=True, delivered=end))
         except PartqError as error:

@@ -6,7 +6,7 @@ in the checkpoint (OWN-03), with its record ahead of its deliveries, and while i
 
 A main thread calls everything; a heartbeat thread may call `beat` beside it. Nothing is locked: what both touch is
 `Life`, whose every attribute is one assignment. All waiting goes through `Effects.sleep`. An instance that ended, for
-whatever reason, is replaced by a new one at the next `observe`, with the mapping and deliveries that are known.
+any reason, is replaced by a new one at the next `observe`, with the mapping and deliveries that are known.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Session(GroupMembership):
         self._ownership.wait_news(timeout_s)
 
     def pause(self, duration_s: float) -> None:
-        """Wait, whatever happens."""
+        """Wait for the whole time, also if there are news."""
         self._effects.sleep(duration_s)
 
     # --- what is mine -------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class Session(GroupMembership):
         return not entries or self._writer.announce(life, entries, self._state_token)
 
     def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
-        """How far each of these is acknowledged for good, whoever has it; one listing if any is not this flow's.
+        """How far each of these is acknowledged for good, whichever flow has it; one listing if any is not this flow's.
 
         With `checkpoints=none` nothing is for good, and others' records count. Raises `Unavailable`.
         """

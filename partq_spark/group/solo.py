@@ -28,7 +28,9 @@ from partq_spark.log.groups import removed
 from partq_spark.log.model import Head, at
 
 CONFIRMED_S: Final = 5.0
-"""For so long a look at the checkpoints is good for reading a batch: who stands still for longer looks again."""
+"""For so long a look at the checkpoints is good for reading a batch: a process that stands still for longer looks
+again.
+"""
 
 MAX_TRIES: Final = 5
 """Fences of one partition: only another query that starts at this moment makes a second one necessary."""
@@ -225,7 +227,7 @@ class SoloSession(GroupMembership):
         return self._checkpointing.acknowledged(partitions)
 
     def lease_left_s(self) -> float:
-        """Without end, but for what was confirmed: there is no lease, and who takes over asks nobody."""
+        """Without end, but for what was confirmed: there is no lease, and another query takes over without asking."""
         if self._me is None:
             return -1.0
         return math.inf if self._confirmed_s is None else self._confirmed_s + CONFIRMED_S - self._effects.now_s()
@@ -264,7 +266,7 @@ class SoloSession(GroupMembership):
         for _ in range(MAX_TRIES):
             found = self._checkpoints.read(partition)
             if found is None or not self._is_rewound(found, me, holding.epoch):
-                break  # whoever came in between has the whole group, or will have
+                break  # another query came in between: it has the whole group, or will have
             try:
                 fenced = self._checkpoints.fence(
                     partition,

@@ -57,7 +57,7 @@ def _check_entries(entries: Sequence[Entry]) -> None:
 
 
 def _check_head(head: Head) -> None:
-    """Vectors have a place for every partition that is spoken of, or who looks one up finds none."""
+    """Vectors have a place for every partition that is named anywhere, so that each can be looked up."""
     _check_entries(head.entries)
     for layout in head.layouts:
         if len(layout.begin) != layout.partitions:

@@ -26,7 +26,7 @@ class QueueAddress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamespaceAddress:
-    """A namespace in a store, and how patiently: `QueueAddress` for whoever may publish to several queues of it."""
+    """A namespace in a store, and how long to wait for it: a `QueueAddress` for publishing to several of its queues."""
 
     store: str  # canonical URL
     namespace: str

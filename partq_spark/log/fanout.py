@@ -346,7 +346,7 @@ def _check_now(queue: Queue, staged: Sequence[StagedFor], identity: PublishIdent
 
 
 def _said_of_half(outcomes: Sequence[QueueOutcome], left: Sequence[str], identity: PublishIdentity | None) -> str:
-    """Who has a batch that ended between two queues, and how to go on."""
+    """Which queues have a batch that ended between two of them, and how to go on."""
     there = _listed([f"{q.name!r} (sequence {done.sequence})" for q, done in outcomes if done is not None])
     which = f"this batch had been published to {there} before, not to {_listed([repr(name) for name in left])}"
     if identity is not None:

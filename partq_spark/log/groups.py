@@ -46,7 +46,7 @@ def require_ownership(head: Head, name: str, ownership: str, *, store: str | Non
 
 def require_group(head: Head, name: str, since_sequence: int, therefore: str) -> Group:
     """A guard: the group that was made with this sequence number is there. Raises `Invalid` if it was removed, `Fenced`
-    if another one was made under its name since. `therefore`: what whoever asks does now, for the error.
+    if another one was made under its name since. `therefore`: what the caller does now, for the error.
     """
     found = head.groups.get(name)
     key = f"{head.namespace}/{head.queue}/{name}"

@@ -29,7 +29,7 @@ MOST_MARKED = 500_000
 """Names in the document of marks, about 20 MB: so many objects can go in each grace, 5.8 a second at 24 h."""
 
 ROUNDS_PER_GRACE = 16
-"""Rounds marked less than a grace ago that are kept apart: who collects more often marks in some of the rounds."""
+"""Rounds marked less than a grace ago that are kept apart: more frequent rounds share their marks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

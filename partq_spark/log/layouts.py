@@ -252,8 +252,8 @@ def concerned(head: Head) -> frozenset[int]:
 
 
 def leaving(head: Head) -> dict[int, int]:
-    """Partitions that the queue does not have any more but that can still be read, and where they end: whoever has not
-    read them to that end is not done with them (RES-02).
+    """Partitions that the queue does not have any more but that can still be read, and where they end: a flow that has
+    not read them to that end is not done with them (RES-02).
     """
     return {
         partition: head.next[partition]

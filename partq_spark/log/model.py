@@ -133,9 +133,9 @@ class Layout(ArrayValue, frozen=True, kw_only=True):
 class Group(ArrayValue, frozen=True, kw_only=True):
     """A consumer group: where each partition begins for it, resolved once, before its first flow.
 
-    `rewinds` counts how often somebody has rewound checkpoints of the group: who keeps them in mind looks at them again
-    when it has changed. `ownership` is how its flows share it: `none` (one has all of it), `store` or `redis`, without
-    an address; None until the first flow joins (`groups`).
+    `rewinds` counts how often somebody has rewound checkpoints of the group: a process that remembers them reads them
+    again when it has changed. `ownership` is how its flows share it: `none` (one has all of it), `store` or `redis`,
+    without an address; None until the first flow joins (`groups`).
     """
 
     since_sequence: Whole

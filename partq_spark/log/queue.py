@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 MOST_LOOKS = 8
 """At a newer head, for an object that was gone. Each is read after that was found, and what it names lives for a grace:
-whoever finds something gone again and again has a log that lacks it, whatever else changes in a busy queue.
+what is gone again and again is missing from the log, however busy the queue is.
 """
 
 RETRY_TIMEOUT_S = 120.0

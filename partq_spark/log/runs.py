@@ -1,7 +1,7 @@
 """Which of the tree's references are worth compacting: decided from them alone, without reading a chunk. No I/O.
 
 A message is written anew only where its slice becomes at least `GAIN` times as large, so a logarithmic number of times
-in its life; and a step has a bound, whatever the history.
+in its life; and a step has a bound, however long the history is.
 """
 
 from __future__ import annotations

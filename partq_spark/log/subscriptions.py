@@ -78,7 +78,7 @@ class Namespace:
 
     def queues(self) -> Iterator[Queue]:
         """All queues that there are now, by name, each with its head read. Raises `Unavailable`, and `Corrupt` or
-        `Invalid` for one whose head cannot be read, whoever asks: what it attracts cannot be known.
+        `Invalid` for one whose head cannot be read: what it attracts cannot be known.
         """
         known = self._known
         self._known = {

@@ -1,9 +1,9 @@
 """Older entries as a tree of immutable chunks: how the head stays small, and how a place in a long history is found.
 
 The head holds the newest entries inline. When they grow too many, the oldest of them become a chunk of level 0, and
-sixteen chunks of one level become one of the next, so a head refers to a few chunks per level whatever the history.
-Walking prunes by offset, seeking by time; both read only the chunks on their way. I/O is the caller's `load` and
-`create`.
+sixteen chunks of one level become one of the next, so a head refers to a few chunks per level, however long the
+history. Walking prunes by offset, seeking by time; both read only the chunks on their way. I/O is the caller's `load`
+and `create`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A record stays for at least `WRITER_AGE_S` of the queue's own time after its writer's last publish, and longer while
 the queue has fewer than `HEAD_WRITERS` writers. Pages merge as chunks of the log do, so that many one-time writers
-cost a head little; of each a look for a writer reads one line, of some kilobytes, whatever the page's size.
+cost a head little; of each a look for a writer reads one line, of some kilobytes, however large the page is.
 """
 
 from __future__ import annotations

@@ -301,7 +301,7 @@ class AzureStore:
 
     @contextmanager
     def _answers(self, doing: str, name: str) -> Iterator[None]:
-        """Turn whatever the SDK raises into partq's errors."""
+        """Turn the SDK's errors into partq's."""
         what = f"{doing} {self._shown(name)}"
         try:
             yield

@@ -1,4 +1,4 @@
-"""Signing in to Azure by an identity, telling who is refused from a token service that does not answer.
+"""Signing in to Azure by an identity, which tells a refusal from a token service that does not answer.
 
 azure-identity says "authentication failed" to both, and the chain of its credentials forgets why. But every credential
 that asks a service goes by the same pipeline, whose hooks see what was sent and whether it was answered.

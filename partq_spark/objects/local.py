@@ -81,7 +81,7 @@ class LocalStore:
         return 0.01
 
     def time_us(self) -> int:
-        """The kernel's clock, which stamps the files; whatever this process takes for its own."""
+        """The kernel's clock, which stamps the files; not this process's own."""
         return time.clock_gettime_ns(time.CLOCK_REALTIME) // 1000
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class LocalStore:
             end = status.st_size if length is None else start + length
             size_bytes = status.st_size
             if max(start, end) <= size_bytes:
-                # Read and not mapped: whoever cuts a mapped file ends this process by SIGBUS, and could change what
+                # Read and not mapped: a process that cuts a mapped file ends this one by SIGBUS, and could change what
                 # was compared with its checksum already. Compressed slices, as they are by default, are read faster.
                 data = read_all(fd, end - start, start)
                 if len(data) == end - start:

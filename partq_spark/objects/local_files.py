@@ -246,7 +246,7 @@ def sweep(root: str, older_than_s: float, is_ours: Callable[[str], bool]) -> int
     """Remove hidden files anywhere below `root` that were last written so long ago; returns how many.
 
     Only folders whose name `is_ours` are entered: a `lost+found` or a snapshot is somebody else's. One that this user
-    may not enter is told of and left out, for whoever writes there sweeps it; the rest is swept all the same.
+    may not enter is told of and left out, for its own writer sweeps it; the rest is swept all the same.
     """
     removed = 0
     folders = [root]

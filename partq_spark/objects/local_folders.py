@@ -70,8 +70,8 @@ class Folders:
             raise
 
     def settle(self, path: str) -> None:
-        """Sync a folder whose last sync failed: whoever comes back to see what became of a change must not take it for
-        done before it is durable. Raises `OSError`.
+        """Sync a folder whose last sync failed: a caller that comes back to see what became of a change must not take
+        it for done before it is durable. Raises `OSError`.
         """
         if path not in self.unsynced:
             return
@@ -124,7 +124,7 @@ class FolderLock:
     """The lock under which a folder's documents are replaced: flock on a file in it, held for some microseconds.
 
     The file may be opened by those alone who may write to the folder. A lock on the folder itself, or on any file that
-    others may read, could be taken by whoever reads, and kept.
+    others may read, could be taken by any reader, and kept.
 
     The kernel frees it when its holder dies. A holder that is frozen keeps it, rightly: it would still rename when it
     wakes. So the wait is bounded and then says what to look for.
@@ -172,7 +172,7 @@ class FolderLock:
 
 def _open_lock(folder: int) -> int:
     """The open lock file of a folder, made if it was not there. Never removed: a lock on a file without a name means
-    nothing to who makes the next.
+    nothing to the maker of the next.
     """
     for left in reversed(range(_OPEN_TRIES)):
         try:

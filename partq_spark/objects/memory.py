@@ -64,7 +64,7 @@ class MemoryStore:
         return int(seconds * 1e6) if seconds >= _FIRST_DATE_S else None
 
     def close(self) -> None:
-        """Keeps everything: whoever holds the store may go on with it, as another process would with a real one."""
+        """Keeps everything: the store can be used on, as another process would use a real one."""
 
     # ---- immutable objects
 

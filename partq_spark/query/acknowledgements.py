@@ -1,4 +1,4 @@
-"""What of a query's deliveries counts as acknowledged, and by whose word. No pyspark.
+"""What of a query's deliveries counts as acknowledged, and who says so. No pyspark.
 
 With `ackMode=auto` a complete micro-batch is acknowledged; Spark says that it is complete, and earlier the listener.
 With `manual` only the application acknowledges, and only what this very process gave out (`manual`).

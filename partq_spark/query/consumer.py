@@ -44,7 +44,7 @@ _log = logging.getLogger("partq.flow")
 
 
 class ConsumerLoop:
-    """One query in one process. One call at a time: who has threads serialises them (`consumer_process`)."""
+    """One query in one process. One call at a time: a caller with threads serialises them (`consumer_process`)."""
 
     def __init__(
         self,
@@ -190,12 +190,12 @@ class ConsumerLoop:
         return told if self._group is None else {**told, "notify": self.notify}
 
     def wake(self) -> None:
-        """There may be news of the group: whoever waits looks at everything, and so does the next question."""
+        """There may be news of the group: the thread that waits looks at everything, and so does the next question."""
         self._woken = True
 
     @property
     def _is_told_of_news(self) -> bool:
-        """By who lets it wait; without a group there are none."""
+        """Its `wait` ends with news of the group; without a group there are none."""
         return self._wait_for is not None or self._group is None
 
     def _is_still_idle(self, member: Membership, idle: IdleLook, start: dict[str, Any]) -> bool:

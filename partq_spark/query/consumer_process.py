@@ -26,7 +26,7 @@ from partq_spark.query.notify import PAGE, Mailbox, Message
 BUSY_LOOK_S: Final = 0.5
 """How often the flow is looked after while Spark is busy with a batch and there are no news."""
 
-_BUSY_WAIT_S: Final = 20.0  # for the flow, by who asks through the mailbox; less than the asker waits
+_BUSY_WAIT_S: Final = 20.0  # that a question through the mailbox waits for the flow; less than the asker waits
 _LEAST_PAUSE_S: Final = 0.01  # between two looks, however often there are news
 _STOP_WAIT_S: Final = 5.0
 _log = logging.getLogger("partq.flow")
@@ -131,7 +131,7 @@ class ConsumerProcess:
             member.beat()
 
     def _hear(self) -> None:
-        """Whatever happens in the group is acted upon at once, by the main thread if it waits, else here."""
+        """News of the group are acted upon at once, by the main thread if it waits, else here."""
         while not self._stopping.wait(_LEAST_PAUSE_S):
             member = self._consumer.member
             try:
@@ -140,7 +140,7 @@ class ConsumerProcess:
                 else:
                     member.wait_news(BUSY_LOOK_S)
             except PartqError:
-                self._stopping.wait(BUSY_LOOK_S)  # whoever looks meets it by himself
+                self._stopping.wait(BUSY_LOOK_S)  # the main thread meets the error by itself
             except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by the next question
                 self._trouble = error
                 self._stopping.wait(BUSY_LOOK_S)

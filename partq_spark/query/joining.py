@@ -33,7 +33,7 @@ from partq_spark.query.ungrouped import Ungrouped
 
 BEAT_S = 1.0
 STORE_RETRY_S = 2.0
-"""How long the stores themselves try again: not for long, because whoever waits for them goes on trying by himself."""
+"""How long the stores themselves try again: not for long, because their callers go on trying."""
 
 _log = logging.getLogger("partq.flow")
 

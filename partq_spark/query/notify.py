@@ -57,7 +57,7 @@ class Address(NamedTuple):
 
     @property
     def stem(self) -> str:
-        """The same for everybody who knows the names, and short: a socket's path has about 100 bytes."""
+        """The same for every process that knows the names, and short: a socket's path has about 100 bytes."""
         return xxhash.xxh3_64_hexdigest("\n".join(self).encode())
 
 
@@ -103,12 +103,12 @@ class Mailbox:
             if not data:
                 continue
             answer = self._answered(data)
-            if answer is None or not sender:  # who has no address waits for nothing
+            if answer is None or not sender:  # a sender without an address waits for no answer
                 continue
             try:
                 self._socket.sendto(_encoded(answer), socket.MSG_DONTWAIT, sender)
             except OSError as error:
-                _log.info("whoever asked about the flow has gone: %s", error)
+                _log.info("the process that asked about the flow has gone: %s", error)
 
     def _receive(self) -> tuple[bytes, str | None]:
         return self._socket.recvfrom(_MOST_BYTES)

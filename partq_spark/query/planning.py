@@ -185,7 +185,7 @@ def _at_rest(span: Span, is_missed: bool) -> Span:
 
 def left_out(before: BatchEnd, claims: Mapping[int, Claim], missed: Collection[int]) -> dict[int, Position]:
     """What `begin` leaves out without `keeps_offsets` because this query has completed it at an epoch before: it is
-    acknowledged at the present one, or whoever waits for it (RES-03) would wait for what nobody reads again.
+    acknowledged at the present one, or what waits for it (RES-03) would wait for messages that nobody reads again.
     """
     done = {
         p: _at_rest(known, p in missed).to
@@ -198,7 +198,8 @@ def left_out(before: BatchEnd, claims: Mapping[int, Claim], missed: Collection[i
 def begin_manual(
     before: BatchEnd, given: Span | None, claim: Claim, *, unread: Span | None = None, reached: int = 0
 ) -> Span:
-    """The same with `ackMode=manual`: what the application has not acknowledged comes again, whatever Spark completed.
+    """The same with `ackMode=manual`: what the application has not acknowledged comes again, also if Spark completed
+    its batch.
 
     `given` is the span that this very process gave out last, and that counts. A new process has none, since whatever
     the application had in memory went with the former one: it begins at the checkpoint, and what Spark's offset, the

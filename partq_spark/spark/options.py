@@ -65,7 +65,7 @@ class SinkOptions:
 
     where: NamespaceAddress
     queue: str | None
-    topic: str | None  # of all messages, whatever a column says
+    topic: str | None  # of all messages, instead of a column topic
     fail_on_unattracted: bool
     compression: str
     include_headers: bool

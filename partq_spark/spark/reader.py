@@ -122,7 +122,7 @@ class PartqBatchReader(DataSourceReader):
 
 class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("partq")`, with the option `group` or without. Spark calls from its reader process' main
-    thread; what is delivered is the consumer's business.
+    thread; the consumer decides what is delivered.
     """
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[tuple[str, str]]) -> None:
@@ -191,7 +191,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._process.report() if self._process is not None else None
 
     def stop(self) -> None:
-        """Write down what is acknowledged and leave the group, whatever the reason."""
+        """Write down what is acknowledged and leave the group."""
         if self._process is not None:
             self._process.stop()
 

@@ -9,7 +9,7 @@ _calls = count(1)
 
 
 def spare_collector() -> None:
-    """To be called once by whatever Spark asks of partq in a Python worker that it uses again.
+    """Every entry that Spark calls in a Python worker that it uses again calls this once.
 
     Such a worker collects garbage in full after every task, which takes 20 ms for no more than Spark's own imports
     (50,000 objects), 40 ms with pandas. The second call of a process finds all imports done and that collection just
