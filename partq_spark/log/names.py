@@ -21,7 +21,7 @@ def checked_name(kind: str, name: str) -> str:
     if not _NAME.fullmatch(lowered):
         raise Invalid(
             f"{kind} name {name!r} is not allowed: use 1 to 63 of a-z, 0-9, '.', '_', '-', beginning with a letter or "
-            f"digit"
+            "digit"
         )
     return lowered
 

@@ -220,8 +220,7 @@ def check_stage(stage: Stage, head: Head) -> None:
     if stage.generation != head.layout.generation:
         raise Repartitioned(
             f"messages for queue {head.queue!r} were placed for {stage.partitions} partitions, it has "
-            f"{head.partitions} now: "
-            "publish them again"
+            f"{head.partitions} now: publish them again"
         )
 
 

@@ -88,7 +88,7 @@ class RangeReader:
             if self._next[partition] < to:
                 raise Corrupt(
                     f"the log of {self._queue} ends partition {partition} at offset {self._next[partition]}, {to} was "
-                    f"planned"
+                    "planned"
                 )
 
     def _walk(self) -> Iterator[Piece]:
@@ -146,8 +146,7 @@ class RangeReader:
                 if self._fail:
                     raise ObjectMissing(
                         f"offsets {start} to {earliest} of partition {partition} were {reason}; start again from "
-                        f"`earliest`, or "
-                        "set failOnDataLoss=false to skip them"
+                        "`earliest`, or set failOnDataLoss=false to skip them"
                     ) from error
                 self._lost(partition, start, earliest, reason)
             rest[partition] = (self._next[partition], to)

@@ -114,8 +114,7 @@ def require_same_queue(end: BatchEnd, queue_id: str, queue: str) -> None:
     if end.queue_id != queue_id:
         raise Invalid(
             f"the Spark checkpoint belongs to a queue with id {end.queue_id}, {queue} has id {queue_id}: it is "
-            f"another queue, or "
-            "it was deleted and created again; use a new checkpoint location"
+            "another queue, or it was deleted and created again; use a new checkpoint location"
         )
 
 

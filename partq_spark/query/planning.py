@@ -79,8 +79,7 @@ def resolve(head: Head, place: Place, option: str, offsets_at: Callable[[int], S
         if offset > head.next[partition]:
             raise Invalid(
                 f"option {option} names offset {offset} of partition {partition}, which ends at "
-                f"{head.next[partition]}: "
-                "give an offset up to the end"
+                f"{head.next[partition]}: give an offset up to the end"
             )
     return {partition: given[partition] for partition in sorted(given)}
 

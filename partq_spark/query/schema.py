@@ -60,8 +60,7 @@ def check_sink_columns(columns: Sequence[tuple[str, str]]) -> None:
         if name not in SINK_TYPES:
             raise Invalid(
                 f"column {name!r} ({kind}) is no column of a partq sink: it takes {allowed}; put payload columns into "
-                f"value, "
-                "for example with to_json(struct(...))"
+                "value, for example with to_json(struct(...))"
             )
         if kind not in SINK_TYPES[name]:
             raise Invalid(
