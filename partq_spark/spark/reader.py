@@ -32,8 +32,8 @@ from partq_spark.query.offsets import Span
 from partq_spark.query.planning import Spans
 from partq_spark.query.schema import check_source_columns
 from partq_spark.query.settings import Place, SourceOptions
+from partq_spark.spark.garbage_collection import spare_collector
 from partq_spark.spark.options import stream_source_options
-from partq_spark.spark.workers import spare_collector
 
 if TYPE_CHECKING:
     import pyarrow as pa

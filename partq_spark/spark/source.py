@@ -17,7 +17,7 @@ from partq_spark.base.errors import Invalid
 from partq_spark.log.connect import open_queue
 from partq_spark.query.schema import check_sink_columns, check_source_columns, source_ddl
 from partq_spark.spark import options
-from partq_spark.spark.workers import spare_collector
+from partq_spark.spark.garbage_collection import spare_collector
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

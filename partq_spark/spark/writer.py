@@ -22,8 +22,8 @@ from partq_spark.log.fanout import FanPlan, StagedFor, Unattracted
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import Queue
 from partq_spark.log.segment import HEADERS, check_values, segment_schema
+from partq_spark.spark.garbage_collection import spare_collector
 from partq_spark.spark.options import SinkOptions
-from partq_spark.spark.workers import spare_collector
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -64,7 +64,9 @@ def test_the_tree_holds(tree: Path) -> None:
         ("partq_spark/demo/proof.py", "import partq_spark.group.ownership", "Command line and demo reach"),
         ("partq_spark/objects/api.py", "import partq_spark.log.names", "Command line and Spark edge above"),
         ("partq_spark/group/session.py", "import partq_spark.spark.options", "Command line and Spark edge above"),
-        ("partq_spark/query/offsets.py", "import partq_spark.spark.workers", "Command line and Spark edge above"),
+        ("partq_spark/query/offsets.py", "import partq_spark.spark.options", "Command line and Spark edge above"),
+        ("partq_spark/log/names.py", "def f():\n    import partq_spark.log.queue", "No circles"),
+        ("coordinator/core/handoff.py", "import coordinator.core.machine", "No circles"),
         ("partq_spark/extra.py", "# a module that has no layer", "Command line and Spark edge above"),
         ("partq_spark/query/extra.py", "# a module that has no layer", "Behind a streaming query"),
         ("partq_spark/spark/extra.py", "# a module that has no layer", "The Spark edge"),
@@ -78,8 +80,10 @@ def test_the_tree_holds(tree: Path) -> None:
 def test_a_forbidden_import_is_caught(tree: Path, module: str, line: str, contract: str) -> None:
     with (tree / module).open("a", encoding="utf-8") as file:
         file.write(f"\n{line}\n")
-    (broken,) = broken_contracts(tree)
-    assert broken.startswith(contract)
+    broken = broken_contracts(tree)
+    assert any(each.startswith(contract) for each in broken)
+    # An import that runs upwards mostly closes a circle too.
+    assert all(each.startswith((contract, "No circles")) for each in broken)
 
 
 @pytest.mark.slow

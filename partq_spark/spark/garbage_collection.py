@@ -1,4 +1,4 @@
-"""What partq does in Spark's Python workers to keep them quick. No pyspark."""
+"""Keeps the garbage collector cheap in Spark's Python workers. No pyspark."""
 
 from __future__ import annotations
 
