@@ -24,7 +24,7 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
 from partq_spark.client.messages import Message, messages_of
 from partq_spark.group.claims import Position
-from partq_spark.group.lifeline import Lifeline
+from partq_spark.group.heartbeat import Liveness
 from partq_spark.log import tree
 from partq_spark.log.model import Head
 from partq_spark.log.queue import Queue
@@ -243,7 +243,7 @@ class Consumer:
         if self._process is None:
             self._process = ConsumerProcess(
                 lambda wait: open_consumer(self._options, self._effects, wait=wait),
-                lifeline=Lifeline(parent=None, main_thread=threading.current_thread()),
+                liveness=Liveness(parent=None, main_thread=threading.current_thread()),
                 mailbox=False,
             )
         return self._process

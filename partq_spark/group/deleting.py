@@ -12,7 +12,7 @@ from contextlib import suppress
 from partq_spark.base.errors import Conflict, Invalid
 from partq_spark.group.checkpoint import queue_id_of
 from partq_spark.group.checkpoints import checkpoint_folder
-from partq_spark.group.missed import missed_folder
+from partq_spark.group.missed_partitions import missed_folder
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import open_ownership
 from partq_spark.log import admin, names

@@ -1,23 +1,86 @@
-"""The thread that beats beside the work. What a beat does is given to it.
+"""The thread that beats beside the work, and whether there is still somebody for whom a beat is worth it.
 
-It is a daemon, so that it never keeps a process alive, and it beats only while the process that it works for lives
-(`lifeline`). An error ends it and is kept for the main thread, which asks with `check`.
+The thread is a daemon, so that it never keeps a process alive. It would go on for ever while the process that it works
+for is gone or frozen (spark-traps 25, LOS-07), and hold partitions that nobody delivers; so it looks before each beat.
+Linux tells by `/proc`; where there is none, only the parent's death is seen. An error ends the thread and is kept for
+the main thread, which asks with `check`. What a beat does is given to it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from partq_spark.base.errors import Unavailable
-from partq_spark.group.lifeline import Lifeline, Sign
 
 _STOP_WAIT_S: Final = 5.0
+_STOPPED: Final = frozenset("Tt")  # by a signal, by a debugger
+_DEAD: Final = frozenset("ZXx")
 _log = logging.getLogger("partq.flow")
+
+
+class Sign(StrEnum):
+    """What a look shows."""
+
+    ALIVE = "alive"
+    FROZEN = "frozen"  # may go on later: be silent until then
+    GONE = "gone"  # never again
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sighting:
+    """A sign, and why, in words."""
+
+    sign: Sign
+    reason: str = ""
+
+
+class Liveness:
+    """The main thread of this process and, if it works for its parent as a Spark worker does, that parent.
+
+    `parent` is the process id that was the parent's when the work began: `os.getppid()`, taken early. None: this
+    process stands alone, and its parent (a shell) may end.
+    """
+
+    def __init__(
+        self, *, parent: int | None, main_thread: threading.Thread | None = None, proc: Path = Path("/proc")
+    ) -> None:
+        self._parent = parent
+        self._main_thread = main_thread if main_thread is not None else threading.main_thread()
+        self._proc = proc
+
+    def look(self) -> Sighting:
+        """Now. Takes some microseconds."""
+        if not self._main_thread.is_alive():
+            return Sighting(sign=Sign.GONE, reason="the main thread has ended")
+        if self._parent is None:
+            return Sighting(sign=Sign.ALIVE)
+        if os.getppid() != self._parent:
+            return Sighting(sign=Sign.GONE, reason=f"the parent process {self._parent} is gone")
+        state = self._state_of(self._parent)
+        if state in _DEAD:
+            return Sighting(sign=Sign.GONE, reason=f"the parent process {self._parent} has ended")
+        if state in _STOPPED:
+            return Sighting(sign=Sign.FROZEN, reason=f"the parent process {self._parent} is stopped")
+        return Sighting(sign=Sign.ALIVE)
+
+    def _state_of(self, pid: int) -> str:
+        """One letter; empty where it cannot be known."""
+        try:
+            line = (self._proc / str(pid) / "stat").read_bytes()
+        except OSError:  # no /proc, or processes are hidden: the parent's death still shows in getppid
+            return ""
+        # "pid (any name, with brackets too) state …"
+        _, _, after_name = line.rpartition(b")")
+        return after_name.strip()[:1].decode("ascii", "replace")
 
 
 class HeartbeatThread:
@@ -27,10 +90,10 @@ class HeartbeatThread:
     Anything else ends the thread, and `check` raises it in the main thread.
     """
 
-    def __init__(self, beat: Callable[[], None], interval_s: float, lifeline: Lifeline, *, name: str = "flow") -> None:
+    def __init__(self, beat: Callable[[], None], interval_s: float, liveness: Liveness, *, name: str = "flow") -> None:
         self._beat = beat
         self._interval_s = interval_s
-        self._lifeline = lifeline
+        self._liveness = liveness
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"partq heartbeat of {name}", daemon=True)
         self._failure: BaseException | None = None
@@ -70,7 +133,7 @@ class HeartbeatThread:
         wait_s = self._interval_s
         while not self._stop.wait(wait_s):
             begun_s = time.monotonic()
-            look = self._lifeline.look()
+            look = self._liveness.look()
             if look.sign is Sign.GONE:
                 self.ended_because = look.reason
                 _log.warning("%s ends: %s", self._thread.name, look.reason)

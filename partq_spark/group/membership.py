@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from partq_spark.base.effects import Effects
-from partq_spark.group.checkpointing import Checkpointing
+from partq_spark.group.checkpoint_writer import CheckpointWriter
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Binding, Position, View
 from partq_spark.group.holdings import FlowHoldings
@@ -117,7 +117,7 @@ class GroupMembership(Membership):
         self._settings = settings if settings is not None else SessionSettings()
         self._effects = effects if effects is not None else Effects()
         self._holdings = FlowHoldings()
-        self._checkpointing = Checkpointing(
+        self._checkpoint_writer = CheckpointWriter(
             checkpoints, self._holdings, self._settings, self._effects, start_of=start_of, milestones=milestones
         )
 

@@ -1,6 +1,6 @@
 """Writes down how far a flow is: first the checkpoints of its partitions, then the flow's record, which repeats them.
 
-This module knows the order of the writes. When a write is due is decided in `checkpointing`; what was delivered and
+This module knows the order of the writes. When a write is due is decided in `checkpoint_writer`; what was delivered and
 acknowledged is kept in `holdings`. A write that arrives late harms nobody: a checkpoint is written on a condition of
 its own, and an instance whose report was lost has ended.
 """
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Fenced, Unavailable
 from partq_spark.group.binding import Life
-from partq_spark.group.checkpointing import Checkpointing
+from partq_spark.group.checkpoint_writer import CheckpointWriter
 from partq_spark.group.holdings import FlowHoldings
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupState
 from partq_spark.group.ownership import Ownership, Reincarnated
@@ -44,14 +44,14 @@ class ProgressWriter:
         key: GroupKey,
         flow: str,
         holdings: FlowHoldings,
-        checkpointing: Checkpointing,
+        checkpoint_writer: CheckpointWriter,
         effects: Effects,
     ) -> None:
         self._ownership = ownership
         self._key = key
         self._flow = flow
         self._holdings = holdings
-        self._checkpointing = checkpointing
+        self._checkpoint_writer = checkpoint_writer
         self._effects = effects
 
     def acknowledged(self, partitions: Collection[int], state: GroupState | None) -> Mapping[int, int]:
@@ -60,7 +60,7 @@ class ProgressWriter:
         def by_their_records(others: Collection[int], start_of: Callable[[int], int]) -> Mapping[int, int]:
             return _by_records(state, self._ownership.read_flows(self._key), others, start_of)
 
-        return self._checkpointing.acknowledged(partitions, by_records=by_their_records)
+        return self._checkpoint_writer.acknowledged(partitions, by_records=by_their_records)
 
     def write(self, life: Life, *, everything: bool) -> None:
         """Write what is due, or all of it. A partition whose checkpoint is somebody else's is given up.
@@ -72,7 +72,7 @@ class ProgressWriter:
             if holding.checkpoint is None:
                 continue
             try:
-                moved = self._checkpointing.advance(holding, everything=everything)
+                moved = self._checkpoint_writer.advance(holding, everything=everything)
             except Fenced as error:
                 _log.info("flow %s of group %s lost partition %d: %s", self._flow, self._key, partition, error)
                 self._holdings.lose(partition)

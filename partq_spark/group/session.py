@@ -79,7 +79,7 @@ class Session(GroupMembership):
         self._life: Life | None = None
         self._state: GroupState | None = None
         self._state_token: str | None = None
-        self._writer = ProgressWriter(ownership, key, flow, self._holdings, self._checkpointing, self._effects)
+        self._writer = ProgressWriter(ownership, key, flow, self._holdings, self._checkpoint_writer, self._effects)
 
     @property
     def key(self) -> GroupKey:
@@ -322,7 +322,9 @@ class Session(GroupMembership):
                 if self._holdings.doubts_for_s(partition, self._state_token, now_s) >= patience_s:
                     life.end(f"the checkpoint of partition {partition} does not name it, although the state does")
                 continue
-            fresh.append((self._holdings.offered(checkpoint, grant, self._checkpointing.begin(checkpoint)), checkpoint))
+            fresh.append(
+                (self._holdings.offered(checkpoint, grant, self._checkpoint_writer.begin(checkpoint)), checkpoint)
+            )
         if fresh:
             self._writer.report(life, {checkpoint.partition: holding.entry for holding, checkpoint in fresh})
         for holding, checkpoint in fresh:

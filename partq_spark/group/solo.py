@@ -135,7 +135,7 @@ class SoloSession(GroupMembership):
                     to=me,
                     epoch=epoch if same else epoch + 1,
                     replaces=owner if same else None,
-                    start=self._checkpointing.start(partition),
+                    start=self._checkpoint_writer.start(partition),
                     delivered=end if silent else None,
                 )
             except FenceRefused as error:
@@ -224,7 +224,7 @@ class SoloSession(GroupMembership):
         return True
 
     def acknowledged(self, partitions: Collection[int]) -> Mapping[int, int]:
-        return self._checkpointing.acknowledged(partitions)
+        return self._checkpoint_writer.acknowledged(partitions)
 
     def lease_left_s(self) -> float:
         """Without end, but for what was confirmed: there is no lease, and another query takes over without asking."""
@@ -272,7 +272,7 @@ class SoloSession(GroupMembership):
                     partition,
                     to=me,
                     epoch=found.epoch if found.owner == me else found.epoch + 1,
-                    start=self._checkpointing.start(partition),
+                    start=self._checkpoint_writer.start(partition),
                     delivered=holding.delivered,
                 )
             except FenceRefused:
@@ -290,7 +290,7 @@ class SoloSession(GroupMembership):
         raise Fenced(self._taken_over(partition, self._checkpoints.read(partition)))
 
     def _hold(self, checkpoint: Checkpoint) -> None:
-        start = self._checkpointing.begin(checkpoint)
+        start = self._checkpoint_writer.begin(checkpoint)
         holding = Holding(epoch=checkpoint.epoch, delivered=start, done=start, acknowledged=start)
         self._holdings.take(holding, checkpoint, self._effects.now_s())
 
@@ -324,9 +324,9 @@ class SoloSession(GroupMembership):
         for partition, holding in self._holdings.by_partition.items():
             try:
                 if everything and holding.checkpoint is not None and holding.checkpoint.delivering:
-                    self._checkpointing.leave(holding)
+                    self._checkpoint_writer.leave(holding)
                 else:
-                    self._checkpointing.advance(holding, everything=everything)
+                    self._checkpoint_writer.advance(holding, everything=everything)
             except Fenced as error:
                 found = self._checkpoints.read(partition)
                 if found is None or not self._is_rewound(found, me, holding.epoch):

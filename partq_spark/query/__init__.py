@@ -23,7 +23,8 @@ The states of a batch, what brings it there, and what follows:
                 still held at the epoch in its end (`batches`).     checkpoint has a higher epoch, and the new owner
                                                                     began at or before that point. In doubt it waits.
     missed      A batch is repeated without a partition that        Written down before it is given out, so that the
-                moved on, and there are no checkpoints.             partition is not taken for read (`group.missed`).
+                moved on, and there are no checkpoints.             partition is not taken for read
+                                                                    (`group.missed_partitions`).
     complete    Spark starts from its end, or the listener          Acknowledged in the group; the checkpoint is written
                 says so (`acknowledgements`).                       at its interval, or at once where a handoff waits.
 

@@ -17,7 +17,7 @@ from partq_spark.base.errors import Unavailable
 from partq_spark.group.claims import Claim, View
 from partq_spark.group.key_order import LOOK_S, KeyOrder
 from partq_spark.group.membership import Membership
-from partq_spark.group.missed import Missed
+from partq_spark.group.missed_partitions import MissedPartitions
 from partq_spark.group.model import GroupKey
 from partq_spark.log import tree
 from partq_spark.log.model import Head
@@ -66,10 +66,10 @@ class ConsumerLoop:
         self._store_retry = participant.store_retry
         self._target: AvailableNowTarget | None = None  # of Trigger.AvailableNow
         self._last: Announced | None = None
-        self._missed: Missed | None = None
+        self._missed: MissedPartitions | None = None
         if group is not None and not group.keep_offsets:
             key = GroupKey(queue.namespace, queue.name, group.name)
-            self._missed = Missed(queue.store, key, lambda: participant.flow, self._effects)
+            self._missed = MissedPartitions(queue.store, key, lambda: participant.flow, self._effects)
         self._reached: dict[int, int] = {}
         name = group.name if group is not None else None
         self._order = KeyOrder(name, look_s=queue.store.look_interval_s, now_s=self._effects.now_s)

@@ -17,8 +17,7 @@ from typing import Final
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.group.claims import Position
-from partq_spark.group.heartbeat import HeartbeatThread
-from partq_spark.group.lifeline import Lifeline, Sign
+from partq_spark.group.heartbeat import HeartbeatThread, Liveness, Sign
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.joining import BEAT_S
 from partq_spark.query.notify import PAGE, Mailbox, Message
@@ -36,7 +35,7 @@ class ConsumerProcess:
     """A consumer with the threads beside it, of which a query without a group needs none. `make` gets what the consumer
     is to wait with, if it has to let others in.
 
-    `lifeline`: for whom it works; None: the process that started this one, as Spark does. `mailbox`: whether others on
+    `liveness`: for whom it works; None: the process that started this one, as Spark does. `mailbox`: whether others on
     this machine may reach it.
     """
 
@@ -45,7 +44,7 @@ class ConsumerProcess:
         make: Callable[[Callable[[float], None] | None], ConsumerLoop],
         *,
         is_flow: bool = True,
-        lifeline: Lifeline | None = None,
+        liveness: Liveness | None = None,
         mailbox: bool = True,
     ) -> None:
         self._monitor = threading.Condition(threading.RLock())
@@ -56,8 +55,8 @@ class ConsumerProcess:
         self._trouble: Exception | None = None
         self._mailbox: Mailbox | None = None
         self._is_without_mailbox = not mailbox  # or it was tried, and said
-        self._lifeline = lifeline if lifeline is not None else Lifeline(parent=os.getppid())
-        self._heartbeat = HeartbeatThread(self._beat, BEAT_S, self._lifeline, name="the query")
+        self._liveness = liveness if liveness is not None else Liveness(parent=os.getppid())
+        self._heartbeat = HeartbeatThread(self._beat, BEAT_S, self._liveness, name="the query")
         if is_flow:
             self._heartbeat.start()
             threading.Thread(target=self._hear, name="partq news", daemon=True).start()
@@ -166,7 +165,7 @@ class ConsumerProcess:
     @property
     def _is_living(self) -> bool:
         """A guard: a look may begin a new instance, which nobody does in the name of a frozen or dead JVM (LOS-06)."""
-        return self._heartbeat.is_beating and self._lifeline.look().sign is Sign.ALIVE
+        return self._heartbeat.is_beating and self._liveness.look().sign is Sign.ALIVE
 
     @property
     def _is_bound(self) -> bool:

@@ -160,7 +160,7 @@ def begin(
 
     Without `keeps_offsets` (`checkpoints=none`) the checkpoint never moves, and what this query has completed is not
     read again, even if the partition was somebody else's meanwhile. Partitions in `missed` were left out of the last
-    batch (`flow.missed`): their span comes again, marked.
+    batch (`group.missed_partitions`): their span comes again, marked.
     """
     known = before.spans.get(claim.partition)
     if known is not None and known.epoch == claim.epoch:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.group import lifecycle
-from partq_spark.group.heartbeat import HeartbeatThread
-from partq_spark.group.lifeline import Lifeline
+from partq_spark.group.heartbeat import HeartbeatThread, Liveness
 from partq_spark.group.model import FlowRecord, GroupKey, Owner
 from partq_spark.group.ownership import open_ownership
 from partq_spark.log import admin
@@ -203,7 +202,7 @@ def test_a_live_flow_keeps_its_group(tmp_path: Path, redis_server: RedisServer) 
     remove = ("group", "remove", "orders", "--group", "billing", "--yes", "--ownership", place.ownership)
     with place.sidecar() as sidecar:
         flow = place.flow(key, "a")
-        beating = HeartbeatThread(flow.beat, 0.2, Lifeline(parent=os.getppid()), name="a test").start()
+        beating = HeartbeatThread(flow.beat, 0.2, Liveness(parent=os.getppid()), name="a test").start()
         try:
             eventually(lambda: bool(flow.observe().claims), "partitions")
             said = partq.error(*remove)

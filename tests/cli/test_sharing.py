@@ -9,8 +9,7 @@ import pytest
 
 from partq_spark.base.errors import Invalid
 from partq_spark.group import lifecycle
-from partq_spark.group.heartbeat import HeartbeatThread
-from partq_spark.group.lifeline import Lifeline
+from partq_spark.group.heartbeat import HeartbeatThread, Liveness
 from partq_spark.group.model import FlowRecord, GroupKey, Owner
 from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
@@ -141,7 +140,7 @@ def test_a_live_flow_keeps_its_group_as_it_is_and_one_that_comes_another_way_end
     to_none = (*ALTER, "--ownership", "none", "--from", place.ownership)
     with place.sidecar() as sidecar:
         flow = place.flow(key, "a")
-        beating = HeartbeatThread(flow.beat, 0.2, Lifeline(parent=os.getppid()), name="a test").start()
+        beating = HeartbeatThread(flow.beat, 0.2, Liveness(parent=os.getppid()), name="a test").start()
         try:
             eventually(lambda: bool(flow.observe().claims), "partitions")
             assert "is in use by flow 'a' (instance " in partq.error(*to_none)

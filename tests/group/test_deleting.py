@@ -11,7 +11,7 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
 from partq_spark.group import deleting, lifecycle
 from partq_spark.group.checkpoints import Checkpoint
-from partq_spark.group.missed import Missed
+from partq_spark.group.missed_partitions import MissedPartitions
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.log import admin
 from partq_spark.log.queue import Queue
@@ -43,7 +43,7 @@ def test_a_deleted_queue_leaves_nothing_of_its_groups(store: MemoryStore) -> Non
     lifecycle.remove(queue, lifecycle.remains(queue, "billing", None), None)
     admin.create_group(queue, "audit", [0, 0])
     lifecycle.checkpoints_of(queue, "audit").fence(1, to=A, epoch=1, start=0, delivered=None)
-    Missed(store, KEY, lambda: "a", Effects()).note("digest", [0], queue.head.queue_id)
+    MissedPartitions(store, KEY, lambda: "a", Effects()).note("digest", [0], queue.head.queue_id)
     assert len(names(store)) == 4
     assert deleting.delete_queue(queue) == 4
     assert names(store) == []

@@ -23,9 +23,8 @@ from typing import Final
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group import lifecycle
 from partq_spark.group.claims import Position, View
-from partq_spark.group.heartbeat import HeartbeatThread
+from partq_spark.group.heartbeat import HeartbeatThread, Liveness
 from partq_spark.group.key_order import KeyOrder, Milestones
-from partq_spark.group.lifeline import Lifeline
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
@@ -105,11 +104,11 @@ class Consumer:
 
     def run(self) -> int:
         """Until told to stop, or another process has the name."""
-        lifeline = Lifeline(parent=os.getppid() if self._settings.follow_parent else None)
+        liveness = Liveness(parent=os.getppid() if self._settings.follow_parent else None)
         try:
             if not self._bind():
                 return 0
-            with HeartbeatThread(self._session.beat, self._settings.beat_interval_s, lifeline) as heartbeat:
+            with HeartbeatThread(self._session.beat, self._settings.beat_interval_s, liveness) as heartbeat:
                 while not self._stopping:
                     if not heartbeat.is_beating:
                         heartbeat.check()

@@ -14,9 +14,8 @@ from typing import Generic, TypeVar
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.group.claims import Claim, Position, View
-from partq_spark.group.heartbeat import HeartbeatThread
+from partq_spark.group.heartbeat import HeartbeatThread, Liveness, Sign
 from partq_spark.group.key_order import LOOK_S, KeyOrder
-from partq_spark.group.lifeline import Lifeline, Sign
 from partq_spark.group.session import Session
 from partq_spark.log.groups import removed, require_ownership
 from partq_spark.log.model import Head, at
@@ -55,7 +54,7 @@ def run_flow(
     head: Callable[[], Head] | None = None,
     bind_wait_s: float = 5.0,
     idle_s: float = 0.1,
-    lifeline: Lifeline | None = None,
+    liveness: Liveness | None = None,
 ) -> None:
     """Be a flow for as long as `keep_on()`; leave the group at the end, also after an error.
 
@@ -66,12 +65,12 @@ def run_flow(
     shared in another way than by this session's ownership is refused, at once and whenever that changes.
 
     A store that does not answer is asked again every `idle_s` seconds until `keep_on` ends it; nothing is delivered
-    meanwhile. While the process that `lifeline` follows is frozen nothing is delivered either, and
+    meanwhile. While the process that `liveness` follows is frozen nothing is delivered either, and
     once it is gone the loop ends (LOS-06, LOS-07). Raises what `handle`, `poll`, `head` and `Session.bind` raise, and
     `Invalid` for a group that is shared otherwise.
     """
     limit = _Limit(session, head) if head is not None else None
-    line = lifeline if lifeline is not None else Lifeline(parent=None)
+    line = liveness if liveness is not None else Liveness(parent=None)
     try:
         if limit is not None:
             limit.look()

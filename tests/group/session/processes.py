@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 
 from partq_spark.group.checkpoints import CheckpointStore
-from partq_spark.group.heartbeat import HeartbeatThread
-from partq_spark.group.lifeline import Lifeline
+from partq_spark.group.heartbeat import HeartbeatThread, Liveness
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
@@ -48,7 +47,7 @@ def child(path: Path) -> None:
         SessionSettings(session_timeout_s=plan["session_timeout_s"], beat_interval_s=plan["beat_interval_s"]),
     )
     session.bind(wait_s=0)
-    with HeartbeatThread(session.beat, plan["beat_interval_s"], Lifeline(parent=worked_for)) as heartbeat:
+    with HeartbeatThread(session.beat, plan["beat_interval_s"], Liveness(parent=worked_for)) as heartbeat:
         say(f"bound {os.getpid()}")
         while heartbeat.is_beating:
             time.sleep(0.02)

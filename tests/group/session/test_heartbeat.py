@@ -1,4 +1,4 @@
-"""The heartbeat's thread and the lifeline: beats for the living only, errors for the main thread."""
+"""The heartbeat's thread and the liveness: beats for the living only, errors for the main thread."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.base.errors import Corrupt, Unavailable
-from partq_spark.group.heartbeat import HeartbeatThread
-from partq_spark.group.lifeline import Lifeline, Look, Sign
+from partq_spark.group.heartbeat import HeartbeatThread, Liveness, Sighting, Sign
 
 WAIT_S = 10.0
 INTERVAL_S = 0.01
@@ -25,15 +24,15 @@ def soon(look: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-class Told(Lifeline):
-    """A lifeline that shows what it is told to."""
+class Told(Liveness):
+    """A liveness that shows what it is told to."""
 
     def __init__(self) -> None:
         super().__init__(parent=None)
         self.sign = Sign.ALIVE
 
-    def look(self) -> Look:
-        return Look(sign=self.sign, reason="as told")
+    def look(self) -> Sighting:
+        return Sighting(sign=self.sign, reason="as told")
 
 
 @pytest.fixture
@@ -111,12 +110,12 @@ def test_it_is_silent_while_frozen_and_ends_when_gone(line: Told) -> None:
 @pytest.mark.conformance("LOS-07")
 def test_a_main_thread_that_ended_is_nobody() -> None:
     other = threading.Thread(target=lambda: None)
-    line = Lifeline(parent=None, main_thread=other)
+    line = Liveness(parent=None, main_thread=other)
     assert line.look().sign is Sign.GONE  # not even begun
     other.start()
     other.join(WAIT_S)
-    assert line.look() == Look(sign=Sign.GONE, reason="the main thread has ended")
-    assert Lifeline(parent=None).look() == Look(sign=Sign.ALIVE)
+    assert line.look() == Sighting(sign=Sign.GONE, reason="the main thread has ended")
+    assert Liveness(parent=None).look() == Sighting(sign=Sign.ALIVE)
 
 
 @pytest.mark.conformance("LOS-07")
@@ -139,10 +138,10 @@ def test_the_parents_state_is_read_from_proc(tmp_path: Path, stat: bytes | None,
     if stat is not None:
         (tmp_path / str(parent)).mkdir()
         (tmp_path / str(parent) / "stat").write_bytes(stat)
-    assert Lifeline(parent=parent, proc=tmp_path).look().sign is sign
+    assert Liveness(parent=parent, proc=tmp_path).look().sign is sign
 
 
 @pytest.mark.conformance("LOS-07")
 def test_another_parent_is_no_parent() -> None:
-    assert Lifeline(parent=os.getppid()).look().sign is Sign.ALIVE
-    assert Lifeline(parent=os.getppid() + 1).look().sign is Sign.GONE
+    assert Liveness(parent=os.getppid()).look().sign is Sign.ALIVE
+    assert Liveness(parent=os.getppid() + 1).look().sign is Sign.GONE

@@ -21,8 +21,7 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Claim
-from partq_spark.group.heartbeat import HeartbeatThread
-from partq_spark.group.lifeline import Lifeline, Sign
+from partq_spark.group.heartbeat import HeartbeatThread, Liveness, Sign
 from partq_spark.group.model import GroupKey, GroupSettings
 from partq_spark.group.ownership import Ownership, open_ownership
 from partq_spark.group.session import Session, SessionSettings
@@ -88,15 +87,15 @@ class Place:
         end = min(claim.position + 10, self.published)
         return batch_of(claim, end) if end > claim.position else None
 
-    def consume(self, flow: str, stop: threading.Event, line: Lifeline | None = None) -> None:
+    def consume(self, flow: str, stop: threading.Event, line: Liveness | None = None) -> None:
         def handle(batch: Batch[int]) -> None:
             for offset in batch.messages:
                 self.handled.append((flow, batch.partition, offset, offset < batch.redelivered_below))
             time.sleep(0.005)
 
-        line = line if line is not None else Lifeline(parent=None, main_thread=threading.current_thread())
+        line = line if line is not None else Liveness(parent=None, main_thread=threading.current_thread())
         session = self.session(flow)
-        run_flow(session, self.poll, handle, keep_on=lambda: not stop.is_set(), idle_s=0.05, lifeline=line)
+        run_flow(session, self.poll, handle, keep_on=lambda: not stop.is_set(), idle_s=0.05, liveness=line)
 
     def owners(self) -> set[str | None]:
         found = self.checkpoints().list_checkpoints().values()
@@ -289,4 +288,4 @@ def test_time_goes_by_the_effects() -> None:
     )
     session.pause(3.0)
     assert slept == [3.0]
-    assert not HeartbeatThread(session.beat, 1.0, Lifeline(parent=None)).is_beating
+    assert not HeartbeatThread(session.beat, 1.0, Liveness(parent=None)).is_beating

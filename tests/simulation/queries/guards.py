@@ -18,7 +18,7 @@ from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.claims import Claim, View
 from partq_spark.group.holdings import FlowHoldings
 from partq_spark.group.key_order import KeyOrder
-from partq_spark.group.missed import Missed
+from partq_spark.group.missed_partitions import MissedPartitions
 from partq_spark.group.solo import SoloSession
 from partq_spark.log import groups
 from partq_spark.query import batches, offsets, planning
@@ -179,7 +179,11 @@ GUARDS = (
         name="what does not count is void", off=_acknowledges_what_was_given_out_in_any_round, kinds=BY_HAND, first=216
     ),
     Guard(name="given out is what is read", off=_takes_announced_for_given_out, kinds=BY_HAND),
-    Guard(name="what was left out is noted", off=lambda: patch.object(Missed, "note", _nothing), kinds=WITHOUT_OFFSETS),
+    Guard(
+        name="what was left out is noted",
+        off=lambda: patch.object(MissedPartitions, "note", _nothing),
+        kinds=WITHOUT_OFFSETS,
+    ),
     Guard(name="marks beyond Spark's checkpoint", off=_marks_as_spark_knows, first=126),
     Guard(name="marks of a fence", off=_fences_without_marks),
     Guard(

@@ -211,7 +211,7 @@ def test_bad_options_are_refused_where_a_person_sees_them(shared: Make) -> None:
 
 
 def test_the_heartbeat_belongs_to_the_reader_process_of_the_jvm(shared: Make) -> None:
-    """The lifeline watches the reader's parent: that has to be the JVM (spark-traps 25)."""
+    """The liveness watches the reader's parent: that has to be the JVM (spark-traps 25)."""
     orders = shared(partitions=1)
     orders.start("one")
     gateway = orders.lab.spark.sparkContext._gateway

@@ -9,7 +9,7 @@ import pytest
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Unavailable
-from partq_spark.group.missed import MOST_ENDS, Missed, missed_folder
+from partq_spark.group.missed_partitions import MOST_ENDS, MissedPartitions, missed_folder
 from partq_spark.group.model import GroupKey
 from partq_spark.log.model import MAX_PARTITIONS
 from partq_spark.objects.api import Document
@@ -23,8 +23,8 @@ def store() -> MemoryStore:
     return MemoryStore(clock=lambda: 0.0, rng=Random(1))
 
 
-def of_flow(store: MemoryStore, flow: str = "left") -> Missed:
-    return Missed(store, KEY, lambda: flow, Effects(sleep=lambda _: None))
+def of_flow(store: MemoryStore, flow: str = "left") -> MissedPartitions:
+    return MissedPartitions(store, KEY, lambda: flow, Effects(sleep=lambda _: None))
 
 
 def test_it_speaks_of_one_end_of_one_flow(store: MemoryStore) -> None:

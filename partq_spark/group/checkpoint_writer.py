@@ -22,7 +22,7 @@ AcknowledgedBy = Callable[[Collection[int], Callable[[int], int]], Mapping[int, 
 """How far each of some partitions is acknowledged; the other argument says where the group begins in one."""
 
 
-class Checkpointing:
+class CheckpointWriter:
     """Of what one process holds. `start_of` and `milestones` as `Session` has them."""
 
     def __init__(

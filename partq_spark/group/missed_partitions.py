@@ -32,7 +32,7 @@ Noted = Mapping[str, frozenset[int]]
 """The digest of a batch's end to the partitions that the batch did not read, the latest last."""
 
 
-class Missed:
+class MissedPartitions:
     """Of one flow in one process. `flow` gives its name, when it is known."""
 
     def __init__(self, store: ObjectStore, key: GroupKey, flow: Callable[[], str | None], effects: Effects) -> None:
