@@ -1,7 +1,7 @@
 """Which housekeeping is due for which queue: trimming by retention, compaction, collection. Pure: times are arguments.
 
 What is known of a queue is what the last look at its head showed, in a few numbers. Being wrong costs a request: each
-step decides by the head itself, and changes it by compare-and-swap. `housekeeper` does what is due here.
+task decides by the head itself, and changes it by compare-and-swap. `housekeeper` does what is due here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COLLECT_LEAST_S: Final = 30.0
 
 
 class Work(StrEnum):
-    """A kind of step."""
+    """A kind of task."""
 
     RETAIN = "retain"
     COMPACT = "compact"
@@ -44,7 +44,7 @@ class QueueFacts:
 
 
 class Task(NamedTuple):
-    """One step for one queue. The queue's id is part of it: one made again under the name begins anew."""
+    """What is done for one queue at once. The queue's id is part of it: one made again under the name begins anew."""
 
     queue: str
     queue_id: str
@@ -53,7 +53,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Done:
-    """When a step ended, by the caller's clock, and the Unix time then. `empty_at`: it found nothing to do in the head
+    """When a task ended, by the caller's clock, and the Unix time then. `empty_at`: it found nothing to do in the head
     with this sequence number. `more`: it did something, and there may be more of it: a compaction takes one run.
     """
 
@@ -78,7 +78,7 @@ def queue_facts(head: Head) -> QueueFacts:
 
 
 def interval_s(work: Work, facts: QueueFacts, settings: Settings) -> float:
-    """The least time between two steps of a kind."""
+    """The least time between two tasks of a kind."""
     match work:
         case Work.RETAIN:
             return max(RETAIN_LEAST_S, min((facts.retention_s or 0.0) / 4, RETAIN_MOST_S))
