@@ -7,6 +7,7 @@ that reaches it is a call that another thread put into its queue.
 
 from __future__ import annotations
 
+import math
 import queue as queues
 import time
 from collections.abc import Callable
@@ -49,7 +50,6 @@ class Job:
         self,
         step: Callable[[], float],
         threads: Executor,
-        now_s: float,
         *,
         failed: str,
         recovered: str,
@@ -60,15 +60,14 @@ class Job:
         self.step = step
         self.threads = threads
         self.leader = leader
-        self.due_s = now_s
+        self.due_s = -math.inf
         self.running = False
         self.failures = 0  # in a row
         self.problem = ""
         self.failed_event, self.recovered_event, self.level, self.facts = failed, recovered, level, facts
         self._news = False  # came while it was running
         self._credit = _NEWS_BURST
-        self._credit_s = now_s
-        self._told_s = now_s - _REPEAT_LOG_S
+        self._credit_s = self._told_s = -math.inf
 
     def woken(self, now_s: float) -> None:
         """There are news: a step at once, unless there were many of late."""

@@ -88,25 +88,20 @@ class Service:
             effects=self._effects,
             log=log,
         )
-        now_s = self._effects.now_s()
         self._schedule = Schedule(retry_most_s=settings.retry_most_s, effects=self._effects, log=log)
         self._reaching = Job(
             self._reach_ownership,
             self._threads,
-            now_s,
             failed="ownership_unavailable",
             recovered="ownership_reached",
             level="warning",
         )
-        self._listening = Job(self._listen, self._news_thread, now_s, failed="news", recovered="news", level="warning")
-        self._looking = Job(
-            self._look_at_heads, self._threads, now_s, failed="heads_failed", recovered="heads_recovered"
-        )
+        self._listening = Job(self._listen, self._news_thread, failed="news", recovered="news", level="warning")
+        self._looking = Job(self._look_at_heads, self._threads, failed="heads_failed", recovered="heads_recovered")
         self._looking.problem = "no queue was looked at yet"
         self._housekeeping = Job(
             self._housekeeper.step,
             self._housekeeping_thread,
-            now_s,
             failed="housekeeping_failed",
             recovered="housekeeping_recovered",
             level="warning",
@@ -230,7 +225,6 @@ class Service:
         group.job = Job(
             group.step,
             self._threads,
-            self._effects.now_s(),
             failed="group_failed",
             recovered="group_recovered",
             leader=runtime,

@@ -22,7 +22,6 @@ def job(step: Callable[[], float] = lambda: 1.0, threads: Executor | None = None
     return Job(
         step,
         threads or ThreadPoolExecutor(1),
-        100.0,
         failed="job_failed",
         recovered="job_recovered",
         leader=leader,
