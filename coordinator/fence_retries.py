@@ -13,6 +13,7 @@ from typing import Final
 from coordinator.core.actions import Fence
 from coordinator.core.events import FenceStuck
 from partq_spark.base.errors import Conflict, PartqError, Unavailable
+from partq_spark.base.retry import Retry
 from partq_spark.group.model import GroupKey, GroupState
 
 STUCK_AFTER_S: Final = 3.0
@@ -30,9 +31,8 @@ def first_stuck(key: GroupKey, state: GroupState | None) -> str:
 
 @dataclass(slots=True)
 class _Failing:
-    since_s: float
-    due_s: float
-    failures: int = 1
+    retry: Retry
+    due_s: float = 0.0
 
 
 class FenceRetries:
@@ -73,18 +73,18 @@ class FenceRetries:
             if error is None:
                 self._failing.pop(fence.partition, None)
                 continue
-            failing = self._again(fence.partition, now_s)
-            passing = isinstance(error, Conflict | Unavailable) and now_s - failing.since_s < STUCK_AFTER_S
+            retry = self._again(fence.partition, now_s)
+            passing = isinstance(error, Conflict | Unavailable) and retry.tried_s(now_s) < STUCK_AFTER_S
             if fence.partition not in stuck and not passing:
                 reason = " ".join(str(error).split())[:MOST_WORDS]
                 events.append(FenceStuck(partition=fence.partition, epoch=fence.epoch, reason=reason))
         return events
 
-    def _again(self, partition: int, now_s: float) -> _Failing:
+    def _again(self, partition: int, now_s: float) -> Retry:
         failing = self._failing.get(partition)
         if failing is None:
-            failing = self._failing[partition] = _Failing(now_s, now_s + self._first_s)
-        else:
-            failing.failures += 1
-            failing.due_s = now_s + min(self._first_s * 2 ** min(failing.failures - 1, 20), self._most_s)
-        return failing
+            # The whole pause each time: nobody else tries this fence.
+            failing = self._failing[partition] = _Failing(Retry(first_s=self._first_s, most_s=self._most_s, least=1.0))
+        failing.retry.failed(now_s)
+        failing.due_s = now_s + (failing.retry.pause_s(now_s, max) or 0.0)
+        return failing.retry

@@ -32,6 +32,7 @@ from coordinator.removed_partitions import RemovedPartitions
 from coordinator.settings import Settings
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict
+from partq_spark.base.retry import Retry
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
 from partq_spark.group.model import GroupKey, GroupState, Owner, Phase
@@ -97,7 +98,7 @@ class GroupRuntime:
         self._quiet: Quiet | None = None
         self._reconciliation = Reconciliation(key, checkpoints, self._now_s, log)
         self._fence_retries = FenceRetries(self._settings.handoff_look_s, self._settings.retry_most_s)
-        self._again = 0  # steps in a row that ended with adopting again
+        self._adopting = Retry(first_s=2 * settings.handoff_look_s, most_s=settings.retry_most_s, least=0.0)
         self._incarnation = ""
 
     @property
@@ -129,9 +130,8 @@ class GroupRuntime:
             if isinstance(error, Reincarnated):
                 self._life.lost(self._incarnation)
             self._forget(str(error))
-            self._again += 1
-            most_s = min(self._settings.handoff_look_s * 2 ** min(self._again, 10), self._settings.retry_most_s)
-            return self._effects.uniform(0.0, most_s)
+            self._adopting.failed(self._now_s())
+            return self._adopting.pause_s(self._now_s(), self._effects.uniform) or 0.0
         except BaseException as error:
             self._forget(f"{type(error).__name__}: {error}")
             raise
@@ -187,7 +187,7 @@ class GroupRuntime:
             if len(fences) > _FENCES_AT_ONCE:
                 break  # the lease wants to be renewed
             if written is before:
-                self._again = 0
+                self._adopting.succeeded()
                 self._bookkeeping.catch_up(written.state, written.token, self._records)
                 self._quiet = Quiet.after(written.state, self._records, facts)
                 return self._next_s(written.state)

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from coordinator.logs import Log, Value, one_line
 from partq_spark.base.effects import Effects
+from partq_spark.base.retry import Retry, Uniform
 
 TURN_S: Final = 2.5
 """The longest wait without a sign of life."""
@@ -51,6 +52,7 @@ class Job:
         step: Callable[[], float],
         threads: Executor,
         *,
+        retry_most_s: float,
         failed: str,
         recovered: str,
         level: str = "error",
@@ -62,7 +64,7 @@ class Job:
         self.leader = leader
         self.due_s = -math.inf
         self.running = False
-        self.failures = 0  # in a row
+        self.retry = Retry(first_s=_FIRST_RETRY_S, most_s=retry_most_s)
         self.problem = ""
         self.failed_event, self.recovered_event, self.level, self.facts = failed, recovered, level, facts
         self._news = False  # came while it was running
@@ -74,7 +76,7 @@ class Job:
         if self.running:
             self._news = True
             return
-        if self.failures:
+        if self.retry.failures:
             return  # its pause is not cut short, or a store in need would be asked all the more
         self._credit = min(_NEWS_BURST, self._credit + (now_s - self._credit_s) * _NEWS_PER_S)
         self._credit_s = now_s
@@ -87,19 +89,19 @@ class Job:
         """A step has ended well; returns how many had failed before it."""
         self.running = False
         self.due_s = now_s + next_s
-        failures, self.failures, self.problem = self.failures, 0, ""
+        failures, self.problem = self.retry.failures, ""
+        self.retry.succeeded()
         if self._news:
             self._news = False
             self.woken(now_s)
         return failures
 
-    def failed(self, problem: str, now_s: float, most_s: float, uniform: Callable[[float, float], float]) -> bool:
-        """A step has failed: a pause, doubling up to `most_s`. Whether this is worth a line in the log."""
+    def failed(self, problem: str, now_s: float, uniform: Uniform) -> bool:
+        """A step has failed: a pause. Whether this is worth a line in the log."""
         self.running = False
         self._news = False
-        self.failures += 1
-        pause_s = min(_FIRST_RETRY_S * 2 ** min(self.failures - 1, 16), most_s)
-        self.due_s = now_s + uniform(pause_s / 2, pause_s)
+        self.retry.failed(now_s)
+        self.due_s = now_s + (self.retry.pause_s(now_s, uniform) or 0.0)
         tell = problem != self.problem or now_s - self._told_s >= _REPEAT_LOG_S
         if tell:
             self._told_s = now_s
@@ -112,8 +114,7 @@ class Schedule:
     last seen at work.
     """
 
-    def __init__(self, *, retry_most_s: float, effects: Effects, log: Log) -> None:
-        self._retry_most_s = retry_most_s
+    def __init__(self, *, effects: Effects, log: Log) -> None:
         self._effects = effects
         self._log = log
         self._jobs: dict[Job, None] = {}
@@ -198,7 +199,7 @@ class Schedule:
             self._begin_release(job)
 
     def _failed(self, job: Job, problem: str) -> None:
-        if job.failed(problem, self._effects.now_s(), self._retry_most_s, self._effects.uniform):
+        if job.failed(problem, self._effects.now_s(), self._effects.uniform):
             self._log(job.level, job.failed_event, **job.facts, reason=problem)
         if self._ending:
             self._begin_release(job)

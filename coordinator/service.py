@@ -88,18 +88,23 @@ class Service:
             effects=self._effects,
             log=log,
         )
-        self._schedule = Schedule(retry_most_s=settings.retry_most_s, effects=self._effects, log=log)
-        self._reaching = Job(
+        self._schedule = Schedule(effects=self._effects, log=log)
+        self._make_job = partial(Job, retry_most_s=settings.retry_most_s)
+        self._reaching = self._make_job(
             self._reach_ownership,
             self._threads,
             failed="ownership_unavailable",
             recovered="ownership_reached",
             level="warning",
         )
-        self._listening = Job(self._listen, self._news_thread, failed="news", recovered="news", level="warning")
-        self._looking = Job(self._look_at_heads, self._threads, failed="heads_failed", recovered="heads_recovered")
+        self._listening = self._make_job(
+            self._listen, self._news_thread, failed="news", recovered="news", level="warning"
+        )
+        self._looking = self._make_job(
+            self._look_at_heads, self._threads, failed="heads_failed", recovered="heads_recovered"
+        )
         self._looking.problem = "no queue was looked at yet"
-        self._housekeeping = Job(
+        self._housekeeping = self._make_job(
             self._housekeeper.step,
             self._housekeeping_thread,
             failed="housekeeping_failed",
@@ -122,7 +127,7 @@ class Service:
     def status(self) -> Status:
         """For the health server, from another thread."""
         groups = list(self._groups.values())
-        failing = [group.job for group in groups if group.job.failures]
+        failing = [group.job for group in groups if group.job.retry.failures]
         turned_s = time.monotonic() - self._schedule.turned_s
         out_of_order = self._reaching.problem or self._listening.problem or self._looking.problem
         problem = out_of_order or next((job.problem for job in failing), "")
@@ -222,7 +227,7 @@ class Service:
             log=self._log,
         )
         group = _Group(runtime, facts)
-        group.job = Job(
+        group.job = self._make_job(
             group.step,
             self._threads,
             failed="group_failed",

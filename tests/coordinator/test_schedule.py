@@ -22,6 +22,7 @@ def job(step: Callable[[], float] = lambda: 1.0, threads: Executor | None = None
     return Job(
         step,
         threads or ThreadPoolExecutor(1),
+        retry_most_s=5.0,
         failed="job_failed",
         recovered="job_recovered",
         leader=leader,
@@ -56,7 +57,7 @@ class Turns:
         self.now_s = 100.0
         self.log = Lines()
         effects = Effects(now_s=lambda: self.now_s, uniform=middle)
-        self.schedule = Schedule(retry_most_s=5.0, effects=effects, log=self.log)
+        self.schedule = Schedule(effects=effects, log=self.log)
 
     def until(self, what: Callable[[], bool]) -> None:
         """Turn by turn, a tenth of a second each; the last one is woken so that nobody waits."""
@@ -108,19 +109,19 @@ def test_pauses_after_failures_grow_and_are_not_cut_short() -> None:
     group = entry()
     pauses = []
     for _ in range(8):
-        group.failed("away", 100.0, 5.0, middle)
+        group.failed("away", 100.0, middle)
         group.woken(100.0)
         pauses.append(round(group.due_s - 100.0, 3))
     assert pauses == [0.075, 0.15, 0.3, 0.6, 1.2, 2.4, 3.75, 3.75]
     assert group.stepped(1.0, 200.0) == 8
-    assert group.failures == 0
+    assert group.retry.failures == 0
 
 
 def test_the_same_trouble_is_told_once_a_minute() -> None:
     group = entry()
-    told = [group.failed("away", 100.0 + second, 5.0, middle) for second in range(125)]
+    told = [group.failed("away", 100.0 + second, middle) for second in range(125)]
     assert [second for second, tell in enumerate(told) if tell] == [0, 60, 120]
-    assert group.failed("another", 226.0, 5.0, middle)
+    assert group.failed("another", 226.0, middle)
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------
