@@ -16,13 +16,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import partq
 from partq_spark.client import publisher as publisher_module
 from partq_spark.client.outgoing import publish_together
 from tests.client.conftest import Make
+from tests.support.properties import examples
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,7 +62,7 @@ def test_a_future_says_where_the_message_lies(make: Make) -> None:
 
 
 @pytest.mark.conformance("API-02")
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sends=st.lists(st.tuples(st.sampled_from(["a", "b", "c", "d", None]), st.integers(0, 400)), max_size=60),
     batch=st.integers(1, 3000),

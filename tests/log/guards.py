@@ -9,7 +9,7 @@ a seed hardly ever reaches have scenarios of their own: that a group which was m
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from unittest.mock import patch
@@ -27,7 +27,6 @@ from partq_spark.log.segment import segment_schema
 from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.objects.api import ObjectStore
 from tests.log.interleave import run_seed
-from tests.log.plans import Outcome
 from tests.support import guards
 from tests.support.faulty import FaultyStore
 from tests.support.guards import Finding
@@ -40,20 +39,9 @@ class Guard(guards.Guard):
     fatal: bool = False  # without it the process may crash in native code: to be tried in a process of its own
 
 
-def first_finding(guard: Guard, seeds: Sequence[int]) -> Finding | None:
-    """Run seeds with the guard off until one fails."""
-    for seed in seeds:
-        try:
-            run_without(guard, seed)
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong without a guard is the finding
-            return Finding.of(seed, error)
-    return None
-
-
-def run_without(guard: Guard, seed: int) -> Outcome:
-    """One seed with the guard off."""
-    with guard.off():
-        return run_seed(seed, conditional=guard.conditional)
+def first_finding(guard: Guard, seeds: Iterable[int]) -> Finding | None:
+    """Run seeds with the guard off until one fails: whatever goes wrong without a guard is the finding."""
+    return guards.search(guard, seeds, lambda seed: run_seed(seed, conditional=guard.conditional))
 
 
 # --- what stands in a guard's place -----------------------------------------------------------------------------------
@@ -167,7 +155,7 @@ GUARDS = (
     Guard(name="the store's swap condition", off=nullcontext, conditional=False),
     Guard(name="publish: a writer's batch is there already", off=lambda: patch.object(publish, "_already", _never)),
     Guard(name="publish: an unknown outcome is settled", off=lambda: patch.object(publish, "_landed", _never)),
-    Guard(name="publish: an outcome that was trimmed is unknown", off=_looks_only_for_the_token),
+    Guard(name="publish: an outcome that was trimmed is unknown", off=_looks_only_for_the_token, first=30),
     Guard(name="publish: the stage floor", off=lambda: patch.object(publish, "check_stage", _never)),
     Guard(name="publish: placed anew after a conflict", off=_places_once),
     Guard(name="publish: time grows strictly", off=_takes_own_time),
@@ -187,17 +175,23 @@ GUARDS = (
         name="trimming: what a group needs stays",
         off=lambda: patch.object(housekeeping, "held_back_at", lambda head, acknowledged=None: head.next),
     ),
-    Guard(name="trimming: a rewind that was counted", off=lambda: patch.object(housekeeping, "not_rewound", _always)),
+    Guard(
+        name="trimming: a rewind that was counted",
+        off=lambda: patch.object(housekeeping, "not_rewound", _always),
+        first=330,
+    ),
     Guard(
         name="trimming: tokens that are gone",
         off=lambda: patch.object(tree, "tokens_gone_until", lambda head, earliest: head.trimmed_sequence),
+        first=42,
     ),
-    Guard(name="rewinding: what is gone is told", off=lambda: patch.object(rewinding, "gone", lambda *_: ())),
+    Guard(name="rewinding: what is gone is told", off=lambda: patch.object(rewinding, "gone", lambda *_: ()), first=75),
     Guard(name="publish: the layout", off=lambda: patch.object(publish, "check_stage", publish.check_floor)),
     Guard(name="compaction: the run as it was chosen", off=_swaps_anything),
     Guard(
         name="compaction: tokens that are gone",
         off=lambda: patch.object(compaction, "tokens_gone_until", lambda head, run: head.trimmed_sequence),
+        first=54,
     ),
     Guard(name="checksum of chunks and pages", off=_checks_no_chunk),
     Guard(name="checksum of heads", off=lambda: patch.object(json_documents, "check_sum", _never)),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.group.retention import retain
@@ -35,6 +35,7 @@ from tests.log.queues import (
     staged,
     values,
 )
+from tests.support.properties import examples
 
 YEAR_US = 365 * 24 * HOUR_US
 DAY_US = 24 * HOUR_US
@@ -312,7 +313,7 @@ def test_nothing_was_published_later_than_what_follows_it() -> None:
 # --- seeking by time, against counting --------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     publishes=st.lists(
         st.tuples(st.dictionaries(st.integers(0, 2), st.integers(1, 3), min_size=1), st.booleans()), max_size=30

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -28,6 +28,7 @@ from partq_spark.log.model import (
     WriterRecord,
 )
 from tests.log.queues import empty_head
+from tests.support.properties import examples
 
 NUMBERS = st.integers(0, 2**62)
 SMALL = st.integers(0, 3)
@@ -143,7 +144,7 @@ def page_to(data: bytes) -> WriterPage:
 # --- round trips ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(head=HEADS)
 def test_a_head_comes_back_as_it_was(head: Head) -> None:
     document = codec.encode_head(head)
@@ -151,7 +152,7 @@ def test_a_head_comes_back_as_it_was(head: Head) -> None:
     assert set(json.loads(document)) == {"xxh3", "head"}  # what a document of a store must be, and a person can read
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(entries=st.lists(ENTRIES, max_size=4), refs=st.lists(REFS, max_size=4))
 def test_chunks_come_back_as_they_were(entries: list[Entry], refs: list[ChunkRef]) -> None:
     leaf, node = codec.encode_entries(entries), codec.encode_refs(refs)
@@ -162,7 +163,7 @@ def test_chunks_come_back_as_they_were(entries: list[Entry], refs: list[ChunkRef
 PATHS = st.lists(st.one_of(TEXTS, st.builds("{}/{}".format, st.sampled_from(["a/b", "c", ""]), TEXTS))).map(tuple)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     writers=st.dictionaries(TEXTS, RECORDS, max_size=3),
     marks=st.builds(Marks, rounds=st.lists(st.builds(Marked, time_us=NUMBERS, names=PATHS)).map(tuple)),
@@ -178,7 +179,7 @@ def test_a_mark_takes_about_forty_bytes() -> None:
     assert len(codec.encode_marks(Marks(rounds=(Marked(time_us=1, names=paths),)))) < 40_000
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(
     entries=st.lists(ENTRIES, max_size=4),
     wanted=st.dictionaries(SMALL, st.tuples(NUMBERS, NUMBERS), max_size=3),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from partq_spark.log import admin, codec, compaction, housekeeping, reading, runs, tree
@@ -21,6 +21,7 @@ from partq_spark.log.runs import ChunkRun, RunLimits
 from partq_spark.log.segment import Stager, read_slice, segment_schema
 from tests.log.histories import SECOND_US, Message, all_steps, filled, leaf_slices, messages
 from tests.log.queues import BEGIN_US, HOUR_US, World, everything, send, values
+from tests.support.properties import examples
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +122,7 @@ ACTION = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=st.lists(ACTION, min_size=5, max_size=60))
 def test_any_history_stays_what_it_was_whatever_is_compacted(
     actions: Sequence[tuple[str, Any, Any]], monkeypatch: pytest.MonkeyPatch

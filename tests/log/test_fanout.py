@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid, Unavailable
@@ -24,6 +24,7 @@ from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
 from partq_spark.log.topics import matches
 from partq_spark.objects import open_store
 from tests.log.queues import Hooked, World, batch_of, once, read, read_flat, values
+from tests.support.properties import examples
 from tests.support.servers import Azurite
 
 pytestmark = pytest.mark.conformance("DIS-07")
@@ -112,7 +113,7 @@ SUBSCRIPTIONS = st.sampled_from(["a", "b", "a/*", "*/b", "a/>", ">", "*", "a/b*"
 TOPICS = st.sampled_from(["a", "b", "c", "a/b", "a/bc", "a/b/c", "c/b", None])
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(st.lists(SUBSCRIPTIONS, max_size=3), min_size=1, max_size=4),
     st.lists(st.lists(st.tuples(TOPICS, st.sampled_from(["k", "l", "", None])), max_size=12), min_size=1, max_size=3),

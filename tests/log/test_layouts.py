@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
@@ -19,6 +19,7 @@ from partq_spark.log import layouts
 from partq_spark.log.layouts import LayoutWait, resized, without_trimmed
 from partq_spark.log.model import Head
 from tests.log.queues import empty_head
+from tests.support.properties import examples
 
 KEYS = 24  # a key is its hash here: it lies in partition `key % count`
 
@@ -163,7 +164,7 @@ steps = st.one_of(
 @pytest.mark.conformance("RES-02")
 @pytest.mark.conformance("RES-03")
 @pytest.mark.conformance("RES-04")
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(begin=counts, history=st.lists(steps, min_size=3, max_size=40))
 def test_partitions_wait_for_what_shares_keys_with_them_and_for_nothing_else(
     begin: int, history: list[tuple[str, object]]

@@ -6,10 +6,11 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.log.partitioner import partition_of, partitions_of
+from tests.support.properties import examples
 
 # Printed by Spark 4.3.0: xxhash64(key), and pmod(xxhash64(key), n) for n = 7, 8, 1000.
 SPARK_SAYS = [
@@ -49,7 +50,7 @@ def test_a_key_goes_where_spark_sql_says(key: str, digest: int, of_7: int, of_8:
 
 
 @pytest.mark.conformance("DIS-01")
-@settings(max_examples=60)
+@examples(60)
 @given(
     keys=st.lists(st.binary(max_size=255), max_size=30), partitions=st.integers(1, 1000), first_row=st.integers(0, 9)
 )
@@ -71,7 +72,7 @@ def test_a_message_without_a_key_is_placed_again_where_it_was() -> None:
 
 
 @pytest.mark.conformance("DIS-03")
-@settings(max_examples=40)
+@examples(40)
 @given(rows=st.integers(2, 60), data=st.data())
 def test_a_retried_task_may_get_its_rows_in_other_blocks(rows: int, data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, rows - 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid, Unavailable
@@ -15,6 +15,7 @@ from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import PublishIdentity, stage_for
 from partq_spark.log.queue import Queue
 from tests.log.queues import Hooked, Row, World, head_of, once, publish_staged, read, read_flat, send, staged
+from tests.support.properties import examples
 
 HEAD = "_head.json"
 KEYS = [f"key{number}" for number in range(24)]
@@ -195,7 +196,7 @@ actions = st.lists(
 
 
 @pytest.mark.conformance("RES-01")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(begin=st.integers(1, 6), history=actions)
 def test_publishers_that_sleep_over_changes_lose_nothing_and_keep_the_order_of_keys(
     begin: int, history: list[tuple[str, int]]

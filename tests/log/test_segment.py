@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
@@ -24,6 +24,7 @@ from partq_spark.log.validation import check_batch
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.local import LocalStore
 from tests.log.queues import Hooked, Row, World, batch_of, empty_head, stage_of
+from tests.support.properties import examples
 from tests.support.texts import BAD, headers_of, texts
 
 SEED = "writer/1/0"
@@ -116,7 +117,7 @@ def test_order_is_kept_in_every_partition_over_blocks_and_runs(world: World, par
 
 
 @pytest.mark.conformance("DIS-02")
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data(), partitions=st.sampled_from([1, 3, 8]), run_bytes=st.sampled_from([1, 300, 10**6]))
 def test_any_messages_come_back_in_order(data: st.DataObject, partitions: int, run_bytes: int) -> None:
     row = st.tuples(st.none() | st.text(max_size=8), st.binary(max_size=20))
@@ -333,6 +334,7 @@ def test_a_slice_with_another_number_of_messages_is_noticed(world: World) -> Non
         read_slice(world.store, path_of(made), first_slice(made)._replace(rows=49), False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "tries"), [(40, 3000), (2000, 300)])
 def test_what_is_malformed_under_a_right_checksum_is_corrupt_and_nothing_else(rows: int, tries: int) -> None:
     """In a process of its own, which it may not end: neither by a signal, nor by an error of Arrow's."""

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -16,6 +16,7 @@ from partq_spark.log.codec import entry_bytes
 from partq_spark.log.model import Entry, Head
 from partq_spark.log.publish import place
 from tests.log.queues import BEGIN_US, Chunks, empty_head, everything, stage_of, unread
+from tests.support.properties import examples
 
 Wanted = dict[int, tuple[int, int]]
 
@@ -316,7 +317,7 @@ def test_one_publish_larger_than_the_limit_goes_to_a_chunk_of_its_own() -> None:
     assert grown.walked({999: (0, 1)}) == grown.expected({999: (0, 1)})
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(sizes=st.lists(st.integers(0, 200), max_size=120))
 def test_overflow_takes_the_oldest_and_no_more_than_needed(sizes: list[int]) -> None:
     grown = Grown(head=empty_head(200))

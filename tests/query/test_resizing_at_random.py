@@ -7,11 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.query.resizing import Resizing
 from tests.query.world import Query, begun, delivered, expected
+from tests.support.properties import examples
 
 FLOWS = ("a", "b", "c")
 
@@ -117,7 +118,7 @@ class Play:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.conformance("RES-01", "RES-02", "RES-03", "RES-04")
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(partitions=st.integers(1, 5), sequence=SEQUENCES)
 def test_flows_that_share_a_queue_keep_the_order_of_every_key(partitions: int, sequence: Sequence) -> None:
     play = Play(partitions, "store")
@@ -128,7 +129,7 @@ def test_flows_that_share_a_queue_keep_the_order_of_every_key(partitions: int, s
 
 
 @pytest.mark.conformance("RES-02", "RES-03", "RES-04")
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(partitions=st.integers(1, 5), sequence=SEQUENCES)
 def test_a_query_alone_keeps_the_order_of_every_key(partitions: int, sequence: Sequence) -> None:
     play = Play(partitions, "none")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
@@ -16,6 +16,7 @@ from partq_spark.log.partitioner import partition_of
 from partq_spark.query.ungrouped import EveryPartition
 from tests.log.queues import read_flat
 from tests.query.streams import KEYS, Stream, create, publish
+from tests.support.properties import examples
 
 
 def in_order(stream: Stream, key: str) -> list[int]:
@@ -57,7 +58,7 @@ def test_every_key_stays_in_order_over_several_counts(store: str, limit: ReadLim
 
 
 @pytest.mark.conformance("RES-03")
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     history=st.lists(
         st.one_of(

@@ -37,7 +37,7 @@ from partq_spark.group.ownership.encoding import BEATS
 from partq_spark.group.ownership.flows import Flows, _merged
 from partq_spark.group.session import Session
 from tests.simulation.checker import Violation
-from tests.simulation.plan import KINDS, Outcome
+from tests.simulation.plan import KINDS
 from tests.simulation.queue import Head
 from tests.simulation.world import run_seed
 from tests.support import guards
@@ -52,22 +52,13 @@ class Guard(guards.Guard):
 
 
 def first_finding(guard: Guard, seeds: Iterable[int]) -> Finding | None:
-    """Run seeds with the guard off until one fails."""
-    with guard.off():
-        for seed in seeds:
-            if KINDS[seed % len(KINDS)] not in guard.kinds:
-                continue
-            try:
-                run_seed(seed, conditional=guard.conditional)
-            except Violation as error:  # anything else is a mistake in what stands in the guard's place
-                return Finding.of(seed, error)
-    return None
+    """Run seeds with the guard off until one ends with a `Violation`: another error is a mistake in its place."""
 
+    def play(seed: int) -> None:
+        if KINDS[seed % len(KINDS)] in guard.kinds:
+            run_seed(seed, conditional=guard.conditional)
 
-def run_without(guard: Guard, seed: int) -> Outcome:
-    """One seed with the guard off."""
-    with guard.off():
-        return run_seed(seed, conditional=guard.conditional)
+    return guards.search(guard, seeds, play, noticed=Violation)
 
 
 # --- what stands in a guard's place -----------------------------------------------------------------------------------
@@ -241,14 +232,24 @@ GUARDS = (
     Guard(name="epoch equality", off=lambda: patch.object(FlowHoldings, "is_same_epoch", _always)),
     Guard(name="one's own name in the checkpoint", off=lambda: patch.object(Session, "_names_me", _always)),
     Guard(name="lease token", off=_renews_any_lease),
-    Guard(name="self-fencing", off=_lives_for_ever),
+    Guard(name="self-fencing", off=_lives_for_ever, first=210),
     Guard(name="condition of the fence", off=nullcontext, conditional=False),
     Guard(name="state before effect", off=_fences_first),
-    Guard(name="incarnation", off=_knows_one_life, kinds=("amnesia",)),
-    Guard(name="the lease is still held after the state was read", off=_adopts_without_a_look, kinds=("freezes",)),
-    Guard(name="silence is what was observed", off=_counts_the_way_as_silence, kinds=("network", "freezes", "amnesia")),
+    Guard(name="incarnation", off=_knows_one_life, kinds=("amnesia",), first=66),
+    Guard(
+        name="the lease is still held after the state was read",
+        off=_adopts_without_a_look,
+        kinds=("freezes",),
+        first=108,
+    ),
+    Guard(
+        name="silence is what was observed",
+        off=_counts_the_way_as_silence,
+        kinds=("network", "freezes", "amnesia"),
+        first=348,
+    ),
     Guard(name="announced before delivered", off=_announces_nothing),
-    Guard(name="delivered in the state that was seen", off=_delivers_in_any_state),
+    Guard(name="delivered in the state that was seen", off=_delivers_in_any_state, first=132),
     Guard(name="condition of the state", off=_swaps_any_state),
     Guard(name="drained by records read after the pause", off=_drains_by_old_records),
     Guard(name="a fence only at a higher epoch", off=lambda: patch.object(CheckpointStore, "_may_fence", _always)),

@@ -6,11 +6,12 @@ from collections import Counter
 from itertools import product
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coordinator.core.assignment import plan
 from partq_spark.group.model import Owner
+from tests.support.properties import examples
 
 
 def owners(count: int) -> list[Owner]:
@@ -46,7 +47,7 @@ def check(start: tuple[int | None, ...], flows: int) -> int:
 
 @pytest.mark.conformance("REB-11")
 @given(data=st.data(), flows=st.integers(1, 4))
-@settings(max_examples=150)
+@examples(150)
 @example(data=None, flows=3)
 def test_the_number_of_handoffs_is_the_least_that_reaches_balance(data: st.DataObject | None, flows: int) -> None:
     most = {1: 6, 2: 8, 3: 6, 4: 5}[flows]

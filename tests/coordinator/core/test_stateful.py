@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -12,6 +11,7 @@ from coordinator.core.machine import next_deadline, pending
 from coordinator.core.reconcile import Mark, differences
 from partq_spark.group.model import AccessType, Owner, PartitionStatus, Phase, RebalanceStatus
 from tests.coordinator.core.context import Group
+from tests.support.properties import examples
 
 FLOWS = st.sampled_from("abcde")
 NUMBERS = st.integers(0, 6)
@@ -146,4 +146,4 @@ def silence(group: Group) -> None:
 
 
 TestHistory = pytest.mark.slow(pytest.mark.conformance("REB-15")(History.TestCase))
-TestHistory.settings = settings(max_examples=120, stateful_step_count=40)
+TestHistory.settings = examples(120, steps=40)

@@ -38,21 +38,16 @@ class Guard(guards.Guard):
     """One thing that stands between a fault and a message that is lost, or comes twice without a mark."""
 
     kinds: tuple[str, ...] = tuple(GROUPED)  # of use in which it is needed
-    first: int = 0  # a seed to begin with, because none long before it is known to notice: it saves time, nothing else
 
 
 def first_finding(guard: Guard, seeds: Iterable[int]) -> Finding | None:
-    """Run seeds with the guard off until one fails. They are counted from where it is worth looking."""
-    with guard.off():
-        for number in seeds:
-            seed = guard.first + number
-            if kind_of(seed) not in guard.kinds:
-                continue
-            try:
-                run_seed(seed)
-            except Violation as error:  # anything else is a mistake in what stands in the guard's place
-                return Finding.of(seed, error)
-    return None
+    """Run seeds with the guard off until one ends with a `Violation`: another error is a mistake in its place."""
+
+    def play(seed: int) -> None:
+        if kind_of(seed) in guard.kinds:
+            run_seed(seed)
+
+    return guards.search(guard, seeds, play, noticed=Violation)
 
 
 # --- what stands in a guard's place -----------------------------------------------------------------------------------
@@ -174,9 +169,9 @@ GUARDS = (
     Guard(name="left out is what has moved on", off=lambda: patch.object(batches, "has_moved_on", _always), first=114),
     Guard(name="repeated is what is held at the same epoch", off=_holds_at_any_epoch),
     Guard(name="acknowledged at the same epoch only", off=lambda: patch.object(FlowHoldings, "is_same_epoch", _always)),
-    Guard(name="deliveries are counted", off=_counts_no_deliveries, kinds=BY_HAND, first=30),
+    Guard(name="deliveries are counted", off=_counts_no_deliveries, kinds=BY_HAND, first=48),
     Guard(
-        name="what does not count is void", off=_acknowledges_what_was_given_out_in_any_round, kinds=BY_HAND, first=216
+        name="what does not count is void", off=_acknowledges_what_was_given_out_in_any_round, kinds=BY_HAND, first=1380
     ),
     Guard(name="given out is what is read", off=_takes_announced_for_given_out, kinds=BY_HAND),
     Guard(
@@ -184,7 +179,7 @@ GUARDS = (
         off=lambda: patch.object(MissedPartitions, "note", _nothing),
         kinds=WITHOUT_OFFSETS,
     ),
-    Guard(name="marks beyond Spark's checkpoint", off=_marks_as_spark_knows, first=126),
+    Guard(name="marks beyond Spark's checkpoint", off=_marks_as_spark_knows, first=216),
     Guard(name="marks of a fence", off=_fences_without_marks),
     Guard(
         name="a group alone is looked at",
@@ -196,7 +191,7 @@ GUARDS = (
         name="by hand is not left for auto",
         off=lambda: patch.object(offsets, "in_ack_mode", _any_mode),
         kinds=BY_HAND,
-        first=396,
+        first=900,
     ),
     Guard(name="one way to share", off=lambda: patch.object(groups, "require_ownership", _nothing), first=162),
     Guard(name="an earlier layout is waited for", off=lambda: patch.object(KeyOrder, "waits", lambda *_: {})),
@@ -204,6 +199,7 @@ GUARDS = (
         name="an earlier layout is waited for, with no group",
         off=lambda: patch.object(KeyOrder, "waits", lambda *_: {}),
         kinds=(NO_GROUP,),
+        first=528,
     ),
     Guard(name="Spark's word counts, with no group", off=_begins_anew_without_a_group, kinds=(NO_GROUP,)),
 )
