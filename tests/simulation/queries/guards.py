@@ -164,9 +164,9 @@ SHARED = ("auto shared", "auto shared without offsets", "by hand shared")
 ALONE = ("auto alone", "auto alone without offsets", "by hand alone")
 
 GUARDS = (
-    Guard(name="the lease is looked at last", off=_looks_at_no_lease, kinds=SHARED),
+    Guard(name="the lease is looked at last", off=_looks_at_no_lease, kinds=SHARED, first=60),
     Guard(name="a batch is confirmed when it is read", off=_confirms_nothing),
-    Guard(name="left out is what has moved on", off=lambda: patch.object(batches, "has_moved_on", _always), first=114),
+    Guard(name="left out is what has moved on", off=lambda: patch.object(batches, "has_moved_on", _always), first=522),
     Guard(name="repeated is what is held at the same epoch", off=_holds_at_any_epoch),
     Guard(name="acknowledged at the same epoch only", off=lambda: patch.object(FlowHoldings, "is_same_epoch", _always)),
     Guard(name="deliveries are counted", off=_counts_no_deliveries, kinds=BY_HAND, first=48),
