@@ -19,8 +19,9 @@ from partq_spark.log import admin
 from partq_spark.log.queue import Queue
 from partq_spark.objects import ObjectStore, open_store
 from tests.cli.conftest import Partq
-from tests.coordinator.sidecars import Place, eventually
+from tests.coordinator.sidecars import Place
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 
 KEY = GroupKey("default", "orders", "billing")
 OWNER = Owner("billing-1", "i1")
@@ -204,7 +205,7 @@ def test_a_live_flow_keeps_its_group(tmp_path: Path, redis_server: RedisServer) 
         flow = place.flow(key, "a")
         beating = HeartbeatThread(flow.beat, 0.2, Liveness(parent=os.getppid()), name="a test").start()
         try:
-            eventually(lambda: bool(flow.observe().claims), "partitions")
+            wait_until(lambda: bool(flow.observe().claims), "partitions")
             said = partq.error(*remove)
             assert "is in use by flow 'a' (instance " in said
             assert "stop its query" in said
@@ -214,5 +215,5 @@ def test_a_live_flow_keeps_its_group(tmp_path: Path, redis_server: RedisServer) 
         flow.unbind()
         partq(*remove)
         assert list(place.queue(key).refresh().groups) == []
-        eventually(lambda: place.state(key) is None, "end of the group's state")
-        eventually(lambda: not sidecar.leads, "end of its leadership")
+        wait_until(lambda: place.state(key) is None, "end of the group's state")
+        wait_until(lambda: not sidecar.leads, "end of its leadership")

@@ -18,9 +18,10 @@ from partq_spark.log import groups as log_groups
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
 from tests.cli.conftest import Partq
-from tests.coordinator.sidecars import Place, eventually
+from tests.coordinator.sidecars import Place
 from tests.support.flow_loop import Batch, run_flow
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 
 KEY = GroupKey("default", "orders", "billing")
 ALTER = ("group", "alter", "orders", "--group", "billing")
@@ -142,7 +143,7 @@ def test_a_live_flow_keeps_its_group_as_it_is_and_one_that_comes_another_way_end
         flow = place.flow(key, "a")
         beating = HeartbeatThread(flow.beat, 0.2, Liveness(parent=os.getppid()), name="a test").start()
         try:
-            eventually(lambda: bool(flow.observe().claims), "partitions")
+            wait_until(lambda: bool(flow.observe().claims), "partitions")
             assert "is in use by flow 'a' (instance " in partq.error(*to_none)
             assert "is in use by flow 'a' (instance " in partq.error(*to_none, "--force")
             assert way(partq) == "redis"
@@ -151,7 +152,7 @@ def test_a_live_flow_keeps_its_group_as_it_is_and_one_that_comes_another_way_end
         flow.unbind()
         partq(*to_none)
         assert way(partq) == "none"
-        eventually(lambda: not sidecar.leads, "end of its leadership")
+        wait_until(lambda: not sidecar.leads, "end of its leadership")
         assert place.state(key) is None
     with pytest.raises(Invalid, match="partq group alter orders --group billing --ownership"):
         run_flow(flow, lambda _: None, lambda _: None, keep_on=lambda: True, head=place.queue(key).refresh)

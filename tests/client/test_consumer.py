@@ -25,8 +25,9 @@ from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.log.reading import RangeReader
 from tests.client.conftest import Make
-from tests.coordinator.sidecars import Place, eventually
+from tests.coordinator.sidecars import Place
 from tests.support.servers import RedisServer, running
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 30.0
@@ -459,7 +460,7 @@ def test_a_closed_consumer_gives_its_connections_back(make: Make) -> None:
             threading.Timer(1.0, consumer.stop).start()
             assert consumer.poll(WAIT_S) is None
             assert len(client.client_list()) > 1
-        eventually(lambda: len(client.client_list()) == 1, "end of its connections")
+        wait_until(lambda: len(client.client_list()) == 1, "end of its connections")
 
 
 @pytest.mark.conformance("API-03")
@@ -480,14 +481,14 @@ def test_two_consumers_share_a_group_and_one_hands_over_to_the_other(make: Make,
 
         feeder = threading.Thread(target=feed)
         feeder.start()
-        eventually(lambda: shares(queue) == {"first": 4} and bool(first.handled), "first share")
+        wait_until(lambda: shares(queue) == {"first": 4} and bool(first.handled), "first share")
         second = Worker(queue, "second")
-        eventually(lambda: shares(queue) == {"first": 2, "second": 2} and bool(second.handled), "second share")
+        wait_until(lambda: shares(queue) == {"first": 2, "second": 2} and bool(second.handled), "second share")
         first.end()
-        eventually(lambda: shares(queue) == {"second": 4}, "share of the other's")
+        wait_until(lambda: shares(queue) == {"second": 4}, "share of the other's")
         stop.set()
         feeder.join(WAIT_S)
-        eventually(lambda: lag(queue) == 0, "end of the backlog")
+        wait_until(lambda: lag(queue) == 0, "end of the backlog")
         second.end()
     total = queue.describe().messages
     every = [*first.handled, *second.handled]
@@ -511,11 +512,11 @@ def test_a_slow_body_keeps_its_partitions(make: Make, tmp_path: Path) -> None:
     queue.create_group("billing", starting="earliest", ownership="store")
     with Place(tmp_path, "store", queue.store).sidecar():
         worker = Worker(queue, "slow", work_s=8.0)  # longer than the session timeout
-        eventually(lambda: shares(queue) == {"slow": 2}, "share")
+        wait_until(lambda: shares(queue) == {"slow": 2}, "share")
         until_s = time.monotonic() + 7
         while time.monotonic() < until_s:
             assert shares(queue) == {"slow": 2}
             time.sleep(0.2)
-        eventually(lambda: lag(queue) <= 10, "acknowledgement")
+        wait_until(lambda: lag(queue) <= 10, "acknowledgement")
         worker.end()
     assert not any(each.redelivered for each in worker.handled)

@@ -35,16 +35,6 @@ WAIT_S: Final = 30.0
 SESSION: Final = SessionSettings(session_timeout_s=5.0, beat_interval_s=0.5)
 
 
-def eventually(look: Callable[[], bool], what: str, wait_s: float = WAIT_S, also: Callable[[], object] = list) -> float:
-    """Wait until `look` is true, calling `also` all the while; returns how long it took."""
-    begun_s = time.monotonic()
-    while not look():
-        assert time.monotonic() - begun_s < wait_s, f"no {what} within {wait_s:g} s"
-        also()
-        time.sleep(0.01)
-    return time.monotonic() - begun_s
-
-
 class Sidecar:
     """`python -m coordinator`, with its log as JSON in a file."""
 

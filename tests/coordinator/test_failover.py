@@ -10,10 +10,11 @@ import pytest
 
 from partq_spark.group.claims import Claim
 from partq_spark.group.model import GroupKey
-from tests.coordinator.sidecars import Place, consuming, eventually, living
+from tests.coordinator.sidecars import Place, consuming, living
 from tests.group.ownership.redis_servers import Pair, followed
 from tests.support.flow_loop import Batch
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 
@@ -58,13 +59,13 @@ def test_what_a_lost_report_said_comes_again_marked(place: Place, pair: Pair) ->
 
     with place.sidecar() as sidecar, consuming(place.session(key, "a"), read, handle):
         try:
-            eventually(lambda: place.shares(key) == {"a": 2}, "assignment")
+            wait_until(lambda: place.shares(key) == {"a": 2}, "assignment")
             pair.fail_over()
             given.set()
             assert handled.wait(10)
             pair.fail_back()  # all of it is in hand, and the report of that is gone
             other = place.flow(key, "b")
-            eventually(lambda: owner() == "b", "handoff", also=living(other))
+            wait_until(lambda: owner() == "b", "handoff", also=living(other))
         finally:
             go_on.set()
         found = place.checkpoints(key).read(MOVES)

@@ -21,9 +21,9 @@ from partq_spark.base.errors import Corrupt, Unavailable
 from partq_spark.log import admin, tree
 from partq_spark.log.model import QueueConfig
 from partq_spark.objects.memory import MemoryStore
-from tests.coordinator.sidecars import eventually
 from tests.log.queues import World, send, values
 from tests.support.ownership import OwnershipServer
+from tests.support.waiting import wait_until
 
 S = 1_000_000
 SETTINGS = Settings(collection_grace_s=86_400.0, compaction_min_age_s=300.0)
@@ -361,12 +361,12 @@ def test_a_step_that_takes_long_keeps_the_lease_for_a_bounded_time(hangs: bool) 
         done.append("first")
         if hangs:
             house.now_s += RENEW_MOST_S
-            eventually(lambda: not renewing(), "the end of the renewals")
+            wait_until(lambda: not renewing(), "the end of the renewals")
         for _ in range(LEASE_LOOKS * 3):
             seen = house.beats()
             house.now_s += 1
             if not hangs:
-                eventually(partial(house.has_beaten, seen), "a renewal beside the step")
+                wait_until(partial(house.has_beaten, seen), "a renewal beside the step")
             look(second)
         return nothing(task)
 

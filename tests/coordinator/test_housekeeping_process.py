@@ -18,7 +18,8 @@ from partq_spark.log import admin, names
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.queue import Queue
 from tests.cli.conftest import Partq
-from tests.coordinator.sidecars import Place, Sidecar, eventually
+from tests.coordinator.sidecars import Place, Sidecar
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.crash
 
@@ -92,14 +93,14 @@ def test_what_every_group_has_acknowledged_goes_and_what_one_needs_stays(house: 
     house.acknowledge(billing, *ends)
     house.acknowledge(audit, ends[0], 3)
     with house.hasty() as sidecar:
-        eventually(lambda: orders.refresh().earliest == (ends[0], 3), "trimming up to what a group needs")
-        eventually(lambda: archive.refresh().messages == 0, "trimming by age alone where there is no group")
-        eventually(lambda: house.segments(archive) == 0, "collection")
+        wait_until(lambda: orders.refresh().earliest == (ends[0], 3), "trimming up to what a group needs")
+        wait_until(lambda: archive.refresh().messages == 0, "trimming by age alone where there is no group")
+        wait_until(lambda: house.segments(archive) == 0, "collection")
         assert orders.refresh().earliest == (ends[0], 3), "not a message more"
         assert house.segments(orders) > 0
         assert [each["value"] for each in house.partq.browse("orders")] == ["x"] * (ends[1] - 3)
         house.acknowledge(audit, ends[0], ends[1])
-        eventually(lambda: orders.refresh().messages == 0 and house.segments(orders) == 0, "all the rest")
+        wait_until(lambda: orders.refresh().messages == 0 and house.segments(orders) == 0, "all the rest")
         assert kept.refresh().messages == 30, "a queue without a retention keeps everything"
         assert house.segments(kept) == 3
         assert house.partq.json("queue", "list"), "what the lease lies in is no queue"
@@ -108,7 +109,7 @@ def test_what_every_group_has_acknowledged_goes_and_what_one_needs_stays(house: 
         assert trimmed[0]["held_back_by"] == "audit"
         assert "retention of 1 s" in trimmed[0]["reason"]
         deleted = "objects_deleted"
-        eventually(lambda: sum(line["objects"] for line in sidecar.lines(deleted)) >= 6, "word of it")
+        wait_until(lambda: sum(line["objects"] for line in sidecar.lines(deleted)) >= 6, "word of it")
         assert not sidecar.lines("housekeeping_failed"), sidecar.text()
         assert sidecar.health()[1]["housekeeper"] is True
         code, took_s = sidecar.end()
@@ -120,17 +121,17 @@ def test_what_every_group_has_acknowledged_goes_and_what_one_needs_stays(house: 
 def test_the_other_coordinator_goes_on_when_the_housekeeper_is_killed(house: House) -> None:
     orders = house.make("orders")
     with house.hasty("first") as first:
-        eventually(lambda: house.keeper() == "first", "a housekeeper")
+        wait_until(lambda: house.keeper() == "first", "a housekeeper")
         with house.hasty("second") as second:
-            eventually(second.is_ready, "a second coordinator")
+            wait_until(second.is_ready, "a second coordinator")
             house.publish(orders, 1)
-            eventually(lambda: orders.refresh().messages == 0, "trimming")
+            wait_until(lambda: orders.refresh().messages == 0, "trimming")
             assert not second.lines("messages_trimmed"), "one is enough"
             first.kill()
             house.publish(orders, 1)
-            eventually(lambda: orders.refresh().messages == 0, "trimming by the other")
+            wait_until(lambda: orders.refresh().messages == 0, "trimming by the other")
             assert house.keeper() == "second"
-            eventually(lambda: bool(second.lines("messages_trimmed")), "word of it")
+            wait_until(lambda: bool(second.lines("messages_trimmed")), "word of it")
 
 
 def test_a_queue_that_is_damaged_is_told_once_and_the_others_are_kept(house: House) -> None:
@@ -139,13 +140,13 @@ def test_a_queue_that_is_damaged_is_told_once_and_the_others_are_kept(house: Hou
     marks = names.collection_name("default", "bad", bad.head.queue_id)
     house.store.swap(marks, b'{"not": "marks"}', expected=None)
     with house.hasty() as sidecar:
-        eventually(lambda: bool(sidecar.lines("housekeeping_failed")), "a word about it")
+        wait_until(lambda: bool(sidecar.lines("housekeeping_failed")), "a word about it")
         for _ in range(2):
             house.publish(good, 1)
-            eventually(lambda: good.refresh().messages == 0, "trimming of the other")
+            wait_until(lambda: good.refresh().messages == 0, "trimming of the other")
         failed = sidecar.lines("housekeeping_failed")
         assert [(line["queue"], line["work"]) for line in failed] == [("bad", "collect")]
-        eventually(lambda: bad.refresh().messages == 0, "what else there is to do for it")
+        wait_until(lambda: bad.refresh().messages == 0, "what else there is to do for it")
 
 
 def test_a_coordinator_that_is_told_not_to_keeps_nothing(house: House) -> None:
@@ -153,7 +154,7 @@ def test_a_coordinator_that_is_told_not_to_keeps_nothing(house: House) -> None:
     house.publish(orders, 1)
     settings = {**SOON, "PARTQ_COORDINATOR_HOUSEKEEPING": "false"}
     with Sidecar(house.folder, "idle", house.environ(**settings), HASTY) as idle, house.hasty("busy"):
-        eventually(idle.is_ready, "a coordinator")
-        eventually(lambda: orders.refresh().messages == 0, "trimming by the other one")
+        wait_until(idle.is_ready, "a coordinator")
+        wait_until(lambda: orders.refresh().messages == 0, "trimming by the other one")
         assert house.keeper() == "busy"
         assert not idle.lines("messages_trimmed")

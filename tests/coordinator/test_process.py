@@ -15,9 +15,10 @@ from partq_spark.group.documents.identity import store_id
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import open_ownership
 from partq_spark.log import admin
-from tests.coordinator.sidecars import WAIT_S, Place, Sidecar, eventually, living
+from tests.coordinator.sidecars import WAIT_S, Place, Sidecar, living
 from tests.group.ownership.redis_servers import command
 from tests.support.servers import Azurite, RedisServer, free_port, running
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 
@@ -41,10 +42,10 @@ def test_it_shares_partitions_and_ends_in_good_order(place: Place) -> None:
     key = place.group()
     with place.sidecar() as sidecar:
         a, b = place.flow(key, "a"), place.flow(key, "b")
-        eventually(lambda: place.shares(key) == {"a": 2, "b": 2}, "balance", also=living(a, b))
-        eventually(lambda: {len(each.observe().deliverable) for each in (a, b)} == {2}, "claims")
+        wait_until(lambda: place.shares(key) == {"a": 2, "b": 2}, "balance", also=living(a, b))
+        wait_until(lambda: {len(each.observe().deliverable) for each in (a, b)} == {2}, "claims")
         assert sidecar.health("/healthz")[0] == 200
-        eventually(sidecar.is_ready, "readiness")
+        wait_until(sidecar.is_ready, "readiness")
         assert sidecar.leads == 1
         code, took_s = sidecar.end()
         assert code == 0
@@ -57,10 +58,10 @@ def test_it_shares_partitions_and_ends_in_good_order(place: Place) -> None:
 
 def test_a_group_that_is_new_is_found_at_once_when_a_flow_binds(place: Place) -> None:
     with place.sidecar(PARTQ_COORDINATOR_HEADS_S="60") as sidecar:
-        eventually(sidecar.is_ready, "readiness")
+        wait_until(sidecar.is_ready, "readiness")
         key = place.group()
         flow = place.flow(key, "a")
-        eventually(lambda: place.shares(key) == {"a": 4}, "assignment", wait_s=5, also=living(flow))
+        wait_until(lambda: place.shares(key) == {"a": 4}, "assignment", wait_s=5, also=living(flow))
 
 
 def test_ownership_may_be_kept_beside_the_queue(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_ownership_may_be_kept_beside_the_queue(tmp_path: Path) -> None:
     key = place.group()
     with place.sidecar() as sidecar:
         a, b = place.flow(key, "a"), place.flow(key, "b")
-        eventually(lambda: place.shares(key) == {"a": 2, "b": 2}, "balance", also=living(a, b))
+        wait_until(lambda: place.shares(key) == {"a": 2, "b": 2}, "balance", also=living(a, b))
         assert sidecar.end()[0] == 0
 
 
@@ -81,7 +82,7 @@ def test_it_works_with_nothing_but_a_container(
     key = place.group()
     with place.sidecar(AZURE_STORAGE_CONNECTION_STRING=azurite.connection_string) as sidecar:
         a, b = place.flow(key, "a"), place.flow(key, "b")
-        eventually(lambda: place.shares(key) == {"a": 2, "b": 2}, "balance", also=living(a, b))
+        wait_until(lambda: place.shares(key) == {"a": 2, "b": 2}, "balance", also=living(a, b))
         assert sidecar.end()[0] == 0
     assert azurite.key not in sidecar.text()
 
@@ -90,8 +91,8 @@ def test_signals_reach_it_through_the_command_line(place: Place) -> None:
     key = place.group()
     command = (sys.executable, "-m", "partq_spark.cli.main", "coordinator", "run", "--json")
     with Sidecar(place.folder, "c1", place.environ(), command) as sidecar:
-        eventually(sidecar.is_ready, "readiness")
-        eventually(lambda: sidecar.leads == 1, "leader")
+        wait_until(sidecar.is_ready, "readiness")
+        wait_until(lambda: sidecar.leads == 1, "leader")
         assert sidecar.process is not None
         os.kill(sidecar.process.pid, signal.SIGINT)
         assert sidecar.wait() == 0
@@ -102,14 +103,14 @@ def test_a_queue_that_is_deleted_and_made_again_begins_anew(place: Place) -> Non
     key = place.group()
     with place.sidecar() as sidecar:
         flow = place.flow(key, "a")
-        eventually(lambda: place.shares(key) == {"a": 4}, "assignment", also=living(flow))
+        wait_until(lambda: place.shares(key) == {"a": 4}, "assignment", also=living(flow))
         flow.unbind()
         admin.delete_queue(place.queue(key))
-        eventually(lambda: place.state(key) is None, "end of the group")
+        wait_until(lambda: place.state(key) is None, "end of the group")
         assert sidecar.lines("group_dropped")
         place.group()
         again = place.flow(key, "b")
-        eventually(lambda: place.shares(key) == {"b": 4}, "assignment", also=living(again))
+        wait_until(lambda: place.shares(key) == {"b": 4}, "assignment", also=living(again))
         assert sidecar.end()[0] == 0
 
 
@@ -119,15 +120,15 @@ def test_a_group_that_fails_leaves_the_others_alone(place: Place, redis: RedisSe
     command(redis, "HSET", damaged, "of-nobody", "nonsense")
     with place.sidecar(PARTQ_COORDINATOR_RETRY_MOST_S="0.5") as sidecar:
         flow, hapless = place.flow(good, "a"), place.flow(bad, "b")
-        eventually(lambda: place.shares(good) == {"a": 4}, "assignment", also=living(flow, hapless))
-        eventually(lambda: bool(sidecar.lines("group_failed")), "failure of the other", also=living(flow, hapless))
+        wait_until(lambda: place.shares(good) == {"a": 4}, "assignment", also=living(flow, hapless))
+        wait_until(lambda: bool(sidecar.lines("group_failed")), "failure of the other", also=living(flow, hapless))
         (line,) = sidecar.lines("group_failed")
         assert line["group"] == str(bad)
         assert damaged in line["reason"]
         code, facts = sidecar.health()
         assert (code, facts["failing"], facts["groups"]) == (200, 1, 2)
         command(redis, "HDEL", damaged, "of-nobody")
-        eventually(lambda: bool(sidecar.lines("group_recovered")), "recovery", also=living(flow, hapless))
+        wait_until(lambda: bool(sidecar.lines("group_recovered")), "recovery", also=living(flow, hapless))
         assert len(sidecar.lines("group_failed")) == 1, "once, however often it was tried"
 
 
@@ -144,17 +145,17 @@ def test_when_the_leader_is_killed_another_one_goes_on(place: Place) -> None:
     key = place.group(delay_s=1.0)
     with place.sidecar("c1") as first, place.sidecar("c2") as second:
         a = place.flow(key, "a")
-        eventually(lambda: place.shares(key) == {"a": 4}, "assignment", also=living(a))
+        wait_until(lambda: place.shares(key) == {"a": 4}, "assignment", also=living(a))
         leader, other = (first, second) if first.leads else (second, first)
         b = place.flow(key, "b")
         leader.kill()
-        took_s = eventually(lambda: place.shares(key) == {"a": 2, "b": 2}, "balance", also=living(a, b))
+        took_s = wait_until(lambda: place.shares(key) == {"a": 2, "b": 2}, "balance", also=living(a, b))
         assert took_s < 5.0 + 3.0 + 1.0, "the lease's time-out, the rebalance delay and a little"
         assert other.lines("lease_taken")[-1]["reason"] == f"{leader.name} was silent"
         leader.start()
-        eventually(leader.is_ready, "readiness", also=living(a, b))
+        wait_until(leader.is_ready, "readiness", also=living(a, b))
         assert other.end()[0] == 0
-        eventually(lambda: leader.leads == 1, "leader again", wait_s=3, also=living(a, b))
+        wait_until(lambda: leader.leads == 1, "leader again", wait_s=3, also=living(a, b))
 
 
 @pytest.mark.conformance("OWN-03")
@@ -162,38 +163,38 @@ def test_a_redis_that_comes_back_empty_costs_nobody_his_partitions(place: Place,
     key = place.group(delay_s=1.0)
     with place.sidecar() as sidecar:
         a, b = place.flow(key, "a"), place.flow(key, "b")
-        eventually(lambda: place.shares(key) == {"a": 2, "b": 2}, "balance", also=living(a, b))
-        eventually(lambda: {len(each.observe().deliverable) for each in (a, b)} == {2}, "claims")
+        wait_until(lambda: place.shares(key) == {"a": 2, "b": 2}, "balance", also=living(a, b))
+        wait_until(lambda: {len(each.observe().deliverable) for each in (a, b)} == {2}, "claims")
         before = epochs(place, key)
         redis.kill()
-        eventually(lambda: not sidecar.is_ready(), "notice")
+        wait_until(lambda: not sidecar.is_ready(), "notice")
         redis.start()
-        took_s = eventually(lambda: place.shares(key) == {"a": 2, "b": 2}, "the same shares", also=living(a, b))
+        took_s = wait_until(lambda: place.shares(key) == {"a": 2, "b": 2}, "the same shares", also=living(a, b))
         assert took_s < 5.0, "nobody's time ran out"
         assert epochs(place, key) == before, "the same flows at the same epochs"
-        eventually(sidecar.is_ready, "readiness", also=living(a, b))
+        wait_until(sidecar.is_ready, "readiness", also=living(a, b))
 
 
 def test_a_redis_that_is_not_there_yet_is_waited_for(place: Place, redis: RedisServer) -> None:
     key = place.group()
     redis.kill()
     with place.sidecar(PARTQ_COORDINATOR_RETRY_MOST_S="0.3") as sidecar:
-        eventually(lambda: sidecar.health()[0] == 503, "health")
+        wait_until(lambda: sidecar.health()[0] == 503, "health")
         assert sidecar.health("/healthz")[0] == 200
-        eventually(lambda: "cannot be reached" in str(sidecar.health()[1].get("problem")), "reason")
-        eventually(lambda: bool(sidecar.lines("ownership_unavailable")), "line")
+        wait_until(lambda: "cannot be reached" in str(sidecar.health()[1].get("problem")), "reason")
+        wait_until(lambda: bool(sidecar.lines("ownership_unavailable")), "line")
         assert len(sidecar.lines("ownership_unavailable")) == 1, "once, however often it was tried"
         redis.start()
-        eventually(sidecar.is_ready, "readiness")
+        wait_until(sidecar.is_ready, "readiness")
         flow = place.flow(key, "a")
-        eventually(lambda: place.shares(key) == {"a": 4}, "assignment", also=living(flow))
+        wait_until(lambda: place.shares(key) == {"a": 4}, "assignment", also=living(flow))
 
 
 def test_it_ends_in_time_while_it_waits_for_its_first_answer(place: Place, redis: RedisServer) -> None:
     redis.freeze()
     try:
         with place.sidecar() as sidecar:
-            eventually(lambda: bool(sidecar.lines("started")), "start")
+            wait_until(lambda: bool(sidecar.lines("started")), "start")
             code, took_s = sidecar.end()
     finally:
         redis.thaw()
@@ -204,7 +205,7 @@ def test_it_ends_in_time_while_it_waits_for_its_first_answer(place: Place, redis
 def test_it_ends_in_time_while_redis_does_not_answer(place: Place, redis: RedisServer) -> None:
     place.group()
     with place.sidecar() as sidecar:
-        eventually(lambda: sidecar.leads == 1, "leader")
+        wait_until(lambda: sidecar.leads == 1, "leader")
         redis.freeze()
         try:
             code, took_s = sidecar.end()
@@ -235,7 +236,7 @@ def test_a_wrong_password_is_final_at_the_start_and_not_shown(tmp_path: Path) ->
         assert "hunter2" not in line
         assert "PARTQ_REDIS_PASSWORD" in refused(place)
         with place.sidecar(PARTQ_REDIS_PASSWORD="open sesame") as sidecar:
-            eventually(lambda: sidecar.leads == 1, "leader")
+            wait_until(lambda: sidecar.leads == 1, "leader")
             assert sidecar.end()[0] == 0
         assert "sesame" not in sidecar.text()
 
@@ -252,7 +253,7 @@ def test_a_health_port_that_is_taken_is_named(place: Place) -> None:
 
 def test_without_a_health_port_nothing_listens(place: Place) -> None:
     with place.sidecar(PARTQ_COORDINATOR_HEALTH_PORT="0") as sidecar:
-        eventually(lambda: bool(sidecar.lines("started")), "start")
+        wait_until(lambda: bool(sidecar.lines("started")), "start")
         assert "health_port" not in sidecar.lines("started")[0]
         assert sidecar.end()[0] == 0
 
@@ -285,7 +286,7 @@ def test_an_address_of_something_else_is_named(place: Place) -> None:
         listener.bind(("127.0.0.1", free_port()))
         port = listener.getsockname()[1]
         with place.sidecar(PARTQ_OWNERSHIP=f"redis://127.0.0.1:{port}/0") as sidecar:
-            eventually(lambda: bool(sidecar.lines("ownership_unavailable")), "notice")
+            wait_until(lambda: bool(sidecar.lines("ownership_unavailable")), "notice")
             code, took_s = sidecar.end()
             assert (code, took_s < 2.0) == (0, True)
     assert "redis://me@host" not in refused(place, PARTQ_OWNERSHIP="redis://me@host:1/0")

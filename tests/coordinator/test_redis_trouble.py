@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinator.sidecars import Place, Sidecar, eventually, living
+from tests.coordinator.sidecars import Place, Sidecar, living
 from tests.group.ownership.redis_servers import SpecialRedis, command
 from tests.support.servers import RedisServer, free_port, running
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 
@@ -53,13 +54,13 @@ def test_a_redis_that_takes_no_writes_at_the_start_is_waited_for(
     key = place.group()
     command(redis, *spoil())
     with place.sidecar(PARTQ_COORDINATOR_RETRY_MOST_S="0.3") as sidecar:
-        eventually(lambda: is_out_of_order(sidecar, words), "trouble")
+        wait_until(lambda: is_out_of_order(sidecar, words), "trouble")
         assert sidecar.health("/healthz")[0] == 200
         command(redis, *heal())
-        eventually(sidecar.is_ready, "readiness")
+        wait_until(sidecar.is_ready, "readiness")
         assert len(told(sidecar, words)) == 1, "once, however often it was tried"
         flow = place.flow(key, "a")
-        eventually(lambda: place.shares(key) == {"a": 4}, "assignment", also=living(flow))
+        wait_until(lambda: place.shares(key) == {"a": 4}, "assignment", also=living(flow))
         assert sidecar.end()[0] == 0
 
 
@@ -70,15 +71,15 @@ def test_a_leader_whose_redis_takes_no_more_writes_heals_with_it(
     key = place.group()
     with place.sidecar(PARTQ_COORDINATOR_RETRY_MOST_S="0.3") as sidecar:
         flow = place.flow(key, "a")
-        eventually(lambda: place.shares(key) == {"a": 4}, "assignment", also=living(flow))
+        wait_until(lambda: place.shares(key) == {"a": 4}, "assignment", also=living(flow))
         command(redis, *spoil())
-        eventually(lambda: is_out_of_order(sidecar, words), "trouble")
-        eventually(lambda: len(told(sidecar, words)) == 1, "line")
+        wait_until(lambda: is_out_of_order(sidecar, words), "trouble")
+        wait_until(lambda: len(told(sidecar, words)) == 1, "line")
         command(redis, *heal())
-        eventually(sidecar.is_ready, "readiness", also=living(flow))
-        eventually(lambda: place.shares(key) == {"a": 4}, "the same shares", also=living(flow))
+        wait_until(sidecar.is_ready, "readiness", also=living(flow))
+        wait_until(lambda: place.shares(key) == {"a": 4}, "the same shares", also=living(flow))
         command(redis, *spoil())
-        eventually(lambda: is_out_of_order(sidecar, words), "trouble again")
+        wait_until(lambda: is_out_of_order(sidecar, words), "trouble again")
         code, took_s = sidecar.end()
     assert code == 0
     assert took_s < 2.0
@@ -88,9 +89,9 @@ def test_a_leader_whose_redis_takes_no_more_writes_heals_with_it(
 def test_a_replica_is_ready_while_there_is_nothing_to_write(place: Place, redis: RedisServer) -> None:
     command(redis, "REPLICAOF", "127.0.0.1", str(free_port()))
     with place.sidecar(PARTQ_COORDINATOR_RETRY_MOST_S="0.3", PARTQ_COORDINATOR_HEADS_S="0.1") as sidecar:
-        eventually(sidecar.is_ready, "readiness")
+        wait_until(sidecar.is_ready, "readiness")
         place.group()
-        eventually(lambda: is_out_of_order(sidecar, "read-only replica"), "trouble")
+        wait_until(lambda: is_out_of_order(sidecar, "read-only replica"), "trouble")
         assert sidecar.end()[0] == 0
 
 

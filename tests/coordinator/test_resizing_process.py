@@ -17,9 +17,10 @@ from partq_spark.group.key_order import Milestones
 from partq_spark.group.model import GroupKey
 from partq_spark.log.partitioner import partition_of
 from tests.cli.conftest import Partq, json_lines
-from tests.coordinator.sidecars import Place, consuming, eventually
+from tests.coordinator.sidecars import Place, consuming
 from tests.group.session.world import batch_of
 from tests.support.flow_loop import Batch
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 
@@ -95,25 +96,25 @@ def test_from_4_to_8_to_3_to_16_partitions_under_way(stage: Stage) -> None:
     with place.sidecar(), ExitStack() as flows:
         for name in ("a", "b", "c"):
             flows.enter_context(stage.flow(name))
-        eventually(lambda: sum(place.shares(key).values()) == 4, "balance")
+        wait_until(lambda: sum(place.shares(key).values()) == 4, "balance")
         for count in (8, 3, 16):
             for _ in range(3):
                 stage.publish()
             stage.partq("queue", "alter", "orders", "--partitions", count)
             stage.publish()
         stage.publish()
-        eventually(stage.is_done, "acknowledgement of everything")
+        wait_until(stage.is_done, "acknowledgement of everything")
         assert {(partition, offset) for partition, offset, _ in stage.handled} == set(stage.published)
         assert stage.in_order()
-        eventually(lambda: sorted(place.shares(key).values()) == [5, 5, 6], "balance of sixteen")
+        wait_until(lambda: sorted(place.shares(key).values()) == [5, 5, 6], "balance of sixteen")
         stage.partq("queue", "alter", "orders", "--partitions", 3)
-        eventually(lambda: sorted(place.shares(key).values()) == [1, 1, 1], "balance of three")
-        eventually(lambda: stage.known() == [0, 1, 2], "end of what was removed")
+        wait_until(lambda: sorted(place.shares(key).values()) == [1, 1, 1], "balance of three")
+        wait_until(lambda: stage.known() == [0, 1, 2], "end of what was removed")
         before = stage.checkpoints().list_checkpoints()
         assert all(before[number].owner is None for number in range(3, 16))
         stage.partq("queue", "alter", "orders", "--partitions", 5)
         stage.publish()
-        eventually(stage.is_done, "acknowledgement after the numbers came back")
+        wait_until(stage.is_done, "acknowledgement after the numbers came back")
         assert all(stage.checkpoints().list_checkpoints()[number].epoch > before[number].epoch for number in (3, 4))
         assert stage.in_order()
         shown = json.loads(
@@ -128,13 +129,13 @@ def test_the_access_type_changes_while_flows_consume(stage: Stage) -> None:
     with place.sidecar(), ExitStack() as flows:
         for name in ("a", "b", "c"):
             flows.enter_context(stage.flow(name))
-        eventually(lambda: sorted(place.shares(key).values()) == [1, 1, 2], "balance")
+        wait_until(lambda: sorted(place.shares(key).values()) == [1, 1, 2], "balance")
         stage.partq("queue", "alter", "orders", "--rebalance-delay", 60)
         for access, shares in (("exclusive", [4]), ("non-exclusive", [1, 1, 2])):
             stage.publish()
             stage.partq("queue", "alter", "orders", "--access-type", access)
-            took_s = eventually(lambda: sorted(place.shares(key).values()) == shares, access)  # noqa: B023 - called here
+            took_s = wait_until(lambda: sorted(place.shares(key).values()) == shares, access)  # noqa: B023 - called here
             assert took_s < 10.0, "at once, and not after the rebalance delay"
         stage.publish()
-        eventually(stage.is_done, "acknowledgement of everything")
+        wait_until(stage.is_done, "acknowledgement of everything")
         assert stage.in_order()

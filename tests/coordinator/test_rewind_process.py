@@ -14,10 +14,11 @@ from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Claim
 from partq_spark.group.model import GroupKey
 from tests.cli.conftest import Partq
-from tests.coordinator.sidecars import Place, consuming, eventually
+from tests.coordinator.sidecars import Place, consuming
 from tests.group.session.world import batch_of
 from tests.support.flow_loop import Batch
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 
@@ -60,8 +61,8 @@ def test_idle_flows_get_rewound_partitions_again(tmp_path: Path, redis: RedisSer
     ends = list(place.queue(key).refresh().next)
     consumer = Consumer(place, key)
     with place.sidecar(**SELDOM if told else {}) as sidecar, consumer.running("a"), consumer.running("b"):
-        eventually(lambda: consumer.offsets() == ends, "acknowledgement of everything")
-        eventually(lambda: place.shares(key) == {"a": 1, "b": 1}, "balance")
+        wait_until(lambda: consumer.offsets() == ends, "acknowledgement of everything")
+        wait_until(lambda: place.shares(key) == {"a": 1, "b": 1}, "balance")
         before = {number: each.owner for number, each in consumer.checkpoints().list_checkpoints().items()}
         first = list(consumer.handled)
         assert sorted(first) == [(p, offset, False) for p in (0, 1) for offset in range(ends[p])]
@@ -70,9 +71,9 @@ def test_idle_flows_get_rewound_partitions_again(tmp_path: Path, redis: RedisSer
             words = ["checkpoints", "rewind", "orders", "--group", "billing", "--to", 3, "--partition", partition]
             partq(*words, "--yes", "--ownership", place.ownership if told else "none")
             again = [(partition, offset, True) for offset in range(3, ends[partition])]
-            eventually(lambda: consumer.handled[-len(again) :] == again, "second delivery")  # noqa: B023 - called here
+            wait_until(lambda: consumer.handled[-len(again) :] == again, "second delivery")  # noqa: B023 - called here
             assert time.monotonic() - begun_s < 5, "at once, or within the coordinator's look at the heads"
-        eventually(lambda: consumer.offsets() == ends, "acknowledgement of what came again")
+        wait_until(lambda: consumer.offsets() == ends, "acknowledgement of what came again")
         assert len(consumer.handled) == len(first) + sum(ends) - 6
         after = {number: each.owner for number, each in consumer.checkpoints().list_checkpoints().items()}
         assert after == before, "the same flows, none of which had to bind again"

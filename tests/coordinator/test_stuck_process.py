@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from partq_spark.group.model import GroupKey, Phase, RebalanceStatus
-from tests.coordinator.sidecars import Place, Sidecar, eventually, living
+from tests.coordinator.sidecars import Place, Sidecar, living
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 
@@ -33,14 +34,14 @@ def test_a_damaged_checkpoint_keeps_its_own_partition_alone(place: Place) -> Non
     key = place.group(partitions=4)
     with place.sidecar("c1") as first:
         a = place.flow(key, "a")
-        eventually(lambda: place.shares(key) == {"a": 4}, "assignment", also=living(a))
+        wait_until(lambda: place.shares(key) == {"a": 4}, "assignment", also=living(a))
         blob = Path(place.folder, "store", place.checkpoints(key).name_of(3))
         good = blob.read_bytes()
         blob.write_bytes(b"not what it was")
         a.unbind()  # it is a's no more, and nobody else's either
         b = place.flow(key, "b")
-        eventually(lambda: healthy(place, key, 3) == {"b": 3}, "what a healthy partition needs", also=living(b))
-        eventually(lambda: is_ready(place, key), "end of the rebalance", also=living(b))
+        wait_until(lambda: healthy(place, key, 3) == {"b": 3}, "what a healthy partition needs", also=living(b))
+        wait_until(lambda: is_ready(place, key), "end of the rebalance", also=living(b))
         (told,) = first.lines("partition_stuck")
         assert (told["partition"], told["level"]) == (3, "error")
         assert "restore" in told["reason"]
@@ -50,12 +51,12 @@ def test_a_damaged_checkpoint_keeps_its_own_partition_alone(place: Place) -> Non
         first.kill()
     with place.sidecar("c2") as second:
         c = place.flow(key, "c")
-        eventually(lambda: set(healthy(place, key, 3)) == {"b", "c"}, "share for c", also=living(b, c), wait_s=45)
-        eventually(lambda: is_ready(place, key), "end of the rebalance", also=living(b, c))
+        wait_until(lambda: set(healthy(place, key, 3)) == {"b", "c"}, "share for c", also=living(b, c), wait_s=45)
+        wait_until(lambda: is_ready(place, key), "end of the rebalance", also=living(b, c))
         is_told(second)
         blob.write_bytes(good)
-        eventually(lambda: sum(place.shares(key).values()) == 4, "healing", also=living(b, c))
-        eventually(lambda: second.health()[1].get("problem") == "", "silence", also=living(b, c))
+        wait_until(lambda: sum(place.shares(key).values()) == 4, "healing", also=living(b, c))
+        wait_until(lambda: second.health()[1].get("problem") == "", "silence", also=living(b, c))
         assert second.end()[0] == 0
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from partq_spark.group.model import GroupKey
-from tests.coordinator.sidecars import Place, Sidecar, eventually, living
+from tests.coordinator.sidecars import Place, Sidecar, living
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.crash]
 
@@ -32,12 +33,12 @@ def test_each_store_has_its_coordinator_and_its_housekeeper(tmp_path: Path, redi
     assert keys[0] == keys[1]
     with one.sidecar("c1") as first, other.sidecar("c2") as second:
         for sidecar in (first, second):
-            eventually(partial(keeps_house, sidecar), "housekeeper")
+            wait_until(partial(keeps_house, sidecar), "housekeeper")
         flows = [place.flow(keys[0], "a") for place in places]
         for place in places:
-            eventually(partial(has_all, place, keys[0]), "assignment", also=living(*flows))
+            wait_until(partial(has_all, place, keys[0]), "assignment", also=living(*flows))
         shutil.rmtree(one.folder / "store" / "default" / "orders")
-        eventually(lambda: bool(first.lines("group_dropped")), "end of the deleted group", also=living(flows[1]))
+        wait_until(lambda: bool(first.lines("group_dropped")), "end of the deleted group", also=living(flows[1]))
         assert other.shares(keys[0]) == {"a": 2}, "that was the other store's"
         assert second.health()[0] == 200
 
@@ -46,10 +47,10 @@ def test_a_store_that_was_removed_and_made_anew_is_coordinated_again(place: Plac
     with place.sidecar(PARTQ_COORDINATOR_HEADS_S="0.1") as sidecar:
         key = place.group(partitions=2)
         flow = place.flow(key, "a")
-        eventually(lambda: place.shares(key) == {"a": 2}, "assignment", also=living(flow))
+        wait_until(lambda: place.shares(key) == {"a": 2}, "assignment", also=living(flow))
         shutil.rmtree(place.folder / "store")
         anew = Place(place.folder, place.ownership)
         key = anew.group(partitions=2)
         second = anew.flow(key, "b")
-        eventually(lambda: anew.shares(key) == {"b": 2}, "assignment in the new store", also=living(second))
+        wait_until(lambda: anew.shares(key) == {"b": 2}, "assignment in the new store", also=living(second))
         assert sidecar.end()[0] == 0

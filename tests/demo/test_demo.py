@@ -20,7 +20,7 @@ from partq_spark.cli.main import cli
 from partq_spark.demo.flights import load, prepare
 from partq_spark.demo.processes import alone
 from tests.support import jvm
-from tests.support.spark import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.slow

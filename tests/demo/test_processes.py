@@ -13,7 +13,7 @@ from partq_spark.base.errors import Unavailable
 from partq_spark.demo import processes
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.objects import open_store
-from tests.coordinator.sidecars import eventually
+from tests.support.waiting import wait_until
 
 
 def _coordinator(folder: Path) -> processes.Coordinator:
@@ -30,7 +30,7 @@ def test_the_coordinators_log_is_read_line_by_line_and_it_ends_with_its_block(tm
     before, told = _children(), list[str]()
     with _coordinator(tmp_path) as coordinator:
         assert len(_children() - before) == 1
-        eventually(lambda: "lease_taken" in told, "leader", also=lambda: told.extend(_events(coordinator)))
+        wait_until(lambda: "lease_taken" in told, "leader", also=lambda: told.extend(_events(coordinator)))
     assert told[0] == "started"
     assert _children() == before
 
@@ -61,7 +61,7 @@ def test_who_does_not_listen_is_killed_with_all_that_he_started(
     (child,) = psutil.Process(process.pid).children()
     processes._end(process)
     assert process.returncode == -9
-    eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "end of the child")
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "end of the child")
     _close(process)
 
 

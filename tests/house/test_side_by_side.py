@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.parallel import Turnstile
 from tests.support.servers import ROOT
-from tests.support.spark import wait_until
+from tests.support.waiting import wait_until
 
 
 class Visitor:

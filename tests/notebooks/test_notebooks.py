@@ -8,7 +8,7 @@ import nbformat
 import psutil
 import pytest
 
-from tests.support.spark import wait_until
+from tests.support.waiting import wait_until
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))

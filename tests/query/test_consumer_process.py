@@ -30,7 +30,7 @@ from partq_spark.query.consumer_process import ConsumerProcess
 from partq_spark.query.joining import open_consumer
 from partq_spark.query.planning import Spans
 from partq_spark.spark.options import stream_source_options
-from tests.support.spark import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

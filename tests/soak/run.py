@@ -22,9 +22,10 @@ from partq_spark.log.model import QueueConfig
 from partq_spark.log.names import head_name
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
-from tests.coordinator.sidecars import Sidecar, eventually
+from tests.coordinator.sidecars import Sidecar
 from tests.soak.verdict import Sample, failures
 from tests.support.servers import die_with_parent
+from tests.support.waiting import wait_until
 
 QUEUE: Final = "soak"
 GROUP: Final = "readers"
@@ -97,7 +98,7 @@ def run(folder: Path, course: Course, tell: Callable[[str], None] = lambda _: No
             found = checkpoints.list_checkpoints()
             return all(p in found and found[p].offset == end for p, end in enumerate(ends))
 
-        eventually(is_acknowledged, "acknowledgement of everything", _END_WAIT_S)
+        wait_until(is_acknowledged, "acknowledgement of everything", _END_WAIT_S)
         found: dict[str, Any] = json.loads(consumer.end())
         assert sidecar.process is not None
         cpu_s = {"publisher": publisher.cpu_s, "consumer": consumer.cpu_s, "coordinator": _cpu_s(sidecar.process.pid)}

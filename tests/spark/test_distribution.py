@@ -14,7 +14,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType
 
 from partq_spark.base.errors import PartqError
-from tests.support.spark import Lab, ended, failure, wait_until
+from tests.support.spark import Lab, ended, failure
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, Row
 
 from partq_spark.log import admin
 from partq_spark.log.partitioner import partition_of
-from tests.support.spark import Consumer, Lab, ended, wait_until
+from tests.support.spark import Consumer, Lab, ended
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 

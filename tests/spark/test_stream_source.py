@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.log import admin
 from tests.support.processes import readers_among
-from tests.support.spark import Lab, counts, ended, failure, wait_until
+from tests.support.spark import Lab, counts, ended, failure
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 

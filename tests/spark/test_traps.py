@@ -31,7 +31,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from tests.support.spark import Lab, ended, failure, wait_until
+from tests.support.spark import Lab, ended, failure
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -295,14 +294,6 @@ def failure(query: StreamingQuery, wait_s: int = QUERY_WAIT_S) -> str:
     query.stop()
     assert found is not None, f"query {query.name or query.id} did not fail"
     return str(found)
-
-
-def wait_until(look: Callable[[], bool], what: str, wait_s: float = QUERY_WAIT_S) -> None:
-    """Returns when `look` says so; fails after `wait_s`."""
-    deadline_s = time.monotonic() + wait_s
-    while not look():
-        assert time.monotonic() < deadline_s, f"no {what} in {wait_s} s"
-        time.sleep(0.02)
 
 
 def counts(rows: Sequence[Row]) -> Mapping[int, int]:

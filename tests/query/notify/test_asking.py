@@ -12,7 +12,7 @@ from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.query import notify
 from partq_spark.query.notify import Address, Mailbox, Message, tell
 from tests.query.notify.mailboxes import NAMES, asker, echo, line, mailbox
-from tests.support.spark import wait_until
+from tests.support.waiting import wait_until
 
 
 def test_a_question_is_answered_to_whoever_knows_the_names() -> None:

@@ -14,7 +14,7 @@ from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.query import notify
 from partq_spark.query.notify import Mailbox, Message, tell
 from tests.query.notify.mailboxes import NAMES, echo, line
-from tests.support.spark import wait_until
+from tests.support.waiting import wait_until
 
 
 def test_the_folder_is_for_this_user_alone() -> None:

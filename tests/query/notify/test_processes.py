@@ -21,7 +21,7 @@ from partq_spark.query import notify
 from partq_spark.query.notify import Message, tell
 from tests.query.notify.mailboxes import NAMES, echo, line, mailbox
 from tests.support.servers import ROOT, die_with_parent
-from tests.support.spark import wait_until
+from tests.support.waiting import wait_until
 
 OTHER_PROCESS = """
 import json, sys, time

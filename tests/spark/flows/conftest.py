@@ -23,7 +23,8 @@ from partq_spark.log.model import QueueConfig
 from partq_spark.objects import open_store
 from tests.spark.test_outages import azure_lab
 from tests.support.servers import ROOT, RedisServer, die_with_parent
-from tests.support.spark import Consumer, Lab, wait_until
+from tests.support.spark import Consumer, Lab
+from tests.support.waiting import wait_until
 
 __all__ = ["azure_lab", "shared"]
 

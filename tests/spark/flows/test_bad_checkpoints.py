@@ -16,7 +16,8 @@ from partq_spark.log import housekeeping
 from tests.spark.flows.conftest import GROUP, Shared, got
 from tests.spark.test_data_loss import replace
 from tests.support.edits import edited
-from tests.support.spark import Lab, failure, wait_until
+from tests.support.spark import Lab, failure
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

@@ -13,7 +13,8 @@ import pytest
 from partq_spark.log import admin
 from tests.spark.flows.conftest import GROUP, SESSION_S, Shared, flow_of, got
 from tests.spark.flows.test_handoffs import Gate
-from tests.support.spark import failure, wait_until
+from tests.support.spark import failure
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.client.acknowledge import Acknowledger, KeySequences
 from tests.spark.flows.conftest import GROUP, Shared
-from tests.support.spark import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

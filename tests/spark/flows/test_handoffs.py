@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from tests.spark.flows.conftest import Shared, flow_of, got
-from tests.support.spark import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

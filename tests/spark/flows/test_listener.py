@@ -14,7 +14,8 @@ import partq_spark
 from partq_spark.spark import source
 from partq_spark.spark.listener import PartqListener
 from tests.spark.flows.conftest import Shared, flow_of
-from tests.support.spark import Lab, wait_until
+from tests.support.spark import Lab
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

@@ -14,7 +14,8 @@ from tests.spark.flows.conftest import SESSION_S, Shared, flow_of, got, start_co
 from tests.spark.flows.test_moving import Watch
 from tests.spark.test_stream_source import readers
 from tests.support.servers import RedisServer, running
-from tests.support.spark import Consumer, Lab, wait_until
+from tests.support.spark import Consumer, Lab
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

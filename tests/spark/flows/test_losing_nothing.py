@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, Row
 
 from tests.spark.flows.conftest import Shared, flow_of, got
 from tests.spark.flows.test_by_hand import acknowledger
-from tests.support.spark import failure, wait_until
+from tests.support.spark import failure
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

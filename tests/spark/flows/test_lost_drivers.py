@@ -23,7 +23,8 @@ from tests.spark.flows.test_handoffs import Gate
 from tests.support.faults import Faults
 from tests.support.processes import Program, readers_among, spark_environment
 from tests.support.servers import RedisServer
-from tests.support.spark import Consumer, wait_until
+from tests.support.spark import Consumer
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.crash, pytest.mark.timeout(300)]
 

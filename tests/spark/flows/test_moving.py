@@ -19,7 +19,8 @@ from partq_spark.query.offsets import Span
 from tests.spark.flows.conftest import SESSION_S, Shared, flow_of, got
 from tests.spark.flows.test_handoffs import Gate, statuses
 from tests.spark.test_stream_source import readers
-from tests.support.spark import Consumer, failure, wait_until
+from tests.support.spark import Consumer, failure
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

@@ -8,7 +8,8 @@ import pytest
 
 from partq_spark.log.model import QueueConfig
 from tests.spark.flows.conftest import Shared, flow_of, got, start_coordinator
-from tests.support.spark import Lab, wait_until
+from tests.support.spark import Lab
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.spark

@@ -8,7 +8,8 @@ import pytest
 
 from tests.cli import processes
 from tests.spark.flows.conftest import GROUP, Shared, got
-from tests.support.spark import ended, failure, wait_until
+from tests.support.spark import ended, failure
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

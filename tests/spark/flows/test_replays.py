@@ -8,7 +8,8 @@ import pytest
 
 from tests.spark.flows.conftest import Shared, flow_of, got
 from tests.spark.flows.test_handoffs import Gate
-from tests.support.spark import Consumer, failure, wait_until
+from tests.support.spark import Consumer, failure
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

@@ -16,7 +16,8 @@ from partq_spark.log.admin import alter_queue
 from partq_spark.log.partitioner import partition_of
 from tests.spark.flows.conftest import GROUP, Shared, flow_of, got
 from tests.spark.flows.test_handoffs import Gate
-from tests.support.spark import Consumer, wait_until
+from tests.support.spark import Consumer
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

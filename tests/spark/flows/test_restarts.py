@@ -11,7 +11,8 @@ import pytest
 from tests.spark.flows.conftest import GROUP, Shared, flow_of, got
 from tests.spark.test_stream_source import readers
 from tests.support.servers import free_port
-from tests.support.spark import ended, failure, wait_until
+from tests.support.spark import ended, failure
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from partq_spark.cli.main import cli
 from tests.spark.flows.conftest import GROUP, Shared, got
-from tests.support.spark import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

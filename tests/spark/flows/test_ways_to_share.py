@@ -9,7 +9,8 @@ import pytest
 
 from tests.cli import processes
 from tests.spark.flows.conftest import GROUP, Shared, flow_of, got
-from tests.support.spark import failure, wait_until
+from tests.support.spark import failure
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

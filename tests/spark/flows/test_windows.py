@@ -14,7 +14,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark.flows.conftest import Shared, flow_of
 from tests.spark.flows.test_by_hand import acknowledger
-from tests.support.spark import Lab, counts, wait_until
+from tests.support.spark import Lab, counts
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 

@@ -1,0 +1,29 @@
+"""Waiting for what other threads and processes bring about, with a limit. Nothing here knows what that is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+WAIT_S: Final = 90
+"""Seconds on an idle machine, much longer on a busy one."""
+
+_SHORTEST_S: Final = 0.01
+
+
+def wait_until(
+    look: Callable[[], bool], what: str, wait_s: float = WAIT_S, *, also: Callable[[], object] = list
+) -> float:
+    """Wait until `look` is true, calling `also` all the while; returns how long it took in s, and fails after `wait_s`.
+
+    It looks at most half of the time: a look takes the processor from those who are waited for.
+    """
+    begun_s = now_s = time.monotonic()
+    while not look():
+        looked_s, now_s = now_s, time.monotonic()
+        assert now_s - begun_s < wait_s, f"no {what} in {wait_s:g} s"
+        also()
+        time.sleep(max(_SHORTEST_S, now_s - looked_s))
+        now_s = time.monotonic()
+    return time.monotonic() - begun_s
