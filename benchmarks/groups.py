@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
+import msgspec
 import psutil
 
 from benchmarks.environment import ROOT
@@ -201,7 +202,7 @@ def _beat(prefix: str, owner: Owner, turn: int) -> bytes:
     """The swap of a flow's heartbeat, and a look at something that is not there: a session would know the state."""
     former, token = (f"turn-{number % _TURNS}" for number in (turn - 1, turn))
     heart = Heartbeat(instance=owner.instance, beat=turn + 1, bound=True, record="r", token=token)
-    fields = " ".join(f"{name} {value}" for name, value in heart.fields().items())
+    fields = msgspec.json.encode(heart.fields()).decode()
     swap = ("swap", "1", owner.flow, former, "", token, fields)
     return _packed("EVALSHA", SHA, "2", f"{prefix}beats", f"{prefix}state", "", *swap, "load", "2", "none", "")
 

@@ -25,13 +25,16 @@ B = TypeVar("B")
 C = TypeVar("C")
 
 Value = bytes | Mapping[str, str]
-"""A *body*, a JSON object as bytes; or *fields*, which listings tell: keys `[a-z_]+`, values printable ASCII without a
-space. A writer puts something random into each value that it must not take for another one: where requests may be sent
-twice on their way, a swap counts as done if the very value lies there.
+"""A *body*, a JSON object as bytes; or *fields*, which listings tell: keys `[a-z_]+`, values printable ASCII. A writer
+puts something random into each value that it must not take for another one: where requests may be sent twice on their
+way, a swap counts as done if the very value lies there.
 """
 
 FOLDERS: Final = ("state", "leader", "beats", "flows", "ownership")
 """A document's name is one of these, or begins with one and a slash."""
+
+LISTED: Final = ("beats", "ownership")
+"""The folders whose documents have fields. All others have bodies."""
 
 
 class Reincarnated(Unavailable):

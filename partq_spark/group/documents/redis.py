@@ -1,19 +1,22 @@
 """Documents in Redis: what goes into the script and what comes out of it, and how keys and channels are named.
 
 `redis_script` has the script and the shape of what is stored, `redis_client` the connections. Nothing is tried again.
-Fields are stored as words, each key before its value, and a body as it is, so that people read both with `redis-cli`.
+Fields are stored as a JSON object, and a body as it is, so that people read both with `redis-cli`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from partq_spark.base.effects import new_token
-from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.base.errors import Corrupt
 from partq_spark.group.documents.api import (
     FOLDERS,
+    LISTED,
     Announce,
     Audience,
     Documents,
@@ -31,6 +34,7 @@ from partq_spark.objects.api import UNCHANGED, Unchanged
 
 _CHANNEL: Final = re.compile(r"partq:\{([^/{}]+)/([^/{}]+)/([^/{}]+)/([^/{}]+)\}:\w+")
 _VERSION: Final = " version"
+_FIELDS: Final = msgspec.json.Decoder(dict[str, str])
 
 
 class RedisDocuments(Documents):
@@ -170,7 +174,8 @@ class _Call:
             case Swap(name=name, value=value, expected=expected, optional=optional):
                 token = self._token()
                 condition = expected or "", "1" if optional else ""
-                self.arguments += ["swap", *self._field(name), *condition, token, _text(value)]
+                content = value if isinstance(value, bytes) else msgspec.json.encode(value)
+                self.arguments += ["swap", *self._field(name), *condition, token, content]
             case Remove(name=name, expected=expected):
                 self.arguments += ["remove", *self._field(name), expected or ""]
             case Announce(audience=audience):
@@ -205,9 +210,11 @@ def _loaded(place: _Place, name: str, reply: Reply) -> Found | Unchanged | None:
         return UNCHANGED
     line, content, now = reply
     try:
-        value = content if content.startswith(b"{") else _fields(content.decode())
+        if line is None or content is None:
+            raise ValueError("a value without its version, or the other way round")
+        value = _FIELDS.decode(content) if _split(name)[0] in LISTED else content
         return _found(name, value, line.decode(), int(now))
-    except (ValueError, AttributeError):  # None has no text: a value without its version, or the other way round
+    except ValueError:
         raise _foreign(place.shown(name)) from None
 
 
@@ -219,7 +226,7 @@ def _listed(place: _Place, folder: str, content: bytes, now: bytes) -> Iterator[
         for field, text in rows.items():
             if not field.endswith(_VERSION):
                 name = f"{folder}/{field}"
-                yield _found(name, _fields(text), rows[field + _VERSION], now_ms)
+                yield _found(name, _FIELDS.decode(text), rows[field + _VERSION], now_ms)
     except (ValueError, KeyError):
         raise _foreign(place.shown(name) if name else place.key(folder)) from None
 
@@ -227,21 +234,6 @@ def _listed(place: _Place, folder: str, content: bytes, now: bytes) -> Iterator[
 def _found(name: str, value: Value, line: str, now_ms: int) -> Found:
     token, written_ms = line.split(" ")
     return Found(name, token, value, max(0, now_ms - int(written_ms)) / 1000)
-
-
-def _text(value: Value) -> str | bytes:
-    if isinstance(value, bytes):
-        return value
-    text = " ".join([f"{key} {word}" for key, word in value.items()])
-    if _fields(text) != value:
-        raise Invalid(f"fields {dict(value)} cannot be kept in Redis: no value may have a space")
-    return text
-
-
-def _fields(text: str) -> Mapping[str, str]:
-    """Raises `ValueError`."""
-    words = text.split(" ")
-    return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def _foreign(what: str) -> Corrupt:

@@ -136,7 +136,8 @@ def test_what_redis_cli_shows_is_for_people(group: Damaged) -> None:
     body = (group.raw.hget(group.hash("flows"), f"billing-1/{OWNER.instance}") or b"").decode()
     assert '"deliveries":{"1":[1,41,41],"17":[1,3,0]}' in body
     beat = (group.raw.hget(group.hash("beats"), "billing-1") or b"").decode()
-    words = rf"instance {OWNER.instance} count 1 bound 1 record \w+ token \w+ checksum [0-9a-f]{{16}}"
+    checksum = '"checksum":"[0-9a-f]{16}"'
+    words = rf'{{"instance":"{OWNER.instance}","count":"1","bound":"1","record":"\w+","token":"\w+",{checksum}}}'
     assert re.fullmatch(words, beat)
     version = (group.raw.hget(group.hash("beats"), "billing-1 version") or b"").decode()
     assert re.fullmatch(r"[0-9a-f]{16} \d{13}", version)
@@ -162,7 +163,7 @@ def test_nobody_goes_on_from_a_damaged_heartbeat(group: Damaged) -> None:
             "bind": lambda: store.bind(group.key, record, replaces=None),
         }
 
-    for at in (len("instance "), good.index(b"count ") + 6, -1):  # instance, count, checksum
+    for at in (len('{"instance":"'), good.index(b'"count":"') + 9, -3):  # instance, count, checksum
         bad = bytearray(good)
         bad[at] ^= 1
         for what in writes(group.store):

@@ -42,7 +42,7 @@ def lose_answer(line: Line, act: Callable[[], object], *, to: bytes = b"EVALSHA"
     assert line.cuts == cuts + 1
 
 
-RECORD_SWAPPED, HEART_SWAPPED = b'"session_timeout_s"', b"bound 1"
+RECORD_SWAPPED, HEART_SWAPPED = b'"session_timeout_s"', b'"bound":"1"'
 
 
 def test_a_lost_answer_is_settled_by_reading_or_repeating(
