@@ -189,13 +189,12 @@ class Ownership(Flows):
         return register.swap(found, lease, encode_lease(lease), Listing(BEATS), look)
 
     def _pulse(self, key: GroupKey, listed: Sequence[Found], state_token: str | None) -> Pulse:
-        hearts = sorted(self._beats_in(key, listed))
-        lines = [f"{flow} {heart.instance} {heart.bound} {heart.record}" for flow, heart, _ in hearts]
-        return Pulse(
-            state_token=state_token,
-            records_version=digest_of("\n".join(lines)),
-            beats={flow: Beat(instance=heart.instance, count=heart.beat, age_s=age_s) for flow, heart, age_s in hearts},
-        )
+        lines: list[str] = []
+        beats: dict[str, Beat] = {}
+        for flow, heart, age_s in self._beats_in(key, sorted(listed)):
+            lines.append(f"{flow} {heart.instance} {heart.bound} {heart.record}")
+            beats[flow] = Beat(instance=heart.instance, count=heart.beat, age_s=age_s)
+        return Pulse(state_token=state_token, records_version=digest_of("\n".join(lines)), beats=beats)
 
     def release_lease(self, key: GroupKey, token: str) -> None:
         """Give the lease up, so that another leads at once. Somebody else's is left alone."""
