@@ -6,18 +6,13 @@ Importing this brings neither Spark nor a JVM; a name's module is imported when 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from partq_spark import __version__, client, register
-
-if TYPE_CHECKING:
-    from partq_spark.client import *  # noqa: F403 - the names are listed once, there
 
 __all__ = ["__version__", "register"]
 __all__ += client.__all__
 
 
-if not TYPE_CHECKING:  # a type checker knows the names from above, and no others
-
-    def __getattr__(name: str) -> Any:
-        return getattr(client, name)
+def __getattr__(name: str) -> Any:
+    return getattr(client, name)

@@ -33,8 +33,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_packages_two_modules_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     ours = {name for name in names if ".dist-info/" not in name}
-    assert {name.partition("/")[0] for name in ours} == {*PACKAGES, "partq.py", "pyspark_partq.py"}
-    source = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert {name.partition("/")[0] for name in ours} == {*PACKAGES, "partq.py", "partq.pyi", "pyspark_partq.py"}
+    files = (path for package in PACKAGES for kind in ("*.py", "*.pyi") for path in (ROOT / package).rglob(kind))
+    source = {str(path.relative_to(ROOT)) for path in files}
     assert source - names == set()
     assert {f"{package}/py.typed" for package in PACKAGES} - names == set()
 
