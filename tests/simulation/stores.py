@@ -238,7 +238,7 @@ class SimulatedOwnership(Ownership):
         effects: Effects,
         scheduler: Scheduler,
     ) -> None:
-        super().__init__(documents, token=effects.token, time_us=lambda: 0, lock=lambda: Mutex(scheduler))
+        super().__init__(documents, effects, lock=lambda: Mutex(scheduler))
         self._carrier = carrier
         self._link = link
         self._history = history

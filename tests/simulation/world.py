@@ -86,7 +86,7 @@ class World:
         link = Link(process, self.weather)
         objects = Objects(self.objects, link)
         if self.plan.objects:
-            beside = ObjectDocuments(objects, now_s=effects.now_s, sleep=effects.sleep)
+            beside = ObjectDocuments(objects, effects)
             return link, SimulatedOwnership(beside, objects, link, self.history, effects, self.scheduler), objects
         return link, self.server.open(link, effects, group=KEY if flow else None), objects
 

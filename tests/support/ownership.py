@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from partq_spark.base.effects import Effects
 from partq_spark.group.documents.memory import MemoryDocuments, MemoryServer
 from partq_spark.group.documents.objects import ObjectDocuments
 from partq_spark.group.model import FlowRecord, GroupKey
@@ -51,7 +52,7 @@ class MemoryOwnership(Ownership):
     """One user's view of the server."""
 
     def __init__(self, server: OwnershipServer, *, group: GroupKey | None = None) -> None:
-        super().__init__(MemoryDocuments(server, group=group), token=server.token)
+        super().__init__(MemoryDocuments(server, group=group), Effects(token=server.token))
         self.server = server
 
 
@@ -74,4 +75,4 @@ for _verb in VERBS:
 
 def in_objects(store: ObjectStore, *, now_s: Callable[[], float] = time.monotonic) -> Ownership:
     """Ownership beside the queue, by another user."""
-    return Ownership(ObjectDocuments(store, now_s=now_s))
+    return Ownership(ObjectDocuments(store, Effects(now_s=now_s)))

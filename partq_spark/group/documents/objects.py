@@ -7,10 +7,10 @@ messages: `wait` waits a little and says that all groups have to be looked at.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import Conflict, Unavailable
 from partq_spark.group.documents.api import Announce, Documents, Found, Listing, Load, Remove, Step, Swap, Value
 from partq_spark.group.model import GroupKey
@@ -25,13 +25,10 @@ class ObjectDocuments(Documents):
     def __init__(
         self,
         store: ObjectStore,
-        *,
-        now_s: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        effects: Effects | None = None,
     ) -> None:
         self._store = store
-        self._now_s = now_s
-        self._sleep = sleep
+        self._effects = effects if effects is not None else store_effects()
         self._written: dict[str, tuple[str, float]] = {}  # ETag, and when it was written by our clock
 
     def __repr__(self) -> str:
@@ -89,11 +86,11 @@ class ObjectDocuments(Documents):
         seen = self._written.get(name)
         if seen is None:
             infos = self._store.list(name)
-            seen = etag, self._now_s() - next((info.age_s for info in infos if info.name == name), 0.0)
+            seen = etag, self._effects.now_s() - next((info.age_s for info in infos if info.name == name), 0.0)
         elif seen[0] != etag:
-            seen = etag, self._now_s()
+            seen = etag, self._effects.now_s()
         self._written[name] = seen
-        return max(0.0, self._now_s() - seen[1])
+        return max(0.0, self._effects.now_s() - seen[1])
 
     def _list(self, group: GroupKey, folder: str) -> Iterator[Found]:
         records = f"{folder}/" == _RECORDS
@@ -131,7 +128,7 @@ class ObjectDocuments(Documents):
             self._store.delete(info.name)
 
     def wait(self, timeout_s: float) -> frozenset[GroupKey] | None:
-        self._sleep(max(0.0, min(timeout_s, self.look_interval_s)))
+        self._effects.sleep(max(0.0, min(timeout_s, self.look_interval_s)))
         return None
 
 

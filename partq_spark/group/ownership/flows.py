@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Unavailable
 from partq_spark.group.codec import encode_record
 from partq_spark.group.documents.api import Announce, Audience, Documents, Found, Listing, Load, Remove, Step
@@ -30,7 +31,7 @@ from partq_spark.group.ownership.encoding import (
     whole_heartbeat,
 )
 from partq_spark.group.ownership.refusals import checked_flow, checked_note, name_taken, not_bound
-from partq_spark.group.ownership.register import Register, Seen
+from partq_spark.group.ownership.register import DocumentRegister, Seen
 from partq_spark.group.ownership.values import Beat
 
 _TRIES: Final = 3
@@ -49,8 +50,8 @@ class _Own:
     """
 
     instance: str
-    heart: Register[Heartbeat]
-    record: Register[FlowRecord]
+    heart: DocumentRegister[Heartbeat]
+    record: DocumentRegister[FlowRecord]
     beating: AbstractContextManager[object]
     recording: AbstractContextManager[object]
 
@@ -61,23 +62,23 @@ class _Own:
 
 
 class Flows:
-    """The flows of all groups, as one user sees them. `token` tells heartbeats apart, `lock` makes locks."""
+    """The flows of all groups, as one user sees them. `effects` is for the tokens of heartbeats, `lock` makes locks."""
 
     def __init__(
-        self, documents: Documents, *, token: Callable[[], str], lock: Callable[[], AbstractContextManager[object]]
+        self, documents: Documents, effects: Effects, *, lock: Callable[[], AbstractContextManager[object]]
     ) -> None:
         self._documents = documents
-        self._token = token
+        self._effects = effects
         self._lock = lock
         self._making = threading.Lock()
-        self._states: dict[GroupKey, Register[str]] = {}
+        self._states: dict[GroupKey, DocumentRegister[str]] = {}
         self._own: dict[tuple[GroupKey, str], _Own] = {}
         self._records: dict[tuple[GroupKey, str], tuple[Heartbeat, FlowRecord]] = {}  # as read last
 
-    def _state(self, key: GroupKey) -> Register[str]:
+    def _state(self, key: GroupKey) -> DocumentRegister[str]:
         """The register of a group's state, which says the state's token."""
         found = self._states.get(key)
-        return found or self._states.setdefault(key, Register(self._documents, key, STATE, token_in))
+        return found or self._states.setdefault(key, DocumentRegister(self._documents, key, STATE, token_in))
 
     # ---- read by anybody
 
@@ -184,7 +185,7 @@ class Flows:
         ):
             raise name_taken(key, record.flow)
         heart = Heartbeat(
-            instance=record.instance, beat=0, bound=True, record=_token_of(own.record), token=self._token()
+            instance=record.instance, beat=0, bound=True, record=_token_of(own.record), token=self._effects.token()
         )
         if own.heart.swap(former, heart, heart.fields(), _TO_COORDINATORS) is None:
             raise name_taken(key, record.flow)  # the former instance's heart beats, or somebody else was faster
@@ -207,8 +208,8 @@ class Flows:
             if found is None or found.instance != instance:
                 found = self._own[key, flow] = _Own(
                     instance,
-                    Register(self._documents, key, beat_name(flow), decode_heartbeat),
-                    Register(self._documents, key, record_name(flow, instance), decode_flow),
+                    DocumentRegister(self._documents, key, beat_name(flow), decode_heartbeat),
+                    DocumentRegister(self._documents, key, record_name(flow, instance), decode_flow),
                     self._lock(),
                     self._lock(),
                 )
@@ -235,7 +236,7 @@ class Flows:
             for _ in range(_TRIES):
                 heart, record = self._known(key, flow, own)
                 beat = heart.value.beat + 1
-                moved = heart.value._replace(beat=beat, record=record.token, token=self._token())
+                moved = heart.value._replace(beat=beat, record=record.token, token=self._effects.token())
                 answers = own.heart.swap(heart, moved, moved.fields(), *then)
                 if answers is not None:
                     return answers
@@ -321,7 +322,7 @@ class Flows:
                 heart = own.heart.read()
                 if heart is None or heart.value.instance != instance or not heart.value.bound:
                     return
-                left = heart.value._replace(bound=False, token=self._token())
+                left = heart.value._replace(bound=False, token=self._effects.token())
                 if own.heart.swap(heart, left, left.fields(), _TO_COORDINATORS) is not None:
                     return
         raise _restless(key, flow)
@@ -379,7 +380,7 @@ def _put_back(record: FlowRecord, before: FlowRecord, deliveries: Mapping[int, D
     return replace(record, deliveries={**others, **former})
 
 
-def _token_of(register: Register[FlowRecord]) -> str:
+def _token_of(register: DocumentRegister[FlowRecord]) -> str:
     seen = register.seen
     return "" if seen is None else seen.token
 

@@ -28,14 +28,14 @@ class Seen(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Look(Generic[T]):
-    """A question for a document: `step` is to be asked, and its answer given to `Register.saw` with this look."""
+    """A question for a document: `step` is to be asked, and its answer given to `saw` with this look."""
 
     step: Load
     seen: Seen[T] | None
     changes: int
 
 
-class Register(Generic[T]):
+class DocumentRegister(Generic[T]):
     """Safe for use by several threads: what a thread read is not kept if another one has swapped meanwhile."""
 
     def __init__(self, documents: Documents, group: GroupKey, name: str, decode: Callable[[Value, str], T]) -> None:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from partq_spark.base.effects import new_token, wall_time_us
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checksums import digest_of
 from partq_spark.group.codec import encode_lease
@@ -56,7 +56,7 @@ from partq_spark.group.ownership.encoding import (
 )
 from partq_spark.group.ownership.flows import Flows
 from partq_spark.group.ownership.refusals import lease_changed, only_group, state_changed
-from partq_spark.group.ownership.register import Register, Seen
+from partq_spark.group.ownership.register import DocumentRegister, Seen
 from partq_spark.group.ownership.values import Beat, LeaseDocument, Pulse, StateDocument
 from partq_spark.objects.api import UNCHANGED, Unchanged
 
@@ -69,20 +69,18 @@ _log = logging.getLogger("partq.flow")
 class Ownership(Flows):
     """Safe for use by several threads. One object serves one user, a session or a coordinator with all of its groups.
 
-    `token` tells heartbeats and versions of ownership records apart, `time_us` gives their times, `lock` makes locks.
+    `effects` is for the tokens of heartbeats and versions, and the times of records; `lock` makes locks.
     """
 
     def __init__(
         self,
         documents: Documents,
+        effects: Effects | None = None,
         *,
-        token: Callable[[], str] = new_token,
-        time_us: Callable[[], int] = wall_time_us,
         lock: Callable[[], AbstractContextManager[object]] = threading.Lock,
     ) -> None:
-        super().__init__(documents, token=token, lock=lock)
-        self._time_us = time_us
-        self._leases: dict[GroupKey, Register[Lease]] = {}
+        super().__init__(documents, effects if effects is not None else Effects(), lock=lock)
+        self._leases: dict[GroupKey, DocumentRegister[Lease]] = {}
         self._claims: dict[tuple[GroupKey, int], tuple[str, str]] = {}  # version, and the document's token
 
     def __repr__(self) -> str:
@@ -108,9 +106,9 @@ class Ownership(Flows):
         """Give back connections; the store is not used afterwards."""
         self._documents.close()
 
-    def _lease(self, key: GroupKey) -> Register[Lease]:
+    def _lease(self, key: GroupKey) -> DocumentRegister[Lease]:
         found = self._leases.get(key)
-        return found or self._leases.setdefault(key, Register(self._documents, key, LEADER, decode_leader))
+        return found or self._leases.setdefault(key, DocumentRegister(self._documents, key, LEADER, decode_leader))
 
     # --- the group's state: changed by the leader ---------------------------------------------------------------------
 
@@ -181,7 +179,7 @@ class Ownership(Flows):
         return self._pulse(key, listed, None if seen is None else seen.value)
 
     def _renewed(
-        self, lease: Lease, found: Seen[Lease] | None, register: Register[Lease], look: Step[Any]
+        self, lease: Lease, found: Seen[Lease] | None, register: DocumentRegister[Lease], look: Step[Any]
     ) -> tuple[Any, ...] | None:
         """The answers of a leader's look; None: the lease is not where it has to be."""
         if found is None or not _may_renew(found.value, lease):
@@ -228,7 +226,7 @@ class Ownership(Flows):
         if not wanted:
             return {}
         key = only_group(wanted)
-        modified = datetime.fromtimestamp(self._time_us() / 1e6, UTC).isoformat(timespec="milliseconds")
+        modified = datetime.fromtimestamp(self._effects.time_us() / 1e6, UTC).isoformat(timespec="milliseconds")
         claimed: dict[int, OwnershipRecord] = {}
         for first in range(0, len(wanted), _CLAIMS_AT_ONCE):
             try:
@@ -246,7 +244,7 @@ class Ownership(Flows):
         for record in wanted:
             version, token = self._claims.pop((key, record.partition), ("", ""))
             if version == record.version:
-                won = replace(record, version=self._token(), modified=modified)
+                won = replace(record, version=self._effects.token(), modified=modified)
                 swap = Swap(ownership_name(won.partition), encode_ownership(won), token or None, optional=True)
                 claims.append((won, swap))
         claimed = {}
