@@ -36,6 +36,7 @@ def test_a_few_interleavings_do_not_break_the_log() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_no_interleaving_breaks_the_log(report: Callable[[str], None]) -> None:
     total: Counter[str] = Counter()
     steps = changes = 0

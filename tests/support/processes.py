@@ -85,6 +85,8 @@ class Program:
     # --- start and end ------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
+        if self._process is not None:
+            self._process.poll()  # the former one, which may have ended by itself: else Python warns of it
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
