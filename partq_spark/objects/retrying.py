@@ -23,12 +23,7 @@ _log = logging.getLogger("partq.objects")
 class Patience:
     """How long one operation is tried again, with which pauses. Used for one operation, then thrown away."""
 
-    def __init__(
-        self,
-        url: str,
-        timeout_s: float,
-        effects: Effects,
-    ) -> None:
+    def __init__(self, url: str, timeout_s: float, effects: Effects) -> None:
         self._url = url
         self._effects = effects
         self._retry = Retry(first_s=0.05, most_s=5.0, timeout_s=timeout_s)
@@ -89,12 +84,7 @@ class Retrying:
     whose first answer was lost may report False.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        timeout_s: float,
-        effects: Effects | None = None,
-    ) -> None:
+    def __init__(self, store: ObjectStore, timeout_s: float, effects: Effects | None = None) -> None:
         self._store = store
         self._timeout_s = timeout_s
         self._effects = effects if effects is not None else store_effects()

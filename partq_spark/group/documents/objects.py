@@ -22,11 +22,7 @@ _RECORDS: Final = "ownership/"
 class ObjectDocuments(Documents):
     """Documents in an object store; `now_s` is this process's clock, for ages between two looks."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        effects: Effects | None = None,
-    ) -> None:
+    def __init__(self, store: ObjectStore, effects: Effects | None = None) -> None:
         self._store = store
         self._effects = effects if effects is not None else store_effects()
         self._written: dict[str, tuple[str, float]] = {}  # ETag, and when it was written by our clock
