@@ -31,6 +31,7 @@ from tests.group.session.world import batch_of
 from tests.support.flow_loop import Batch, run_flow
 from tests.support.ownership import OwnershipServer
 from tests.support.servers import RedisServer, running
+from tests.support.waiting import wait_until
 
 QUEUE_ID = "q"
 PARTITIONS = 4
@@ -130,23 +131,16 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     assert not thread.is_alive()
 
 
-def wait_until(look: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not look():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 def test_flows_share_a_queue_and_everything_is_handled_in_order(place: Place) -> None:
     flows = {name: threading.Event() for name in "abc"}
     threads = {name: threading.Thread(target=place.consume, args=(name, stop)) for name, stop in flows.items()}
     for name, thread in threads.items():
         thread.start()
-        wait_until(partial(place.works, name))
+        wait_until(partial(place.works, name), "flow at work")
     flows["b"].set()
     threads["b"].join(WAIT_S)
     place.published += 20
-    wait_until(place.is_done)
+    wait_until(place.is_done, "end of the queue")
     for name, stop in flows.items():
         stop.set()
         threads[name].join(WAIT_S)
@@ -174,11 +168,11 @@ def test_a_flow_of_a_frozen_process_falls_silent_and_that_of_a_dead_one_ends(tmp
     flow = threading.Thread(target=place.consume, args=("a", stopped, line), daemon=True)
     coordinator.start()
     flow.start()
-    wait_until(partial(place.works, "a"))
+    wait_until(partial(place.works, "a"), "flow at work")
     line.sign = Sign.FROZEN
     store = server.open(place.key)
-    wait_until(lambda: place.owners() == {None})
-    wait_until(lambda: store.read_flow(place.key, "a") is None)  # the coordinator lets go what nobody needs
+    wait_until(lambda: place.owners() == {None}, "partitions without an owner")
+    wait_until(lambda: store.read_flow(place.key, "a") is None, "word of the coordinator, which lets the flow go")
     handled = len(place.handled)
     place.published += 5
     time.sleep(1.0)
@@ -186,7 +180,7 @@ def test_a_flow_of_a_frozen_process_falls_silent_and_that_of_a_dead_one_ends(tmp
     assert store.read_flow(place.key, "a") is None
     assert len(place.handled) == handled
     line.sign = Sign.ALIVE
-    wait_until(lambda: len(place.handled) > handled)
+    wait_until(lambda: len(place.handled) > handled, "messages of the flow that is back")
     line.sign = Sign.GONE
     flow.join(WAIT_S)
     assert not flow.is_alive()
@@ -223,8 +217,8 @@ def test_a_redis_that_was_away_costs_time_and_nothing_else(tmp_path: Path, how: 
         threads += [threading.Thread(target=place.consume, args=(name, stop)) for name in "ab"]
         for thread in threads:
             thread.start()
-        wait_until(lambda: place.works("a"))
-        wait_until(lambda: place.works("b"))
+        wait_until(lambda: place.works("a"), "flow at work")
+        wait_until(lambda: place.works("b"), "second flow at work")
         if how == "frozen":
             redis.freeze()
             time.sleep(0.3)
@@ -236,7 +230,7 @@ def test_a_redis_that_was_away_costs_time_and_nothing_else(tmp_path: Path, how: 
             redis.kill()
             redis.start()
         place.published += 50
-        wait_until(place.is_done)
+        wait_until(place.is_done, "end of the queue")
         stop.set()
         for thread in threads:
             thread.join(WAIT_S)
@@ -257,7 +251,7 @@ def test_what_handling_raises_ends_the_flow_in_good_order(place: Place) -> None:
     assert max(offset or 0 for offset in offsets.values()) == 20  # what was handled is acknowledged, no more
     again = place.session("b")
     again.bind(wait_s=10)
-    wait_until(lambda: any(claim.redelivered_below == 30 for claim in again.observe().claims.values()))
+    wait_until(lambda: any(claim.redelivered_below == 30 for claim in again.observe().claims.values()), "marks")
     assert {claim.position for claim in again.observe().claims.values() if claim.redelivered_below == 30} == {20}
 
 
