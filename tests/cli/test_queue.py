@@ -15,6 +15,7 @@ from partq_spark.client import describing
 from partq_spark.log.admin import create_group, delete_queue
 from partq_spark.log.queue import Queue
 from partq_spark.objects import open_store
+from partq_spark.objects.register import Register
 from tests.cli.conftest import Partq, json_lines
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -277,17 +278,18 @@ def test_a_bad_retention_or_quota_is_wrong_use(orders: Partq, option: str, value
 
 def test_two_who_alter_different_settings_both_succeed(orders: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second alters between the first's read and swap."""
-    swap = Queue.swap
+    swap = Register.swap
     calls: list[object] = []
 
-    def disturbed(queue: Queue, head: object) -> None:
+    def disturbed(register: Register[object], head: object) -> None:
         if not calls:
             calls.append(head)
             orders("queue", "alter", "orders", "--rebalance-delay", 1)
-        swap(queue, head)  # type: ignore[arg-type]
+        swap(register, head)
 
-    monkeypatch.setattr(Queue, "swap", disturbed)
+    monkeypatch.setattr(Register, "swap", disturbed)
     orders("queue", "alter", "orders", "--max-handoff-time", 9)
+    assert calls
     config = orders.json("queue", "describe", "orders")["config"]
     assert (config["rebalance_delay_s"], config["max_handoff_time_s"]) == (1, 9)
 
@@ -329,17 +331,16 @@ def test_delete_tells_people_what_is_gone(orders: Partq) -> None:
 
 
 def test_an_alteration_of_a_queue_deleted_meanwhile_is_refused(orders: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
-    refresh = Queue.refresh
-    calls: list[str] = []
+    swap = Register.swap
+    calls: list[object] = []
 
-    def gone(queue: Queue) -> object:
-        if len(calls) == 1:
-            calls.append("deleted")
+    def disturbed(register: Register[object], head: object) -> None:
+        if not calls:
+            calls.append(head)
             delete_queue(Queue(open_store(orders.url), "default", "orders"))
-        calls.append("refresh")
-        return refresh(queue)
+        swap(register, head)
 
-    monkeypatch.setattr(Queue, "refresh", gone)
+    monkeypatch.setattr(Register, "swap", disturbed)
     assert "has been deleted" in orders.error("queue", "alter", "orders", "--rebalance-delay", 1)
 
 
