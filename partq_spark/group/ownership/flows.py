@@ -122,7 +122,7 @@ class Flows:
             self._read_records(key, {flow: heart})
             record = self._remembered(key, flow, heart)
             if record is not None:
-                return record, Beat(instance=heart.instance, count=heart.beat, age_s=found.age_s)
+                return record, Beat(instance=heart.instance, number=heart.beat, age_s=found.age_s)
         return None  # its record was lost, and nobody can be bound to it
 
     def _remembered(self, key: GroupKey, flow: str, heart: Heartbeat) -> FlowRecord | None:
@@ -153,7 +153,7 @@ class Flows:
     def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
         """All heartbeats of the group, by flow name, in one call: for people and tools. A leader renews."""
         return {
-            flow: Beat(instance=heart.instance, count=heart.beat, age_s=age_s)
+            flow: Beat(instance=heart.instance, number=heart.beat, age_s=age_s)
             for flow, heart, age_s in self._beats(key)
         }
 
@@ -175,7 +175,7 @@ class Flows:
         if former is not None:
             if former.value.bound and former.value.instance == record.instance:
                 return  # an earlier try, whose answer was lost
-            at = None if replaces is None else (replaces.instance, replaces.count)
+            at = None if replaces is None else (replaces.instance, replaces.number)
             if at != (former.value.instance, former.value.beat) and self._has_record(key, record.flow, former.value):
                 raise name_taken(key, record.flow)
         # Also where an earlier try's answer was lost; nobody refers to the record yet.

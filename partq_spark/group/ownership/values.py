@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from partq_spark.group.model import Lease
 
@@ -21,12 +21,13 @@ class StateDocument:
     age_s: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Beat:
-    """A flow's heartbeat: it lives while `count` moves. `age_s` is by the store's own clock, for people."""
+class Beat(NamedTuple):
+    """A flow's heartbeat: it lives while `number` grows. `age_s` is by the store's own clock, for people. A tuple,
+    because a leader's looks make thousands.
+    """
 
     instance: str
-    count: int
+    number: int
     age_s: float
 
 

@@ -35,7 +35,7 @@ def test_a_bound_flow_is_seen_by_all(world: World, key: GroupKey) -> None:
     world.open().bind(key, record, replaces=None)
     for store in (world.open(), world.open()):
         assert record_of(store, key) == record
-        assert replace(beat_of(store, key), age_s=0) == Beat(instance=record.instance, count=0, age_s=0)
+        assert beat_of(store, key)._replace(age_s=0) == Beat(instance=record.instance, number=0, age_s=0)
 
 
 def test_all_heartbeats_are_read_at_once(world: World, key: GroupKey) -> None:
@@ -44,9 +44,9 @@ def test_all_heartbeats_are_read_at_once(world: World, key: GroupKey) -> None:
         store.bind(key, record, replaces=None)
     store.beat(key, "billing-2", second.instance)
     found = world.open().read_beats(key)
-    assert {flow: replace(beat, age_s=0) for flow, beat in found.items()} == {
-        "billing-1": Beat(instance=first.instance, count=0, age_s=0),
-        "billing-2": Beat(instance=second.instance, count=1, age_s=0),
+    assert {flow: beat._replace(age_s=0) for flow, beat in found.items()} == {
+        "billing-1": Beat(instance=first.instance, number=0, age_s=0),
+        "billing-2": Beat(instance=second.instance, number=1, age_s=0),
     }
     assert all(0 <= beat.age_s < 30 for beat in found.values())
 
@@ -72,7 +72,7 @@ def test_a_name_in_use_is_refused(world: World, key: GroupKey) -> None:
     first = a_record()
     world.open().bind(key, first, replaces=None)
     other = world.open()
-    wrong = [None, Beat(instance="else", count=0, age_s=0), Beat(instance=first.instance, count=1, age_s=0)]
+    wrong = [None, Beat(instance="else", number=0, age_s=0), Beat(instance=first.instance, number=1, age_s=0)]
     for replaces in wrong:
         with pytest.raises(Conflict, match="billing-1"):
             other.bind(key, a_record(), replaces=replaces)
@@ -91,7 +91,7 @@ def test_a_name_is_taken_over_only_from_a_heart_that_stood_still(world: World, k
     former.beat(key, "billing-1", first.instance)
     newcomer.bind(key, second, replaces=beat_of(newcomer, key))
     assert record_of(newcomer, key) == second
-    assert beat_of(newcomer, key).count == 0
+    assert beat_of(newcomer, key).number == 0
     with pytest.raises(Fenced, match=first.instance):
         former.beat(key, "billing-1", first.instance)
 
@@ -127,7 +127,7 @@ def test_a_delivery_moves_the_heart_too(world: World, key: GroupKey) -> None:
     ):
         seen = beat_of(newcomer, key)
         act()
-        assert beat_of(newcomer, key).count > seen.count
+        assert beat_of(newcomer, key).number > seen.number
         with pytest.raises(Conflict):
             newcomer.bind(key, a_record(), replaces=seen)
 
@@ -150,7 +150,7 @@ def test_a_heartbeat_tells_the_state_and_moves(world: World, key: GroupKey) -> N
     assert flow.beat(key, "billing-1", record.instance) == "t1"
     other.swap_state(key, b"{}", token="t2", expected="t1")
     assert flow.beat(key, "billing-1", record.instance) == "t2"
-    assert beat_of(other, key).count == 3
+    assert beat_of(other, key).number == 3
     assert beat_of(other, key).instance == record.instance
 
 
@@ -161,7 +161,7 @@ def test_a_heartbeat_may_come_from_another_connection_of_the_same_instance(world
     for _ in range(3):
         for store in stores:
             store.beat(key, "billing-1", record.instance)
-    assert beat_of(stores[0], key).count == 6
+    assert beat_of(stores[0], key).number == 6
 
 
 @pytest.mark.parametrize("end", ["nothing", "another", "unbound", "forgotten", "dropped"])

@@ -113,7 +113,7 @@ def test_a_leader_sees_the_state_and_every_heart(world: World, key: GroupKey) ->
     leader.swap_state(key, b"{}", token="t1", expected=None)
     pulse = leader.renew_lease(key, at(2))
     assert pulse.state_token == "t1"
-    assert {flow: (beat.instance, beat.count) for flow, beat in pulse.beats.items()} == {
+    assert {flow: (beat.instance, beat.number) for flow, beat in pulse.beats.items()} == {
         record.flow: (record.instance, int(record.flow == "billing-3")) for record in records
     }
     assert all(0 <= beat.age_s < 60 for beat in pulse.beats.values())

@@ -109,10 +109,10 @@ def test_flows_and_their_deliveries(group: Damaged) -> None:
 
     def one() -> object:
         found = group.reader().read_flow(group.key, "billing-1")
-        return found and (found[0], found[1].instance, found[1].count)
+        return found and (found[0], found[1].instance, found[1].number)
 
     def beats() -> object:
-        return {name: (beat.instance, beat.count) for name, beat in group.reader().read_beats(group.key).items()}
+        return {name: (beat.instance, beat.number) for name, beat in group.reader().read_beats(group.key).items()}
 
     assert check(group, "flows", all_flows, one) > 4000
     assert check(group, "beats", all_flows, one, beats) > 2500

@@ -67,7 +67,7 @@ def test_more_threads_than_connections_wait_for_their_turn(server: RedisServer, 
     together(beat, 40)
     found = store.read_flow(KEY, "billing-1")
     assert found is not None
-    assert found[1].count == 2000
+    assert found[1].number == 2000
     assert int(command(server, "CLIENT", "LIST").count("\nid=")) <= 17
 
 
