@@ -88,7 +88,7 @@ class Folders:
 
 
 def make_durable_folder(root: str, folder: str) -> None:
-    """Make `folder` (at or below `root`) and see to it that it survives power loss, whoever made which part of it.
+    """Make `folder` (at or below `root`) and see to it that it survives power loss, also parts that others made.
 
     Syncing only what one made oneself is not enough: another process may have made the parent a moment ago and not
     have synced it yet, and what is written below would be lost with it.
