@@ -243,7 +243,7 @@ class Session(GroupMembership):
         """Tell people something of this flow, until it is something else; None: nothing. Cheap to repeat, not lost."""
         self._writer.note(self._life, text or "")
 
-    # --- a guard; the others are `Life.is_alive` and `Hand.is_same_epoch` --------------------------------------------
+    # --- a guard; the others are `Life.is_alive` and `FlowHoldings.is_same_epoch` -------------------------------------
 
     def _names_me(self, checkpoint: Checkpoint, me: Owner, epoch: int) -> bool:
         """What the state grants is this very instance's by the checkpoint, too."""

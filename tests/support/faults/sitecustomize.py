@@ -103,7 +103,7 @@ def _patch_consuming(module: Any) -> None:
     def queue_of(consumer: Any, _start: Any, end: Any, *_: Any) -> str:
         return str(consumer.queue.name) if end.get("p") else "a query's first batch, which is empty"
 
-    _around(module.Consumer, "batch", "batch", queue_of)
+    _around(module.ConsumerLoop, "batch", "batch", queue_of)
 
 
 def _noting_reads(owner: Any, name: str) -> None:
