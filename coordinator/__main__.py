@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -97,7 +98,11 @@ def _serve(settings: Settings, log: Log, environ: Mapping[str, str]) -> int:
 
 
 if __name__ == "__main__":
-    code = main()
+    code = 1
+    try:
+        code = main()
+    except Exception:  # noqa: BLE001 - said, and the process ends all the same
+        traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
     # A thread that waits for a store must not keep the process: what it began is safe to be cut off anywhere.

@@ -10,7 +10,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 def boot_time_s() -> float:
@@ -24,7 +24,7 @@ def wall_time_us() -> int:
 
 
 def new_token() -> str:
-    """16 random hex digits: tells one instance, state, term or publish from every other."""
+    """16 random hex digits: tells one instance, state or term from every other."""
     return secrets.token_hex(8)
 
 
@@ -38,7 +38,13 @@ class Effects:
     uniform: Callable[[float, float], float] = field(default_factory=lambda: random.Random().uniform)
     token: Callable[[], str] = new_token
 
+    def while_awake(self) -> Effects:
+        """For who waits for a store to come back: time in which the machine sleeps is no outage. A clock that somebody
+        gave stays.
+        """
+        return replace(self, now_s=time.monotonic) if self.now_s is boot_time_s else self
+
 
 def store_effects() -> Effects:
-    """For whoever waits for a store to come back: time in which the machine sleeps is no outage."""
-    return Effects(now_s=time.monotonic)
+    """Those of who only waits for stores (`Effects.while_awake`)."""
+    return Effects().while_awake()

@@ -1,4 +1,5 @@
-"""How often something is tried again, with which pauses, and when it is enough: the one rule for whatever waits.
+"""How often something is tried again, with which pauses, and when it is enough: the one rule for stores, queries and
+the coordinator.
 
 `Retry` decides and gets time and chance as arguments; `Backoff` does the sleeping. Pauses double up to a bound, and
 chance spreads them, so that those who failed together do not come back together. What may be repeated at all is for

@@ -13,8 +13,15 @@ from typing import Any, Final
 
 
 def _listed() -> dict[str, str]:
-    """The names that the list has, each with its module."""
-    listed = ast.parse(pkgutil.get_data(__name__, "__init__.pyi") or b"")
+    """The names that the list has, each with its module. Raises `ImportError` where the list was left behind."""
+    try:
+        listed = ast.parse(pkgutil.get_data(__name__, "__init__.pyi") or b"")
+    except OSError:
+        listed = ast.parse(b"")
+    if not listed.body:
+        raise ImportError(
+            f"{__name__} has no file __init__.pyi beside it, which lists its names: pack the *.pyi with partq, too"
+        )
     imports = [each for each in listed.body if isinstance(each, ast.ImportFrom)]
     return {name.name: str(each.module) for each in imports for name in each.names}
 

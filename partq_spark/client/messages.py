@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.timestamps import as_datetime
 from partq_spark.log import tree
 from partq_spark.log.queue import Queue
@@ -63,9 +63,16 @@ def messages_of(piece: Piece, queue: str, redelivered_below: Mapping[int, int]) 
     """The messages of a piece of the log. `redelivered_below`: per partition, offsets under it are repeats."""
     batch = piece.batch
     headers: list[list[dict[str, Any] | None] | None] = [None] * batch.num_rows
-    if "headers" in batch.schema.names:
-        headers = batch.column("headers").to_pylist()
-    keys, values = (batch.column(name).to_pylist() for name in ("key", "value"))
+    try:
+        if "headers" in batch.schema.names:
+            headers = batch.column("headers").to_pylist()
+        keys, values = (batch.column(name).to_pylist() for name in ("key", "value"))
+    except UnicodeDecodeError as error:
+        offsets = f"offsets {piece.offset} to {piece.offset + batch.num_rows}"
+        raise Corrupt(
+            f"queue {queue!r}, partition {piece.partition}, {offsets}: a key or the name of a header is not UTF-8"
+            f" ({error}), which this version never publishes: trim the queue beyond it (`partq queue trim`)"
+        ) from None
     rows = zip(piece.times_us(), keys, values, headers, strict=True)
     below = redelivered_below.get(piece.partition, 0)
     for index, (time_us, key, value, row_headers) in enumerate(rows):

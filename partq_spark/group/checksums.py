@@ -37,7 +37,9 @@ def check_sealed(metadata: Mapping[str, str], what: str, repair: str) -> None:
     """Raises `Corrupt` unless the metadata is as somebody sealed it. `what` names it, `repair` is the next step."""
     said = metadata.get(CHECKSUM)
     if said is None:
-        raise Corrupt(f"{what} has no metadata key {CHECKSUM!r}: it is damaged, or was edited by hand; {repair}")
+        raise Corrupt(
+            f"{what} has no metadata key {CHECKSUM!r}: an earlier version of partq wrote it, it is damaged, or it was edited by hand; {repair}"
+        )
     found = checksum_of(metadata)
     if found != said:
         raise Corrupt(

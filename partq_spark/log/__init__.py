@@ -23,7 +23,8 @@ Fields of the head, who changes them, and on which condition:
     entries, next       publish        Nothing was staged below the floor or placed for another layout. The quota is not
     writers,                           reached. Neither this writer's batch nor this publish's token is in the log yet.
     writer_pages                       Entry and writer's record come with one swap, as do chunks and pages.
-    tree                publish        The oldest entries of the head move into a chunk.
+    tree                publish,       The oldest entries of the head move into a chunk; they are still the oldest.
+                        compaction
                         compaction     One reference replaces a run of them: same messages, same offsets.
                         trim           References to nothing above `earliest` are dropped.
     earliest,           trim           No group needs what lies below: by its start, or by its checkpoints, if they
@@ -33,8 +34,9 @@ Fields of the head, who changes them, and on which condition:
     floor               collection     It was in force one grace ago: nothing staged below it can still be published.
     config,             operators      The values are allowed.
     subscriptions
-    groups              operators,     It is still the group that was looked at (`since_sequence`).
-                        first flow, rewind
+    groups              operators      It is still the group that was looked at (`since_sequence`).
+                        first flow     There is none of this name, or it is not yet said how it is shared.
+                        rewind         There is one of this name.
 
 An outcome is unknown when the answer to a swap is lost, or contradicts itself. It is settled by reading. A change is
 decided again from the present head. A publish looks for its own token and its writer's record before it places the same

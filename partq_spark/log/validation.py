@@ -49,10 +49,28 @@ def first_not_utf8(column: pa.Array) -> int | None:
 def check_batch(batch: pa.RecordBatch, *, thoroughly: bool) -> None:
     """Raises `pa.ArrowInvalid`. Sizes, lengths and both ends of all offsets take 0.3 µs, however long the batch is.
 
-    `thoroughly`: every offset and text too, which makes reading 7 to 25 % dearer: for callers that do much more with
-    the batch.
+    `thoroughly`: every offset too, which makes reading 7 to 25 % dearer: for callers that do much more with the batch.
+    Texts were looked at when they were published (`first_not_utf8`), and what lies under a null was not.
     """
-    batch.validate(full=thoroughly)
+    batch.validate()
     for index, field in enumerate(batch.schema):
         if not field.nullable and batch.column(index).null_count:
             raise pa.ArrowInvalid(f"column {field.name} has nulls, it may have none")
+    if thoroughly:
+        for column in batch.columns:
+            _as_bytes(column).validate(full=True)
+
+
+def _as_bytes(column: pa.Array) -> pa.Array:
+    """The same without texts, of which Arrow's full check would ask that they are UTF-8."""
+    kind = column.type
+    if pa.types.is_string(kind):
+        return column.view(pa.binary())
+    if pa.types.is_list(kind):
+        items = column.values
+        _as_bytes(items).validate(full=True)
+        return pa.ListArray.from_arrays(column.offsets, pa.nulls(len(items)))  # its own offsets are left to look at
+    if pa.types.is_struct(kind):
+        fields = [column.field(index) for index in range(kind.num_fields)]
+        return pa.StructArray.from_arrays([_as_bytes(field) for field in fields], names=[field.name for field in kind])
+    return column

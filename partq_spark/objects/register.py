@@ -23,9 +23,9 @@ MAX_TRIES: Final = 8
 """Swaps of one change of what few write, so that a handful of conflicts is a lot."""
 
 
-def few_tries(effects: Effects) -> Backoff:
-    """For a change that somebody waits for, with a group's partitions in hand: it ends after `MAX_TRIES`."""
-    return Backoff(Retry(first_s=0.01, most_s=1.0, tries=MAX_TRIES, least=0.0), effects)
+def few_tries(effects: Effects, tries: int = MAX_TRIES) -> Backoff:
+    """For a change that somebody waits for, with a group's partitions in hand: it ends after so many `tries`."""
+    return Backoff(Retry(first_s=0.01, most_s=1.0, tries=tries, least=0.0), effects)
 
 
 class Register(Generic[T]):
@@ -98,7 +98,12 @@ class Register(Generic[T]):
                     over = error
             else:
                 return wanted
-            found = self.read()
+            try:
+                found = self.read()
+            except Unavailable as error:
+                if over is not None:  # what is unknown is the change, and the look at it says no more
+                    raise self._given_up(backoff.retry, over) from error
+                raise
 
     def _given_up(self, retry: Retry, cause: Conflict | Unavailable) -> Conflict | Unavailable:
         if retry.failures < retry.tries:

@@ -236,7 +236,7 @@ def plan(
     missed: Collection[int] = (),
 ) -> BatchPlan:
     """The batch that follows `before`. `begin`: where the flow is with a claim. `target`: where AvailableNow ends.
-    `mapping`: what the flow would get back. `waits`: what of the partitions with these next offsets waits (`Order`).
+    `mapping`: what the flow would get back. `waits`: what of the partitions with these next offsets waits (`KeyOrder`).
     `missed` as `begin` has it.
 
     Raises `ObjectMissing` for messages that are gone (failOnDataLoss).

@@ -31,7 +31,7 @@ class StoreRetry:
 
     def __init__(self, limit_s: float, effects: Effects, what: str) -> None:
         self._limit_s = limit_s
-        self._effects = effects
+        self._effects = effects.while_awake()
         self._what = what
 
     def call(self, call: Callable[[], T]) -> T:

@@ -26,7 +26,6 @@ from partq_spark.spark.garbage_collection import spare_collector
 from partq_spark.spark.options import SinkOptions
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 logger = logging.getLogger(__name__)
@@ -79,8 +78,6 @@ class _Sink:
 
     def stage(self, rows: Iterator[pa.RecordBatch]) -> StagedTask:
         from pyspark import TaskContext
-
-        from partq_spark.spark.writer import normalised, topics_of
 
         spare_collector()
         if self._plan is None:

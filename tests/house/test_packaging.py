@@ -33,7 +33,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_packages_two_modules_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     ours = {name for name in names if ".dist-info/" not in name}
-    assert {name.partition("/")[0] for name in ours} == {*PACKAGES, "partq.py", "partq.pyi", "pyspark_partq.py"}
+    modules = {"partq.py", "partq-stubs", "pyspark_partq.py"}
+    assert {name.partition("/")[0] for name in ours} == {*PACKAGES, *modules}
     files = (path for package in PACKAGES for kind in ("*.py", "*.pyi") for path in (ROOT / package).rglob(kind))
     source = {str(path.relative_to(ROOT)) for path in files}
     assert source - names == set()
@@ -48,6 +49,39 @@ def test_the_wheel_brings_the_command_and_the_licence(wheel: Path) -> None:
     metadata = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
     assert (metadata["Name"], metadata["License-Expression"]) == ("partq", "Apache-2.0")
     assert metadata["Requires-Python"] == ">=3.11"
+
+
+@pytest.mark.slow
+def test_a_type_checker_knows_what_the_installed_partq_gives(wheel: Path, tmp_path: Path) -> None:
+    python = tmp_path / "venv/bin/python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True, timeout=60)
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(packages)
+    program = tmp_path / "program.py"
+    program.write_text("import partq\nreveal_type(partq.open_queue)\npartq.open_queue('orders', partitions=3)\n")
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "--python-executable", str(python)]
+    done = subprocess.run(
+        [*command, str(program)], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert "-> partq_spark.client.queue.Queue" in done.stdout, done.stdout
+    assert 'Unexpected keyword argument "partitions" for "open_queue"' in done.stdout
+
+
+def test_an_archive_without_the_list_of_names_is_refused_in_words(tmp_path: Path) -> None:
+    archive = tmp_path / "partq.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for module in [ROOT / "partq.py", *(ROOT / "partq_spark").rglob("*.py")]:
+            file.write(module, module.relative_to(ROOT))
+    done = subprocess.run(
+        [sys.executable, "-c", "import partq"],
+        check=False,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PYTHONPATH": str(archive)},
+    )
+    assert done.stderr.splitlines()[-1].endswith("pack the *.pyi with partq, too")
 
 
 def modules_after(*imports: str) -> set[str]:

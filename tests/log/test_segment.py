@@ -349,9 +349,9 @@ def test_what_is_malformed_under_a_right_checksum_is_corrupt_and_nothing_else(ro
     assert found["thoroughly refused"] > found["refused"]
 
 
-def test_texts_that_are_none_are_damage_where_everything_is_looked_at() -> None:
+def test_texts_are_not_looked_at_again() -> None:
+    """What lies under a null is no message's, and nobody looked at it when it was published."""
     batch = pa.RecordBatch.from_arrays(
         [texts(b"a", BAD), pa.array([b"1", b"2"]), headers_of(BAD, b"h")], schema=segment_schema(True)
     )
-    with pytest.raises(pa.ArrowInvalid):
-        check_batch(batch, thoroughly=True)
+    check_batch(batch, thoroughly=True)

@@ -49,7 +49,8 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """partq as one file for `--py-files`."""
     path = tmp_path_factory.mktemp("archive") / "partq.zip"
     with zipfile.ZipFile(path, "w") as file:
-        for module in [ROOT / "pyspark_partq.py", *(ROOT / "partq_spark").rglob("*.py")]:
+        shipped = [ROOT / "pyspark_partq.py", ROOT / "partq.py", *(ROOT / "partq_spark").rglob("*.py*")]
+        for module in [path for path in shipped if path.suffix in (".py", ".pyi")]:
             file.write(module, module.relative_to(ROOT))
     return path
 

@@ -19,6 +19,8 @@ NAME: Final = "_store"
 """The object, beside the namespaces: none has a name that begins with '_'."""
 
 _KEY: Final = "store_id"
+_TRIES: Final = 2
+"""Who asks goes on trying by its own bound; the second is for what was made by another meanwhile."""
 _ID: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _REPAIR: Final = (
     "restore it from a copy, or end all coordinators and queries that keep the ownership of this store in Redis and"
@@ -34,7 +36,7 @@ def store_id(store: ObjectStore) -> str:
     effects = store_effects()
     try:
         # Another's may be there by now, or one's own, whose answer was lost: it is the same to everybody.
-        return register.change(lambda found: found or effects.token(), few_tries(effects), known=True)
+        return register.change(lambda found: found or effects.token(), few_tries(effects, _TRIES), known=True)
     except Invalid as error:
         raise Invalid(
             f"store {store.url} has no id yet, by which Redis tells it from others, and it cannot be made: {error}"

@@ -116,7 +116,10 @@ def test_what_was_edited_by_hand_is_refused_and_both_next_steps_mend_it(
 def test_a_checkpoint_without_its_checksum_is_refused(store: Lossy, checkpoints: CheckpointStore) -> None:
     old = {"epoch": "1", "redelivered_below": "0", "queue_id": QUEUE_ID, "offset": "5", "updated": "x"}
     store.real.swap(checkpoints.name_of(4), old, expected=None)
-    with pytest.raises(Corrupt, match=r"checkpoint/4 has no metadata key 'checksum': it is damaged"):
+    with pytest.raises(
+        Corrupt,
+        match=r"checkpoint/4 has no metadata key 'checksum': an earlier version of partq wrote it, it is damaged",
+    ):
         checkpoints.read(4)
 
 

@@ -160,7 +160,7 @@ def test_checkpoints_are_read_by_a_reader_when_it_claims_its_partitions_and_at_n
     orders = killed.orders["bind"]
     before = killed.faults.reads("bind")
     last = before[-1].split()[1]
-    assert before.count(f"read {last}") >= 2, "one for each claim"
+    assert before.count(f"load {last}") >= 2, "one for each claim"
     for _ in range(3):
         ends = [offset + 1 for offset in orders.lab.head("bind").next]
         orders.publish((0, b"more"), (1, b"more"))

@@ -106,20 +106,25 @@ def _patch_consuming(module: Any) -> None:
     _around(module.ConsumerLoop, "batch", "batch", queue_of)
 
 
+def _patch_store(module: Any) -> None:
+    """By the store, for checkpoints are read in several ways."""
+    for name in ("load", "list"):
+        _noting_reads(module.LocalStore, name)
+
+
 def _noting_reads(owner: Any, name: str) -> None:
     really = getattr(owner, name)
 
-    def noted(self: Any, *arguments: Any) -> Any:
-        with (_FOLDER / f"reads.{self._folder.split('/')[1]}").open("a") as file:
-            file.write(f"{name} {os.getpid()}\n")
-        return really(self, *arguments)
+    def noted(self: Any, what: str, *arguments: Any, **named: Any) -> Any:
+        if "/checkpoint/" in what:
+            with (_FOLDER / f"reads.{what.split('/')[1]}").open("a") as file:
+                file.write(f"{name} {os.getpid()}\n")
+        return really(self, what, *arguments, **named)
 
     setattr(owner, name, noted)
 
 
 def _patch_checkpoints(module: Any) -> None:
-    for name in ("read", "list_readable"):
-        _noting_reads(module.CheckpointStore, name)
     for name, step in (("update_checkpoint", "acknowledge"), ("fence", "fence")):
         _around(module.CheckpointStore, name, step, lambda self, *_: str(self._folder.split("/")[1]))
 
@@ -127,6 +132,7 @@ def _patch_checkpoints(module: Any) -> None:
 _PATCHES: dict[str, Callable[[Any], None]] = {
     "partq_spark.query.consumer": _patch_consuming,
     "partq_spark.group.checkpoints": _patch_checkpoints,
+    "partq_spark.objects.local": _patch_store,
     "partq_spark.group.ownership.store": _patch_ownership,
     "partq_spark.query.joining": _patch_joining,
     "partq_spark.log.publish": _patch_publish,
