@@ -38,7 +38,8 @@ def check_sealed(metadata: Mapping[str, str], what: str, repair: str) -> None:
     said = metadata.get(CHECKSUM)
     if said is None:
         raise Corrupt(
-            f"{what} has no metadata key {CHECKSUM!r}: an earlier version of partq wrote it, it is damaged, or it was edited by hand; {repair}"
+            f"{what} has no metadata key {CHECKSUM!r}: an earlier version of partq wrote it, it is damaged, or it was"
+            f" edited by hand; {repair}"
         )
     found = checksum_of(metadata)
     if found != said:
