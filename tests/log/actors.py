@@ -18,7 +18,8 @@ from tests.log.oracle import Attempt, Violation, demand
 from tests.log.plans import BEGIN_US, GRACE_US, MOST_SKEW_US, NAMESPACE, QUEUE, SLEEPS_US
 from tests.log.queues import publish_staged
 from tests.log.simulation import Job, Process, Simulation
-from tests.support.faulty import HOUR_US, SECOND_US
+from tests.support.faulty import HOUR_US
+from tests.support.scheduler import SECOND_US
 
 
 def rows_of(world: Simulation, writer: str, batch: int) -> list[tuple[str | None, bytes]]:

@@ -54,7 +54,7 @@ def play(world: Simulation) -> Outcome:
         world.start(regrouper, Job(f"regrouper{number}", last=6))
         world.start(retainer, Job(f"retainer{number}", last=24))
     with patch.object(restaging, "restaged", world.oracle.noting(restaging.restaged)):
-        world.scheduler.run(MOST_STEPS)
+        world.scheduler.run(None, MOST_STEPS)
     check_end(world)
     world.outcome.steps = world.scheduler.steps
     world.outcome.changes = world.oracle.changes

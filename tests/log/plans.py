@@ -6,7 +6,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from tests.support.faulty import HOUR_US, SECOND_US, FaultRates
+from tests.support.faulty import HOUR_US, FaultRates
+from tests.support.scheduler import SECOND_US
 
 GRACE_US = 24 * HOUR_US
 MOST_SKEW_US = HOUR_US // 6

@@ -19,7 +19,8 @@ from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.retrying import Retrying
 from tests.log.oracle import Oracle, Violation, WatchedStore, demand
 from tests.log.plans import BEGIN_US, GRACE_US, MOST_SKEW_US, NAMESPACE, QUEUE, Outcome, Plan
-from tests.support.faulty import SECOND_US, Crash, FaultyStore, Scheduler
+from tests.support.faulty import FaultyStore
+from tests.support.scheduler import SECOND_US, Scheduler
 
 
 @dataclass(slots=True)
@@ -76,7 +77,9 @@ class Simulation:
         """Run `body` as a process; killed, it is started again with what is left of `job`."""
         job.process += 1
         process = Process(self, job, body)
-        self.scheduler.spawn(f"{job.name}/{job.process}", process.run, self.rng.randrange(SECOND_US))
+        simulated = self.scheduler.process(f"{job.name}/{job.process}")
+        simulated.on_killed = process.killed
+        simulated.spawn("main", process.run, self.rng.randrange(SECOND_US))
 
 
 class Process:
@@ -103,11 +106,11 @@ class Process:
         return Queue(self.store, NAMESPACE, QUEUE, self.effects)
 
     def run(self) -> None:
-        try:
-            self._body(self, self.job)
-        except Crash:
-            if self.in_charge():
-                self.world.start(self._body, self.job)
+        self._body(self, self.job)
+
+    def killed(self) -> None:
+        if self.in_charge():
+            self.world.start(self._body, self.job)
 
     def _taken_for_dead(self, nap_us: int) -> None:
         if self.in_charge() and nap_us > 600 * SECOND_US and self.world.rng.random() < 0.3:

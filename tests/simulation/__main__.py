@@ -19,7 +19,7 @@ from tests.simulation.plan import KINDS, Outcome, Plan
 from tests.simulation.queries import plan as query_plan
 from tests.simulation.queries import world as query_world
 from tests.simulation.world import World, quiet, run_seed
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US
 
 FAULTS = (
     "request lost",

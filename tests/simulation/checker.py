@@ -12,7 +12,7 @@ from typing import Any
 
 from partq_spark.group.model import GroupState, Owner, Partition, Phase
 from tests.simulation import history as h
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US
 
 MOST_DRIFT = 0.0002  # two clocks differ in rate by at most so much
 LOSSES = ("flush", "empty", "rollback")

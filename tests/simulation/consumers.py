@@ -26,9 +26,8 @@ from tests.simulation.links import Link, Weather
 from tests.simulation.objects import Objects
 from tests.simulation.plan import FlowPlan, Plan
 from tests.simulation.queue import Head
-from tests.simulation.scheduler import Process
 from tests.simulation.stores import KEY, QUEUE_ID, SINCE
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US, Process
 
 IDLE_S = 0.5
 RETRY_S = 0.2

@@ -17,8 +17,8 @@ from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership, Reincarnated
 from tests.simulation.links import Link
 from tests.simulation.objects import Objects
-from tests.simulation.scheduler import Process
 from tests.simulation.stores import KEY
+from tests.support.scheduler import Process
 
 RETRY_S = 0.2
 MOST_RETRY_S = 2.0

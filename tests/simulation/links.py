@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from partq_spark.base.errors import PartqError, Unavailable
-from tests.simulation.scheduler import Process
-from tests.support.faulty import SECOND_US, Crash
+from tests.support.scheduler import SECOND_US, Crash, Process
 
 T = TypeVar("T")
 

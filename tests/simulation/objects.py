@@ -16,9 +16,8 @@ from partq_spark.objects.api import Document, ObjectInfo, Unchanged
 from partq_spark.objects.memory import MemoryStore, MemoryWriter
 from tests.simulation import history as h
 from tests.simulation.links import Link
-from tests.simulation.scheduler import Scheduler
 from tests.simulation.stores import KEY, Witness
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US, Scheduler
 
 PAGE = 4  # of a listing: one call to the store
 CHECKPOINTS = f"{KEY}/checkpoint/"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from partq_spark.group.model import AccessType, GroupSettings
 from tests.simulation.links import Rates
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US
 
 MOST_OFFSET_S = 600.0  # two clocks differ by up to 20 minutes
 MOST_DRIFT = 0.00005

@@ -30,8 +30,7 @@ from partq_spark.group.ownership.encoding import (
 from tests.simulation import history as h
 from tests.simulation.checker import demand
 from tests.simulation.links import Link
-from tests.simulation.scheduler import Scheduler, Strand
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US, Scheduler, Strand
 
 KEY = GroupKey("sim", "orders", "billing")
 QUEUE_ID = "q1"

@@ -10,7 +10,7 @@ import pytest
 from partq_spark.group.model import Flow, GroupSettings, GroupState, Owner, Partition, Phase
 from tests.simulation import history as h
 from tests.simulation.checker import Checker, Violation
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US
 
 A, A2, B = Owner("a", "a1"), Owner("a", "a2"), Owner("b", "b1")
 

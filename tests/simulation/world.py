@@ -29,9 +29,8 @@ from tests.simulation.links import Link, Weather
 from tests.simulation.objects import Objects, TrueObjects
 from tests.simulation.plan import MOST_DRIFT, MOST_OFFSET_S, Outcome, Plan
 from tests.simulation.queue import KEYS, Head
-from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.stores import KEY, QUEUE_ID, SINCE, OwnershipServer, SimulatedOwnership
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US, Process, Scheduler
 
 MOST_STEPS = 60_000
 LOOK_US = SECOND_US // 4

@@ -1,13 +1,11 @@
-"""A deterministic scheduler for simulated processes, and a store that fails them: what a seed draws, it draws again.
+"""A store that fails simulated processes: what a seed draws, it draws again.
 
-Processes are greenlets that run the real code; every call to the store is a point where another one may go on, where
-the clock may move by days, and where a fault may strike. Nothing here knows what the processes do or what is right.
+Every call to the store is a point where another process may go on, where the clock may move by days, and where a fault
+may strike. Nothing here knows what the processes do or what is right.
 """
 
 from __future__ import annotations
 
-import hashlib
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,20 +13,14 @@ from itertools import islice
 from types import TracebackType
 from typing import Self, TypeVar
 
-import greenlet
-
 from partq_spark.base.errors import Conflict, ObjectMissing, Unavailable
 from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, Unchanged
+from tests.support.scheduler import SECOND_US, Crash, Scheduler
 
 T = TypeVar("T")
-SECOND_US = 1_000_000
 PAGE = 3  # of a listing: one call to the store
 HOUR_US = 3600 * SECOND_US
 NAPS_US = (SECOND_US // 20, SECOND_US, 60 * SECOND_US, 600 * SECOND_US, 3 * HOUR_US, 26 * HOUR_US, 60 * HOUR_US)
-
-
-class Crash(BaseException):
-    """The end of a process at a call to the store; not an `Exception`, so that no code under test handles it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,78 +42,6 @@ class FaultRates:
     outage: float = 0.0  # of a nap after a lost answer: whoever lost it could not reach the store for long
     swap_factor: float = 1.0
     naps_us: tuple[int, ...] = NAPS_US
-
-
-class Task:
-    """One simulated process, or one thing that happens later by itself."""
-
-    def __init__(self, name: str, run: Callable[[], None], wake_us: int) -> None:
-        self.name = name
-        self.wake_us = wake_us
-        self.strand = greenlet.greenlet(run)
-
-
-class Scheduler:
-    """Runs tasks one at a time in an order drawn from `rng`; `now_us` is the only true time and moves by itself.
-
-    An exception that a task does not handle comes out of `run`, with its traceback.
-    """
-
-    def __init__(self, rng: random.Random, now_us: int) -> None:
-        self.rng = rng
-        self.now_us = now_us
-        self.steps = 0
-        self._tasks: list[Task] = []
-        self._current: Task | None = None
-        self._hub: greenlet.greenlet | None = None
-        self._history = hashlib.blake2b(digest_size=16)
-
-    def spawn(self, name: str, run: Callable[[], None], delay_us: int = 0) -> Task:
-        """Begin `run` as a process of its own after `delay_us`."""
-        task = Task(name, run, self.now_us + delay_us)
-        self._tasks.append(task)
-        return task
-
-    def sleep_us(self, duration_us: int) -> None:
-        """Let the others go on for at least so long; outside of a task only the clock moves."""
-        task = self._current
-        if task is None or self._hub is None:
-            self.now_us += duration_us
-            return
-        task.wake_us = self.now_us + duration_us
-        self._hub.switch()
-
-    def note(self, *what: object) -> None:
-        """Add to the history, which tells one run from another."""
-        self._history.update(repr((self.now_us, self._current.name if self._current else "", *what)).encode())
-
-    @property
-    def history(self) -> str:
-        """A digest of all that was noted: equal for equal runs."""
-        return self._history.hexdigest()
-
-    def run(self, most_steps: int) -> None:
-        """Until every task has ended, or `most_steps`; tasks that are left are ended as by a power cut."""
-        self._hub = greenlet.getcurrent()
-        try:
-            while self._tasks and self.steps < most_steps:
-                ready = [task for task in self._tasks if task.wake_us <= self.now_us]
-                if not ready:
-                    self.now_us = min(task.wake_us for task in self._tasks)
-                    continue
-                task = ready[self.rng.randrange(len(ready))]
-                self.steps += 1
-                self._current = task
-                task.strand.switch()
-                if task.strand.dead:
-                    self._tasks.remove(task)
-        finally:
-            self._current = None
-            self._hub = None
-            for task in self._tasks:
-                if task.strand:
-                    task.strand.throw(greenlet.GreenletExit)
-            self._tasks.clear()
 
 
 class FaultyStore:
@@ -242,6 +162,8 @@ class FaultyStore:
         if self._rng.random() < self._rates.crash:
             self._counts["crash"] += 1
             self._scheduler.note("crash")
+            if self._scheduler.current is not None:
+                self._scheduler.kill(self._scheduler.current.process)  # it does nothing more, not even on its way out
             raise Crash
 
     def _perhaps_damaged(self, data: bytes) -> bytes:
@@ -270,7 +192,7 @@ class FaultyStore:
             self._scheduler.note("late", kind, name)
 
         delay_us = int(self._rng.choice(NAPS_US[:5]) * self._rng.uniform(0.0, 1.5))
-        self._scheduler.spawn(f"late {kind}", land, delay_us)
+        self._scheduler.push(land, delay_us)
 
 
 class FaultyWriter:

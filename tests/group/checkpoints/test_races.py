@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import cast
 
@@ -17,7 +18,8 @@ from partq_spark.group.model import Owner
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.memory import MemoryStore
 from tests.group.checkpoints.conftest import KEY, QUEUE_ID
-from tests.support.faulty import Crash, FaultRates, FaultyStore, Scheduler
+from tests.support.faulty import FaultRates, FaultyStore
+from tests.support.scheduler import Scheduler
 
 SEEDS = 300
 FLOWS = ("a", "b")
@@ -85,21 +87,22 @@ class Race:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.scheduler = Scheduler(self.rng, 0)
+        self.scheduler = Scheduler(self.rng)
         self.truth = Watched(random.Random(seed + 1))
 
     def run(self) -> int:
         """How often the checkpoint was changed."""
         for number in range(3):
-            self.scheduler.spawn(f"leader {number}", partial(self.process, self.lead))
-        self.scheduler.run(20_000)
+            self.start(f"leader {number}", self.lead)
+        self.scheduler.run(None, 20_000)
         return self.truth.changes
 
-    def process(self, body: Callable[[], None]) -> None:
-        try:
-            body()
-        except (Crash, Unavailable):
-            return
+    def start(self, name: str, body: Callable[[], None]) -> None:
+        def main() -> None:
+            with suppress(Unavailable):
+                body()
+
+        self.scheduler.process(name).spawn("main", main)
 
     def view(self, by: Owner | None) -> CheckpointStore:
         store = FaultyStore(cast(ObjectStore, Signed(self.truth, by)), self.scheduler, RATES, Counter())
@@ -138,7 +141,7 @@ class Race:
             return None
         to = Owner(self.rng.choice(FLOWS), f"{self.rng.randrange(10**6)}")
         if self.rng.random() < 0.8:  # else the coordinator has seen a flow that is gone already
-            self.scheduler.spawn(f"owner {to}", partial(self.process, partial(self.own, to)))
+            self.start(f"owner {to}", partial(self.own, to))
         return to
 
     def fence(self, checkpoints: CheckpointStore, to: Owner | None, epoch: int, replaces: Owner | None) -> None:

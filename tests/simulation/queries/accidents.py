@@ -16,7 +16,7 @@ from partq_spark.group.ownership import Ownership
 from tests.simulation.queries.plan import OWNERSHIP, GroupPlan, SourcePlan
 from tests.simulation.queries.spark import Execution
 from tests.simulation.queries.stores import key_of
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US
 
 if TYPE_CHECKING:
     from tests.simulation.queries.world import Query, World

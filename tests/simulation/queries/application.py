@@ -24,7 +24,7 @@ from tests.simulation.queries.judge import Judge, Message, Planned, Row
 from tests.simulation.queries.plan import QueryPlan
 from tests.simulation.queries.reader import Reader
 from tests.simulation.queries.spark import Batch, Execution, QueryFailed
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US
 
 WAY_US = 2000
 

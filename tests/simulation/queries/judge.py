@@ -14,7 +14,7 @@ from typing import NamedTuple
 from partq_spark.group.solo import CONFIRMED_S
 from tests.simulation import history as h
 from tests.simulation.checker import MOST_DRIFT, demand
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US
 
 
 class Message(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tests.simulation.links import Rates
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US
 
 OWNERSHIP = "redis://sim:6379/0"
 QUEUE = "orders"

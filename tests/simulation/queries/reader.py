@@ -23,9 +23,8 @@ from tests.simulation.links import Link, Weather
 from tests.simulation.objects import Objects
 from tests.simulation.queries.plan import SourcePlan
 from tests.simulation.queries.stores import TrueStore, url_of
-from tests.simulation.scheduler import Process, Scheduler, Strand
 from tests.simulation.stores import Mutex, OwnershipServer
-from tests.support.faulty import SECOND_US, Crash
+from tests.support.scheduler import SECOND_US, Crash, Process, Scheduler, Strand
 
 BUSY_LOOK_S = 0.5
 MOST_CALLS = 400  # to stores, for one question

@@ -27,8 +27,7 @@ from tests.simulation.queries.exact import ExactJudge
 from tests.simulation.queries.judge import Identity, Judge, Planned, Row
 from tests.simulation.queries.plan import QueryPlan
 from tests.simulation.queries.reader import Interrupted, Reader
-from tests.simulation.scheduler import Process
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US, Process
 
 POLLING_US = 10_000  # Spark's pause after a trigger without a batch
 COMMIT_US = 60_000  # to write offset log or commit log

@@ -32,9 +32,8 @@ from tests.simulation.links import Link
 from tests.simulation.objects import Objects, TrueObjects
 from tests.simulation.queries.judge import Judge
 from tests.simulation.queries.plan import QUEUE
-from tests.simulation.scheduler import Scheduler
 from tests.simulation.stores import QUEUE_ID
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US, Scheduler
 
 NAMESPACE = "default"
 LOOK_S = 0.5  # as on Azure

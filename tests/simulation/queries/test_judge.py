@@ -12,7 +12,7 @@ from partq_spark.group.model import Owner
 from tests.simulation import history as h
 from tests.simulation.checker import Violation
 from tests.simulation.queries.judge import Group, Identity, Judge, Message, Planned, Row
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US
 
 GROUP = "billing"
 INSTANCE = "i1"

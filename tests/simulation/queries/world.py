@@ -29,10 +29,9 @@ from tests.simulation.queries.plan import Plan, QueryPlan, SourcePlan
 from tests.simulation.queries.reader import Interrupted, Reader, ReaderDied
 from tests.simulation.queries.spark import Execution, QueryFailed, SparkCheckpoint
 from tests.simulation.queries.stores import GroupHead, TheQueue, TrueStore, key_of, opened_by
-from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.stores import OwnershipServer
 from tests.simulation.world import quiet
-from tests.support.faulty import SECOND_US
+from tests.support.scheduler import SECOND_US, Process, Scheduler
 
 MOST_STEPS = 60_000
 LOOK_US = SECOND_US // 2

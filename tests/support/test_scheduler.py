@@ -10,9 +10,8 @@ import pytest
 
 from partq_spark.base.errors import Conflict, Unavailable
 from tests.simulation.links import Link, Rates, Weather
-from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.stores import Mutex
-from tests.support.faulty import SECOND_US, Crash
+from tests.support.scheduler import SECOND_US, Crash, Process, Scheduler
 
 MOST_STEPS = 1000
 

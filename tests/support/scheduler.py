@@ -1,5 +1,5 @@
 """True time and order of a simulated world: strands of simulated processes run one at a time, in an order that a seed
-decides.
+decides. All simulations run on this scheduler: the log's, ownership's and that of queries.
 
 Nothing here knows stores, faults or what the processes do. A strand gives way only where it sleeps or waits; whatever
 it does in between happens at one instant of true time, which no process can see.
@@ -7,13 +7,23 @@ it does in between happens at one instant of true time, which no process can see
 
 from __future__ import annotations
 
+import hashlib
+import math
 import random
 from collections.abc import Callable
 from heapq import heappop, heappush
 
 import greenlet
 
-from tests.support.faulty import SECOND_US, Crash
+SECOND_US = 1_000_000
+
+
+class Crash(BaseException):
+    """The end of a process where it sleeps, waits or calls; not an `Exception`, so that no code under test handles it."""
+
+
+class Endless(RuntimeError):
+    """The most steps were made, and there is still something to do."""
 
 
 class Process:
@@ -70,15 +80,16 @@ class Strand:
 class Scheduler:
     """Runs strands and timers by true time. What a strand raises comes out of `run`; `Crash` ends its process."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, now_us: int = 0) -> None:
         self.rng = rng
-        self.now_us = 0
+        self.now_us = now_us
         self.steps = 0
         self.current: Strand | None = None
         self._hub: greenlet.greenlet | None = None
         self._heap: list[tuple[int, int, Strand | Callable[[], None], int]] = []
         self._count = 0
         self.processes: list[Process] = []
+        self._history = hashlib.blake2b(digest_size=16)
 
     # --- what processes and the world ask for -------------------------------------------------------------------------
 
@@ -95,12 +106,17 @@ class Scheduler:
         heappush(self._heap, (self.now_us + delay_us, self._count, target, ticket))
 
     def sleep_us(self, duration_us: int) -> None:
-        """Let others go on for at least so long. A process that has died meanwhile ends here."""
+        """Let others go on for at least so long. A process that has died meanwhile ends here. While nothing runs, only
+        the clock moves.
+        """
         strand = self.current
-        if strand is None or self._hub is None:
-            raise RuntimeError("only a strand sleeps: use a timer")
-        if not strand.process.alive:
+        if strand is not None and not strand.process.alive:
             raise Crash
+        if self._hub is None:
+            self.now_us += duration_us
+            return
+        if strand is None:
+            raise RuntimeError("only a strand sleeps: use a timer")
         self.push(strand, duration_us)
         self._hub.switch()
         if not strand.process.alive:
@@ -129,11 +145,28 @@ class Scheduler:
                 self._bury(process)
                 process.on_killed()
 
+    def note(self, *what: object) -> None:
+        """Add to the history, which tells one run from another."""
+        self._history.update(repr((self.now_us, self.current.name if self.current else "", *what)).encode())
+
+    @property
+    def history(self) -> str:
+        """A digest of all that was noted: equal for equal runs."""
+        return self._history.hexdigest()
+
     # --- the loop -----------------------------------------------------------------------------------------------------
 
-    def run(self, until_us: int, most_steps: int) -> None:
-        """Until true time `until_us`, or nothing is left to do. Raises `RuntimeError` beyond `most_steps`."""
+    def run(self, until_us: int | None, most_steps: int) -> None:
+        """Until true time `until_us`, or nothing is left to do. Raises `Endless` beyond `most_steps`."""
         self._hub = greenlet.getcurrent()
+        try:
+            self._run(math.inf if until_us is None else until_us, most_steps)
+        finally:
+            self._hub = None
+        if until_us is not None:
+            self.now_us = max(self.now_us, until_us)
+
+    def _run(self, until_us: float, most_steps: int) -> None:
         heap = self._heap
         while heap and heap[0][0] <= until_us:
             at_us, _, target, ticket = heappop(heap)
@@ -151,11 +184,8 @@ class Scheduler:
             self.now_us = at_us
             self.steps += 1
             if self.steps > most_steps:
-                raise RuntimeError(
-                    f"{most_steps} steps, and at {at_us / SECOND_US:.1f} s there is no end: {target.name}"
-                )
+                raise Endless(f"{most_steps} steps, and at {at_us / SECOND_US:.1f} s there is no end: {target.name}")
             self._switch(target)
-        self.now_us = max(self.now_us, until_us)
 
     def _switch(self, strand: Strand) -> None:
         strand.ticket += 1
