@@ -19,7 +19,7 @@ SECOND_US = 1_000_000
 
 
 class Crash(BaseException):
-    """The end of a process where it sleeps, waits or calls; not an `Exception`, so that no code under test handles it."""
+    """The end of a process where it sleeps or calls; not an `Exception`, so that no code under test handles it."""
 
 
 class Endless(RuntimeError):
