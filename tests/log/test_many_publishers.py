@@ -1,4 +1,4 @@
-"""Eight processes publish to one queue at once, 200 publishes each, on both stores."""
+"""Eight processes publish to one queue at once, on both stores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.log.publishers import NAMESPACE, QUEUE, judge, publish_many
 from tests.objects.processes import start
 
 PROCESSES = 8
-PUBLISHES = 200
+PUBLISHES = {"local": 200, "azurite": 50}
+"""Of each: hundreds of conflicts on both. Azurite answers all of them with one core; `scripts/bench publishers` measures."""
 WAIT_S = 240.0
 
 
@@ -37,7 +38,7 @@ def test_eight_processes_publish_at_once(
     create_queue(open_store(url), NAMESPACE, QUEUE, 6)
     writers = [f"writer{number}" for number in range(PROCESSES)]
     ready = multiprocessing.get_context("spawn").Barrier(PROCESSES)
-    processes = [start(publish_many, url, writer, PUBLISHES, ready) for writer in writers]
+    processes = [start(publish_many, url, writer, PUBLISHES[kind], ready) for writer in writers]
     try:
         for process in processes:
             process.join(WAIT_S)
@@ -46,4 +47,4 @@ def test_eight_processes_publish_at_once(
         for process in processes:
             process.kill()
             process.join(10)
-    report(f"{PROCESSES} processes publish at once, {kind}: {judge(url, writers, PUBLISHES)}")
+    report(f"{PROCESSES} processes publish at once, {kind}: {judge(url, writers, PUBLISHES[kind])}")
