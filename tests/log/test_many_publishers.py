@@ -16,7 +16,7 @@ from tests.objects.processes import start
 
 PROCESSES = 8
 PUBLISHES = {"local": 200, "azurite": 50}
-"""Of each: hundreds of conflicts on both. Azurite answers all of them with one core; `scripts/bench publishers` measures."""
+"""Of each: hundreds of conflicts on both. Azurite answers all with one core; `scripts/bench publishers` measures."""
 WAIT_S = 240.0
 
 
