@@ -93,3 +93,25 @@ def test_with_no_time_it_is_tried_once(time: Time) -> None:
     with pytest.raises(Unavailable):
         retry(time, 0.0).call(loading(time, 0.0, away_s=1e9))
     assert time.now_s == 1000.0
+
+
+def test_time_in_which_the_machine_sleeps_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first failure the lid is closed for an hour: only clocks that run on through that see it."""
+    awake = Time()
+    slept_s = 0.0
+    effects = Effects(sleep=awake.sleep, uniform=random.Random(1).uniform)
+    monkeypatch.setattr("time.monotonic", awake.clock)
+    monkeypatch.setattr("time.clock_gettime", lambda _clock: awake.clock() + slept_s)
+    tries = 0
+
+    def call() -> int:
+        nonlocal tries, slept_s
+        tries += 1
+        slept_s = 3600.0
+        if tries < 3:
+            raise Unavailable("the network is not there yet")
+        return tries
+
+    assert effects.now_s() == 1000.0, "a lease's clock, that runs on"
+    assert StoreRetry(LIMIT_S, effects, "queue 'orders'").call(call) == 3
+    assert effects.now_s() > 4600.0
