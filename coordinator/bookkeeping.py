@@ -48,7 +48,9 @@ class Bookkeeping:
         try:
             self._claim(state, token)
             for owner in list(self._gone):
-                if owner.flow not in state.flows and not self._store.forget_flow(self._key, *owner, state_token=token):
+                known = state.flows.get(owner.flow)
+                is_gone = known is None or known.instance != owner.instance
+                if is_gone and not self._store.forget_flow(self._key, *owner, state_token=token):
                     return  # another one wrote the state: the next step sees it too, and adopts the group anew
                 record = records.flows.get(owner.flow) if records is not None else None
                 if records is not None and record is not None and record.instance == owner.instance:

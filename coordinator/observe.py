@@ -60,6 +60,16 @@ def leftovers(state: GroupState, records: Mapping[str, FlowRecord], validity: Va
             yield Owner(name, record.instance)
 
 
+def recordless(state: GroupState, records: Mapping[str, FlowRecord], pulse: Pulse) -> Iterator[Owner]:
+    """Instances whose heartbeat is there and whose record is lost, and which the group does not have: nothing can be
+    known of them, and they do not notice before they deliver. With their heartbeat gone, they bind anew.
+    """
+    for name, beat in sorted(pulse.beats.items()):
+        known = state.flows.get(name)
+        if name not in records and (known is None or known.instance != beat.instance):
+            yield Owner(name, beat.instance)
+
+
 def expired(
     state: GroupState, records: Mapping[str, FlowRecord], heartbeats: FailureDetector[Owner]
 ) -> Iterator[Event]:

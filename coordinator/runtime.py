@@ -26,7 +26,7 @@ from coordinator.fences import RunAll, carry_out, in_a_row
 from coordinator.heads import GroupFacts
 from coordinator.leadership import Leadership, StoreLife, timers_of
 from coordinator.logs import Log, silent
-from coordinator.observe import Quiet, Records, Validity, binds, drained, expired, leftovers
+from coordinator.observe import Quiet, Records, Validity, binds, drained, expired, leftovers, recordless
 from coordinator.reconciliation import Reconciliation, is_without_flows
 from coordinator.removed_partitions import RemovedPartitions
 from coordinator.settings import Settings
@@ -256,6 +256,7 @@ class GroupRuntime:
         if records is None or self._is_stale(written, records, pulse, in_handoff=is_in_handoff(state)):
             records = self._read_records(written, version=pulse.records_version)
         self._bookkeeping.let_go(leftovers(state, records.flows, self._validity))
+        self._bookkeeping.let_go(recordless(state, records.flows, pulse))
         events.extend(binds(state, records.flows, self._validity, self._bookkeeping.gone))
         events.extend(expired(state, records.flows, self._leadership.flows))
         if records.token == written.token:

@@ -271,7 +271,10 @@ class Service:
         return self._settings.heads_look_s
 
     def _look_at_queue(self, queue: str) -> None:
-        self._look_at_head(queue)
+        try:
+            self._look_at_head(queue)
+        except Exception as problem:  # noqa: BLE001 - nobody asks this thread what became of it
+            self._log("error", "head_failed", queue=queue, reason=one_line(problem))
         self._schedule.call(self._take_groups)
 
     def _look_at_head(self, queue: str) -> PartqError | None:
@@ -299,8 +302,8 @@ class Service:
     def _drop(self, key: GroupKey, runtime: GroupRuntime) -> None:
         try:
             runtime.drop()
-        except PartqError as problem:
-            self._log("warning", "drop_failed", group=str(key), reason=str(problem))
+        except Exception as problem:  # noqa: BLE001 - nobody asks this thread what became of it
+            self._log("warning", "drop_failed", group=str(key), reason=one_line(problem))
 
     def _listen(self) -> float:
         """Hand on what the ownership store tells. One that cannot tell says once that there may be news of any group,

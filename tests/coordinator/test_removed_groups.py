@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from coordinator.service import Service
+from coordinator.settings import Settings
 from partq_spark.group import lifecycle
 from partq_spark.log import admin
 from tests.coordinator.world import KEY, World
@@ -34,3 +38,21 @@ def test_a_leader_with_an_old_look_begins_the_new_group_at_its_own_start() -> No
     coordinator.facts = facts  # type: ignore[method-assign]
     world.run(30)
     assert {(each.owner, each.offset) for each in world.checkpoints().values()} == {(b.owner, 7)}
+
+
+def test_what_goes_wrong_in_a_thread_that_nobody_asks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The removal of a dropped group, and a look at a queue of which there were news."""
+    world = World()
+    coordinator = world.coordinator()
+    service = Service(Settings(), store=world.objects, ownership=coordinator.ownership, log=world.log)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(coordinator.runtime, "drop", fail)
+    monkeypatch.setattr(service._heads, "look", fail)
+    service._drop(KEY, coordinator.runtime)
+    service._look_at_queue(KEY.queue)
+    (dropped,), (looked,) = world.log.of("drop_failed"), world.log.of("head_failed")
+    assert (dropped["group"], dropped["reason"]) == (str(KEY), "RuntimeError: a mistake")
+    assert (looked["queue"], looked["reason"]) == (KEY.queue, "RuntimeError: a mistake")

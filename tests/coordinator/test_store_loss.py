@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from coordinator.observe import Validity, drained
+from partq_spark.base.errors import Corrupt, Fenced
 from partq_spark.group import lifecycle
 from partq_spark.group.codec import encode_state
+from partq_spark.group.documents.memory import Stored
 from partq_spark.group.model import Phase, RebalanceStatus
 from partq_spark.group.ownership import StateDocument
 from partq_spark.log.model import QueueConfig
@@ -254,3 +256,80 @@ def test_a_paused_partition_is_drained_only_by_its_owners_record() -> None:
     assert not is_drained()
     state = replace(state, partitions={**state.partitions, number: replace(pause, owner=b.owner)})
     assert is_drained(), "this instance has nothing"
+
+
+def lose_record(flow: HandFlow) -> None:
+    """Its heartbeat stays, and nobody tells the flow."""
+    del flow.world.server.groups[KEY][f"flows/{flow.name}/{flow.instance}"]
+
+
+def beats_until_fenced(flow: HandFlow, *, most_s: int = 5) -> None:
+    """Time passes, a heartbeat each second, until one is refused."""
+    for _ in range(most_s):
+        flow.world.run(1)
+        try:
+            flow.store.beat(KEY, flow.name, flow.instance)
+        except Fenced:
+            return
+    pytest.fail(f"{flow.name} beats on, and nobody takes it in")
+
+
+@pytest.mark.conformance("OWN-03")
+def test_a_flow_whose_record_is_lost_before_it_was_taken_in_binds_anew() -> None:
+    """It only beats, because it has nothing to deliver; so its heartbeat is what must fail."""
+    world, a, b = shared()
+    c = HandFlow(world, "c")
+    c.bind({})
+    lose_record(c)
+    beats_until_fenced(c)
+    assert not [name for name in world.server.groups[KEY] if name.endswith("/c")], "nothing is left of it"
+    bind_again(c, {})
+    world.run(1)
+    assert set(world.state().flows) == {"a", "b", "c"}
+    assert (len(a.mapping()), len(b.mapping())) == (2, 2)
+
+
+@pytest.mark.conformance("OWN-03")
+def test_an_instance_whose_record_is_lost_binds_anew_while_the_group_has_a_former_one() -> None:
+    world, _, b = shared()
+    mapping = b.mapping()
+    b.die()
+    b.bind(mapping)
+    lose_record(b)
+    b.die()  # it beats below
+    beats_until_fenced(b)
+    bind_again(b, mapping)
+    world.run(1)
+    assert b.mapping() == mapping
+    assert world.state().flows["b"].instance == b.instance
+
+
+@pytest.mark.conformance("OWN-03")
+def test_a_damaged_record_that_a_person_removes_costs_a_bind_and_nothing_else() -> None:
+    world, *_ = shared()
+    (coordinator,) = world.coordinators
+    c, d = HandFlow(world, "c"), HandFlow(world, "d")
+    c.bind({})
+    group, name = world.server.groups[KEY], f"flows/c/{c.instance}"
+    group[name] = group[name]._replace(value=b"{}", token=world.token())
+    d.bind({})
+    with pytest.raises(Corrupt, match=name):
+        coordinator.step()
+    lose_record(c)
+    beats_until_fenced(c)
+    bind_again(c, {})
+    world.run(1)
+    assert set(world.state().flows) == {"a", "b", "c", "d"}
+
+
+@pytest.mark.conformance("OWN-03")
+def test_a_state_that_is_nothing_that_partq_wrote_begins_anew_with_the_checkpoints() -> None:
+    """Also for flows: their heartbeats go on, or their leases would end."""
+    world, a, b = shared()
+    mappings = {flow: flow.mapping() for flow in (a, b)}
+    world.server.groups[KEY]["state"] = Stored(world.token(), b'[{"token":"t', world.now_s)
+    for flow in (a, b):
+        assert flow.store.beat(KEY, flow.name, flow.instance) not in (None, "")
+    world.run(2)
+    assert {flow: flow.mapping() for flow in (a, b)} == mappings, "the same epochs"
+    assert any("could not be read" in str(facts["reason"]) for facts in world.log.of("group_adopted"))

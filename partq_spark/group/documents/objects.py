@@ -99,11 +99,12 @@ class ObjectDocuments(Documents):
 
     def _swap(self, name: str, step: Swap) -> str | None:
         try:
-            return self._store.swap(name, step.value, expected=step.expected)
-        except Conflict:
-            found = self._store.load(name)
-            # One's own success, which something in between has sent again.
-            return found.etag if isinstance(found, Document) and _content(found) == step.value else None
+            try:
+                return self._store.swap(name, step.value, expected=step.expected)
+            except Conflict:
+                found = self._store.load(name)
+                # One's own success, which something in between has sent again.
+                return found.etag if isinstance(found, Document) and _content(found) == step.value else None
         except Unavailable:
             if not step.optional:
                 raise

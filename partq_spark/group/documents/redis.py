@@ -33,6 +33,7 @@ from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import UNCHANGED, Unchanged
 
 _CHANNEL: Final = re.compile(r"partq:\{([^/{}]+)/([^/{}]+)/([^/{}]+)/([^/{}]+)\}:\w+")
+_TOKEN: Final = re.compile(r"([0-9A-Za-z]+) ")
 _VERSION: Final = " version"
 _FIELDS: Final = msgspec.json.Decoder(dict[str, str])
 
@@ -139,7 +140,8 @@ class _Place(NamedTuple):
     def shown(self, name: str) -> str:
         """A document in messages."""
         folder, field = _split(name)
-        return f"Redis key {self.key(folder)}, field {field}"
+        key = self.key(folder)
+        return f'Redis key {key}, field {field} (HDEL "{key}" "{field}" "{field}{_VERSION}" removes it)'
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -210,12 +212,10 @@ def _loaded(place: _Place, name: str, reply: Reply) -> Found | Unchanged | None:
         return UNCHANGED
     line, content, now = reply
     try:
-        if line is None or content is None:
-            raise ValueError("a value without its version, or the other way round")
         value = _FIELDS.decode(content) if _split(name)[0] in LISTED else content
-        return _found(name, value, line.decode(), int(now))
     except ValueError:
         raise _foreign(place.shown(name)) from None
+    return _found(name, value, line.decode(errors="replace"), int(now))
 
 
 def _listed(place: _Place, folder: str, content: bytes, now: bytes) -> Iterator[Found]:
@@ -224,17 +224,26 @@ def _listed(place: _Place, folder: str, content: bytes, now: bytes) -> Iterator[
         lines = content.decode().split("\n") if content else []
         rows = dict(zip(lines[::2], lines[1::2], strict=True))
         for field, text in rows.items():
-            if not field.endswith(_VERSION):
+            if not field.endswith(_VERSION) and field + _VERSION in rows:
                 name = f"{folder}/{field}"
                 yield _found(name, _FIELDS.decode(text), rows[field + _VERSION], now_ms)
-    except (ValueError, KeyError):
+    except ValueError:
         raise _foreign(place.shown(name) if name else place.key(folder)) from None
 
 
 def _found(name: str, value: Value, line: str, now_ms: int) -> Found:
-    token, written_ms = line.split(" ")
+    """`line` is the version; a damaged one tells no age, and perhaps no token."""
+    token, _, written_ms = line.partition(" ")
+    if not (token.isascii() and token.isalnum() and written_ms.isdecimal()):
+        token, written_ms = _token_in(line), str(now_ms)
     return Found(name, token, value, max(0, now_ms - int(written_ms)) / 1000)
 
 
+def _token_in(line: str) -> str:
+    """As the script finds it; empty if there is none, and then the next swap is free."""
+    match = _TOKEN.match(line)
+    return match[1] if match is not None else ""
+
+
 def _foreign(what: str) -> Corrupt:
-    return Corrupt(f"{what} holds what partq did not write, or is damaged: remove the key, flows bind anew")
+    return Corrupt(f"{what} holds what partq did not write, or is damaged: remove it, flows bind anew")

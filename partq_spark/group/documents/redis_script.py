@@ -3,8 +3,9 @@ nothing comes between its steps. Lua only; `redis` makes its arguments and reads
 
 Keys of a group begin with `partq:{store id/namespace/queue/group}:` (the braces keep them on one cluster slot). Each
 folder of documents is one key, a hash with two fields for each document: its name → its value, and its name, space,
-`version` → its token and when it was written, in milliseconds by Redis' clock. Values have checksums of their own
-(`ownership.encoding`); a version needs none, it decides nothing but whether a value is read again.
+`version` → its token and when it was written, in milliseconds by Redis' clock. One without the other is no document:
+a person removed the half of it. Values that others decide by have checksums of their own (`ownership.encoding`); a
+version needs none, it decides nothing but whether a value is read again. One that is damaged counts as another version.
 
 The first write is refused before anything is written if Redis has no memory left or is a replica. Numbers are formatted
 with %.0f, or Lua would write 1.7e+12.
@@ -52,7 +53,7 @@ local function take()
 end
 local function version(key, name)
   local line = redis.call('HGET', key, name .. ' version')
-  if line then return string.match(line, '^(%S+) '), line end
+  if line then return string.match(line, '^(%w+) ') or '', line end
 end
 local answers = {}
 while at <= #ARGV do
@@ -60,11 +61,11 @@ while at <= #ARGV do
   if verb == 'load' then
     local key, name, expected = KEYS[tonumber(take())], take(), take()
     local token, line = version(key, name)
-    if token and token == expected then
-      answer = 1
-    else
+    if token ~= '' and token == expected then
+      if redis.call('HEXISTS', key, name) == 1 then answer = 1 end
+    elseif line then
       local value = redis.call('HGET', key, name)
-      if line or value then answer = {line or false, value, now()} end
+      if value then answer = {line, value, now()} end
     end
   elseif verb == 'list' then
     answer = {table.concat(redis.call('HGETALL', KEYS[tonumber(take())]), '\\n'), now()}
@@ -72,7 +73,6 @@ while at <= #ARGV do
     local key, name, expected, optional = KEYS[tonumber(take())], take(), take(), take()
     local token, value = take(), take()
     local found = version(key, name)
-    -- A version without its value, or a value without its version, is nobody's, and free to be replaced.
     if expected == '' and found and redis.call('HEXISTS', key, name) == 0 then found = nil end
     if (found or '') == expected then
       redis.call('HSET', key, name, value, name .. ' version', token .. ' ' .. now())

@@ -24,6 +24,7 @@ OWNERSHIP: Final = "ownership"
 
 _STATE_BEGIN: Final = b'{"token":"'
 _STATE_MIDDLE: Final = b'","state":'
+_DAMAGED: Final = "damaged"
 
 
 def beat_name(flow: str) -> str:
@@ -49,18 +50,24 @@ def encode_version(token: str, body: bytes) -> bytes:
     return b"".join((_STATE_BEGIN, token.encode(), _STATE_MIDDLE, body, b"}"))
 
 
-def decode_version(value: Value, where: str) -> tuple[str, bytes]:
-    """The token and the body. The body has its own checksum; the token needs none, it only tells versions apart."""
+class StateVersion(NamedTuple):
+    """A group's state as stored."""
+
+    token: str
+    body: bytes
+
+
+def decode_version(value: Value, _where: str) -> StateVersion:
+    """As read. The body has its own checksum; the token needs none, it only tells versions apart.
+
+    What has no such form is a version that nobody wrote, with a body that nobody can read: flows beat on, and the
+    leader, who meets a token that is not his, begins anew with the checkpoints and writes over it.
+    """
     content = _body(value)
     token, middle, rest = content.removeprefix(_STATE_BEGIN).partition(_STATE_MIDDLE)
     if not content.startswith(_STATE_BEGIN) or not middle or not token.isascii():
-        raise Corrupt(f"{where} is no group's state: remove it, owners are found anew")
-    return token.decode(), rest[:-1]
-
-
-def token_in(value: Value, where: str) -> str:
-    """The token alone."""
-    return decode_version(value, where)[0]
+        return StateVersion(_DAMAGED, content)
+    return StateVersion(token.decode(), rest[:-1])
 
 
 # ---- a flow's heartbeat and record
@@ -146,12 +153,13 @@ def encode_ownership(record: OwnershipRecord) -> dict[str, str]:
     return sealed(fields)
 
 
-def decode_ownership(value: Value, where: str, key: GroupKey, partition: int) -> OwnershipRecord:
-    """As read. Raises `Corrupt`, also for one that belongs elsewhere."""
+def decode_ownership(value: Value, where: str, key: GroupKey, name: str) -> OwnershipRecord:
+    """As read from the document of this name. Raises `Corrupt`, also for one that belongs elsewhere."""
     fields = _fields(value)
     check_sealed(fields, where, "remove it, it is written anew")
     try:
-        if (fields["group"], int(fields["partition"])) != (key.group, partition):
+        partition = int(fields["partition"])
+        if (fields["group"], ownership_name(partition)) != (key.group, name):
             raise ValueError("it lies in another's place")
         return OwnershipRecord(
             key=key,

@@ -9,8 +9,9 @@ heartbeats tells which records have to be read. Nothing of leases and ownership 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -23,14 +24,15 @@ from partq_spark.group.ownership.encoding import (
     BEATS,
     STATE,
     Heartbeat,
+    StateVersion,
     beat_name,
     decode_flow,
     decode_heartbeat,
+    decode_version,
     record_name,
-    token_in,
     whole_heartbeat,
 )
-from partq_spark.group.ownership.refusals import checked_flow, checked_note, name_taken, not_bound
+from partq_spark.group.ownership.refusals import checked_flow, checked_note, name_taken, not_bound, restless
 from partq_spark.group.ownership.register import DocumentRegister, Seen
 from partq_spark.group.ownership.values import Beat
 
@@ -39,6 +41,9 @@ _TRIES: Final = 3
 
 _AT_ONCE: Final = 100
 """So many records are read in one call: Redis does nothing else meanwhile."""
+
+_MOST_UNUSED: Final = 64
+"""More than one process can leave behind between two binds that went well."""
 
 _TO_COORDINATORS: Final = Announce(Audience.COORDINATORS)
 
@@ -71,14 +76,15 @@ class Flows:
         self._effects = effects
         self._lock = lock
         self._making = threading.Lock()
-        self._states: dict[GroupKey, DocumentRegister[str]] = {}
+        self._states: dict[GroupKey, DocumentRegister[StateVersion]] = {}
         self._own: dict[tuple[GroupKey, str], _Own] = {}
         self._records: dict[tuple[GroupKey, str], tuple[Heartbeat, FlowRecord]] = {}  # as read last
+        self._unused: dict[tuple[GroupKey, str], deque[str]] = {}  # instances whose records may be there for nobody
 
-    def _state(self, key: GroupKey) -> DocumentRegister[str]:
-        """The register of a group's state, which says the state's token."""
+    def _state(self, key: GroupKey) -> DocumentRegister[StateVersion]:
+        """The register of a group's state, body and all: what a heartbeat meets is what `read_state` tells."""
         found = self._states.get(key)
-        return found or self._states.setdefault(key, DocumentRegister(self._documents, key, STATE, token_in))
+        return found or self._states.setdefault(key, DocumentRegister(self._documents, key, STATE, decode_version))
 
     # ---- read by anybody
 
@@ -103,8 +109,7 @@ class Flows:
         for flow, heart in sorted(hearts.items()):
             record = self._remembered(key, flow, heart)
             if record is None:  # bound anew or forgotten since the listing
-                again = self._read_flow(key, flow)
-                record = None if again is None else again[0]
+                record, _ = self._read_flow(key, flow) or (None, None)
             if record is not None:
                 found[flow] = record
         return found
@@ -178,28 +183,42 @@ class Flows:
             at = None if replaces is None else (replaces.instance, replaces.number)
             if at != (former.value.instance, former.value.beat) and self._has_record(key, record.flow, former.value):
                 raise name_taken(key, record.flow)
+        unused = self._unused.setdefault((key, record.flow), deque(maxlen=_MOST_UNUSED))
+        unused.append(record.instance)
         # Also where an earlier try's answer was lost; nobody refers to the record yet.
         if (
             own.record.swap(None, record, encode_record(record)) is None
             and own.record.swap(own.record.read(), record, encode_record(record)) is None
         ):
             raise name_taken(key, record.flow)
-        heart = Heartbeat(
-            instance=record.instance, beat=0, bound=True, record=_token_of(own.record), token=self._effects.token()
-        )
+        written = own.record.known()
+        token = "" if written is None else written.token
+        heart = Heartbeat(instance=record.instance, beat=0, bound=True, record=token, token=self._effects.token())
         if own.heart.swap(former, heart, heart.fields(), _TO_COORDINATORS) is None:
+            if (now := own.heart.read()) is not None and now.value.instance == record.instance:
+                return  # an earlier try, which was late
+            unused.pop()
+            self._remove_records(key, record.flow, (record.instance,))
             raise name_taken(key, record.flow)  # the former instance's heart beats, or somebody else was faster
+        unused.pop()
         if former is not None and former.value.instance != record.instance:
-            self._remove_record(key, record.flow, former.value.instance)
+            unused.append(former.value.instance)
+        # Also of earlier tries: what is still on its way of them fails now, because the heartbeat has moved.
+        if self._remove_records(key, record.flow, unused):
+            unused.clear()
 
     def _has_record(self, key: GroupKey, flow: str, heart: Heartbeat) -> bool:
         """Whether somebody can be bound: a record may be lost while its heartbeat is still there."""
         (found,) = self._documents.ask(key, Load(record_name(flow, heart.instance)))
         return found is not None
 
-    def _remove_record(self, key: GroupKey, flow: str, instance: str) -> None:
-        with suppress(Unavailable):  # nothing refers to it any more; it goes with the group
-            self._documents.ask(key, Remove(record_name(flow, instance), None))
+    def _remove_records(self, key: GroupKey, flow: str, instances: Iterable[str]) -> bool:
+        """Remove records that no heartbeat names. False: they may still be there."""
+        try:
+            self._documents.ask(key, *(Remove(record_name(flow, instance), None) for instance in instances))
+        except Unavailable:
+            return False
+        return True
 
     def _made(self, key: GroupKey, flow: str, instance: str) -> _Own:
         """What is known of an instance that is, or is to be, in this process."""
@@ -227,7 +246,7 @@ class Flows:
         look = state.look()
         (answer,) = self._move(key, flow, instance, look.step)
         seen = state.saw(look, answer)
-        return None if seen is None else seen.value
+        return None if seen is None else seen.value.token
 
     def _move(self, key: GroupKey, flow: str, instance: str, *then: Step[Any]) -> tuple[Any, ...]:
         """Move the heartbeat, with the token of the record as it is now, and ask `then`. Raises `Fenced`."""
@@ -325,7 +344,7 @@ class Flows:
                 left = heart.value._replace(bound=False, token=self._effects.token())
                 if own.heart.swap(heart, left, left.fields(), _TO_COORDINATORS) is not None:
                     return
-        raise _restless(key, flow)
+        raise restless(key, flow)
 
     # ---- removed by the leader
 
@@ -344,7 +363,7 @@ class Flows:
             look = state.look()
             found, answer = self._documents.ask(key, Load(name), look.step)
             seen = state.saw(look, answer)
-            if seen is None or seen.value != state_token:
+            if seen is None or seen.value.token != state_token:
                 return False
             if not isinstance(found, Found):
                 break
@@ -354,18 +373,19 @@ class Flows:
             if removed:
                 break
         else:
-            raise _restless(key, flow)
+            raise restless(key, flow)
         self._records.pop((key, flow), None)
-        self._remove_record(key, flow, instance)
+        self._documents.ask(key, Remove(record_name(flow, instance), None))
         return True
 
     def _forget_group(self, key: GroupKey) -> None:
         """Its documents are gone."""
         self._states.pop(key, None)
-        for place in [place for place in self._own if place[0] == key]:
-            del self._own[place]
-        for place in [place for place in self._records if place[0] == key]:
-            del self._records[place]
+        kept: dict[tuple[GroupKey, str], Any]
+        for kept in (self._own, self._records, self._unused):
+            for place in list(kept):  # other groups' threads change it meanwhile
+                if place[0] == key:
+                    kept.pop(place, None)
 
 
 def _merged(record: FlowRecord, deliveries: Mapping[int, Delivery]) -> FlowRecord:
@@ -378,12 +398,3 @@ def _put_back(record: FlowRecord, before: FlowRecord, deliveries: Mapping[int, D
     others = {partition: entry for partition, entry in record.deliveries.items() if partition not in deliveries}
     former = {partition: entry for partition, entry in before.deliveries.items() if partition in deliveries}
     return replace(record, deliveries={**others, **former})
-
-
-def _token_of(register: DocumentRegister[FlowRecord]) -> str:
-    seen = register.seen
-    return "" if seen is None else seen.token
-
-
-def _restless(key: GroupKey, flow: str) -> Unavailable:
-    return Unavailable(f"heartbeat of flow {flow!r} of group {key} changed {_TRIES} times while it was read: try again")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from partq_spark.base.errors import Conflict, Fenced, Invalid
+from partq_spark.base.errors import Conflict, Fenced, Invalid, Unavailable
 from partq_spark.group.model import GroupKey, OwnershipRecord
 
 
@@ -29,6 +29,11 @@ def not_bound(key: GroupKey, flow: str, instance: str) -> Fenced:
     return Fenced(
         f"flow {flow!r} of group {key} is not bound to instance {instance} any more: bind again as a new instance"
     )
+
+
+def restless(key: GroupKey, flow: str) -> Unavailable:
+    """The heartbeat was another one at each try."""
+    return Unavailable(f"heartbeat of flow {flow!r} of group {key} changed whenever it was read: try again")
 
 
 def lease_changed(key: GroupKey, doing: str) -> Conflict:

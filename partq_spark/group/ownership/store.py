@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
@@ -38,7 +38,6 @@ from partq_spark.group.documents.api import (
     Load,
     Reincarnated,
     Remove,
-    Step,
     Swap,
 )
 from partq_spark.group.model import GroupKey, Lease, OwnershipRecord
@@ -47,9 +46,9 @@ from partq_spark.group.ownership.encoding import (
     LEADER,
     OWNERSHIP,
     STATE,
+    StateVersion,
     decode_leader,
     decode_ownership,
-    decode_version,
     encode_ownership,
     encode_version,
     ownership_name,
@@ -62,6 +61,9 @@ from partq_spark.objects.api import UNCHANGED, Unchanged
 
 _CLAIMS_AT_ONCE: Final = 1000
 """Redis does nothing else while a call runs; 1,000 claims take it some milliseconds."""
+
+_TRIES: Final = 4
+"""How often a renewal is sent: at first as the lease was seen last, then after it was read."""
 
 _log = logging.getLogger("partq.flow")
 
@@ -113,16 +115,20 @@ class Ownership(Flows):
     # --- the group's state: changed by the leader ---------------------------------------------------------------------
 
     def read_state(self, key: GroupKey, *, known: str | None = None) -> StateDocument | Unchanged | None:
-        """The state; `UNCHANGED` if its token is still `known`; None if there is none."""
+        """The state; `UNCHANGED` if its token is still `known`; None if there is none.
+
+        Who says what he knows gets a version that a heartbeat met already without loading it again, and without age.
+        """
         state = self._state(key)
         look = state.look()
-        is_known = look.seen is not None and look.seen.value == known
-        (found,) = self._documents.ask(key, Load(STATE, known=look.step.known if is_known else None, aged=True))
-        state.saw(look, found)
-        if not isinstance(found, Found):
-            return found
-        token, body = decode_version(found.value, self._documents.where(key, STATE))
-        return UNCHANGED if token == known else StateDocument(token=token, body=body, age_s=found.age_s)
+        (found,) = self._documents.ask(key, Load(STATE, aged=True) if known is None else look.step)
+        seen = state.saw(look, found)
+        if seen is None:
+            return None
+        token, body = seen.value
+        if token == known:
+            return UNCHANGED
+        return StateDocument(token=token, body=body, age_s=found.age_s if isinstance(found, Found) else 0.0)
 
     def swap_state(self, key: GroupKey, body: bytes, *, token: str, expected: str | None) -> None:
         """Replace the state whose token is `expected` (None: there must be none), giving it `token`, a new random one.
@@ -131,14 +137,15 @@ class Ownership(Flows):
         Raises `Conflict` if the condition did not hold, and nothing was changed.
         """
         state = self._state(key)
-        seen: Seen[str] | None = None
+        seen: Seen[StateVersion] | None = None
         if expected is not None:
             seen = state.seen
-            if seen is None or seen.value != expected:
+            if seen is None or seen.value.token != expected:
                 seen = state.read()
-            if seen is None or seen.value != expected:
+            if seen is None or seen.value.token != expected:
                 raise state_changed(key, expected)
-        if state.swap(seen, token, encode_version(token, body), Announce(Audience.FLOWS)) is None:
+        written = StateVersion(token, body)
+        if state.swap(seen, written, encode_version(token, body), Announce(Audience.FLOWS)) is None:
             raise state_changed(key, expected)
 
     # --- the lease ----------------------------------------------------------------------------------------------------
@@ -168,23 +175,20 @@ class Ownership(Flows):
         """
         register, state = self._lease(key), self._state(key)
         look = state.look()
-        # Read again where an earlier renewal came through whose answer was lost.
-        answers = self._renewed(lease, register.seen, register, look.step)
-        if answers is None:
-            answers = self._renewed(lease, register.read(), register, look.step)
-        if answers is None:
-            raise lease_changed(key, "renewing")
-        listed, answer = answers
-        seen = state.saw(look, answer)
-        return self._pulse(key, listed, None if seen is None else seen.value)
-
-    def _renewed(
-        self, lease: Lease, found: Seen[Lease] | None, register: DocumentRegister[Lease], look: Step[Any]
-    ) -> tuple[Any, ...] | None:
-        """The answers of a leader's look; None: the lease is not where it has to be."""
-        if found is None or not _may_renew(found.value, lease):
-            return None
-        return register.swap(found, lease, encode_lease(lease), Listing(BEATS), look)
+        found = register.seen
+        for _ in range(_TRIES):
+            # Read again where an earlier renewal came through whose answer was lost; it may come between, too.
+            if found is None or not _may_renew(found.value, lease):
+                found = register.read()
+            if found is None or not _may_renew(found.value, lease):
+                break
+            answers = register.swap(found, lease, encode_lease(lease), Listing(BEATS), look.step)
+            if answers is not None:
+                listed, answer = answers
+                seen = state.saw(look, answer)
+                return self._pulse(key, listed, None if seen is None else seen.value.token)
+            found = None
+        raise lease_changed(key, "renewing")
 
     def _pulse(self, key: GroupKey, listed: Sequence[Found], state_token: str | None) -> Pulse:
         lines: list[str] = []
@@ -209,8 +213,7 @@ class Ownership(Flows):
         (listed,) = self._documents.ask(key, Listing(OWNERSHIP))
         found = {}
         for each in listed:
-            number = each.name.removeprefix(f"{OWNERSHIP}/")
-            record = decode_ownership(each.value, self._documents.where(key, each.name), key, int(number))
+            record = decode_ownership(each.value, self._documents.where(key, each.name), key, each.name)
             found[record.partition] = record
             if each.token:
                 self._claims[key, record.partition] = record.version, each.token
@@ -266,7 +269,7 @@ class Ownership(Flows):
         for partition, found in zip(unknown, answers, strict=True):
             self._claims.pop((key, partition), None)
             if isinstance(found, Found):
-                record = decode_ownership(found.value, self._documents.where(key, found.name), key, partition)
+                record = decode_ownership(found.value, self._documents.where(key, found.name), key, found.name)
                 self._claims[key, partition] = record.version, found.token
 
     # --- news ---------------------------------------------------------------------------------------------------------
@@ -291,8 +294,9 @@ class Ownership(Flows):
         self._documents.drop(key)
         self._forget_group(key)
         self._leases.pop(key, None)
-        for place in [place for place in self._claims if place[0] == key]:
-            del self._claims[place]
+        for place in list(self._claims):  # other groups' threads change it meanwhile
+            if place[0] == key:
+                self._claims.pop(place, None)
 
 
 def _place(lease: Lease | None) -> tuple[str, int] | None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from partq_spark.base.errors import Fenced, Unavailable
-from partq_spark.group.ownership import Reincarnated
+from partq_spark.group.documents.api import Found, Step
+from partq_spark.group.documents.memory import MemoryDocuments
+from partq_spark.group.model import GroupKey
+from partq_spark.group.ownership import Ownership, Reincarnated, StateDocument
+from partq_spark.objects.api import UNCHANGED
 from tests.group.ownership.conftest import KEY, a_record, delivery
 from tests.support.ownership import OwnershipServer
 
@@ -98,3 +105,60 @@ def test_time_and_chance_are_handed_in() -> None:
     found = store.read_flow(KEY, "billing-1")
     assert found is not None
     assert found[1].age_s == 7.5
+
+
+class Loads(MemoryDocuments):
+    """Documents that count how often a state was loaded, body and all."""
+
+    states = 0
+
+    def carry_out(self, group: GroupKey, steps: Sequence[Step[Any]]) -> Sequence[Any]:
+        answers = super().carry_out(group, steps)
+        self.states += sum(isinstance(answer, Found) and answer.name == "state" for answer in answers)
+        return answers
+
+
+def test_a_state_that_a_heartbeat_met_is_not_loaded_again() -> None:
+    server = OwnershipServer()
+    leader, documents = server.open(), Loads(server)
+    flow, record = Ownership(documents), a_record()
+    leader.swap_state(KEY, b"1", token="t1", expected=None)
+    flow.bind(KEY, record, replaces=None)
+    assert flow.read_state(KEY)
+    for number in (2, 3):
+        loads = documents.states
+        leader.swap_state(KEY, b"%d" % number, token=f"t{number}", expected=f"t{number - 1}")
+        assert flow.beat(KEY, "billing-1", record.instance) == f"t{number}"
+        found = flow.read_state(KEY, known=f"t{number - 1}")
+        assert isinstance(found, StateDocument)
+        assert (found.token, found.body) == (f"t{number}", b"%d" % number)
+        assert flow.read_state(KEY, known=f"t{number}") is UNCHANGED
+        assert documents.states == loads + 1
+
+
+def test_a_group_is_dropped_while_others_come() -> None:
+    """A coordinator does so in one thread while it leads its other groups in others."""
+    server = OwnershipServer()
+    store = server.open()
+    store.bind(KEY, a_record(), replaces=None)
+    store.read_flows(KEY)
+    others = [GroupKey("default", "orders", f"other-{number}") for number in range(3)]
+
+    class Busy(GroupKey):
+        """Whoever compares it finds that another group came."""
+
+        def __eq__(self, other: object) -> bool:
+            if others:
+                another = others.pop()
+                for known in (store._own, store._records, store._claims, store._unused):
+                    known[another, "x"] = None  # type: ignore[index]
+            return False
+
+        __hash__ = GroupKey.__hash__
+
+    busy = Busy("default", "orders", "busy")
+    for known in (store._own, store._records, store._claims, store._unused):
+        known[busy, "x"] = None  # type: ignore[index]
+    store.drop_group(KEY)
+    for known in (store._own, store._records, store._claims, store._unused):
+        assert KEY not in {place[0] for place in known}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.base.errors import Conflict, Fenced, Unavailable
-from partq_spark.group.model import Lease
+from partq_spark.group.model import Lease, OwnershipRecord
 from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.objects import ObjectStore
 from partq_spark.objects.local import LocalStore
@@ -144,6 +144,93 @@ def test_a_former_instance_that_moves_while_another_binds_keeps_its_name(recorde
         newcomer.bind(KEY, a_record(), replaces=found[1])
     assert newcomer.read_flows(KEY) == {"billing-1": first}
     flow.beat(KEY, "billing-1", first.instance)
+    assert records(recorded) == {first.instance}, "what the newcomer wrote is gone"
+
+
+def records(recorded: Recorded) -> set[str]:
+    """The instances whose records are there."""
+    return {info.name.rpartition("/")[2] for info in recorded.list(f"{FOLDER}flows/")}  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("lost", ["before", "after"])
+def test_a_bind_removes_what_earlier_tries_left_behind(recorded: Recorded, lost: str) -> None:
+    """The answer to a bind, or to the removal of the former instance's record, does not come."""
+    store = open_recorded(recorded)
+    strike = ["swap beats/billing-1", "swap beats/billing-1", "delete"]
+
+    def fail(verb: str, name: str) -> None:
+        if strike and (f"{verb} {name}" == strike[0] or verb == strike[0]):
+            strike.pop(0)
+            raise Unavailable("nobody knows")
+
+    setattr(recorded, lost, fail)
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            store.bind(KEY, a_record(), replaces=last_beat(store, KEY))
+    store.bind(KEY, a_record(), replaces=last_beat(store, KEY))
+    assert not strike
+    last = a_record()
+    store.bind(KEY, last, replaces=last_beat(store, KEY))
+    assert records(recorded) == {last.instance}
+    assert store.read_flows(KEY) == {"billing-1": last}
+
+
+def test_a_flow_is_forgotten_again_until_its_record_is_gone(recorded: Recorded) -> None:
+    flow, leader = open_recorded(recorded), open_recorded(recorded)
+    record = a_record()
+    leader.swap_state(KEY, b"{}", token="t1", expected=None)
+    flow.bind(KEY, record, replaces=None)
+
+    def fail(verb: str, name: str) -> None:
+        if verb == "delete":
+            recorded.before = lambda verb, name: None
+            raise Unavailable("nobody knows")
+
+    recorded.before = fail
+    with pytest.raises(Unavailable):
+        leader.forget_flow(KEY, "billing-1", record.instance, state_token="t1")
+    assert leader.forget_flow(KEY, "billing-1", record.instance, state_token="t1")
+    assert records(recorded) == set()
+
+
+def test_a_renewal_that_lands_late_does_not_cost_the_lease(recorded: Recorded) -> None:
+    """It comes between the reading of the lease and the next renewal."""
+    leader, line = open_recorded(recorded), open_recorded(recorded)
+    leader.take_lease(KEY, Lease(token="mine", name="n", beat=0), expected=None)
+
+    def lose(verb: str, name: str) -> None:
+        if (verb, name) == ("swap", "leader"):
+            raise Unavailable("it is on its way")
+
+    def land(verb: str, name: str) -> None:
+        if (verb, name) == ("swap", "leader"):
+            recorded.before = lambda verb, name: None
+            line.renew_lease(KEY, Lease(token="mine", name="n", beat=1))
+
+    recorded.before = lose
+    with pytest.raises(Unavailable):
+        leader.renew_lease(KEY, Lease(token="mine", name="n", beat=1))
+    recorded.before = land
+    leader.renew_lease(KEY, Lease(token="mine", name="n", beat=2))
+    found = line.read_lease(KEY)
+    assert found is not None
+    assert found.lease.beat == 2
+
+
+def test_a_claim_of_which_nobody_knows_does_not_end_the_others(recorded: Recorded) -> None:
+    store, other = open_recorded(recorded), open_recorded(recorded)
+
+    def claim(partition: int) -> OwnershipRecord:
+        return OwnershipRecord(key=KEY, partition=partition, owner=None, epoch=1, version="", modified="")
+
+    other.claim_ownership([claim(0)])
+
+    def fail(verb: str, name: str) -> None:
+        if (verb, name) == ("load", "0"):
+            raise Unavailable("nobody knows whether it is one's own")
+
+    recorded.before = fail
+    assert set(store.claim_ownership([claim(0), claim(1)])) == {1}
 
 
 @pytest.mark.parametrize("prior", [True, False])

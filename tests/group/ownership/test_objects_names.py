@@ -9,7 +9,9 @@ import pytest
 
 from partq_spark.base.errors import Corrupt
 from partq_spark.group.checksums import checksum_of
+from partq_spark.group.codec import decode_state
 from partq_spark.group.model import Lease, OwnershipRecord
+from partq_spark.group.ownership import StateDocument
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
 from tests.group.ownership.conftest import FOLDER, KEY, a_record
@@ -18,20 +20,28 @@ from tests.support.ownership import in_objects
 from tests.support.servers import Azurite
 
 
-@pytest.mark.parametrize("name", ["state", "leader", "beats/billing-1", "3"])
+@pytest.mark.parametrize("name", ["leader", "beats/billing-1", "3"])
 def test_a_foreign_object_is_corrupt_and_named(tmp_path: Path, name: str) -> None:
     objects = LocalStore(str(tmp_path / "store"))
     store = in_objects(objects)
     metadata = name in ("beats/billing-1", "3")
     objects.swap(FOLDER + name, {"x": "1"} if metadata else b'{"x":1}', expected=None)
     reads: dict[str, Callable[[], object]] = {
-        "state": lambda: store.read_state(KEY),
         "leader": lambda: store.read_lease(KEY),
         "beats/billing-1": lambda: store.read_flows(KEY),
         "3": lambda: store.list_ownership(KEY),
     }
     with pytest.raises(Corrupt, match=f"{FOLDER}{name}"):
         reads[name]()
+
+
+def test_a_foreign_state_is_one_that_nobody_can_read(tmp_path: Path) -> None:
+    objects = LocalStore(str(tmp_path / "store"))
+    objects.swap(f"{FOLDER}state", b'{"x":1}', expected=None)
+    found = in_objects(objects).read_state(KEY)
+    assert isinstance(found, StateDocument)
+    with pytest.raises(Corrupt, match=r"state of group .* damaged"):
+        decode_state(found.body, 0.0, f"state of group {KEY}")
 
 
 def test_the_names_are_those_of_seed_004(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_a_lease(group: Damaged) -> None:
         found = group.reader().read_lease(group.key)
         return found and found.lease
 
-    assert check(group, "leader", read) > 1200
+    assert check(group, "leader", read) > 1100
     group.raw.delete(group.hash("leader"))
     group.store.take_lease(group.key, lease, expected=None)
 
@@ -214,3 +214,113 @@ def test_an_ownership_record(group: Damaged) -> None:
         [OwnershipRecord(key=group.key, partition=12, owner=OWNER, epoch=7, version="", modified="")]
     )
     assert check(group, "ownership", lambda: group.store.list_ownership(group.key)) > 400
+
+
+def removals(said: str) -> list[str]:
+    """The words of the command that a message names."""
+    found = re.search(r'\((HDEL "[^"]+" "[^"]+" "[^"]+") removes it\)', said)
+    assert found is not None, said
+    return [word.strip('"') for word in re.findall(r'HDEL|"[^"]+"', found[1])]
+
+
+def test_a_message_names_the_command_that_removes_the_document(group: Damaged) -> None:
+    record = bound(group)
+    where, field = group.hash("flows"), f"billing-1/{record.instance}"
+    group.raw.hset(where, field, b"{}")
+    _, said = attempt(lambda: group.reader().read_flows(group.key))
+    assert said is not None
+    assert group.raw.execute_command(*removals(said)) == 2
+    assert group.reader().read_flows(group.key) == {}
+    group.raw.hset(group.hash("beats"), "billing-1", b"{}")
+    _, said = attempt(lambda: group.reader().read_beats(group.key))
+    assert said is not None
+    assert group.raw.execute_command(*removals(said)) == 2
+    assert group.reader().read_beats(group.key) == {}
+
+
+@pytest.mark.parametrize("half", ["", " version"], ids=["value", "version"])
+def test_half_a_document_is_none(group: Damaged, half: str) -> None:
+    """A person removed the value, or the version, and not both."""
+    record = bound(group)
+    lease = Lease(token="l", name="n", beat=0)
+    group.store.swap_state(group.key, encode_state(STATE, 0.0), token="t1", expected=None)
+    group.store.take_lease(group.key, lease, expected=None)
+    claim = OwnershipRecord(key=group.key, partition=0, owner=None, epoch=1, version="", modified="")
+    group.store.claim_ownership([claim])
+    for name, field in {
+        "state": "state",
+        "leader": "leader",
+        "beats": "billing-1",
+        "flows": f"billing-1/{record.instance}",
+        "ownership": "0",
+    }.items():
+        assert group.raw.hdel(group.hash(name), field + half) == 1
+    for store in (group.reader(), group.store):  # who knew the token, too
+        assert store.read_state(group.key) is None
+        assert store.read_state(group.key, known="t1") is None
+        assert store.read_lease(group.key) is None
+        assert store.read_flow(group.key, "billing-1") is None
+        assert store.read_flows(group.key) == {}
+        assert store.list_ownership(group.key) == {}
+    if half:
+        with pytest.raises(Fenced):
+            group.store.beat(group.key, "billing-1", record.instance)
+    else:  # it writes anew what is its own
+        assert group.store.beat(group.key, "billing-1", record.instance) is None
+    again = a_record()
+    group.store.bind(group.key, again, replaces=None)
+    group.store.take_lease(group.key, lease, expected=None)
+    group.store.swap_state(group.key, encode_state(STATE, 0.0), token="t2", expected=None)
+    assert group.store.beat(group.key, "billing-1", again.instance) == "t2"
+    assert group.reader().claim_ownership([claim])
+    assert group.reader().read_flows(group.key) == {"billing-1": again}
+
+
+@pytest.mark.parametrize("bad", [b"", b"x", b"\xff 1", b"0123456789abcdef 12x", b"0123456789abcdef "])
+def test_a_damaged_version_is_another_version(group: Damaged, bad: bytes) -> None:
+    """It has no checksum, because nobody decides by it: everybody reads on, and whoever writes next mends it."""
+    record = bound(group)
+    group.store.swap_state(group.key, encode_state(STATE, 0.0), token="t1", expected=None)
+    lease = Lease(token="l", name="n", beat=0)
+    group.store.take_lease(group.key, lease, expected=None)
+    group.raw.hset(group.hash("state"), "state version", bad)
+    group.raw.hset(group.hash("leader"), "leader version", bad)
+    found = group.reader().read_state(group.key)
+    assert isinstance(found, StateDocument)
+    assert found.token == "t1"
+    assert group.store.renew_lease(group.key, replace(lease, beat=1)).state_token == "t1"
+    assert group.store.beat(group.key, "billing-1", record.instance) == "t1"
+    group.store.swap_state(group.key, encode_state(STATE, 0.0), token="t2", expected="t1")
+    version = group.raw.hget(group.hash("state"), "state version")
+    assert version is not None
+    assert re.fullmatch(rb"[0-9a-f]{16} \d{13}", version)
+
+
+def test_a_state_that_is_none_stops_neither_the_leader_nor_heartbeats(group: Damaged) -> None:
+    """The leader meets a token that is not its own, cannot read the state, and begins anew in its place."""
+    record = bound(group)
+    group.store.swap_state(group.key, encode_state(STATE, 0.0), token="t1", expected=None)
+    lease = Lease(token="l", name="n", beat=0)
+    group.store.take_lease(group.key, lease, expected=None)
+    group.raw.hset(group.hash("state"), mapping={"state": b"[]", "state version": b"0123456789abcdef 1"})
+    for store in (group.reader(), group.store):
+        assert store.beat(group.key, "billing-1", record.instance) not in (None, "t1")
+        assert not store.deliver(group.key, "billing-1", record.instance, {}, state_token="t1")
+    token = group.store.renew_lease(group.key, replace(lease, beat=1)).state_token
+    found = group.store.read_state(group.key)
+    assert isinstance(found, StateDocument)
+    assert found.token == token != "t1"
+    with pytest.raises(Corrupt, match="the state"):
+        decode_state(found.body, 0.0, "the state")
+    group.store.swap_state(group.key, encode_state(STATE, 0.0), token="t2", expected=token)
+    assert group.store.beat(group.key, "billing-1", record.instance) == "t2"
+
+
+def test_an_ownership_record_under_no_number_is_refused_by_name(group: Damaged) -> None:
+    claim = OwnershipRecord(key=group.key, partition=0, owner=None, epoch=1, version="", modified="")
+    group.store.claim_ownership([claim])
+    where = group.hash("ownership")
+    for half in ("", " version"):
+        group.raw.hset(where, f"zero{half}", group.raw.hget(where, f"0{half}") or b"")
+    with pytest.raises(Corrupt, match="field zero"):
+        group.store.list_ownership(group.key)

@@ -280,7 +280,7 @@ def test_a_value_of_another_make_is_corrupt_and_names_its_key(
     store = open_redis(redis_server)
     store.drop_group(group)
     store.bind(group, a_record(instance="i1"), replaces=None)
-    command(redis_server, "HSET", f"partq:{{{STORE_ID}/{group}}}:{key}", field, value)
+    command(redis_server, "HSET", f"partq:{{{STORE_ID}/{group}}}:{key}", field, value, f"{field} version", "0123 1")
     read = {"ownership": store.list_ownership, "leader": store.read_lease}.get(key, store.read_flows)
     with pytest.raises(Corrupt, match=f"foreign-values}}:{key}"):
         read(group)

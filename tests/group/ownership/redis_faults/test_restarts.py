@@ -91,13 +91,25 @@ def test_a_flow_of_which_a_part_was_evicted_binds_anew(server: RedisServer, stor
     command(server, "DEL", f"partq:{{{STORE_ID}/{KEY}}}:{lost}")
     other = open_redis(server)
     assert not any(record.bound for record in other.read_flows(KEY).values()), "its coordinator lets it go"
+    assert other.forget_flow(KEY, "billing-1", ME, state_token="t1"), "it does so"
+    with pytest.raises(Fenced):
+        store.beat(KEY, "billing-1", ME)
+    for verb in ("deliver", "report", "note"):
+        with pytest.raises(Fenced):
+            verbs(store)[verb]()
+    store.bind(KEY, a_record(), replaces=None)
+    assert store.read_flows(KEY)["billing-1"].bound
+
+
+@pytest.mark.parametrize("lost", ["flows", "beats"])
+def test_a_flow_of_which_a_part_was_evicted_delivers_nothing(server: RedisServer, store: Ownership, lost: str) -> None:
+    begin(store)
+    command(server, "DEL", f"partq:{{{STORE_ID}/{KEY}}}:{lost}")
     for verb in ("deliver", "report", "note"):
         with pytest.raises(Fenced):
             verbs(store)[verb]()
     with pytest.raises(Fenced):
         store.beat(KEY, "billing-1", ME)
-    store.bind(KEY, a_record(), replaces=None)
-    assert store.read_flows(KEY)["billing-1"].bound
 
 
 def test_scripts_that_were_flushed_are_sent_again(server: RedisServer, store: Ownership) -> None:
