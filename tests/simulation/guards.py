@@ -84,7 +84,7 @@ def _renews_any_lease() -> AbstractContextManager[object]:
         look = state.look()
         listed, answer = store._documents.ask(key, Listing(BEATS), look.step)
         seen = state.saw(look, answer)
-        return store._pulse(key, listed, None if seen is None else seen.value)
+        return store._pulse(key, listed, None if seen is None else seen.value.token)
 
     return patch.object(Ownership, "renew_lease", renew_lease)
 
@@ -94,7 +94,7 @@ def _swaps_any_state() -> AbstractContextManager[object]:
 
     def swap_state(store: Ownership, key: GroupKey, body: bytes, *, token: str, expected: str | None) -> None:
         found = store._state(key).read()
-        real(store, key, body, token=token, expected=found.value if found is not None else None)
+        real(store, key, body, token=token, expected=found.value.token if found is not None else None)
 
     return patch.object(Ownership, "swap_state", swap_state)
 

@@ -144,21 +144,24 @@ def test_a_group_is_dropped_while_others_come() -> None:
     store.read_flows(KEY)
     others = [GroupKey("default", "orders", f"other-{number}") for number in range(3)]
 
+    kept: list[dict[Any, Any]] = [store._own, store._records, store._claims, store._unused]
+
     class Busy(GroupKey):
         """Whoever compares it finds that another group came."""
 
         def __eq__(self, other: object) -> bool:
             if others:
                 another = others.pop()
-                for known in (store._own, store._records, store._claims, store._unused):
-                    known[another, "x"] = None  # type: ignore[index]
+                for known in kept:
+                    known[another, "x"] = None
             return False
 
         __hash__ = GroupKey.__hash__
 
     busy = Busy("default", "orders", "busy")
-    for known in (store._own, store._records, store._claims, store._unused):
-        known[busy, "x"] = None  # type: ignore[index]
+    for known in kept:
+        known[busy, "x"] = None
     store.drop_group(KEY)
-    for known in (store._own, store._records, store._claims, store._unused):
+    assert not others
+    for known in kept:
         assert KEY not in {place[0] for place in known}
