@@ -25,16 +25,20 @@ the others where ownership is kept (`documents`: Redis, or objects beside the qu
                       a flow that is alone, by      The same (`solo`).
                       a fence
                       a person, by a rewind         It goes back at a new epoch, without an owner (`rewinding`).
+                      a person, `--ownership none`  The owner's name stays; from then on it may have delivered all that
+                                                    there is (`lifecycle.share`).
     state             the leader                    The token is the one that it wrote last. A new leader reads, and
     (`ownership`)                                   swaps in a token of its own before it does anything.
     leader            the leader, with each look    Its own token, and a lower beat.
                       another coordinator           Token and beat stood still for a lease timeout, by its own clock.
     beats/<flow>      its flow, with each heartbeat The instance is its own, and bound.
-                      a new instance, by a bind     The former one has unbound, was given up by the leader, or stood
-                                                    still for its session timeout.
-                      the leader, to forget it      No partition names the flow, and the state is still the leader's.
-    flows/<flow>/     this instance alone           The token is the one that it wrote last. It counts once the
-    <instance>                                      heartbeat names its token.
+                      a new instance, by a bind     The former one has unbound, was given up by the leader, stood still
+                                                    for its session timeout, or its record is gone.
+                      the leader, to forget it      No partition names the instance, or its record is gone; and the
+                                                    state is still the leader's.
+    flows/<flow>/     this instance alone           The token is the one that it wrote last. It counts once a heartbeat
+    <instance>                                      names the instance; the token there tells that it has changed.
+                      a later bind, the leader      They remove it when no heartbeat names the instance.
     ownership/<n>     the leader, for people        The version is the one that was read. Nobody decides by it (OWN-02).
     missed/<flow>     its flow (`checkpoints=none`) It is the one that was read (`missed_partitions`).
 
@@ -44,8 +48,8 @@ What an unknown outcome means, when the answer to a write is lost:
     state             The leader takes nothing for granted: it reads everything and adopts the group anew.
     leader            It is read again; if token and beat are not as they should be, somebody else leads.
     heartbeat         It is read before the next one, and the lease is not renewed by one that was not answered.
-    record            The instance ends, and its flow binds anew. The write might arrive later, over what is said then.
-    bind              The same record is never written again: the next try is a new instance.
+    record            The instance ends, and its flow binds anew with what it knows: the record may say more, or less.
+    bind              The next try reads, and is a new instance: the former one may be bound, and is its own.
     ownership/<n>     It counts as not claimed.
 
 A store that lives anew (`Reincarnated`) has forgotten who lives: flows bind anew and say what they know, the leader

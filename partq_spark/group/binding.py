@@ -152,7 +152,7 @@ class Binder:
         except Reincarnated:
             raise
         except Unavailable as error:
-            # Never the same record again: the first one may yet arrive, after what is reported in its name.
+            # Always another instance: it reads first, and finds this one as its own if the bind took place.
             raise _UnknownOutcome from error
         _log.info("flow %s of group %s is bound as instance %s", self._flow, self._key, instance)
         return Life(instance, self._session_timeout_s, sent_s)

@@ -1,8 +1,8 @@
 """Writes down how far a flow is: first the checkpoints of its partitions, then the flow's record, which repeats them.
 
 This module knows the order of the writes. When a write is due is decided in `checkpoint_writer`; what was delivered and
-acknowledged is kept in `holdings`. A write that arrives late harms nobody: a checkpoint is written on a condition of
-its own, and an instance whose report was lost has ended.
+acknowledged is kept in `holdings`. A write that arrives late harms nobody: checkpoint and record are each written on a
+condition of their own.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _log = logging.getLogger("partq.flow")
 
 @contextmanager
 def ending_if_unknown(life: Life) -> Iterator[None]:
-    """A guard around what changes the record. A change whose answer was lost may arrive at any later time, over what
-    was written since, and the record would say less than was delivered: nothing more is written in its instance's name.
+    """A guard around what changes the record. After a change whose answer was lost the record may say more than is
+    delivered, and a handoff would wait for that; or less than it should. Nothing more is written in its instance's
+    name, and the next instance's record begins with what this process knows (decision 0018).
     """
     try:
         yield

@@ -56,10 +56,6 @@ class DocumentRegister(Generic[T]):
         """Doubt it."""
         self._keep(None)
 
-    def keep(self, token: str, value: T) -> None:
-        """It was written by other means."""
-        self._keep(Seen(token, value))
-
     def _keep(self, seen: Seen[T] | None) -> None:
         with self._lock:
             self._changes += 1
@@ -107,5 +103,5 @@ class DocumentRegister(Generic[T]):
         if token is None:
             self.forget()
             return None
-        self.keep(token, value)
+        self._keep(Seen(token, value))
         return tuple(answers)
