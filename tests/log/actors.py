@@ -14,11 +14,12 @@ from partq_spark.log.queue import Queue
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.segment import PLAIN, Stager
 from partq_spark.log.staged import Stage, StagedSegment
-from tests.log.oracle import Attempt, Violation, demand
+from tests.log.oracle import Attempt
 from tests.log.plans import BEGIN_US, GRACE_US, MOST_SKEW_US, NAMESPACE, QUEUE, SLEEPS_US
 from tests.log.queues import publish_staged
 from tests.log.simulation import Job, Process, Simulation
 from tests.support.faulty import HOUR_US
+from tests.support.judge import Violation, demand
 from tests.support.scheduler import SECOND_US
 
 

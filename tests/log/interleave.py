@@ -19,9 +19,9 @@ from unittest.mock import patch
 from partq_spark.log import admin, compaction, housekeeping, names, restaging, runs, tree, writers
 from tests.log.actors import collector, command, query, read_all, reader, recreator, trimmer
 from tests.log.keepers import acknowledger, compactor, regrouper, resizer, retainer, rewinder
-from tests.log.oracle import demand
 from tests.log.plans import BEGIN_US, GRACE_US, GROUP, MOST_STEPS, NAMESPACE, QUEUE, Outcome, Plan
 from tests.log.simulation import Job, Process, Simulation
+from tests.support.judge import demand
 
 
 def play(world: Simulation) -> Outcome:

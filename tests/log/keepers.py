@@ -15,9 +15,9 @@ from partq_spark.group.rewinding import Goal
 from partq_spark.log import admin, compaction
 from partq_spark.log.model import Head, group_start
 from partq_spark.log.queue import Queue
-from tests.log.oracle import demand
 from tests.log.plans import GROUP, NAMESPACE, QUEUE
 from tests.log.simulation import Job, Process
+from tests.support.judge import demand
 
 
 @contextmanager

@@ -23,16 +23,7 @@ from partq_spark.log.staged import Stage
 from partq_spark.objects.api import Document
 from partq_spark.objects.memory import MemoryStore
 from tests.support.faulty import PAGE
-
-
-class Violation(AssertionError):
-    """Something that must never be was: the message says what."""
-
-
-def demand(condition: bool, *what: object) -> None:
-    """Raise `Violation` unless `condition`."""
-    if not condition:
-        raise Violation(" ".join(map(str, what)))
+from tests.support.judge import Violation, demand
 
 
 @dataclass(slots=True)

@@ -17,9 +17,10 @@ from partq_spark.log.publish import Outdated
 from partq_spark.log.queue import Queue
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.retrying import Retrying
-from tests.log.oracle import Oracle, Violation, WatchedStore, demand
+from tests.log.oracle import Oracle, WatchedStore
 from tests.log.plans import BEGIN_US, GRACE_US, MOST_SKEW_US, NAMESPACE, QUEUE, Outcome, Plan
 from tests.support.faulty import FaultyStore
+from tests.support.judge import Violation, demand
 from tests.support.scheduler import SECOND_US, Scheduler
 
 

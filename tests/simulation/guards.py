@@ -36,12 +36,12 @@ from partq_spark.group.ownership import Ownership, Pulse
 from partq_spark.group.ownership.encoding import BEATS
 from partq_spark.group.ownership.flows import Flows, _merged
 from partq_spark.group.session import Session
-from tests.simulation.checker import Violation
 from tests.simulation.plan import KINDS
 from tests.simulation.queue import Head
 from tests.simulation.world import run_seed
 from tests.support import guards
 from tests.support.guards import Finding
+from tests.support.judge import Violation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,8 +28,8 @@ from partq_spark.group.ownership.encoding import (
     decode_version,
 )
 from tests.simulation import history as h
-from tests.simulation.checker import demand
 from tests.simulation.links import Link
+from tests.support.judge import demand
 from tests.support.scheduler import SECOND_US, Scheduler, Strand
 
 KEY = GroupKey("sim", "orders", "billing")

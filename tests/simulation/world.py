@@ -22,7 +22,7 @@ from partq_spark.group.model import AccessType, GroupState, Owner, Phase, Rebala
 from partq_spark.group.ownership import Ownership
 from partq_spark.group.ownership.encoding import STATE, decode_version
 from tests.simulation import history as h
-from tests.simulation.checker import Checker, demand
+from tests.simulation.checker import Checker
 from tests.simulation.consumers import Actor, Consumer
 from tests.simulation.coordinators import coordinate
 from tests.simulation.links import Link, Weather
@@ -30,6 +30,7 @@ from tests.simulation.objects import Objects, TrueObjects
 from tests.simulation.plan import MOST_DRIFT, MOST_OFFSET_S, Outcome, Plan
 from tests.simulation.queue import KEYS, Head
 from tests.simulation.stores import KEY, QUEUE_ID, SINCE, OwnershipServer, SimulatedOwnership
+from tests.support.judge import demand
 from tests.support.scheduler import SECOND_US, Process, Scheduler
 
 MOST_STEPS = 60_000
@@ -213,13 +214,13 @@ class World:
     def rewind(self) -> None:
         """Somebody takes a partition back, and away from whoever has it, and counts that in the head."""
         partition = self.rng.randrange(len(self.head.ends))
-        offset = self.checker.partitions[partition].offset
-        if offset is None:
+        here = self.checker.partitions[partition]
+        if not here.epoch:
             return
         self.counts["rewound"] += 1
         self.history.add(h.Rewinding(self.scheduler.now_us, partition))
         # At one instant: what a lost answer does to a rewind is not what is looked at here.
-        to = self.rng.randint(max(0, offset - 20), offset)
+        to = self.rng.randint(max(0, here.offset - 20), here.offset)
         self.checkpoints.rewind(partition, to, fence=True, delivered=self.head.ends[partition])
         if self.rng.random() < 0.25:
             self.counts["rewinds cut off"] += 1
@@ -318,7 +319,7 @@ class World:
             return f"bound are {sorted(bound)}, alive {sorted(alive)}: {h.outline(state)}"
         for number, end in enumerate(self.head.ends):
             here = self.checker.partitions[number]
-            if (here.offset or 0) != end:
+            if here.offset != end:
                 return f"partition {number} ends at {end}, its checkpoint at {here.offset}: {h.outline(state)}"
         return ""
 

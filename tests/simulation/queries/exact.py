@@ -8,11 +8,11 @@ next one goes on where it ends. Raises `Violation` at the first thing that must 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.simulation.checker import demand
-from tests.simulation.queries.judge import Message, Row
+from tests.simulation.queries.judge import Row
+from tests.support.judge import Publications, before_its_key, demand, forbid
 
 Places = Mapping[int, tuple[int, int]]
 """By partition, between which offsets a query is: one who begins at the latest message says only that much."""
@@ -30,13 +30,10 @@ class _Source:
 
 
 class ExactJudge:
-    """Of all queries without a group in one world. `ends`: where the queue's partitions end now; `earlier`: of a
-    message, the last one of its key in each other partition that was published before it.
-    """
+    """Of all queries without a group in one world."""
 
-    def __init__(self, ends: Callable[[], Sequence[int]], earlier: Callable[[Message], Collection[Message]]) -> None:
-        self._ends = ends
-        self._earlier = earlier
+    def __init__(self, queue: Publications) -> None:
+        self._queue = queue
         self._sources: dict[tuple[str, int], _Source] = defaultdict(_Source)
 
     def made(self, query: str, source: int, start: str, end: str, *, latest: Sequence[int] | None) -> None:
@@ -48,9 +45,9 @@ class ExactJudge:
             demand(start in found.at, f"{query}/{source} goes on from what was never read: {start}")
             found.begins[end] = found.at[start]
             return
-        now = self._ends()
         found.begins[end] = {
-            p: (0, 0) if latest is None else (latest[p] if p < len(latest) else 0, to) for p, to in enumerate(now)
+            p: (0, 0) if latest is None else (latest[p] if p < len(latest) else 0, to)
+            for p, to in enumerate(self._queue.ends)
         }
 
     def planned(self, query: str, source: int, end: str, rows: Sequence[Row]) -> None:
@@ -66,7 +63,7 @@ class ExactJudge:
         demand(end in found.begins, f"{what} was never given to Spark")
         places = found.begins[end]
         reached = dict(places)
-        ends = self._ends()
+        ends = self._queue.ends
         for row in rows:
             demand(row.epoch == 0 and not row.redelivered, f"{what} marks what it has, or names an owner:", row)
             demand(row.offset < ends[row.partition], f"{what} has what is not there:", row)
@@ -74,13 +71,12 @@ class ExactJudge:
             demand(least <= row.offset <= most, f"{what} goes on at {row.message}, and the query is at", (least, most))
             reached[row.partition] = (row.offset + 1, row.offset + 1)
         for row in rows:
-            for before in self._earlier(row.message):
-                most = places.get(before.partition, (0, 0))[1]
-                demand(before.offset < most, f"{what} has {row.message} before or beside {before} of its key")
+            earlier = self._queue.earlier(row.message)
+            forbid(before_its_key(row.message, earlier, lambda number: places.get(number, (0, 0))[1]), what)
         found.rows[end] = tuple(rows)
         found.at[end] = reached
 
     def left(self, query: str, source: int, at: str) -> int:
         """How many messages the query has still to read from this text on, at most."""
         places = self._sources[query, source].at.get(at, {})
-        return sum(end - places.get(p, (0, 0))[1] for p, end in enumerate(self._ends()))
+        return sum(end - places.get(p, (0, 0))[1] for p, end in enumerate(self._queue.ends))

@@ -26,11 +26,11 @@ from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.manual import GivenOut
 from partq_spark.query.offsets import BatchEnd, Span
 from partq_spark.query.participant import Participant
-from tests.simulation.checker import Violation
 from tests.simulation.queries.plan import GROUPED, NO_GROUP, kind_of
 from tests.simulation.queries.world import run_seed
 from tests.support import guards
 from tests.support.guards import Finding
+from tests.support.judge import Violation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

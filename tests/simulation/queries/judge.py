@@ -1,27 +1,32 @@
 """What must be true of queries behind Spark: what their batches delivered, handled and acknowledged, group by group.
 
 Knows messages, batches, checkpoints and acknowledgements, in true time; nothing of consumers, sessions or offsets'
-meaning. Raises `Violation` at the first thing that must never happen; its own tests feed it bad histories.
+meaning. The rules that hold of every delivery are those of `tests.support.judge`; here is what Spark's batches add.
+Raises `Violation` at the first thing that must never happen; its own tests feed it bad histories.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from partq_spark.group.model import Owner
 from partq_spark.group.solo import CONFIRMED_S
 from tests.simulation import history as h
-from tests.simulation.checker import MOST_DRIFT, demand
+from tests.support.judge import (
+    Delivery,
+    Leases,
+    Message,
+    Ownership,
+    Publications,
+    before_its_key,
+    demand,
+    forbid,
+    unmarked_in_time,
+)
 from tests.support.scheduler import SECOND_US
-
-
-class Message(NamedTuple):
-    """One message of the queue."""
-
-    partition: int
-    offset: int
 
 
 class Row(NamedTuple):
@@ -90,6 +95,11 @@ class _First:
     epoch: int
     read: bool = False
 
+    def delivery(self, identity: Identity, message: Message) -> Delivery:
+        """By that batch."""
+        by = Ownership(self.epoch, identity.query, str(identity))
+        return Delivery.of_one(by, message.offset, self.redelivered, self.asked_us, self.planned_us)
+
 
 @dataclass(slots=True)
 class _Batch:
@@ -122,6 +132,10 @@ class Group:
         """The group's first message of a partition."""
         return self.start.get(partition, 0)
 
+    def handled_to(self, partition: int) -> int:
+        """Everything before it was handled."""
+        return self.reached.get(partition, self.begins(partition))
+
 
 class Judge:
     """Of one world."""
@@ -129,27 +143,17 @@ class Judge:
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.former: list[Group] = []  # that were removed, and whose queries are still to go on
-        self.ends: list[int] = []
-        self._earlier: dict[Message, tuple[Message, ...]] = {}  # of its key, the last one in each other partition
-        self._last: dict[int, dict[int, Message]] = defaultdict(dict)
-        self._timeouts_us: dict[str, int] = {}  # of instances
-        self._leases_us: dict[str, float] = {}  # of instances: until when
+        self.queue = Publications()
+        self._leases = Leases()
         self.repeated = 0
         self.marked = 0
 
     # --- the queue ----------------------------------------------------------------------------------------------------
 
-    def publish(self, partitions: int, keys: Iterable[int]) -> None:
-        """One message for each key, into `key % partitions`."""
-        for key in keys:
-            partition, last = key % partitions, self._last[key]
-            self.ends += [0] * (partition + 1 - len(self.ends))
-            message = Message(partition, self.ends[partition])
-            self.ends[partition] += 1
-            others = tuple(each for each in last.values() if each.partition != partition)
-            if others:
-                self._earlier[message] = others
-            last[partition] = message
+    @property
+    def ends(self) -> list[int]:
+        """Where the queue's partitions end."""
+        return self.queue.ends
 
     def made(self, name: str, start: Sequence[int], since: int = 0) -> None:
         """The group is in the head, beginning there; `since`: the head's sequence number then."""
@@ -178,25 +182,14 @@ class Judge:
         for message in [each for each in group.done if each.partition == partition and each.offset >= to]:
             del group.done[message]
 
-    def earlier(self, message: Message) -> tuple[Message, ...]:
-        """Of its key, the last message before it in each other partition."""
-        return self._earlier.get(message, ())
-
     # --- leases -------------------------------------------------------------------------------------------------------
 
     def lease(self, fact: h.Fact) -> None:
         """Until when each instance may deliver, by what it heard of its own heartbeats. No other fact is looked at."""
         if isinstance(fact, h.Bound):
-            self._timeouts_us[fact.owner.instance] = round(fact.session_timeout_s * SECOND_US)
+            self._leases.bound(fact.owner, round(fact.session_timeout_s * SECOND_US))
         elif isinstance(fact, h.Renewed):
-            instance = fact.owner.instance
-            until_us = fact.sent_us + self._timeouts_us[instance] * (1 + MOST_DRIFT)
-            self._leases_us[instance] = max(until_us, self._leases_us.get(instance, 0))
-
-    def _leased(self, plan: Planned) -> None:
-        """A flow that was silent for a session timeout may have been given up, and another may have its partitions."""
-        until_us = self._leases_us.get(plan.instance or "", 0)
-        demand(plan.planned_us <= until_us, f"{plan.identity} is delivered after the lease of {plan.flow} has ended")
+            self._leases.renewed(fact.owner, fact.sent_us)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -230,7 +223,7 @@ class Judge:
         group = self.groups[plan.group]
         messages = [row.message for row in plan.rows]
         if messages and not plan.alone:
-            self._leased(plan)
+            forbid(self._leases.over(Owner(plan.flow, plan.instance or ""), plan.planned_us), plan.identity)
         demand(len(set(messages)) == len(messages), f"{plan.identity} has a message twice:", messages)
         found = group.batches.get(plan.identity)
         is_new = found is None or self._is_made_anew(found, plan)
@@ -315,14 +308,8 @@ class Judge:
             for identity, other in others.items():
                 self.repeated += 1
                 self.marked += mine.redelivered or other.redelivered
-                first, second, late = other, mine, plan.identity
-                if mine.planned_us < other.asked_us:
-                    first, second, late = mine, other, identity
-                ordered = first.planned_us < second.asked_us
-                demand(
-                    second.redelivered or (first.redelivered and not ordered),
-                    f"{message} of {group.name} came in {identity} and in {plan.identity}, and is not marked in {late}",
-                )
+                copies = (mine.delivery(plan.identity, message), other.delivery(identity, message))
+                forbid(unmarked_in_time(*copies), message, "of", group.name)
             others[plan.identity] = mine
 
     def handled(self, plan: Planned, rows: Sequence[Row]) -> None:
@@ -331,15 +318,14 @@ class Judge:
             return
         group = self.groups[plan.group]
         for row in rows:
-            reached = group.reached.get(row.partition, group.begins(row.partition))
+            reached = group.handled_to(row.partition)
             demand(
                 row.offset <= reached,
                 f"{plan.identity} goes on at {row.message} of {group.name}, and nobody has handled {reached}",
             )
             if row.offset == reached:
-                for earlier in self._earlier.get(row.message, ()) if group.keeps else ():
-                    before = group.reached.get(earlier.partition, group.begins(earlier.partition))
-                    demand(earlier.offset < before, f"{row.message} of {group.name} comes before {earlier} of its key")
+                earlier = self.queue.earlier(row.message) if group.keeps else ()
+                forbid(before_its_key(row.message, earlier, group.handled_to), group.name)
                 group.reached[row.partition] = row.offset + 1
 
     def completed(self, plan: Planned) -> None:

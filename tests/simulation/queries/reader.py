@@ -17,13 +17,13 @@ from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.joining import BEAT_S, open_consumer
 from partq_spark.query.notify import PAGE
 from partq_spark.spark.options import stream_source_options
-from tests.simulation.checker import Violation
 from tests.simulation.history import History
 from tests.simulation.links import Link, Weather
 from tests.simulation.objects import Objects
 from tests.simulation.queries.plan import SourcePlan
 from tests.simulation.queries.stores import TrueStore, url_of
 from tests.simulation.stores import Mutex, OwnershipServer
+from tests.support.judge import Violation
 from tests.support.scheduler import SECOND_US, Crash, Process, Scheduler, Strand
 
 BUSY_LOOK_S = 0.5

@@ -20,13 +20,13 @@ from typing import Any, Protocol
 from partq_spark.query import offsets
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.offsets import Span
-from tests.simulation.checker import demand
 from tests.simulation.history import History
 from tests.simulation.links import Weather
 from tests.simulation.queries.exact import ExactJudge
 from tests.simulation.queries.judge import Identity, Judge, Planned, Row
 from tests.simulation.queries.plan import QueryPlan
 from tests.simulation.queries.reader import Interrupted, Reader
+from tests.support.judge import demand
 from tests.support.scheduler import SECOND_US, Process
 
 POLLING_US = 10_000  # Spark's pause after a trigger without a batch

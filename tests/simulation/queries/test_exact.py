@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.checker import Violation
 from tests.simulation.queries.exact import ExactJudge
-from tests.simulation.queries.judge import Message, Row
+from tests.simulation.queries.judge import Row
+from tests.support.judge import Publications, Violation
 
 
 class Story:
     """A query of one load; the queue has two partitions, and a key whose messages changed place."""
 
     def __init__(self, *, latest: bool = False) -> None:
-        self.ends = [4, 4]
-        self.earlier = {Message(1, 3): (Message(0, 3),)}
-        self.judge = ExactJudge(lambda: self.ends, lambda message: self.earlier.get(message, ()))
+        self.queue = Publications()
+        self.queue.publish(2, [0, 0, 0, 1, 1, 1])
+        self.queue.publish(1, [3])  # as message 3 of partition 0
+        self.queue.publish(2, [3])  # and of partition 1
+        self.judge = ExactJudge(self.queue)
         self.latest = (2, 2) if latest else None
 
     def made(self, start: str, end: str) -> Story:
@@ -62,18 +64,18 @@ def test_nothing_is_marked_and_nobody_owns_anything(row: Row, said: str) -> None
 
 def test_a_key_keeps_its_order_over_partitions() -> None:
     story = Story().made("", "a").read("a", *((1, offset) for offset in range(3))).made("a", "b")
-    with pytest.raises(Violation, match="before or beside"):
+    with pytest.raises(Violation, match="of its key"):
         story.read("b", *((0, offset) for offset in range(4)), (1, 3))
 
 
 def test_who_begins_at_the_latest_message_begins_between_the_question_and_its_answer() -> None:
     for offset in (2, 3, 4):
         story = Story(latest=True).made("", "a").read("a").made("a", "b")
-        story.ends = [9, 4]
+        story.queue.publish(1, [5] * 5)
         story.read("b", (0, offset))
     for offset in (1, 5):
         story = Story(latest=True).made("", "a").read("a").made("a", "b")
-        story.ends = [9, 4]
+        story.queue.publish(1, [5] * 5)
         with pytest.raises(Violation, match="goes on at"):
             story.read("b", (0, offset))
 

@@ -16,7 +16,6 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Fenced, Invalid, ObjectMissing, PartqError
 from partq_spark.log.model import QueueConfig
 from tests.simulation import history as h
-from tests.simulation.checker import Violation, demand
 from tests.simulation.coordinators import coordinate
 from tests.simulation.links import Link, Weather
 from tests.simulation.objects import Objects
@@ -31,6 +30,7 @@ from tests.simulation.queries.spark import Execution, QueryFailed, SparkCheckpoi
 from tests.simulation.queries.stores import GroupHead, TheQueue, TrueStore, key_of, opened_by
 from tests.simulation.stores import OwnershipServer
 from tests.simulation.world import quiet
+from tests.support.judge import Violation, demand
 from tests.support.scheduler import SECOND_US, Process, Scheduler
 
 MOST_STEPS = 60_000
@@ -82,7 +82,7 @@ class World:
         self.history = h.History(self.judge.lease, keep)
         self.counts: Counter[str] = Counter()
         self.weather = Weather(rates=plan.rates, counts=self.counts, note=self.history.note)
-        self.exact = ExactJudge(lambda: self.judge.ends, self.judge.earlier)
+        self.exact = ExactJudge(self.judge.queue)
         for group in filter(lambda group: group.name, plan.groups):
             self.judge.groups[group.name] = Group(group.name, group.keeps, plain=plan.is_plain and group.is_simple)
         self.store = TrueStore(self.scheduler, self._tokens, self.history, self.judge)
@@ -296,7 +296,7 @@ class World:
     def publish(self) -> None:
         """Now and then a few messages."""
         keys = self.rng.choices(range(KEYS), k=self.rng.randint(1, 5))
-        self.judge.publish(self.queue.partitions, keys)
+        self.judge.queue.publish(self.queue.partitions, keys)
         self.queue.publish(keys)
         self.history.note(f"{self.scheduler.now_us} published {keys}")
         if not self.weather.calm:
