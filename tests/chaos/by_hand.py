@@ -18,6 +18,7 @@ from typing import Any, Final
 from tests.chaos.checker import backward, bounded, missing, strangers
 from tests.chaos.evidence import Row
 from tests.ownership.facts import Seen
+from tests.support import judge as rules
 
 NAME: Final = "driver-manual"
 
@@ -158,17 +159,17 @@ def beyond(said: Sequence[Acknowledged], seen: Sequence[Seen]) -> Iterator[str]:
             for partition, end in fact.ends.items():
                 if not fact.is_refused(partition):
                     ends[partition] = max(ends.get(partition, 0), end)
-        if look.offset > ends.get(look.partition, 0):
-            yield f"{look.partition}/{look.offset} at epoch {look.epoch}, acknowledged {ends.get(look.partition, 0)}"
+        what = f"the checkpoint of partition {look.partition} at epoch {look.epoch}"
+        yield from rules.acknowledged_beyond(look.offset, ends.get(look.partition, 0), what)
 
 
 def unmarked(rows: Sequence[Row]) -> Iterator[str]:
     """Copies that came later than the first and say that they did not."""
     before: dict[int, Row] = {}
     for row in rows:
-        if row.number in before and not row.redelivered:
-            yield f"{row}, given before as {before[row.number]}"
-        before.setdefault(row.number, row)
+        first = before.setdefault(row.number, row)
+        if first is not row:
+            yield from rules.unmarked(first.delivery(), row.delivery())
 
 
 def _by_partition(rows: Sequence[Row]) -> dict[int, list[Row]]:

@@ -17,8 +17,9 @@ from typing import Final, TypeVar
 
 from tests.chaos.evidence import Planned, Row, Times
 from tests.chaos.layouts import Count, generation_of, too_early
-from tests.ownership.checker import went_back
+from tests.ownership import checker as storms
 from tests.ownership.facts import Seen
+from tests.support import judge as rules
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -62,7 +63,7 @@ def judge(
         "repeated without a mark": unmarked(rows, plans),
         "out of order within an owner": disorder_within(rows, plans),
         "out of order across owners": disorder_across(rows, plans, counts),
-        "before an earlier partition count was finished": too_early(rows, counts, times) if len(counts) > 1 else (),
+        "before an earlier partition count was finished": too_early(rows, times) if len(counts) > 1 else (),
         "checkpoints that went back": backward(seen),
     }
     violations = [f"{what}: {each}" for what, told in found.items() for each in bounded(told)]
@@ -156,23 +157,21 @@ def gaps(planned: Sequence[Planned]) -> Iterator[str]:
     """Within one ownership every batch begins where the one before ended."""
     for mine in _grouped(planned, lambda each: (each.driver, each.partition, each.epoch)).values():
         for before, after in pairwise(sorted(mine, key=lambda each: each.batch)):
-            if after.start != before.to:
-                yield f"{after}, before it {before}"
+            yield from (f"{after}, before it {before}" for _ in rules.gap(after.delivery(), before.to))
 
 
 def two_owners(planned: Sequence[Planned], seen: Sequence[Seen]) -> Iterator[str]:
     """An epoch belongs to one flow, and a flow to one driver."""
-    flows: dict[tuple[int, int], set[str]] = defaultdict(set)
+    owners: dict[int, list[tuple[int, str]]] = defaultdict(list)
     drivers: dict[str, set[str]] = defaultdict(set)
     for each in planned:
-        flows[each.partition, each.epoch].add(each.flow)
+        owners[each.partition].append((each.epoch, each.flow))
         drivers[each.flow].add(each.driver)
     for look in seen:
         if look.flow:
-            flows[look.partition, look.epoch].add(look.flow)
-    for (partition, epoch), names in flows.items():
-        if len(names) > 1:
-            yield f"epoch {epoch} of partition {partition} belongs to {sorted(names)}"
+            owners[look.partition].append((look.epoch, look.flow))
+    for partition, mine in owners.items():
+        yield from (f"partition {partition}: {told}" for told in rules.shared_epochs(dict.fromkeys(mine)))
     for flow, names in drivers.items():
         if len(names) > 1:
             yield f"flow {flow} is {sorted(names)}"
@@ -181,7 +180,7 @@ def two_owners(planned: Sequence[Planned], seen: Sequence[Seen]) -> Iterator[str
 def backward(seen: Sequence[Seen]) -> Iterator[str]:
     """Checkpoints that did not go forward (CHK-04)."""
     for partition, looks in _grouped(seen, lambda look: look.partition).items():
-        for each in went_back(sorted(looks, key=lambda look: look.sent_s)):
+        for each in storms.backward(sorted(looks, key=lambda look: look.sent_s)):
             yield f"partition {partition}: {each}"
 
 
@@ -191,11 +190,10 @@ def backward(seen: Sequence[Seen]) -> Iterator[str]:
 def unmarked(rows: Sequence[Row], plans: Plans) -> Iterator[str]:
     """Copies of a message that should be marked: all but that of the earliest ownership's earliest batch."""
     for copies in _grouped(rows, lambda row: row.number).values():
-        if len(copies) > 1:
-            first, *later = sorted(copies, key=lambda row: _place(row, plans))
-            for row in later:
-                if not row.redelivered:
-                    yield f"{row} at epoch {_epoch(row, plans)}, before it {first} at epoch {_epoch(first, plans)}"
+        first, *later = sorted(copies, key=lambda row: _place(row, plans))
+        for row in later:
+            told = rules.unmarked(first.delivery(_epoch(first, plans)), row.delivery(_epoch(row, plans)))
+            yield from (f"{row}: {each}" for each in told)
 
 
 def disorder_within(rows: Sequence[Row], plans: Plans) -> Iterator[str]:

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlparse
 import pyarrow.parquet as pq
 
 from partq_spark.query import offsets
+from tests.support.judge import Delivery, Ownership
 
 READER_GONE: Final = "reader gone"
 FAILURE: Final = "the application fails"  # as those of the other modes do
@@ -38,6 +39,11 @@ class Row(NamedTuple):
     number: int
     redelivered: bool
 
+    def delivery(self, epoch: int = 0) -> Delivery:
+        """For the judge. Time says nothing of a row: a batch may reach its sink long after it was planned."""
+        by = Ownership(epoch, f"{self.driver} batch {self.batch}", "")
+        return Delivery.of_one(by, self.offset, self.redelivered)
+
     def __str__(self) -> str:
         mark = ", redelivered" if self.redelivered else ""
         return f"message {self.number} ({self.partition}/{self.offset}, {self.driver} batch {self.batch}{mark})"
@@ -54,6 +60,10 @@ class Planned(NamedTuple):
     to: int
     redelivered_below: int
     flow: str
+
+    def delivery(self) -> Delivery:
+        """All of it, for the judge."""
+        return Delivery(Ownership(self.epoch, self.flow, ""), self.start, self.to, self.redelivered_below)
 
     def __str__(self) -> str:
         return f"{self.driver} batch {self.batch}, {self.partition}/{self.start} to {self.to} at epoch {self.epoch}"

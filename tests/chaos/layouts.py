@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tests.chaos.evidence import Planned, Row, Times
+from tests.support.judge import Message, Publications, before_its_key
 
 CLOCK_S = 0.02
 """How far the times of two files may be apart from the order of their making: the file system's clock ticks."""
@@ -49,7 +50,7 @@ def generation_of(row: Row, counts: Sequence[Count]) -> int:
     return max(having, default=0)
 
 
-def too_early(rows: Sequence[Row], counts: Sequence[Count], times: Mapping[tuple[str, int], Times]) -> Iterator[str]:
+def too_early(rows: Sequence[Row], times: Mapping[tuple[str, int], Times]) -> Iterator[str]:
     """Messages that were planned before all of their key that lies in another partition under an earlier count was
     complete. Of one partition a batch may hold messages of both, in their order.
     """
@@ -59,25 +60,19 @@ def too_early(rows: Sequence[Row], counts: Sequence[Count], times: Mapping[tuple
         when = times[row.driver, row.batch]
         planned[row.number] = min(planned.get(row.number, (math.inf, row)), (when.planned_s, row))
         complete_s[row.number] = min(complete_s.get(row.number, math.inf), when.complete_s)
-    by_key: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for number, (_, row) in planned.items():
-        by_key[row.key][generation_of(row, counts)].append(number)
-    for key, generations in by_key.items():
-        before: dict[int, tuple[float, int]] = {}  # by partition, when the last of it was complete, and which that was
-        for generation in sorted(generations):
-            numbers = sorted(generations[generation])
-            mine = planned[numbers[0]][1].partition  # a key has one partition under one count
-            others = [last for partition, last in before.items() if partition != mine]
-            before_s, last = max(others, default=(-math.inf, -1))
-            for number in numbers:
-                at_s, row = planned[number]
-                if at_s + CLOCK_S < before_s:
-                    yield (
-                        f"{row} of key {key!r} was planned {before_s - at_s:.3f} s before message {last}, of another "
-                        "partition under an earlier count, was complete"
-                    )
-            latest = max((complete_s[number], number) for number in numbers)
-            before[mine] = max(latest, before.get(mine, latest))
+    published = Publications()
+    done: dict[str, dict[int, tuple[float, int]]] = defaultdict(dict)  # by key and partition: when, and up to where
+    for number in sorted(planned):  # as they were published
+        at_s, row = planned[number]
+        message, mine = Message(row.partition, row.offset), done[row.key]
+        published.add(row.key, message)
+        before_s, _ = mine.get(row.partition, (-math.inf, 0))
+        mine[row.partition] = max(complete_s[number], before_s), row.offset + 1
+        reached = {each: end if by_s <= at_s + CLOCK_S else 0 for each, (by_s, end) in mine.items()}
+        yield from (
+            f"{row} of key {row.key!r} was planned at {at_s:.3f}: {told}"
+            for told in before_its_key(message, published.earlier(message), reached.__getitem__)
+        )
 
 
 def changes(

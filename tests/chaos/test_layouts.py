@@ -38,7 +38,7 @@ def test_a_row_belongs_to_the_count_under_which_it_was_published() -> None:
 
 
 def test_nothing_is_early_when_all_before_it_is_complete() -> None:
-    assert list(too_early(ROWS, COUNTS, TIMES)) == []
+    assert list(too_early(ROWS, TIMES)) == []
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_nothing_is_early_when_all_before_it_is_complete() -> None:
     ],
 )
 def test_what_is_planned_too_early_is_told(times: dict[tuple[str, int], Times]) -> None:
-    assert list(too_early(ROWS, COUNTS, times))
+    assert list(too_early(ROWS, times))
     found = judge(ROWS, PLANNED, [], dict.fromkeys(range(4), "a"), COUNTS, times)
     assert {each.split(":")[0] for each in found.violations} >= {"before an earlier partition count was finished"}
 
@@ -58,15 +58,15 @@ def test_what_is_planned_too_early_is_told(times: dict[tuple[str, int], Times]) 
 def test_one_partition_needs_no_wait_for_itself() -> None:
     """Both of message 1 and 3 in one batch, if there were no message 2 in another partition."""
     times = {**TIMES, ("one", 2): Times(99.0, 202.0)}
-    assert list(too_early([ROWS[0], ROWS[1], ROWS[3]], COUNTS, times)) == []
-    assert list(too_early(ROWS, COUNTS, times))
+    assert list(too_early([ROWS[0], ROWS[1], ROWS[3]], times)) == []
+    assert list(too_early(ROWS, times))
 
 
 def test_a_copy_that_is_complete_is_enough() -> None:
     """The first owner's batch never was complete; whoever had the partition next delivered it again."""
     times = {**TIMES, ("one", 1): Times(99.0, math.inf), ("two", 0): Times(100.2, 101.0)}
     again = [row(0, "two", 0, 0, 0, marked=True), row(1, "two", 0, 0, 1, marked=True)]
-    assert list(too_early([*ROWS, *again], COUNTS, times)) == []
+    assert list(too_early([*ROWS, *again], times)) == []
 
 
 def test_how_long_new_messages_waited() -> None:

@@ -1,9 +1,9 @@
 """The judge: reads what flows and the observer wrote down, and says what must not have happened. Pure.
 
-It knows nothing of sessions, stores or coordinators. An *ownership* is one instance of a flow with one partition at one
-epoch. Ownerships of a partition have an order: by epoch, and at the same epoch (a flow that came back) by their first
-claim. As soon as anything shows a later one in force, a claim, a delivery or the checkpoint itself, nothing that an
-earlier one begins after that moment may succeed.
+It knows nothing of sessions, stores or coordinators; the rules are those of `tests.support.judge`. Ownerships of a
+partition have an order: by epoch, and at the same epoch (a flow that came back) by their first claim. As soon as
+anything shows a later one in force, a claim, a delivery or the checkpoint itself, nothing that an earlier one begins
+after that moment may succeed.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from tests.ownership.facts import Acknowledged, Bound, Claimed, Delivered, Fact, Failed, Paused, Seen
+from tests.support.judge import (
+    Delivery,
+    Ownership,
+    Position,
+    acknowledged_beyond,
+    gap,
+    shared_epochs,
+    skipped,
+    two_owners,
+    undelivered,
+    unmarked,
+    went_back,
+)
 
 NEVER: Final = float("inf")
 MOST_TOLD: Final = 50
-
-
-class Who(NamedTuple):
-    """One ownership of a partition; flow and instance are empty where the checkpoint names nobody."""
-
-    epoch: int
-    flow: str
-    instance: str
-
-    def __str__(self) -> str:
-        return f"{self.flow or 'nobody'}/{self.instance[:6]} at epoch {self.epoch}"
 
 
 class Handoff(NamedTuple):
@@ -54,8 +56,8 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class _Ownership:
-    who: Who
+class _Held:
+    who: Ownership
     claims: list[Claimed] = field(default_factory=list)
     deliveries: list[Delivered] = field(default_factory=list)
     acknowledged: list[Acknowledged] = field(default_factory=list)
@@ -77,11 +79,11 @@ class _Ownership:
 def judge(facts: Iterable[Fact], ends: Mapping[int, int]) -> Verdict:
     """Weigh all evidence. `ends`: where each partition ends, everything before must have been delivered."""
     everything = sorted(facts, key=lambda fact: fact.sent_s if hasattr(fact, "sent_s") else fact.at_s)
-    by_partition: dict[int, dict[Who, _Ownership]] = defaultdict(dict)
+    by_partition: dict[int, dict[Ownership, _Held]] = defaultdict(dict)
     for fact in everything:
         if isinstance(fact, Claimed | Delivered | Acknowledged | Paused | Seen):
-            who = Who(fact.epoch, fact.flow, fact.instance)
-            ownership = by_partition[fact.partition].setdefault(who, _Ownership(who))
+            who = Ownership(fact.epoch, fact.flow, fact.instance)
+            ownership = by_partition[fact.partition].setdefault(who, _Held(who))
             _add(ownership, fact)
     violations: list[str] = []
     handoffs: list[Handoff] = []
@@ -109,7 +111,7 @@ def judge(facts: Iterable[Fact], ends: Mapping[int, int]) -> Verdict:
     )
 
 
-def _add(ownership: _Ownership, fact: Claimed | Delivered | Acknowledged | Paused | Seen) -> None:
+def _add(ownership: _Held, fact: Claimed | Delivered | Acknowledged | Paused | Seen) -> None:
     match fact:
         case Claimed():
             ownership.claims.append(fact)
@@ -126,7 +128,7 @@ def _add(ownership: _Ownership, fact: Claimed | Delivered | Acknowledged | Pause
 class _Partition:
     """One partition's ownerships, in their order."""
 
-    def __init__(self, number: int, ordered: Sequence[_Ownership], end: int) -> None:
+    def __init__(self, number: int, ordered: Sequence[_Held], end: int) -> None:
         self._number = number
         self._ordered = ordered
         self._end = end
@@ -137,11 +139,7 @@ class _Partition:
 
     def _epochs(self) -> Iterator[str]:
         """An epoch belongs to one flow; within one process' eyes it only grows."""
-        flows: dict[int, str] = {}
-        for one in self._ordered:
-            first = flows.setdefault(one.who.epoch, one.who.flow)
-            if first != one.who.flow:
-                yield f"epoch {one.who.epoch} belongs to {first or 'nobody'} and to {one.who.flow or 'nobody'}"
+        yield from shared_epochs((one.who.epoch, one.who.flow) for one in self._ordered)
         newest: dict[str, Claimed] = {}
         for claim in sorted((each for one in self._ordered for each in one.claims), key=lambda each: each.sent_s):
             before = newest.get(claim.flow)
@@ -158,78 +156,72 @@ class _Partition:
                 # One that was only seen has no certain place among those of its own epoch.
                 if each.who.epoch > one.who.epoch or each.claims
             ]
-            over_s, successor = min(((each.in_force_s, each.who) for each in later), default=(NEVER, None))
+            if not later:
+                continue
+            over_s, successor = min((each.in_force_s, each.who) for each in later)
             for delivery in one.deliveries:
-                if delivery.sent_s > over_s:
-                    yield (
-                        f"two owners: {one.who} began to deliver {delivery.start} to {delivery.end} at "
-                        f"{delivery.sent_s:.3f}, {successor} was in force at {over_s:.3f}"
-                    )
+                yield from two_owners(_delivery(delivery), successor, over_s)
             for claim in one.claims:
-                if claim.sent_s > over_s and claim.epoch < (successor.epoch if successor else 0):
+                if claim.sent_s > over_s and claim.epoch < successor.epoch:
                     yield f"{one.who} claimed at {claim.sent_s:.3f}, {successor} was in force at {over_s:.3f}"
 
     def _sequence(self) -> Iterator[str]:
         """In order, without a gap, repeated only where it is marked, all of it."""
+        former: list[Delivery] = []  # one for each earlier ownership, from its first message to its last
         reached = 0
         for one in self._ordered:
-            before = reached
-            position: int | None = None
-            for delivery in sorted(one.deliveries, key=lambda each: each.sent_s):
-                what = f"{one.who} delivered {delivery.start} to {delivery.end}"
-                if delivery.start >= delivery.end:
-                    yield f"{what}: that is nothing"
-                if not one.claims or one.claims[0].done_s > delivery.sent_s:
-                    yield f"{what} without a claim"
-                if position is not None and delivery.start != position:
-                    yield f"{what} after {position}"
-                if delivery.start > max(reached, before):
-                    yield f"{what}, nobody has delivered {reached} to {delivery.start}"
-                again_to = min(delivery.end, before)
-                if delivery.start < again_to and delivery.redelivered_below < again_to:
-                    yield f"{what}, up to {before} again, and marked only what is below {delivery.redelivered_below}"
-                position = delivery.end
+            ended: int | None = None
+            mine = [_delivery(each) for each in sorted(one.deliveries, key=lambda each: each.sent_s)]
+            for delivery in mine:
+                if not one.claims or one.claims[0].done_s > delivery.asked:
+                    yield f"{delivery} without a claim"
+                yield from gap(delivery, ended)
+                yield from skipped(delivery, reached)
+                for other in former:
+                    yield from unmarked(other, delivery)
+                ended = delivery.end
                 reached = max(reached, delivery.end)
-        if reached != self._end:
-            yield f"delivered up to {reached} of {self._end}"
+            if mine:
+                former.append(Delivery(one.who, min(each.start for each in mine), max(each.end for each in mine), 0))
+        yield from undelivered((_delivery(each) for one in self._ordered for each in one.deliveries), self._end)
 
     def _acknowledgements(self) -> Iterator[str]:
         """Who comes later begins at or behind everything that was acknowledged before."""
         kept = 0
-        holder: Who | None = None
+        holder: Ownership | None = None
         for one in self._ordered:
             for claim in one.claims[:1]:
                 if claim.acknowledged < kept:
                     yield f"{one.who} claimed at offset {claim.acknowledged}, {holder} had acknowledged {kept}"
             for each in one.acknowledged:
-                if each.end > max((delivery.end for delivery in one.deliveries), default=0):
-                    yield f"{one.who} acknowledged {each.end}, which it had not delivered"
+                delivered = max((delivery.end for delivery in one.deliveries), default=0)
+                yield from acknowledged_beyond(each.end, delivered, f"what {one.who} acknowledged")
                 if each.end > kept:
                     kept, holder = each.end, one.who
 
     def _seen(self) -> Iterator[str]:
         """The checkpoint goes forward, and never beyond what was delivered."""
-        deliveries = [each for one in self._ordered for each in one.deliveries]
         looks = sorted((each for one in self._ordered for each in one.seen), key=lambda each: each.sent_s)
-        yield from went_back(looks)
+        yield from backward(looks)
         if looks:
-            before = looks[-1]
-            if before.offset > max((each.end for each in deliveries), default=0):
-                yield f"the checkpoint is at {before.offset}, which nobody has delivered"
-            if before.offset != self._end:
-                yield f"the checkpoint ends at {before.offset} of {self._end}"
+            delivered = max((each.end for one in self._ordered for each in one.deliveries), default=0)
+            yield from acknowledged_beyond(looks[-1].offset, delivered)
+            if looks[-1].offset != self._end:
+                yield f"the checkpoint ends at {looks[-1].offset} of {self._end}"
 
 
-def went_back(looks: Sequence[Seen]) -> Iterator[str]:
+def _delivery(fact: Delivered) -> Delivery:
+    by = Ownership(fact.epoch, fact.flow, fact.instance)
+    return Delivery(by, fact.start, fact.end, fact.redelivered_below, fact.sent_s, fact.done_s)
+
+
+def backward(looks: Iterable[Seen]) -> Iterator[str]:
     """Where the checkpoint of a partition did not go forward. `looks`: at that one, in their order."""
-    for before, seen in pairwise(looks):
-        for name in ("epoch", "offset", "redelivered_below"):
-            was, now = getattr(before, name), getattr(seen, name)
-            if now < was:
-                yield f"the checkpoint's {name} went from {was} back to {now} at {seen.done_s:.3f}"
+    for before, now in pairwise(Position(each.epoch, each.flow, each.offset, each.redelivered_below) for each in looks):
+        yield from went_back(before, now)
 
 
-def _handoffs(partition: int, ordered: Sequence[_Ownership]) -> Iterator[Handoff]:
+def _handoffs(partition: int, ordered: Sequence[_Held]) -> Iterator[Handoff]:
     """Moves between two flows where both could tell: the old one saw the pause, the new one has claimed."""
     claimed = [one for one in ordered if one.claims]
     for old, new in pairwise(claimed):

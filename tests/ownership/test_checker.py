@@ -141,11 +141,14 @@ def judged(*facts: Fact, ends: dict[int, int] | None = None) -> Verdict:
     ("facts", "told"),
     [
         # Begun after the next owner had delivered, had claimed, or was in the checkpoint.
-        ((*GOOD, delivered(6.5, A, 1, 10, 12)), "two owners: a/a1 at epoch 1 began"),
-        ((*GOOD, delivered(5.3, A, 1, 10, 11)), "two owners: a/a1 at epoch 1 began"),
-        (([*without(GOOD[7]), delivered(5.7, A, 1, 10, 11)]), "two owners: a/a1 at epoch 1 began"),
+        ((*GOOD, delivered(6.5, A, 1, 10, 12)), "two owners: a/a1 at epoch 1 delivered"),
+        ((*GOOD, delivered(5.3, A, 1, 10, 11)), "two owners: a/a1 at epoch 1 delivered"),
+        (([*without(GOOD[7]), delivered(5.7, A, 1, 10, 11)]), "two owners: a/a1 at epoch 1 delivered"),
         # A second instance at the same epoch, side by side with the first.
-        ((*GOOD, claimed(9, ("b", "b2"), 2, 12), delivered(9.5, B, 2, 12, 13)), "b/b1 at epoch 2 began"),
+        (
+            (*GOOD, claimed(9, ("b", "b2"), 2, 12), delivered(9.5, B, 2, 12, 13)),
+            "two owners: b/b1 at epoch 2",
+        ),
         ((*GOOD, claimed(5.8, A, 1, 10)), "a/a1 at epoch 1 claimed at 5.8"),
         # A checkpoint that belongs to nobody any more.
         (([seen(3.3, ("", ""), 2, 5), *GOOD[:6], delivered(3.6, A, 1, 10, 12)]), "two owners: a/a1"),
@@ -161,14 +164,17 @@ def judged(*facts: Fact, ends: dict[int, int] | None = None) -> Verdict:
         ((*GOOD, delivered(9, A, 3, 12, 13)), "without a claim"),
         (without(GOOD[9], GOOD[10]), "delivered up to 10 of 12"),
         # Repeated without a mark: across owners, and within one.
-        ([*without(GOOD[9]), delivered(6, B, 2, 5, 12, below=9)], "marked only what is below 9"),
+        (
+            [*without(GOOD[9]), delivered(6, B, 2, 5, 12, below=9)],
+            "not marked: 9, by a/a1 at epoch 1; then b/b1",
+        ),
         ((*GOOD, delivered(9, B, 2, 5, 12, below=10)), "delivered 5 to 12 after 12"),
         # Acknowledgements and the checkpoint.
         ([*without(GOOD[7]), replace(claimed(5, B, 2, 3, below=10))], "claimed at offset 3, a/a1 at epoch 1 had"),
-        ((*GOOD, acknowledged(9, B, 2, 20)), "acknowledged 20, which it had not delivered"),
+        ((*GOOD, acknowledged(9, B, 2, 20)), "what b/b1 at epoch 2 acknowledged is at 20, beyond"),
         ((*GOOD, seen(9, B, 2, 11, below=10)), "the checkpoint's offset went from 12 back to 11"),
         ((*GOOD, seen(9, B, 2, 12, below=5)), "the checkpoint's redelivered_below went from 10 back to 5"),
-        ((*GOOD, seen(9, B, 2, 13, below=10)), "the checkpoint is at 13, which nobody has delivered"),
+        ((*GOOD, seen(9, B, 2, 13, below=10)), "the checkpoint is at 13, beyond"),
         (without(GOOD[-1]), "the checkpoint ends at 5 of 12"),
     ],
 )

@@ -54,7 +54,8 @@ class Ownership(NamedTuple):
     instance: str
 
     def __str__(self) -> str:
-        return f"{self.flow or 'nobody'}/{self.instance[:6]} at epoch {self.epoch}"
+        instance = f"/{self.instance[:6]}" if self.instance else ""
+        return f"{self.flow or 'nobody'}{instance} at epoch {self.epoch}"
 
 
 class Delivery(NamedTuple):

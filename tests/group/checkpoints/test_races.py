@@ -19,6 +19,7 @@ from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.memory import MemoryStore
 from tests.group.checkpoints.conftest import KEY, QUEUE_ID
 from tests.support.faulty import FaultRates, FaultyStore
+from tests.support.judge import Position, forbid, shared_epochs, went_back
 from tests.support.scheduler import Scheduler
 
 SEEDS = 300
@@ -35,6 +36,11 @@ RATES = FaultRates(
 )
 
 
+def position(content: Mapping[str, str]) -> Position:
+    epoch, offset, below = (int(content[key]) for key in ("epoch", "offset", "redelivered_below"))
+    return Position(epoch, content.get("flow", ""), offset, below)
+
+
 class Watched(MemoryStore):
     """The true store: judges each change by what was there before, and remembers who was granted what."""
 
@@ -49,19 +55,18 @@ class Watched(MemoryStore):
         etag = super().swap(name, content, expected=expected)
         assert not isinstance(content, bytes)
         self.changes += 1
-        epoch, offset, below = (int(content[key]) for key in ("epoch", "offset", "redelivered_below"))
+        now = position(content)
         granted = any(content.get(key) != before.get(key) for key in ("instance", "epoch"))
         if self.by is not None:
             assert content.get("instance") == self.by.instance, f"{self.by} moved what is {content.get('flow')}'s"
             assert not granted, f"{self.by} took it"
         if before:
-            old = tuple(int(before[key]) for key in ("epoch", "offset"))
-            assert (epoch, offset) >= old, f"went back from {old} to {(epoch, offset)}"
-            assert below >= int(before["redelivered_below"])
-            assert not granted or offset == old[1], "a fence moved the offset"
-            assert epoch > old[0] or before.get("flow") == content.get("flow"), "two flows at one epoch"
+            old = position(before)
+            forbid(went_back(old, now))
+            forbid(shared_epochs([old[:2], now[:2]]))
+            assert not granted or now.offset == old.offset, "a fence moved the offset"
         if granted:
-            owner = (epoch, content.get("instance", ""))
+            owner = (now.epoch, content.get("instance", ""))
             assert owner not in self._granted, f"{owner} was given back what it had lost"
             self._granted.add(owner)
         return etag

@@ -97,7 +97,7 @@ class _First:
 
     def delivery(self, identity: Identity, message: Message) -> Delivery:
         """By that batch."""
-        by = Ownership(self.epoch, identity.query, str(identity))
+        by = Ownership(self.epoch, str(identity), "")
         return Delivery.of_one(by, message.offset, self.redelivered, self.asked_us, self.planned_us)
 
 

@@ -195,7 +195,7 @@ def test_two_owners_that_do_not_mark() -> None:
     it.planned(stale)
     it.checkpoint(20, GROUP, 0, 2, "b", 0)
     delivered(it, plan(0, 4, at_us=50, query="r", flow="b", epoch=2))
-    with pytest.raises(Violation, match=r"not marked: 0, by .* at epoch 1; then r/.* at epoch 2"):
+    with pytest.raises(Violation, match=r"not marked: 0, by .* at epoch 1; then batch 1 of r/0 at epoch 2"):
         it.read(stale)
 
 
