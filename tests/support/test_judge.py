@@ -53,7 +53,7 @@ def published() -> Publications:
 
 def of_its_key(reached: int) -> Iterable[str]:
     later = Message(1, 0)
-    return before_its_key(later, published().earlier(later), {0: reached}.__getitem__)
+    return before_its_key(later, published().earlier(later), lambda _: reached)
 
 
 BEFORE = Position(2, "a", 10, 12)
@@ -72,7 +72,7 @@ GOOD: dict[str, Iterable[str]] = {
     "side by side, the second is marked": unmarked_in_time(delivery(A, 0, 5, asked=1), delivery(B, 0, 5, 5, asked=2)),
     "everything, some twice": undelivered([delivery(B, 3, 9), delivery(A, 0, 5)], 9),
     "after the older ones": of_its_key(2),
-    "nothing older elsewhere": before_its_key(Message(0, 2), published().earlier(Message(0, 2)), {}.__getitem__),
+    "nothing older elsewhere": before_its_key(Message(0, 2), published().earlier(Message(0, 2)), lambda _: 0),
 }
 BAD: dict[str, tuple[Iterable[str], str]] = {
     "epoch": (went_back(BEFORE, BEFORE._replace(epoch=1)), "epoch went from 2 back to 1"),

@@ -20,10 +20,11 @@ from partq_spark.client.acknowledge import Acknowledger, Held, InHand, KeySequen
 from partq_spark.query.notify import Line
 from tests.simulation.history import History
 from tests.simulation.links import Weather
-from tests.simulation.queries.judge import Judge, Message, Planned, Row
+from tests.simulation.queries.judge import Judge, Planned, Row
 from tests.simulation.queries.plan import QueryPlan
 from tests.simulation.queries.reader import Reader
 from tests.simulation.queries.spark import Batch, Execution, QueryFailed
+from tests.support.judge import Message
 from tests.support.scheduler import SECOND_US
 
 WAY_US = 2000

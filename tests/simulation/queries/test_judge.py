@@ -10,8 +10,8 @@ import pytest
 
 from partq_spark.group.model import Owner
 from tests.simulation import history as h
-from tests.simulation.queries.judge import Group, Identity, Judge, Message, Planned, Row
-from tests.support.judge import Violation
+from tests.simulation.queries.judge import Group, Identity, Judge, Planned, Row
+from tests.support.judge import Message, Violation
 from tests.support.scheduler import SECOND_US
 
 GROUP = "billing"
