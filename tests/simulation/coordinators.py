@@ -17,7 +17,6 @@ from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership, Reincarnated
 from tests.simulation.links import Link
 from tests.simulation.objects import Objects
-from tests.simulation.stores import KEY
 from tests.support.scheduler import Process
 
 RETRY_S = 0.2
@@ -56,7 +55,7 @@ def coordinate(
     effects: Effects,
     log: Log,
     stopping: Callable[[], bool],
-    key: GroupKey = KEY,
+    key: GroupKey,
 ) -> None:
     """What a coordinator process does until it is killed, or stopped in good order."""
 

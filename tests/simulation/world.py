@@ -6,13 +6,10 @@ What flows do is in `consumers`, what must be true in `checker`. This module sta
 from __future__ import annotations
 
 import logging
-import random
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from coordinator.logs import Value
 from partq_spark.base.effects import Effects
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import decode_state
@@ -22,34 +19,28 @@ from partq_spark.group.model import AccessType, GroupState, Owner, Phase, Rebala
 from partq_spark.group.ownership import Ownership
 from partq_spark.group.ownership.encoding import STATE, decode_version
 from tests.simulation import history as h
+from tests.simulation.base import MOST_STEPS, SimulatedWorld
 from tests.simulation.checker import Checker
 from tests.simulation.consumers import Actor, Consumer
-from tests.simulation.coordinators import coordinate
-from tests.simulation.links import Link, Weather
+from tests.simulation.links import Link
 from tests.simulation.objects import Objects, TrueObjects
-from tests.simulation.plan import MOST_DRIFT, MOST_OFFSET_S, Outcome, Plan
+from tests.simulation.plan import Outcome, Plan
 from tests.simulation.queue import KEYS, Head
-from tests.simulation.stores import KEY, QUEUE_ID, SINCE, OwnershipServer, SimulatedOwnership
+from tests.simulation.stores import KEY, QUEUE_ID, SINCE, SimulatedOwnership
 from tests.support.judge import demand
-from tests.support.scheduler import SECOND_US, Process, Scheduler
+from tests.support.scheduler import SECOND_US, Process
 
-MOST_STEPS = 60_000
 LOOK_US = SECOND_US // 4
 NEVER_US = 10**12
 
 
-class World:
+class World(SimulatedWorld):
     """Everything of one seed. `conditional` False: checkpoints are swapped without comparing ETags."""
 
     def __init__(self, plan: Plan, *, conditional: bool = True, keep: int = 0) -> None:
         self.plan = plan
-        self.rng = random.Random(f"run {plan.seed}")
-        self._tokens = random.Random(f"tokens {plan.seed}")
-        self.scheduler = Scheduler(self.rng)
         self.checker = Checker()
-        self.history = h.History(self.checker.judge, keep)
-        self.counts: Counter[str] = Counter()
-        self.weather = Weather(rates=plan.rates, counts=self.counts, note=self.history.note)
+        super().__init__(plan, "run", self.checker.judge, keep)
         self.head = Head(plan.settings, plan.partitions)
         self.objects = TrueObjects(
             self.scheduler,
@@ -58,28 +49,10 @@ class World:
             conditional=conditional,
         )
         self.checkpoints = CheckpointStore(self.objects, KEY, QUEUE_ID, since=SINCE, effects=Effects(time_us=lambda: 0))
-        self.server = OwnershipServer(self.scheduler, self._tokens, self.history)
         self._untold: set[int] = set()  # rewound by somebody who did not come to count it
         self._snapshots: list[Snapshot] = []
 
     # --- processes ----------------------------------------------------------------------------------------------------
-
-    def process(self, name: str) -> Process:
-        """A new process with a clock of its own."""
-        if not self.plan.skewed:
-            return self.scheduler.process(name)
-        origin_s = 10_000.0 + self.rng.uniform(-MOST_OFFSET_S, MOST_OFFSET_S)
-        return self.scheduler.process(name, origin_s=origin_s, rate=1 + self.rng.uniform(-MOST_DRIFT, MOST_DRIFT))
-
-    def effects(self, process: Process) -> Effects:
-        """A process' own time and chance."""
-        return Effects(
-            now_s=process.now_s,
-            time_us=lambda: 0,
-            sleep=process.sleep,
-            uniform=self.rng.uniform,
-            token=lambda: f"{self._tokens.getrandbits(64):016x}",
-        )
 
     def stores(self, process: Process, effects: Effects, *, flow: bool) -> tuple[Link, Ownership, Objects]:
         """A process' own ways to the stores."""
@@ -91,35 +64,10 @@ class World:
         return link, self.server.open(link, effects, group=KEY if flow else None), objects
 
     def start_coordinator(self, number: int) -> None:
-        """Begin a coordinator process, which is started again whenever it dies."""
-        process = self.process(f"c{number}")
-        effects = self.effects(process)
-        link, store, objects = self.stores(process, effects, flow=False)
-        stop_us = self.scheduler.now_us + self.plan.coordinator_life_us
-        stops = number == 0 and self.plan.coordinator_life_us > 0
-
-        def again() -> None:
-            self.scheduler.push(lambda: self.start_coordinator(number), self.rng.randint(*self.plan.restart_us))
-
-        def killed() -> None:
-            self.counts["coordinator restarts"] += 1
-            again()
-
-        def log(level: str, event: str, /, **facts: Value) -> None:
-            if self.history.keep:
-                self.history.remember(f"{self.scheduler.now_us} {process.name} {level} {event} {facts}")
-
-        def stopping() -> bool:
-            return stops and self.scheduler.now_us >= stop_us and not self.weather.calm
-
-        def run() -> None:
-            coordinate(self.plan, process, link, store, objects, self.head, effects, log, stopping)
-            self.counts["coordinator stops"] += 1
-            process.on_killed = again
-            process.alive = False
-
-        process.on_killed = killed
-        process.spawn("main", run)
+        """The first one ends in good order after a while, if the plan says so."""
+        life_us = self.plan.coordinator_life_us if number == 0 else 0
+        stores = partial(self.stores, flow=False)
+        self.run_coordinator(f"c{number}", KEY, self.head, stores, self.plan.restart_us, life_us)
 
     def start_flow(self, actor: Actor) -> None:
         """Begin a process for a flow identity; who ran it before may still be there, frozen or as a twin."""
@@ -235,13 +183,11 @@ class World:
 
     def calm(self) -> None:
         """No faults from now on; who is frozen wakes up."""
-        self.weather.calm = True
+        super().calm()
         if any(partition >= self.head.partitions for partition in self._untold):
             self.count_rewind()  # nothing more comes into a partition that was removed: the command is repeated
         for partition in sorted(self._untold):
             self._publish(partition, 1)  # an owner that is idle learns of it with its next message
-        for process in self.scheduler.processes:
-            process.frozen_until_us = min(process.frozen_until_us, self.scheduler.now_us + SECOND_US)
 
     # --- from beginning to end ----------------------------------------------------------------------------------------
 
@@ -279,14 +225,7 @@ class World:
         self.checker.finish(dict(enumerate(self.head.ends)))
         self.counts["handoffs drained"] += self.checker.handoffs_drained
         self.counts["handoffs forced"] += self.checker.handoffs_forced
-        return Outcome(
-            seed=plan.seed,
-            steps=scheduler.steps,
-            simulated_us=scheduler.now_us,
-            history=self.history.digest,
-            facts=self.history.count,
-            counts=self.counts,
-        )
+        return self.outcome()
 
     def settle(self, actors: list[Actor]) -> None:
         """After the faults: within the sum of the timers everything is Ready, even, and drained to the end."""

@@ -5,21 +5,18 @@ What Spark does is in `spark`, what the queries' own code does in `application`,
 
 from __future__ import annotations
 
-import random
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from coordinator.logs import Value
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Fenced, Invalid, ObjectMissing, PartqError
+from partq_spark.group.ownership import Ownership
 from partq_spark.log.model import QueueConfig
-from tests.simulation import history as h
-from tests.simulation.coordinators import coordinate
-from tests.simulation.links import Link, Weather
+from tests.simulation.base import MOST_STEPS, SimulatedWorld
+from tests.simulation.links import Link
 from tests.simulation.objects import Objects
-from tests.simulation.plan import MOST_DRIFT, MOST_OFFSET_S, Outcome
+from tests.simulation.plan import Outcome
 from tests.simulation.queries.accidents import Accidents
 from tests.simulation.queries.application import OurCode
 from tests.simulation.queries.exact import ExactJudge
@@ -28,12 +25,10 @@ from tests.simulation.queries.plan import Plan, QueryPlan, SourcePlan
 from tests.simulation.queries.reader import Interrupted, Reader, ReaderDied
 from tests.simulation.queries.spark import Execution, QueryFailed, SparkCheckpoint
 from tests.simulation.queries.stores import GroupHead, TheQueue, TrueStore, key_of, opened_by
-from tests.simulation.stores import OwnershipServer
 from tests.simulation.world import quiet
 from tests.support.judge import Violation, demand
-from tests.support.scheduler import SECOND_US, Process, Scheduler
+from tests.support.scheduler import SECOND_US, Process
 
-MOST_STEPS = 60_000
 LOOK_US = SECOND_US // 2
 SETTLE_US = 60 * SECOND_US
 KEYS = 12
@@ -70,18 +65,13 @@ class Query:
         return SourcePlan(group=source.group, options={name: each for name, each in options.items() if each})
 
 
-class World:
+class World(SimulatedWorld):
     """Everything of one seed."""
 
     def __init__(self, plan: Plan, *, keep: int = 0) -> None:
         self.plan = plan
-        self.rng = random.Random(f"run queries {plan.seed}")
-        self._tokens = random.Random(f"tokens {plan.seed}")
-        self.scheduler = Scheduler(self.rng)
         self.judge = Judge()
-        self.history = h.History(self.judge.lease, keep)
-        self.counts: Counter[str] = Counter()
-        self.weather = Weather(rates=plan.rates, counts=self.counts, note=self.history.note)
+        super().__init__(plan, "run queries", self.judge.lease, keep)
         self.exact = ExactJudge(self.judge.queue)
         for group in filter(lambda group: group.name, plan.groups):
             self.judge.groups[group.name] = Group(group.name, group.keeps, plain=plan.is_plain and group.is_simple)
@@ -89,7 +79,6 @@ class World:
         config = QueueConfig(rebalance_delay_s=plan.rebalance_delay_s, max_handoff_time_s=plan.handoff_s)
         self.queue = TheQueue(self.store, self.scheduler, config, plan.partitions)
         self.store.on_head = self._look_at_head
-        self.server = OwnershipServer(self.scheduler, self._tokens, self.history)
         self.queries = [Query(query) for query in plan.queries]
         self.readers: dict[str, Reader] = {}
         self.accidents = Accidents(self)
@@ -108,55 +97,15 @@ class World:
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    def _clock(self) -> tuple[float, float]:
-        if not self.plan.skewed:
-            return 0.0, 1.0
-        origin_s = 10_000.0 + self.rng.uniform(-MOST_OFFSET_S, MOST_OFFSET_S)
-        return origin_s, 1 + self.rng.uniform(-MOST_DRIFT, MOST_DRIFT)
-
-    def token(self) -> str:
-        """Never the same again."""
-        return f"{self._tokens.getrandbits(64):016x}"
-
     def start_coordinator(self, group: str, number: int) -> None:
-        """Begin a coordinator process of a group, which is started again whenever it dies."""
-        origin_s, rate = self._clock()
-        process = self.scheduler.process(f"c{number}-{group}", origin_s=origin_s, rate=rate)
-        effects = Effects(
-            now_s=process.now_s,
-            time_us=lambda: 0,
-            sleep=process.sleep,
-            uniform=self.rng.uniform,
-            token=self.token,
-        )
-        link = Link(process, self.weather)
+        """Of that group."""
 
-        def killed() -> None:
-            self.counts["coordinator restarts"] += 1
-            self.scheduler.push(
-                partial(self.start_coordinator, group, number), self.rng.randint(SECOND_US, 5 * SECOND_US)
-            )
+        def stores(process: Process, effects: Effects) -> tuple[Link, Ownership, Objects]:
+            link = Link(process, self.weather)
+            return link, self.server.open(link, effects), Objects(self.store, link)
 
-        def log(level: str, event: str, /, **facts: Value) -> None:
-            if self.history.keep:
-                self.history.remember(f"{self.scheduler.now_us} {process.name} {level} {event} {facts}")
-
-        def run() -> None:
-            coordinate(
-                self.plan,
-                process,
-                link,
-                self.server.open(link, effects),
-                Objects(self.store, link),
-                GroupHead(self.queue, group),
-                effects,
-                log,
-                lambda: False,
-                key_of(group),
-            )
-
-        process.on_killed = killed
-        process.spawn("main", run)
+        restart_us = (SECOND_US, 5 * SECOND_US)
+        self.run_coordinator(f"c{number}-{group}", key_of(group), GroupHead(self.queue, group), stores, restart_us)
 
     def new_reader(self, query: Query, execution: Execution | None, process: Process, source: int) -> Reader:
         """A reader process for one source of a run; one that it replaces is killed."""
@@ -204,8 +153,7 @@ class World:
         if query.orphaned and not query.spark.offsets:
             self.begun_anew(query)
         query.runs += 1
-        origin_s, rate = self._clock()
-        process = self.scheduler.process(f"{query.plan.name}.{query.runs}", origin_s=origin_s, rate=rate)
+        process = self.process(f"{query.plan.name}.{query.runs}")
         application = OurCode(query.plan, self.judge, self.history, self.weather, self.rng, self.counts)
         execution = Execution(
             query.plan,
@@ -306,7 +254,7 @@ class World:
         """No faults from now on; who is frozen wakes up, who ended its work begins again. That a run has other options
         than it should have is a fault, too: as long as it runs, all who have them right may be refused.
         """
-        self.weather.calm = True
+        super().calm()
         self.history.note(f"{self.scheduler.now_us} all is calm")
         for query in self.queries:
             # Without a group only Spark's logs tell two runs of a query apart, and they end now one, now the other.
@@ -314,8 +262,6 @@ class World:
             for execution in query.running:
                 if execution.otherwise or (alone and execution.abandoned):
                     self.interrupt(execution)
-        for process in self.scheduler.processes:
-            process.frozen_until_us = min(process.frozen_until_us, self.scheduler.now_us + SECOND_US)
 
     def play(self) -> Outcome:
         """Let everything happen, then wait until all is well. Raises `Violation`, or what should not have been
@@ -341,14 +287,7 @@ class World:
             finally:
                 scheduler.end()
         self.counts["messages repeated"] += self.judge.repeated
-        return Outcome(
-            seed=plan.seed,
-            steps=scheduler.steps,
-            simulated_us=scheduler.now_us,
-            history=self.history.digest,
-            facts=self.history.count,
-            counts=self.counts,
-        )
+        return self.outcome()
 
     def _settle(self) -> None:
         """It need not be quick, but it has to go on."""
