@@ -12,6 +12,7 @@ from partq_spark.base.errors import Invalid
 from partq_spark.objects import canonical_url, open_store
 from partq_spark.objects.azure_access import ACCOUNT, ACCOUNT_URL, CONNECTION_STRING, Access, find_access
 from partq_spark.objects.local import LocalStore
+from partq_spark.objects.urls import default_store
 
 
 @pytest.mark.parametrize(
@@ -162,3 +163,29 @@ def test_opening_a_local_store_imports_no_sdk(tmp_path: Path) -> None:
 def test_a_local_store_takes_a_plain_absolute_path(folder: str) -> None:
     with pytest.raises(Invalid, match="absolute"):
         LocalStore(folder)
+
+
+# --- the default store ------------------------------------------------------------------------------------------------
+
+
+def test_the_default_store_is_in_the_home_directory() -> None:
+    assert default_store({"HOME": "/home/ann"}) == "file:///home/ann/.partq"
+    assert default_store({"HOME": "/home/ann/", "PARTQ_STORE": " "}) == "file:///home/ann/.partq"
+    assert default_store({"HOME": "/home/a b#?%"}) == "file:///home/a%20b%23%3F%25/.partq"
+
+
+def test_the_environment_names_another_store() -> None:
+    assert default_store({"PARTQ_STORE": " file:///data/../queues/ "}) == "file:///queues"
+    assert default_store({"PARTQ_STORE": "azure://box/prefix/", "HOME": ""}) == "azure://box/prefix"
+
+
+@pytest.mark.parametrize("environ", [{}, {"HOME": ""}, {"HOME": "relative"}])
+def test_without_any_home_the_way_out_is_named(environ: dict[str, str]) -> None:
+    with pytest.raises(Invalid, match="PARTQ_STORE"):
+        default_store(environ)
+
+
+def test_a_bad_variable_is_named_without_its_secrets() -> None:
+    with pytest.raises(Invalid, match="environment variable PARTQ_STORE") as refused:
+        default_store({"PARTQ_STORE": "azure://box?sig=s3cret", "HOME": "/home/ann"})
+    assert "s3cret" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""RFC 3339 timestamps and the default store: what the command line and Spark's options share."""
+"""RFC 3339 timestamps, as the command line and Spark's options take and write them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
 from partq_spark.base.timestamps import EXAMPLE, format_rfc3339, parse_rfc3339
-from partq_spark.objects.urls import default_store
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -93,29 +92,3 @@ def test_written_timestamps_sort_as_times_do() -> None:
     texts = [format_rfc3339(time_us) for time_us in times]
     assert texts == sorted(texts)
     assert texts[1:4] == ["1969-12-31T23:59:59.999999Z", "1970-01-01T00:00:00.000000Z", "1970-01-01T00:00:00.000001Z"]
-
-
-# --- the default store ------------------------------------------------------------------------------------------------
-
-
-def test_the_default_store_is_in_the_home_directory() -> None:
-    assert default_store({"HOME": "/home/ann"}) == "file:///home/ann/.partq"
-    assert default_store({"HOME": "/home/ann/", "PARTQ_STORE": " "}) == "file:///home/ann/.partq"
-    assert default_store({"HOME": "/home/a b#?%"}) == "file:///home/a%20b%23%3F%25/.partq"
-
-
-def test_the_environment_names_another_store() -> None:
-    assert default_store({"PARTQ_STORE": " file:///data/../queues/ "}) == "file:///queues"
-    assert default_store({"PARTQ_STORE": "azure://box/prefix/", "HOME": ""}) == "azure://box/prefix"
-
-
-@pytest.mark.parametrize("environ", [{}, {"HOME": ""}, {"HOME": "relative"}])
-def test_without_any_home_the_way_out_is_named(environ: dict[str, str]) -> None:
-    with pytest.raises(Invalid, match="PARTQ_STORE"):
-        default_store(environ)
-
-
-def test_a_bad_variable_is_named_without_its_secrets() -> None:
-    with pytest.raises(Invalid, match="environment variable PARTQ_STORE") as refused:
-        default_store({"PARTQ_STORE": "azure://box?sig=s3cret", "HOME": "/home/ann"})
-    assert "s3cret" not in str(refused.value)
