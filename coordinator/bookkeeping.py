@@ -1,17 +1,24 @@
 """What a leader writes when there is time: ownership records for people and tools (OWN-02), and the removal of records
-of flows that are gone. Nobody decides anything by it: the state and the checkpoints decide. So it may lag, and is tried
-again when it fails.
+of flows that are gone and of binds that did not come to their end. Nobody decides anything by it: the state and the
+checkpoints decide. So it may lag, and is tried again when it fails.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from coordinator.logs import Log
 from coordinator.observe import Records
 from partq_spark.base.errors import PartqError
 from partq_spark.group.model import GroupKey, GroupState, Owner, OwnershipRecord, Phase
 from partq_spark.group.ownership import Ownership, Reincarnated
+
+UNNAMED_S: Final = 10.0
+"""Between the two looks of a term at records that no heartbeat names: a bind writes its heartbeat one call after its
+record. Should that one come later still, its flow binds anew.
+"""
 
 
 class Bookkeeping:
@@ -24,6 +31,8 @@ class Bookkeeping:
         self._claimed: dict[int, OwnershipRecord] | None = None  # the ownership records, as far as they are known
         self._followed: str | None = None  # the token of the state that they agree with
         self._gone: dict[Owner, None] = {}
+        self._unnamed: Collection[Owner] | None = None  # records that no heartbeat named at the term's first look
+        self._unnamed_due_s = -math.inf
 
     @property
     def gone(self) -> Collection[Owner]:
@@ -39,9 +48,11 @@ class Bookkeeping:
         self._claimed = self._followed = None
         if term:
             self._gone.clear()
+            self._unnamed, self._unnamed_due_s = None, -math.inf
 
-    def catch_up(self, state: GroupState, token: str, records: Records | None) -> None:
-        """Claim what changed hands, and remove the records of flows that are gone. Again if it fails.
+    def catch_up(self, state: GroupState, token: str, records: Records | None, now_s: float) -> None:
+        """Claim what changed hands, and remove the records of flows that are gone; once in a term, also those that
+        nobody names. Again if it fails.
 
         What is removed from the store is removed from `records` too. Raises `Reincarnated`.
         """
@@ -56,10 +67,22 @@ class Bookkeeping:
                 if records is not None and record is not None and record.instance == owner.instance:
                     del records.flows[owner.flow]  # what is remembered must not bring it back
                 del self._gone[owner]
+            if now_s >= self._unnamed_due_s:
+                self._remove_unnamed(state, now_s)
         except Reincarnated:
             raise
         except PartqError as error:
             self._log("warning", "tidying_failed", group=str(self._key), reason=str(error))
+
+    def _remove_unnamed(self, state: GroupState, now_s: float) -> None:
+        """What was there without a heartbeat at both looks, and is not the state's, is nobody's."""
+        found = self._store.unnamed_records(self._key)
+        if self._unnamed is None:
+            self._unnamed, self._unnamed_due_s = found, now_s + UNNAMED_S if found else math.inf
+            return
+        known = {Owner(name, flow.instance) for name, flow in state.flows.items()}
+        self._store.remove_records(self._key, found.intersection(self._unnamed) - known)
+        self._unnamed_due_s = math.inf
 
     def _claim(self, state: GroupState, token: str) -> None:
         """Ownership records as `state` has it. The next call begins with a listing if this one fails."""

@@ -176,7 +176,7 @@ class GroupRuntime:
         if written is None:
             written = self._adopt(facts, incarnation)
         if self._is_quiet(written, facts, pulse):
-            self._bookkeeping.catch_up(written.state, written.token, self._records)
+            self._bookkeeping.catch_up(written.state, written.token, self._records, self._now_s())
             return self._next_s(written.state)
         for _ in range(_ROUNDS):
             before = written
@@ -188,7 +188,7 @@ class GroupRuntime:
                 break  # the lease wants to be renewed
             if written is before:
                 self._adopting.succeeded()
-                self._bookkeeping.catch_up(written.state, written.token, self._records)
+                self._bookkeeping.catch_up(written.state, written.token, self._records, self._now_s())
                 self._quiet = Quiet.after(written.state, self._records, facts)
                 return self._next_s(written.state)
         return 0.0

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.bookkeeping import UNNAMED_S
 from coordinator.observe import Validity, drained
 from partq_spark.base.errors import Corrupt, Fenced
 from partq_spark.group import lifecycle
@@ -333,3 +334,40 @@ def test_a_state_that_is_nothing_that_partq_wrote_begins_anew_with_the_checkpoin
     world.run(2)
     assert {flow: flow.mapping() for flow in (a, b)} == mappings, "the same epochs"
     assert any("could not be read" in str(facts["reason"]) for facts in world.log.of("group_adopted"))
+
+
+def test_records_that_no_heartbeat_names_are_removed_once_in_a_term() -> None:
+    """A bind that did not come to its end left one, and another was left where the heartbeat was evicted."""
+    world, a, b = shared()
+    group = world.server.groups[KEY]
+    (own,) = (name for name in group if name.startswith("flows/a/"))
+    half, evicted = "flows/c/0123456789abcdef", "flows/d/0123456789abcdef"
+    group[half] = group[evicted] = group[own]
+    world.coordinators[0].runtime.release()
+    world.run(3)
+    group["flows/e/0123456789abcdef"] = group[own]  # a bind that is under way at the second look
+    assert {half, evicted} <= set(group), "one look is no look: a bind may be under way"
+    world.run(UNNAMED_S + 1)
+    assert {name for name in group if name.startswith("flows/")} == {
+        f"flows/a/{a.instance}",
+        f"flows/b/{b.instance}",
+        "flows/e/0123456789abcdef",
+    }
+    assert (len(a.mapping()), len(b.mapping())) == (2, 2)
+
+
+def test_a_bind_that_took_too_long_is_bound_anew() -> None:
+    """Its record was removed for nobody's, and then its heartbeat came."""
+    world, *_ = shared()
+    c = HandFlow(world, "c")
+    c.bind({})
+    group = world.server.groups[KEY]
+    heart = group.pop("beats/c")
+    world.coordinators[0].runtime.release()
+    world.run(UNNAMED_S + 5)
+    assert not [name for name in group if name.startswith("flows/c/")]
+    group["beats/c"] = heart
+    beats_until_fenced(c)
+    bind_again(c, {})
+    world.run(1)
+    assert set(world.state().flows) == {"a", "b", "c"}

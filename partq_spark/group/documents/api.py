@@ -86,6 +86,14 @@ class Listing(Step[tuple[Found, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
+class Names(Step[tuple[str, ...]]):
+    """The names of all documents below a folder, whatever they have, in any order."""
+
+    NOT_DONE: ClassVar[object] = ()
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
 class Swap(Step[str | None]):
     """Replace the document whose token is `expected` (None: there must be none): its new token, or None if the
     condition did not hold, which ends the call. `optional`: neither that nor an unknown outcome ends it.

@@ -21,6 +21,7 @@ from partq_spark.group.documents.api import (
     Found,
     Listing,
     Load,
+    Names,
     Remove,
     Step,
     Swap,
@@ -28,7 +29,7 @@ from partq_spark.group.documents.api import (
     reincarnated,
 )
 from partq_spark.group.model import GroupKey
-from partq_spark.objects.api import UNCHANGED
+from partq_spark.objects.api import UNCHANGED, Unchanged
 
 
 class Stored(NamedTuple):
@@ -108,31 +109,38 @@ class MemoryServer:
     def _do(self, key: GroupKey, group: dict[str, Stored], step: Step[Any]) -> object:
         match step:
             case Load(name=name, known=known):
-                found = group.get(name)
-                if found is None:
-                    return None
-                return UNCHANGED if found.token == known else self._found(name, found)
+                return self._load(group, name, known)
             case Listing(folder=folder):
                 inside = ((name, found) for name, found in group.items() if name.startswith(f"{folder}/"))
                 return tuple(self._found(name, found) for name, found in inside if not isinstance(found.value, bytes))
+            case Names(folder=folder):
+                return tuple(name for name in group if name.startswith(f"{folder}/"))
             case Swap(name=name, value=value, expected=expected):
-                found = group.get(name)
-                if expected != (None if found is None else found.token):
-                    return None
-                group[name] = Stored(self.token(), value, self.now_s())
-                return group[name].token
+                return self._swap(group, name, value, expected)
             case Remove(name=name, expected=expected):
                 found = group.get(name)
-                if found is not None and expected not in (None, found.token):
-                    return False
-                group.pop(name, None)
-                return True
+                if is_removed := found is None or expected in (None, found.token):
+                    group.pop(name, None)
+                return is_removed
             case Announce(audience=audience):
                 self._news += 1
                 self._news_of[audience, key] = self._news
                 self.changed.notify_all()
                 return None
         raise TypeError(f"{step!r} is no step")
+
+    def _load(self, group: dict[str, Stored], name: str, known: str | None) -> Found | Unchanged | None:
+        found = group.get(name)
+        if found is None:
+            return None
+        return UNCHANGED if found.token == known else self._found(name, found)
+
+    def _swap(self, group: dict[str, Stored], name: str, value: Value, expected: str | None) -> str | None:
+        found = group.get(name)
+        if expected != (None if found is None else found.token):
+            return None
+        group[name] = Stored(self.token(), value, self.now_s())
+        return group[name].token
 
     def _found(self, name: str, found: Stored) -> Found:
         return Found(name=name, token=found.token, value=found.value, age_s=self.now_s() - found.at_s)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import Conflict, Unavailable
-from partq_spark.group.documents.api import Announce, Documents, Found, Listing, Load, Remove, Step, Swap, Value
+from partq_spark.group.documents.api import Announce, Documents, Found, Listing, Load, Names, Remove, Step, Swap, Value
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import Document, ObjectStore, Unchanged
 
@@ -56,6 +56,8 @@ class ObjectDocuments(Documents):
                     answers.append(self._load(_object(group, step.name), step))
                 case Listing():
                     answers.append(tuple(self._list(group, step.folder)))
+                case Names():
+                    answers.append(tuple(found.name for found in self._list(group, step.folder)))
                 case Swap():
                     answers.append(self._swap(_object(group, step.name), step))
                     if answers[-1] is None and not step.optional:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,6 +24,7 @@ from partq_spark.group.documents.api import (
     Found,
     Listing,
     Load,
+    Names,
     Remove,
     Step,
     Swap,
@@ -173,6 +175,8 @@ class _Call:
                 self.arguments += ["load", *self._field(name), known or ""]
             case Listing(folder=folder):
                 self.arguments += ["list", self._key(folder)]
+            case Names(folder=folder):
+                self.arguments += ["names", self._key(folder)]
             case Swap(name=name, value=value, expected=expected, optional=optional):
                 token = self._token()
                 condition = expected or "", "1" if optional else ""
@@ -198,6 +202,8 @@ def _answer(place: _Place, step: Step[Any], token: str, reply: Reply) -> object:
             return _loaded(place, name, reply)
         case Listing(folder=folder):
             return tuple(_listed(place, folder, *reply))
+        case Names(folder=folder):
+            return tuple(_named(folder, reply))
         case Swap():
             return token if reply == 1 else None
         case Remove():
@@ -229,6 +235,14 @@ def _listed(place: _Place, folder: str, content: bytes, now: bytes) -> Iterator[
                 yield _found(name, _FIELDS.decode(text), rows[field + _VERSION], now_ms)
     except ValueError:
         raise _foreign(place.shown(name) if name else place.key(folder)) from None
+
+
+def _named(folder: str, fields: Sequence[bytes]) -> Iterator[str]:
+    """Without those that are no text: nobody wrote them."""
+    for field in fields:
+        with suppress(UnicodeDecodeError):
+            if not (name := field.decode()).endswith(_VERSION):
+                yield f"{folder}/{name}"
 
 
 def _found(name: str, value: Value, line: str, now_ms: int) -> Found:

@@ -21,6 +21,7 @@ STATE: Final = "state"
 LEADER: Final = "leader"
 BEATS: Final = "beats"
 OWNERSHIP: Final = "ownership"
+RECORDS: Final = "flows"
 
 _STATE_BEGIN: Final = b'{"token":"'
 _STATE_MIDDLE: Final = b'","state":'
@@ -34,7 +35,13 @@ def beat_name(flow: str) -> str:
 
 def record_name(flow: str, instance: str) -> str:
     """Of the record of one instance of a flow: no two processes ever write the same one."""
-    return f"flows/{flow}/{instance}"
+    return f"{RECORDS}/{flow}/{instance}"
+
+
+def owner_of(name: str) -> Owner | None:
+    """Whose record has this name; None for what is no record's name."""
+    _, flow, instance, *rest = (*name.split("/"), "", "")
+    return Owner(flow, instance) if flow and instance and not any(rest) else None
 
 
 def ownership_name(partition: int) -> str:

@@ -36,22 +36,26 @@ from partq_spark.group.documents.api import (
     Found,
     Listing,
     Load,
+    Names,
     Reincarnated,
     Remove,
     Swap,
 )
-from partq_spark.group.model import GroupKey, Lease, OwnershipRecord
+from partq_spark.group.model import GroupKey, Lease, Owner, OwnershipRecord
 from partq_spark.group.ownership.encoding import (
     BEATS,
     LEADER,
     OWNERSHIP,
+    RECORDS,
     STATE,
     StateVersion,
     decode_leader,
     decode_ownership,
     encode_ownership,
     encode_version,
+    owner_of,
     ownership_name,
+    record_name,
 )
 from partq_spark.group.ownership.flows import Flows
 from partq_spark.group.ownership.refusals import lease_changed, only_group, state_changed
@@ -205,6 +209,20 @@ class Ownership(Flows):
         if found is not None and found.value.token == token:
             register.forget()
             self._documents.ask(key, Remove(LEADER, found.token))  # refused: it is somebody else's by now
+
+    # --- records that no heartbeat names -----------------------------------------------------------------------------
+
+    def unnamed_records(self, key: GroupKey) -> frozenset[Owner]:
+        """Instances that have a record and no heartbeat: a bind under way, or what is left of one that did not come to
+        its end, or of a flow whose heartbeat was evicted.
+        """
+        names, listed = self._documents.ask(key, Names(RECORDS), Listing(BEATS))
+        named = {Owner(flow, heart.instance) for flow, heart, _ in self._beats_in(key, listed)}
+        return frozenset(owner for name in names if (owner := owner_of(name)) is not None) - named
+
+    def remove_records(self, key: GroupKey, owners: Iterable[Owner]) -> None:
+        """Remove records that no heartbeat has named for so long that none will."""
+        self._documents.ask(key, *(Remove(record_name(*owner), None) for owner in sorted(owners)))
 
     # --- who has what, for people and tools (seed 004) ----------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.group.documents.api import Announce, Audience, Documents, Found, Listing, Load, Remove, Swap
+from partq_spark.group.documents.api import Announce, Audience, Documents, Found, Listing, Load, Names, Remove, Swap
 from partq_spark.group.documents.memory import MemoryDocuments, MemoryServer
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import open_ownership
@@ -126,6 +126,20 @@ def test_an_optional_step_ends_nothing(documents: Documents) -> None:
     swaps = [Swap(f"ownership/{number}", FIELDS, "t0" if number == 1 else None, optional=True) for number in range(3)]
     answers = documents.ask(KEY, *swaps)
     assert [answer is not None for answer in answers] == [True, False, True]
+
+
+def test_names_are_those_of_a_folder_whatever_it_holds(documents: Documents) -> None:
+    assert documents.ask(KEY, Names("flows"), Names("beats")) == ((), ())
+    written(documents, "state")
+    for name in ("flows/a/i1", "flows/b/i2"):
+        written(documents, name)
+    written(documents, "beats/a", FIELDS)
+    written(documents, "ownership/3", FIELDS)
+    records, beats, owned = documents.ask(KEY, Names("flows"), Names("beats"), Names("ownership"))
+    assert sorted(records) == ["flows/a/i1", "flows/b/i2"]
+    assert (beats, owned) == (("beats/a",), ("ownership/3",))
+    assert documents.ask(OTHER, Names("flows")) == ((),)
+    assert documents.ask(KEY, Swap("state", b"{}", "t0"), Names("flows")) == (None, ())
 
 
 def test_a_listing_has_the_fields_of_a_folder_and_of_no_other(documents: Documents) -> None:
