@@ -117,7 +117,7 @@ def test_a_queue_that_is_deleted_and_made_again_begins_anew(place: Place) -> Non
 def test_a_group_that_fails_leaves_the_others_alone(place: Place, redis: RedisServer) -> None:
     good, bad = place.group("good"), place.group("bad")
     damaged = f"partq:{{{store_id(place.store)}/{bad}}}:beats"
-    command(redis, "HSET", damaged, "of-nobody", "nonsense")
+    command(redis, "HSET", damaged, "of-nobody", "nonsense", "of-nobody version", "0123 1")
     with place.sidecar(PARTQ_COORDINATOR_RETRY_MOST_S="0.5") as sidecar:
         flow, hapless = place.flow(good, "a"), place.flow(bad, "b")
         wait_until(lambda: place.shares(good) == {"a": 4}, "assignment", also=living(flow, hapless))
