@@ -17,7 +17,7 @@ from benchmarks.rows import write_parquet
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import Run, parquet_stream, run_to_end, session
 from partq_spark.log.admin import create_queue
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from tests.support.servers import running
 
@@ -43,7 +43,7 @@ class Bed:
         """A path that nobody used; nothing is there."""
         return self._work / f"folder-{next(self._numbers)}"
 
-    def fresh_queue(self) -> Queue:
+    def fresh_queue(self) -> QueueLog:
         """A new queue of 8 partitions."""
         return create_queue(open_store(self.store), NAMESPACE, f"queue-{next(self._numbers)}", PARTITIONS)
 
@@ -51,7 +51,7 @@ class Bed:
     def store(self) -> str:
         return f"file://{self._work}/store"
 
-    def options(self, queue: Queue) -> dict[str, str]:
+    def options(self, queue: QueueLog) -> dict[str, str]:
         """What source and sink need to find a queue; all else is left as it is by default."""
         return {"store": self.store, "namespace": NAMESPACE, "queue": queue.name}
 

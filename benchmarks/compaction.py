@@ -21,7 +21,7 @@ from partq_spark.log import tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.compaction import Compacted, compact
 from partq_spark.log.publish import publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.objects import open_store
 from partq_spark.query.columns import batches
@@ -64,24 +64,24 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     ], [f"{slices}; each message was written anew {written:.2f} times."]
 
 
-def _publish(queue: Queue, rows: pa.Table) -> None:
+def _publish(queue: QueueLog, rows: pa.Table) -> None:
     stage = stage_for(queue)
     publish(queue, stage, [staged(queue, stage, rows)])
 
 
-def _turns(one: Queue, other: Queue, rows: int, rounds: int) -> list[tuple[float, float]]:
+def _turns(one: QueueLog, other: QueueLog, rows: int, rounds: int) -> list[tuple[float, float]]:
     """Messages per second of both, round by round; the first round warms up and does not count."""
     found = [(_rate(one, rows), _rate(other, rows)) for _ in range(rounds + 1)]
     return found[1:]
 
 
-def _queries(one: Queue, other: Queue, rows: int, settings: Settings) -> list[tuple[float, float]]:
+def _queries(one: QueueLog, other: QueueLog, rows: int, settings: Settings) -> list[tuple[float, float]]:
     """The same by streaming queries with AvailableNow into noop: without how a query starts and ends."""
     from benchmarks.spark import checked, run_to_end, session
 
     with session(settings.work) as spark:
 
-        def rate(queue: Queue) -> float:
+        def rate(queue: QueueLog) -> float:
             where = {"store": queue.store.url, "namespace": queue.namespace}
             stream = spark.readStream.format("partq").options(**where, startingOffsets="earliest")
             run = run_to_end(stream.load(queue.name).writeStream.format("noop"), settings.work / "checkpoint")
@@ -91,7 +91,7 @@ def _queries(one: Queue, other: Queue, rows: int, settings: Settings) -> list[tu
     return found[1:]
 
 
-def _rate(queue: Queue, rows: int) -> float:
+def _rate(queue: QueueLog, rows: int) -> float:
     head = queue.refresh()
     read = 0
     begun_s = time.perf_counter()

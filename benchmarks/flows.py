@@ -34,7 +34,7 @@ from partq_spark.group.codec import decode_state
 from partq_spark.group.model import GroupKey, Phase
 from partq_spark.group.ownership import StateDocument, open_ownership
 from partq_spark.log.admin import alter_queue
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from tests.chaos.handoffs import Handoff, handoffs
 from tests.support.servers import RedisServer, running
@@ -80,7 +80,7 @@ class _Group:
         self.groups += 1
         return f"group-{self.groups}"
 
-    def stream(self, queue: Queue, **options: str) -> DataFrame:
+    def stream(self, queue: QueueLog, **options: str) -> DataFrame:
         """From the beginning."""
         given = {**self.bed.options(queue), "startingOffsets": "earliest", **options}
         return self.bed.spark.readStream.format("partq").options(**given).load()
@@ -239,7 +239,7 @@ def _noop(stream: DataFrame) -> DataStreamWriter:
 
 
 @contextmanager
-def _publishing(queue: Queue, really: bool) -> Iterator[None]:
+def _publishing(queue: QueueLog, really: bool) -> Iterator[None]:
     """A few messages to some partitions, again and again."""
     stop = threading.Event()
 

@@ -31,7 +31,7 @@ from benchmarks.spark import checked, driver_jvm, run_to_end, session
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
 from partq_spark.log.publish import publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.staged import StagedSegment
 from partq_spark.objects import open_store
 
@@ -94,7 +94,7 @@ def _series(name: str, samples: list[float]) -> Series:
     return Series(name=name, unit="MiB", samples=tuple(samples))
 
 
-def _staged(queue: Queue, rows: int) -> list[StagedSegment]:
+def _staged(queue: QueueLog, rows: int) -> list[StagedSegment]:
     """The rows as eight segments, as eight tasks would stage them, in Spark's batches of 10,000 rows."""
     stage = stage_for(queue)
     tables = ((part, make_rows(rows // FILES + (part < rows % FILES), part)) for part in range(FILES))

@@ -29,7 +29,7 @@ from benchmarks.spark import session
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue, delete_queue
 from partq_spark.log.publish import publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 
 WARM_UP_BATCHES: Final = 100
@@ -84,16 +84,16 @@ def _partq(spark: SparkSession, work: Path, batches: int) -> list[float]:
         delete_queue(sink)
 
 
-def _options(queue: Queue) -> dict[str, str]:
+def _options(queue: QueueLog) -> dict[str, str]:
     return {"store": queue.store.url, "namespace": queue.namespace, "queue": queue.name}
 
 
-def _stream(spark: SparkSession, queue: Queue) -> DataFrame:
+def _stream(spark: SparkSession, queue: QueueLog) -> DataFrame:
     source = spark.readStream.format("partq").options(**_options(queue), startingOffsets="earliest")
     return source.option("maxMessagesPerTrigger", BATCH_ROWS).load()
 
 
-def publish_ahead(queue: Queue, publishes: int) -> None:
+def publish_ahead(queue: QueueLog, publishes: int) -> None:
     """As a small producer would: each publish has a segment of its own with five messages."""
     messages = make_rows(publishes * BATCH_ROWS).combine_chunks()
     for number in range(publishes):

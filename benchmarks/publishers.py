@@ -25,7 +25,7 @@ from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
 from partq_spark.log.publish import PublishIdentity, publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from tests.support.servers import Azurite, running
 
@@ -115,7 +115,7 @@ def _send(child: subprocess.Popen[str]) -> None:
 def main(url: str, name: str, publishes: int) -> None:
     """Say ready, wait for a line, publish, say how many conflicts there were."""
     store = open_store(url)
-    queue = Queue(store, NAMESPACE, name)
+    queue = QueueLog(store, NAMESPACE, name)
     queue.refresh()
     messages = make_rows(publishes * _ROWS, os.getpid()).combine_chunks()
     writer = f"publisher-{os.getpid()}"
@@ -127,7 +127,7 @@ def main(url: str, name: str, publishes: int) -> None:
     store.close()
 
 
-def _publish_one(queue: Queue, messages: pa.Table, writer: str, number: int) -> int:
+def _publish_one(queue: QueueLog, messages: pa.Table, writer: str, number: int) -> int:
     stage = stage_for(queue)
     segment = staged(queue, stage, messages.slice(number * _ROWS, _ROWS), seed=f"{writer}/{number}")
     return publish(queue, stage, [segment], PublishIdentity(writer=writer, batch=number)).conflicts

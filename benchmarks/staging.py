@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import Stager
 from partq_spark.log.staged import Stage, StagedSegment
 
 
 def staged(
-    queue: Queue, stage: Stage, rows: pa.Table, *, seed: str = "bench", batch_rows: int | None = None
+    queue: QueueLog, stage: Stage, rows: pa.Table, *, seed: str = "bench", batch_rows: int | None = None
 ) -> StagedSegment:
     """All `rows` as one segment, handed over in batches of `batch_rows` (None: as they lie)."""
     with Stager(queue.store, stage, seed=seed) as stager:

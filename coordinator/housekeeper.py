@@ -27,7 +27,7 @@ from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership, Reincarnated
 from partq_spark.group.retention import retain
 from partq_spark.log import housekeeping as log_housekeeping
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects.api import ObjectStore
 
 LEASE_LOOKS: Final = 6
@@ -66,7 +66,7 @@ class QueueTasks:
 
     def do(self, task: Task) -> TaskReport:
         """One task. Raises as the log does; `Invalid` if the queue is gone."""
-        queue = Queue(self._store, self._settings.namespace, task.queue, retry_timeout_s=TASK_RETRY_S)
+        queue = QueueLog(self._store, self._settings.namespace, task.queue, retry_timeout_s=TASK_RETRY_S)
         queue.require(task.queue_id)
         match task.work:
             case Work.RETAIN:
@@ -76,7 +76,7 @@ class QueueTasks:
             case Work.COLLECT:
                 return self._collect(queue)
 
-    def _retain(self, queue: Queue) -> TaskReport:
+    def _retain(self, queue: QueueLog) -> TaskReport:
         done = retain(queue)
         held = sum(each.messages for each in done.held_back)
         retention_s = queue.head.config.retention_s or 0.0
@@ -88,7 +88,7 @@ class QueueTasks:
         }
         return TaskReport(event="messages_trimmed" if done.trimmed else None, facts=facts, empty=not done.trimmed)
 
-    def _compact(self, queue: Queue) -> TaskReport:
+    def _compact(self, queue: QueueLog) -> TaskReport:
         from partq_spark.log.compaction import compact  # Arrow, which only the one who compacts needs
 
         done = compact(queue, min_age_s=self._settings.compaction_min_age_s)
@@ -104,7 +104,7 @@ class QueueTasks:
         }
         return TaskReport(event="log_compacted", facts=facts)
 
-    def _collect(self, queue: Queue) -> TaskReport:
+    def _collect(self, queue: QueueLog) -> TaskReport:
         grace_s = self._settings.collection_grace_s
         done = log_housekeeping.collect(queue, grace_s=grace_s)
         facts: dict[str, Value] = {

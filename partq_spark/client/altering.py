@@ -20,7 +20,7 @@ from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import HEAD, Ownership
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 
 _log = logging.getLogger("partq.client")
 
@@ -64,7 +64,7 @@ def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     return dict(given)
 
 
-def create(queue: Queue, partitions: int, settings: Mapping[str, Any], *, exist_ok: bool) -> Head:
+def create(queue: QueueLog, partitions: int, settings: Mapping[str, Any], *, exist_ok: bool) -> Head:
     """The new queue's head. Raises `Invalid` if there is one, unless `exist_ok` and it is as this one would be."""
     partitions = admin.checked_partitions(partitions)
     config = replace(QueueConfig(), **checked_settings(settings))
@@ -82,7 +82,7 @@ def create(queue: Queue, partitions: int, settings: Mapping[str, Any], *, exist_
     return made.head
 
 
-def _require_same(queue: Queue, found: Head, partitions: int, config: QueueConfig) -> None:
+def _require_same(queue: QueueLog, found: Head, partitions: int, config: QueueConfig) -> None:
     """A guard: `exist_ok` makes no other queue of one that is there."""
     wanted: dict[str, object] = {"partitions": partitions}
     there: dict[str, object] = {"partitions": found.partitions}
@@ -94,7 +94,7 @@ def _require_same(queue: Queue, found: Head, partitions: int, config: QueueConfi
 
 
 def alter(
-    queue: Queue, partitions: int | None, given: Mapping[str, Any], *, dry_run: bool, ownership: str | None
+    queue: QueueLog, partitions: int | None, given: Mapping[str, Any], *, dry_run: bool, ownership: str | None
 ) -> Alteration:
     """Raises `Invalid` as `log.admin.alter_queue`, and where nothing is given."""
     settings = checked_settings(given)
@@ -119,7 +119,7 @@ def alter(
     )
 
 
-def _planned(queue: Queue, head: Head, partitions: int | None, settings: Mapping[str, Any]) -> Alteration:
+def _planned(queue: QueueLog, head: Head, partitions: int | None, settings: Mapping[str, Any]) -> Alteration:
     plan = None if partitions is None else resizing.plan(queue, admin.checked_partitions(partitions))
     return Alteration(
         queue=queue.name,
@@ -138,7 +138,7 @@ def _changes(before: Head, settings: Mapping[str, Any]) -> tuple[SettingChange, 
     )
 
 
-def _groups(queue: Queue, head: Head) -> tuple[GroupPlan, ...] | None:
+def _groups(queue: QueueLog, head: Head) -> tuple[GroupPlan, ...] | None:
     try:
         return resizing.group_plans(queue, head)
     except Unavailable as error:  # the queue has been altered, which is what counts
@@ -146,7 +146,7 @@ def _groups(queue: Queue, head: Head) -> tuple[GroupPlan, ...] | None:
         return None
 
 
-def announce(queue: Queue, ownership: Ownership) -> None:
+def announce(queue: QueueLog, ownership: Ownership) -> None:
     """Tell coordinators to look at the queue's head."""
     with suppress(Unavailable):  # they look by themselves, too
         ownership.announce(GroupKey(queue.namespace, queue.name, HEAD))

@@ -27,7 +27,7 @@ from partq_spark.group.claims import Position
 from partq_spark.group.heartbeat import Liveness
 from partq_spark.log import tree
 from partq_spark.log.model import Head
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.query import columns as source_columns
 from partq_spark.query import offsets, planning
@@ -233,8 +233,8 @@ class Consumer:
         return batch
 
     def _planned(
-        self, queue: Queue, head: Head, spans: Mapping[int, Span]
-    ) -> tuple[Queue, Head, tree.LogView, Mapping[int, Span]]:
+        self, queue: QueueLog, head: Head, spans: Mapping[int, Span]
+    ) -> tuple[QueueLog, Head, tree.LogView, Mapping[int, Span]]:
         own = queue.another()  # the threads beside look at the other
         log = planning.log_view(head, spans, fail_on_data_loss=self._options.fail_on_data_loss, warn=_log.warning)
         return own, head, log, spans
@@ -266,7 +266,7 @@ class Consumer:
 # --- reading without a group ------------------------------------------------------------------------------------------
 
 
-def read(queue: Queue, starting: Place, ending: Place, columns: Sequence[str] | None) -> pa.RecordBatchReader:
+def read(queue: QueueLog, starting: Place, ending: Place, columns: Sequence[str] | None) -> pa.RecordBatchReader:
     """The messages between two places, as a stream of Arrow batches that is read on demand. Raises `Invalid`."""
     wanted = checked_columns(columns)
     head = queue.refresh()

@@ -14,7 +14,7 @@ from partq_spark.group import retention
 from partq_spark.group.retention import HeldBack
 from partq_spark.log import codec, tree
 from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +145,7 @@ def summary_of(head: Head) -> QueueSummary:
     )
 
 
-def description(queue: Queue, *, count_bytes: bool) -> QueueDescription:
+def description(queue: QueueLog, *, count_bytes: bool) -> QueueDescription:
     """Look beside the head that `queue` knows: one listing per group, one way down the log, all of it to count bytes.
 
     Raises as reading the log and listing checkpoints do.
@@ -221,7 +221,7 @@ def described(
     )
 
 
-def stored_bytes(queue: Queue, head: Head) -> tuple[int, ...]:
+def stored_bytes(queue: QueueLog, head: Head) -> tuple[int, ...]:
     """Stored (compressed) bytes per partition of the messages that can be read; reads the whole log, not the messages.
 
     A slice that is trimmed in part counts whole, as it is stored whole.

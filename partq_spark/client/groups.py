@@ -23,7 +23,7 @@ from partq_spark.log.groups import kind_of
 from partq_spark.log.model import Group, Head, group_start
 
 if TYPE_CHECKING:
-    from partq_spark.log.queue import Queue
+    from partq_spark.log.queue import QueueLog
     from partq_spark.query.settings import Place
 
 
@@ -48,7 +48,7 @@ class GroupRemoval:
     checkpoints: int
 
 
-def create(queue: Queue, group: str, place: Place, ownership: str | None) -> None:
+def create(queue: QueueLog, group: str, place: Place, ownership: str | None) -> None:
     """Make the group, to begin at `place`; one that exists is left as it is. Raises `Invalid` if that is shared in
     another way.
     """
@@ -60,14 +60,14 @@ def create(queue: Queue, group: str, place: Place, ownership: str | None) -> Non
     admin.create_group(queue, group, offsets, exact=place.offsets is not None, ownership=shared)
 
 
-def summaries(queue: Queue, ownership: str | None) -> tuple[GroupSummary, ...]:
+def summaries(queue: QueueLog, ownership: str | None) -> tuple[GroupSummary, ...]:
     """All groups, by name."""
     with opened_ownership(ownership_url(ownership), queue.store) as place:
         queue.refresh()
         return tuple(queue.settled(lambda head: lifecycle.summaries(queue, head, place)))
 
 
-def alter(queue: Queue, group: str, ownership: str, *, former: str | None, force: bool) -> GroupAlteration:
+def alter(queue: QueueLog, group: str, ownership: str, *, former: str | None, force: bool) -> GroupAlteration:
     """Raises `Invalid` while a flow lives, or where nobody can know (unless `force`)."""
     wanted_url = ownership_url(ownership)
     found = group_of(queue, queue.refresh(), group)
@@ -86,7 +86,7 @@ def alter(queue: Queue, group: str, ownership: str, *, former: str | None, force
     return GroupAlteration(queue=queue.name, group=group, ownership=wanted, was=was, changed=was != wanted)
 
 
-def remove(queue: Queue, group: str, *, ownership: str | None, force: bool, dry_run: bool) -> GroupRemoval:
+def remove(queue: QueueLog, group: str, *, ownership: str | None, force: bool, dry_run: bool) -> GroupRemoval:
     """Raises `Invalid` while a flow lives, or where nobody can know (unless `force`), and where there is nothing."""
     url = ownership_for(queue.refresh(), group, ownership, queue.store.url)
     with opened_ownership(url, queue.store) as kept:
@@ -101,7 +101,7 @@ def remove(queue: Queue, group: str, *, ownership: str | None, force: bool, dry_
 
 
 def _require_nobody(
-    queue: Queue, left: Remains, found: Group, ownership: Ownership | None, *, force: bool, option: str
+    queue: QueueLog, left: Remains, found: Group, ownership: Ownership | None, *, force: bool, option: str
 ) -> None:
     """Raises `Invalid` if a flow of the group lives, or if that cannot be known (unless `force`). `option` names the
     ownership.
@@ -123,7 +123,7 @@ def _require_nobody(
 # --- who has what -----------------------------------------------------------------------------------------------------
 
 
-def status(queue: Queue, ownership: Ownership | None, group: str) -> GroupView:
+def status(queue: QueueLog, ownership: Ownership | None, group: str) -> GroupView:
     """One look at everything: the lease first, so that its timers are never older than what they belong to."""
     head = queue.refresh()
     group_of(queue, head, group)

@@ -14,7 +14,7 @@ from partq_spark.client.addresses import time_us
 from partq_spark.group import deleting, retention
 from partq_spark.group.retention import HeldBack
 from partq_spark.log.model import Head
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 
 MOST_STEPS: Final = 1000
 """Of one call of `compact`: some 60 million slices."""
@@ -80,7 +80,7 @@ class Deleted:
     objects: int
 
 
-def trim(queue: Queue, before: datetime | str | Mapping[int, int]) -> Trimmed:
+def trim(queue: QueueLog, before: datetime | str | Mapping[int, int]) -> Trimmed:
     """Raises `Invalid` for a partition that the queue does not have, and as the stores do."""
     head = queue.refresh()
     asked = _complete(before, head, str(queue)) if isinstance(before, Mapping) else queue.offsets_at(time_us(before))
@@ -106,7 +106,7 @@ def _complete(given: Mapping[int, int], head: Head, queue: str) -> tuple[int, ..
     return tuple(given.get(partition, 0) for partition in range(partitions))
 
 
-def compact(queue: Queue, min_age_s: float | None) -> Compaction:
+def compact(queue: QueueLog, min_age_s: float | None) -> Compaction:
     """Until nothing is worth it, or `MOST_STEPS` are done."""
     from partq_spark.log import compaction
 
@@ -131,7 +131,7 @@ def compact(queue: Queue, min_age_s: float | None) -> Compaction:
     )
 
 
-def collect(queue: Queue, grace_s: float | None) -> Collection:
+def collect(queue: QueueLog, grace_s: float | None) -> Collection:
     """One round."""
     from partq_spark.log import housekeeping
 
@@ -151,7 +151,7 @@ def collect(queue: Queue, grace_s: float | None) -> Collection:
     )
 
 
-def delete(queue: Queue) -> Deleted:
+def delete(queue: QueueLog) -> Deleted:
     """The queue, or what a deletion that was cut off has left. Raises `Invalid` if there is neither."""
     if queue.look() is not None:
         return Deleted(queue=queue.name, deleted=True, objects=deleting.delete_queue(queue))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.timestamps import as_datetime
 from partq_spark.log import tree
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 
 
@@ -38,7 +38,7 @@ class Message(NamedTuple):
     headers: tuple[Header, ...] | None = None
 
 
-def browse(queue: Queue, partition: int | None, start: int, limit: int | None) -> Iterator[Message]:
+def browse(queue: QueueLog, partition: int | None, start: int, limit: int | None) -> Iterator[Message]:
     """At most `limit` messages from the offset `start` of the partition, or of each, in publish order; one slice of the
     log is in memory at a time.
     """

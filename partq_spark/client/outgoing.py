@@ -20,7 +20,7 @@ from partq_spark.log.model import MAX_KEY_BYTES
 from partq_spark.log.names import new_id
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.publish import PublishIdentity, PublishResult
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.segment import HEADERS, segment_schema
 
@@ -92,7 +92,7 @@ class Outgoing:
 
 
 def publish_together(
-    where: NamespaceAddress, queue: Queue, messages: Sequence[Outgoing], publish_id: str | None
+    where: NamespaceAddress, queue: QueueLog, messages: Sequence[Outgoing], publish_id: str | None
 ) -> list[Published]:
     """Publish the messages in order, all at once; where each lies. Raises as `log.fanout.publish_all`."""
     seed = publish_id or new_id()
@@ -106,9 +106,9 @@ def publish_together(
     with fanout.Fan(queue.store, plan, seed=f"{seed}/0/0", headers="headers" in batch.schema.names) as fan:
         fan.add(batch, pa.array([each.topic for each in messages], pa.string()) if by_topic else None)
         staged, _ = fan.finish()
-    others: dict[str, Queue] = {queue.name: queue}
+    others: dict[str, QueueLog] = {queue.name: queue}
 
-    def opened(name: str) -> Queue:
+    def opened(name: str) -> QueueLog:
         return others.setdefault(name, queue.another(name))
 
     outcomes = fanout.publish_all(opened, [staged], identity, seed=f"{seed}/0")
@@ -141,7 +141,7 @@ def _batch(messages: Sequence[Outgoing]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=segment_schema(headers))
 
 
-def _found(queue: Queue, queue_id: str, done: PublishResult, messages: Sequence[Outgoing]) -> list[Published]:
+def _found(queue: QueueLog, queue_id: str, done: PublishResult, messages: Sequence[Outgoing]) -> list[Published]:
     """Where the messages lie, by what is published: those that are alike lie in the order of sending."""
     wanted = {partition: (begin, begin + _rows(done, partition)) for partition, begin in done.begin.items()}
     places: dict[object, deque[Published]] = defaultdict(deque)

@@ -19,7 +19,7 @@ from partq_spark.group.ownership import Ownership
 from partq_spark.group.rewinding import Goal, RewindOutcome, RewindStep, carry_out, plan
 from partq_spark.log.admin import group_of
 from partq_spark.log.model import group_start
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 
 EARLIEST = "earliest"
 
@@ -103,7 +103,7 @@ class RewindUnfinished(Unavailable):
         self.rewind = rewind
 
 
-def checkpoints(queue: Queue, group: str) -> GroupCheckpoints:
+def checkpoints(queue: QueueLog, group: str) -> GroupCheckpoints:
     """Raises `Invalid` for a group that there is not."""
     head = queue.refresh()
     found_group = group_of(queue, head, group)
@@ -144,7 +144,7 @@ def goal_of(to: int | str | None, to_timestamp: datetime | str | None, by: int |
 
 
 def rewind(
-    queue: Queue, group: str, goal: Goal, partitions: Collection[int], *, ownership: str | None, dry_run: bool
+    queue: QueueLog, group: str, goal: Goal, partitions: Collection[int], *, ownership: str | None, dry_run: bool
 ) -> Rewind:
     """Raises `Invalid` before anything is changed, and `RewindUnfinished`."""
     url = ownership_for(queue.refresh(), group, ownership, queue.store.url)
@@ -171,7 +171,7 @@ def rewind(
 
 
 def _rewind(
-    queue: Queue, group: str, steps: Sequence[RewindStep], outcome: RewindOutcome | None, notes: Sequence[str]
+    queue: QueueLog, group: str, steps: Sequence[RewindStep], outcome: RewindOutcome | None, notes: Sequence[str]
 ) -> Rewind:
     done = {each.after.partition: each for each in outcome.done} if outcome is not None else {}
     partitions: list[PartitionRewind] = []
@@ -198,7 +198,7 @@ def _rewind(
     )
 
 
-def _notes(queue: Queue, group: str, steps: Sequence[RewindStep], ownership: Ownership | None) -> list[str]:
+def _notes(queue: QueueLog, group: str, steps: Sequence[RewindStep], ownership: Ownership | None) -> list[str]:
     """What a person should know of those who have the partitions. Raises `Invalid` for an ownership that can never be
     used as it is given.
     """

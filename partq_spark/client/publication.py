@@ -18,7 +18,7 @@ from partq_spark.base.timestamps import as_datetime
 from partq_spark.log.connect import NamespaceAddress, open_queue, shared_store
 from partq_spark.log.model import DEFAULT_MAX_MESSAGE_BYTES
 from partq_spark.log.names import checked_name, new_id
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.topics import checked_topic
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Publication:
         self._topic = topic
         self._publish_id = None if publish_id is None else checked_publish_id(publish_id)
         self._store = shared_store(where.store, where.retry_timeout_s)
-        self._queues: Mapping[str, Queue]
+        self._queues: Mapping[str, QueueLog]
         self._plan: FanPlan
         if topic is not None:
             from partq_spark.log.subscriptions import Namespace

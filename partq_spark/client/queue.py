@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from partq_spark.client.topics import SubscriptionChange
     from partq_spark.group.lifecycle import GroupSummary
     from partq_spark.group.status import GroupView
-    from partq_spark.log.queue import Queue as LogQueue
+    from partq_spark.log.queue import QueueLog
 
 
 class Queue:
@@ -375,7 +375,7 @@ class Queue:
         name = checked_name("group", group)
         return progress.rewind(self._opened(), name, goal, partitions, ownership=ownership, dry_run=dry_run)
 
-    def _opened(self) -> LogQueue:
+    def _opened(self) -> QueueLog:
         """A handle of its own for each call; the store is shared within the process."""
         return open_queue(self._address)
 

@@ -13,7 +13,7 @@ from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.log import layouts, tree
 from partq_spark.log.model import Group, Head, at, group_start
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.query import limits
 
 SAMPLE_MESSAGES = 10_000
@@ -83,7 +83,7 @@ class ResizePlan:
     groups: tuple[GroupPlan, ...]
 
 
-def plan(queue: Queue, partitions: int) -> ResizePlan:
+def plan(queue: QueueLog, partitions: int) -> ResizePlan:
     """What altering `queue` to `partitions` would do, by its head, its groups' checkpoints and its newest messages.
 
     Raises `Invalid` as altering does, and as reading the log does.
@@ -97,12 +97,12 @@ def plan(queue: Queue, partitions: int) -> ResizePlan:
     )
 
 
-def group_plans(queue: Queue, head: Head) -> tuple[GroupPlan, ...]:
+def group_plans(queue: QueueLog, head: Head) -> tuple[GroupPlan, ...]:
     """What every group of `head` has left of earlier layouts, by its checkpoints; `head` may be one that is to come."""
     return tuple(_group_plan_of(queue, head, name, group) for name, group in sorted(head.groups.items()))
 
 
-def _group_plan_of(queue: Queue, head: Head, name: str, group: Group) -> GroupPlan:
+def _group_plan_of(queue: QueueLog, head: Head, name: str, group: Group) -> GroupPlan:
     found, damaged = checkpoints_of(queue, name, head).list_readable()
     return group_plan(head, name, acknowledged(head, group, found), unread=sorted(damaged))
 
@@ -166,11 +166,11 @@ def sample_of(keys: Iterable[bytes | None], before: int, after: int) -> Sample:
 # --- the sample -------------------------------------------------------------------------------------------------------
 
 
-def _sampled(queue: Queue, partitions: int) -> Sample:
+def _sampled(queue: QueueLog, partitions: int) -> Sample:
     return sample_of(_newest_keys(queue), queue.head.partitions, partitions)
 
 
-def _newest_keys(queue: Queue) -> Iterable[bytes | None]:
+def _newest_keys(queue: QueueLog) -> Iterable[bytes | None]:
     """The keys of the newest messages of every partition, in proportion to what it holds."""
     import pyarrow as pa
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from partq_spark.client.addresses import RETRY_TIMEOUT_S, address
 from partq_spark.log import subscriptions as log_subscriptions
 from partq_spark.log.connect import shared_store
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.topics import checked_topic, matches
 
 
@@ -29,13 +29,13 @@ class QueueSubscriptions:
     subscriptions: tuple[str, ...]
 
 
-def subscribe(queue: Queue, wanted: Sequence[str]) -> SubscriptionChange:
+def subscribe(queue: QueueLog, wanted: Sequence[str]) -> SubscriptionChange:
     """Raises as `log.subscriptions.subscribe`."""
     changed = log_subscriptions.subscribe(queue, *wanted)
     return SubscriptionChange(queue=queue.name, changed=changed, subscriptions=queue.head.subscriptions)
 
 
-def unsubscribe(queue: Queue, unwanted: Sequence[str]) -> SubscriptionChange:
+def unsubscribe(queue: QueueLog, unwanted: Sequence[str]) -> SubscriptionChange:
     """Raises as `log.subscriptions.unsubscribe`."""
     changed = log_subscriptions.unsubscribe(queue, *unwanted)
     return SubscriptionChange(queue=queue.name, changed=changed, subscriptions=queue.head.subscriptions)

@@ -16,11 +16,11 @@ from partq_spark.group.missed_partitions import missed_folder
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import open_ownership
 from partq_spark.log import admin, names
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects.api import Document
 
 
-def delete_queue(queue: Queue) -> int:
+def delete_queue(queue: QueueLog) -> int:
     """Delete the queue for good; returns the number of objects removed. Raises as `log.admin.delete_queue`."""
     removed = 0
     try:
@@ -30,7 +30,7 @@ def delete_queue(queue: Queue) -> int:
     return removed
 
 
-def remove_remains(queue: Queue) -> int:
+def remove_remains(queue: QueueLog) -> int:
     """Delete what former queues by this name left; returns the number of objects removed. Nothing of the present one is
     touched. Raises as `log.admin.remove_remains`.
     """
@@ -42,7 +42,7 @@ def remove_remains(queue: Queue) -> int:
     return removed
 
 
-def _remove_groups(queue: Queue) -> int:
+def _remove_groups(queue: QueueLog) -> int:
     """The checkpoints of groups of former queues and what they missed, and, where there is no queue now, their
     ownership beside it.
     """
@@ -65,7 +65,7 @@ def _remove_groups(queue: Queue) -> int:
     return removed
 
 
-def _groups(queue: Queue) -> Iterator[GroupKey]:
+def _groups(queue: QueueLog) -> Iterator[GroupKey]:
     """By the folders beside the queue's own."""
     for folder in queue.store.list_folders(names.queue_folder(queue.namespace, queue.name)):
         with suppress(Invalid):  # somebody else's
@@ -73,7 +73,7 @@ def _groups(queue: Queue) -> Iterator[GroupKey]:
                 yield GroupKey(queue.namespace, queue.name, folder)
 
 
-def _remove(queue: Queue, name: str, former: str | None) -> int:
+def _remove(queue: QueueLog, name: str, former: str | None) -> int:
     """Unless somebody has written it since it was listed: then it is the next queue's."""
     document = queue.store.load(name)
     if not isinstance(document, Document) or queue_id_of(document.metadata) != former:

@@ -27,7 +27,7 @@ from partq_spark.log import admin
 from partq_spark.log.groups import change_ownership, kind_of, remove_group
 from partq_spark.log.model import Group, Head, at, group_start
 from partq_spark.log.names import checked_name
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import oldest_us
 
 QUIET_S: Final = 60.0
@@ -68,12 +68,12 @@ class Remains:
     records: Mapping[str, FlowRecord] | None
 
 
-def key_of(queue: Queue, group: str) -> GroupKey:
+def key_of(queue: QueueLog, group: str) -> GroupKey:
     """The group of this name of a queue. Raises `Invalid` for a name that no group can have."""
     return GroupKey(queue.namespace, queue.name, checked_name("group", group))
 
 
-def checkpoints_of(queue: Queue, group: str, head: Head | None = None) -> CheckpointStore:
+def checkpoints_of(queue: QueueLog, group: str, head: Head | None = None) -> CheckpointStore:
     """The checkpoints of a group as `head` has it, or else as the queue's handle last saw it; of one that is not there
     none counts.
     """
@@ -86,7 +86,7 @@ def checkpoints_of(queue: Queue, group: str, head: Head | None = None) -> Checkp
 # --- removing one -----------------------------------------------------------------------------------------------------
 
 
-def remains(queue: Queue, group: str, ownership: Ownership | None) -> Remains:
+def remains(queue: QueueLog, group: str, ownership: Ownership | None) -> Remains:
     """What there is of a group. Raises `Invalid` if that is nothing, `Corrupt` for what cannot be read."""
     key = key_of(queue, group)
     head = queue.refresh()
@@ -103,7 +103,7 @@ def remains(queue: Queue, group: str, ownership: Ownership | None) -> Remains:
     return Remains(key=key, group=found, checkpoints=checkpoints, records=records)
 
 
-def require_quiet(queue: Queue, left: Remains) -> None:
+def require_quiet(queue: QueueLog, left: Remains) -> None:
     """Raises `Invalid` if a checkpoint was changed within `QUIET_S`: somebody may be at work of whom only the
     checkpoints know (`ownership=none`). Ages are the store's own.
     """
@@ -148,7 +148,7 @@ def _moves(before: Beat, now: Beat) -> bool:
     return (before.instance, before.number) != (now.instance, now.number)
 
 
-def remove(queue: Queue, left: Remains, ownership: Ownership | None) -> None:
+def remove(queue: QueueLog, left: Remains, ownership: Ownership | None) -> None:
     """Remove the group: from the head, then what the ownership store has. May be repeated after a crash at any point.
 
     Raises `Conflict` if the group was made again meanwhile, `Unavailable` if it has to be repeated.
@@ -168,7 +168,7 @@ def remove(queue: Queue, left: Remains, ownership: Ownership | None) -> None:
 # --- sharing one in another way ---------------------------------------------------------------------------------------
 
 
-def share(queue: Queue, left: Remains, ownership: str, former: Ownership | None) -> None:
+def share(queue: QueueLog, left: Remains, ownership: str, former: Ownership | None) -> None:
     """Have the group shared by `ownership` from now on; its checkpoints stay. What `former` has of it is dropped.
 
     No flow may live in the group (`require_no_flow`, `require_quiet`). One that does all the same ends when it looks at
@@ -199,12 +199,12 @@ def _say_delivering(checkpoints: CheckpointStore) -> None:
 # --- listing ----------------------------------------------------------------------------------------------------------
 
 
-def summaries(queue: Queue, head: Head, ownership: Ownership | None) -> list[GroupSummary]:
+def summaries(queue: QueueLog, head: Head, ownership: Ownership | None) -> list[GroupSummary]:
     """All groups of a head, by name: two listings for each, and what the ownership store says. Raises `Corrupt`."""
     return [_summary(queue, head, name, head.groups[name], ownership) for name in sorted(head.groups)]
 
 
-def _summary(queue: Queue, head: Head, name: str, group: Group, ownership: Ownership | None) -> GroupSummary:
+def _summary(queue: QueueLog, head: Head, name: str, group: Group, ownership: Ownership | None) -> GroupSummary:
     if ownership is not None and group.ownership not in (None, kind_of(ownership.url)):
         ownership = None  # it knows nothing of this one
     checkpoints = checkpoints_of(queue, name).list_checkpoints()
@@ -230,7 +230,7 @@ def _summary(queue: Queue, head: Head, name: str, group: Group, ownership: Owner
     )
 
 
-def checkpoint_ages(queue: Queue, group: str, partitions: Collection[int]) -> dict[int, float]:
+def checkpoint_ages(queue: QueueLog, group: str, partitions: Collection[int]) -> dict[int, float]:
     """Seconds since the checkpoints of these partitions were written, by the store's own clock; one listing."""
     folder = checkpoint_folder(key_of(queue, group))
     wanted = {f"{folder}{partition}": partition for partition in partitions}

@@ -16,7 +16,7 @@ from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.log import clocks, housekeeping, tree
 from partq_spark.log.housekeeping import Acknowledged, GroupPositions, held_back_by
 from partq_spark.log.model import Group, Head, at
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 
 MAX_LOOKS: Final = 3
 """How often one call looks again because a group was rewound or made again meanwhile; the next call looks anyway."""
@@ -46,7 +46,7 @@ class Retained:
     held_back: tuple[HeldBack, ...]
 
 
-def acknowledged_by(queue: Queue, head: Head) -> tuple[Acknowledged, frozenset[tuple[str, int]]]:
+def acknowledged_by(queue: QueueLog, head: Head) -> tuple[Acknowledged, frozenset[tuple[str, int]]]:
     """How far each group of `head` has acknowledged each partition; one listing for each group (CHK-02). And by group
     and partition, where no acknowledgement is written down (`checkpoints=none`).
 
@@ -64,7 +64,7 @@ def acknowledged_by(queue: Queue, head: Head) -> tuple[Acknowledged, frozenset[t
     return known, frozenset(silent)
 
 
-def retain(queue: Queue) -> Retained:
+def retain(queue: QueueLog) -> Retained:
     """Trim what is older than the queue's retention and acknowledged by every group; without groups by age alone.
 
     Ages are counted by this handle's clock from the time of publishing. What was compacted goes as a whole, when its
@@ -75,7 +75,7 @@ def retain(queue: Queue) -> Retained:
     return trim(queue, _older_than_retention(queue))
 
 
-def trim(queue: Queue, before: Sequence[int]) -> Retained:
+def trim(queue: QueueLog, before: Sequence[int]) -> Retained:
     """Trim what lies below `before`, one offset per partition of the head this handle knows, and is acknowledged by
     every group. Raises as `log.housekeeping.trim`, and `Unavailable`.
     """
@@ -99,7 +99,7 @@ def is_known(name: str, group: Group, known: Acknowledged) -> bool:
     return name in known and housekeeping.still_counts(group, known[name])
 
 
-def _older_than_retention(queue: Queue) -> tuple[int, ...]:
+def _older_than_retention(queue: QueueLog) -> tuple[int, ...]:
     """Per partition, the offset before which everything is older than the retention; the earliest if there is none."""
     retention_s = queue.head.config.retention_s
     if retention_s is None:
@@ -110,7 +110,7 @@ def _older_than_retention(queue: Queue) -> tuple[int, ...]:
     return queue.settled(lambda head: tree.offsets_at_time(head, time_us, queue.load_chunk, latest_us=latest_us))
 
 
-def holding_back(queue: Queue, head: Head) -> tuple[HeldBack, ...]:
+def holding_back(queue: QueueLog, head: Head) -> tuple[HeldBack, ...]:
     """What groups have not acknowledged of all that can be read, most messages first. Raises `Unavailable`."""
     known, silent = acknowledged_by(queue, head)
     return held_back(head, known, head.next, silent)

@@ -16,7 +16,7 @@ from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, Rewound
 from partq_spark.group.model import Owner
 from partq_spark.log import admin
 from partq_spark.log.model import Head, at
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +116,7 @@ def plan(
     return tuple(steps)
 
 
-def carry_out(queue: Queue, checkpoints: CheckpointStore, group: str, steps: Sequence[RewindStep]) -> RewindOutcome:
+def carry_out(queue: QueueLog, checkpoints: CheckpointStore, group: str, steps: Sequence[RewindStep]) -> RewindOutcome:
     """Rewind, partition by partition, and count it in the head. What fails ends it; what was done before is counted.
 
     It is counted also if nothing was left to do: the process that did it may have died before this. A trim that had

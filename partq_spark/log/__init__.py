@@ -7,7 +7,7 @@ Nothing here knows of Spark, Redis, consumers or ownership. The rules:
 2. What a new head names exists before the swap. A writer that dies before the swap leaves unnamed objects, which
    collection deletes. A writer that dies after it has published.
 3. A writer that decided by an old head fails at the swap, reads again and decides again. So a change is a function
-   from head to head that may be repeated (`queue.Queue.change`).
+   from head to head that may be repeated (`queue.QueueLog.change`).
 
 Objects, who writes them, and when they go:
 

@@ -15,7 +15,7 @@ from partq_spark.base.errors import Corrupt, Invalid, PartqError
 from partq_spark.log import codec, groups, names
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import ACCESS_TYPES, MAX_PARTITIONS, Group, Head, QueueConfig
-from partq_spark.log.queue import RETRY_TIMEOUT_S, Queue
+from partq_spark.log.queue import RETRY_TIMEOUT_S, QueueLog
 from partq_spark.objects.api import ObjectStore, Unchanged
 
 _LARGEST_MESSAGE_BYTES = 1_000_000_000  # Arrow's 32-bit offsets end at 2 GiB, a run must hold more than one message
@@ -72,9 +72,9 @@ def create_queue(
     effects: Effects | None = None,
     *,
     retry_timeout_s: float = RETRY_TIMEOUT_S,
-) -> Queue:
+) -> QueueLog:
     """Create a queue. Raises `Invalid` for a bad name, count or setting, and when the queue exists already."""
-    queue = Queue(store, namespace, name, effects, retry_timeout_s=retry_timeout_s)
+    queue = QueueLog(store, namespace, name, effects, retry_timeout_s=retry_timeout_s)
     partitions = checked_partitions(partitions)
     now_us = queue.now_us()
     settings = checked_config(config or QueueConfig())
@@ -98,7 +98,7 @@ def create_queue(
     return queue
 
 
-def alter_queue(queue: Queue, *, partitions: int | None = None, **settings: Any) -> Head:
+def alter_queue(queue: QueueLog, *, partitions: int | None = None, **settings: Any) -> Head:
     """Change the queue's partition count, some of its settings (named as the fields of `QueueConfig`), or both in one
     swap; the others stay as they are then. Returns the new head.
 
@@ -121,7 +121,7 @@ def alter_queue(queue: Queue, *, partitions: int | None = None, **settings: Any)
     return queue.change(decide)
 
 
-def delete_queue(queue: Queue) -> int:
+def delete_queue(queue: QueueLog) -> int:
     """Delete a queue for good and everything stored for it; returns the number of objects removed.
 
     The head goes first: from then on the queue does not exist, and what a deletion that is cut off after that leaves
@@ -132,7 +132,7 @@ def delete_queue(queue: Queue) -> int:
     return 1 + remove_remains(queue)
 
 
-def remove_remains(queue: Queue) -> int:
+def remove_remains(queue: QueueLog) -> int:
     """Delete the blobs of former queues by this name; returns how many. The blobs of the present queue are not
     touched.
 
@@ -172,7 +172,7 @@ class NamespaceQueues:
     Such a one is still a queue, and hides no other.
     """
 
-    readable: Mapping[str, Queue]
+    readable: Mapping[str, QueueLog]
     problems: Mapping[str, PartqError]
 
 
@@ -182,10 +182,10 @@ def list_queues(store: ObjectStore, namespace: str) -> NamespaceQueues:
     Raises `Unavailable`, and `Invalid` if the namespace itself cannot be listed.
     """
     namespace = names.checked_name("namespace", namespace)
-    readable: dict[str, Queue] = {}
+    readable: dict[str, QueueLog] = {}
     problems: dict[str, PartqError] = {}
     for name in filter(names.is_name, store.list_folders(f"{namespace}/")):
-        queue = Queue(store, namespace, name)
+        queue = QueueLog(store, namespace, name)
         try:
             if queue.look() is not None:
                 readable[name] = queue
@@ -195,7 +195,7 @@ def list_queues(store: ObjectStore, namespace: str) -> NamespaceQueues:
 
 
 def create_group(
-    queue: Queue, group: str, start: Sequence[int], *, exact: bool = False, ownership: str | None = None
+    queue: QueueLog, group: str, start: Sequence[int], *, exact: bool = False, ownership: str | None = None
 ) -> Group:
     """Create a consumer group that begins at `start`, one offset per partition; an existing group is returned as it is.
 
@@ -231,7 +231,7 @@ def create_group(
     return queue.change(decide).groups[name]
 
 
-def _not_too_many(queue: Queue, name: str, every: Mapping[str, Group]) -> Mapping[str, Group]:
+def _not_too_many(queue: QueueLog, name: str, every: Mapping[str, Group]) -> Mapping[str, Group]:
     size = codec.groups_bytes(every)
     if size > MOST_GROUP_BYTES:
         raise Invalid(
@@ -243,7 +243,7 @@ def _not_too_many(queue: Queue, name: str, every: Mapping[str, Group]) -> Mappin
     return every
 
 
-def count_rewind(queue: Queue, group: str) -> Group:
+def count_rewind(queue: QueueLog, group: str) -> Group:
     """Say in the head that checkpoints of the group were rewound, after they were: coordinators look at them again.
 
     Counting once too often is harmless, so an outcome that is unknown is simply tried again. Raises `Invalid` if the
@@ -258,7 +258,7 @@ def count_rewind(queue: Queue, group: str) -> Group:
     return queue.change(decide).groups[group]
 
 
-def group_of(queue: Queue, head: Head, group: str) -> Group:
+def group_of(queue: QueueLog, head: Head, group: str) -> Group:
     """A group of the head. Raises `Invalid`, which says which groups there are."""
     found = head.groups.get(group)
     if found is None:

@@ -23,7 +23,7 @@ from msgspec import structs
 from partq_spark.base.errors import ObjectMissing
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.runs import (
     GAIN,
     MOST_BYTES,
@@ -59,7 +59,7 @@ class Compacted:
 
 
 def compact(
-    queue: Queue, *, min_age_s: float = MIN_AGE_S, most_slices: int = MOST_SLICES, most_bytes: int = MOST_BYTES
+    queue: QueueLog, *, min_age_s: float = MIN_AGE_S, most_slices: int = MOST_SLICES, most_bytes: int = MOST_BYTES
 ) -> Compacted | None:
     """One bounded step; None if nothing is worth it, or others changed what was chosen (then the next call looks).
 
@@ -81,7 +81,7 @@ def compact(
         return _compact(queue, queue.require(head.queue_id), limits)
 
 
-def _with_old_entries_moved(queue: Queue, head: Head, limits: RunLimits) -> Head:
+def _with_old_entries_moved(queue: QueueLog, head: Head, limits: RunLimits) -> Head:
     """The head with its own old entries in a chunk, if they are so many that compacting them is worth it: of a queue
     that fell idle the newest publishes would stay as they came.
     """
@@ -101,7 +101,7 @@ def _with_old_entries_moved(queue: Queue, head: Head, limits: RunLimits) -> Head
     return queue.change(decide)
 
 
-def _compact(queue: Queue, head: Head, limits: RunLimits) -> Compacted | None:
+def _compact(queue: QueueLog, head: Head, limits: RunLimits) -> Compacted | None:
     tried: set[str] = set()
     for _ in range(MOST_TRIES):
         run = _found(queue, head, limits, tried)
@@ -126,7 +126,7 @@ def _compact(queue: Queue, head: Head, limits: RunLimits) -> Compacted | None:
     return None
 
 
-def _found(queue: Queue, head: Head, limits: RunLimits, skip: set[str]) -> ChunkRun | None:
+def _found(queue: QueueLog, head: Head, limits: RunLimits, skip: set[str]) -> ChunkRun | None:
     """What `choose` says, from the head downwards into what is too large for a step."""
     refs, begin = head.tree, head.tree_begin
     inside: tuple[ChunkRef, ...] = ()
@@ -148,7 +148,7 @@ def _found(queue: Queue, head: Head, limits: RunLimits, skip: set[str]) -> Chunk
         refs, begin = codec.decode_refs(queue.load_chunk(only), only), run.begin
 
 
-def _entries(queue: Queue, head: Head, run: ChunkRun) -> list[tuple[Entry, ...]]:
+def _entries(queue: QueueLog, head: Head, run: ChunkRun) -> list[tuple[Entry, ...]]:
     """For each reference of a run its entries with the slices that can still be read, in publish order."""
     wanted = {p: (earliest, head.next[p]) for p, earliest in enumerate(head.earliest)}
     found = []
@@ -242,7 +242,7 @@ def _cut(sources: Sequence[_Source]) -> Iterator[tuple[_Source, ...]]:
         yield tuple(held)
 
 
-def _written(queue: Queue, head: Head, plan: _Plan) -> Entry:
+def _written(queue: QueueLog, head: Head, plan: _Plan) -> Entry:
     """Write the segments of one compacted entry; the entry. In memory is one slice and what it is made of."""
     first, last = plan.entries[0], plan.entries[-1]
     headers = any(entry.headers for entry in plan.entries)
@@ -293,7 +293,7 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.concat_batches(held)
 
 
-def _read(queue: Queue, source: _Source, schema: pa.Schema) -> pa.RecordBatch:
+def _read(queue: QueueLog, source: _Source, schema: pa.Schema) -> pa.RecordBatch:
     entry, piece = source
     name = queue.segment_folder + entry.segments[piece.segment]
     batch = read_slice(queue.store, name, piece, entry.headers, entry.times, thoroughly=True)
@@ -306,7 +306,7 @@ def _read(queue: Queue, source: _Source, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _reference(queue: Queue, head: Head, run: ChunkRun, entries: Sequence[Entry]) -> ChunkRef:
+def _reference(queue: QueueLog, head: Head, run: ChunkRun, entries: Sequence[Entry]) -> ChunkRef:
     """The chunks that lead to `entries`; the reference to the highest, which takes the place of the run's `top`.
 
     It has the level of the last one that it replaces, so that the levels of the head's tree go on falling, and counts
@@ -328,7 +328,7 @@ def _reference(queue: Queue, head: Head, run: ChunkRun, entries: Sequence[Entry]
     return made
 
 
-def _swapped(queue: Queue, head: Head, run: ChunkRun, made: ChunkRef) -> bool:
+def _swapped(queue: QueueLog, head: Head, run: ChunkRun, made: ChunkRef) -> bool:
     """Put `made` in place of the run; whether it stands there."""
 
     def decide(present: Head) -> Head:

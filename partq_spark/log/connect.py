@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.subscriptions import Namespace
 from partq_spark.objects import open_store
 from partq_spark.objects.api import ObjectStore
@@ -52,10 +52,10 @@ def shared_store(url: str, retry_timeout_s: float) -> ObjectStore:
     return store
 
 
-def open_queue(target: QueueAddress) -> Queue:
+def open_queue(target: QueueAddress) -> QueueLog:
     """The queue at `target`, unread. Raises `Invalid` for a URL or credentials that cannot work."""
     store = shared_store(target.store, target.retry_timeout_s)
-    return Queue(store, target.namespace, target.queue, retry_timeout_s=target.retry_timeout_s)
+    return QueueLog(store, target.namespace, target.queue, retry_timeout_s=target.retry_timeout_s)
 
 
 def shared_namespace(where: NamespaceAddress) -> Namespace:

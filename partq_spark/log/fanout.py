@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.log import writers
 from partq_spark.log.publish import PublishIdentity, PublishResult, check_floor, check_quota
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import RUN_BYTES, Stager, check_keys
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
@@ -63,12 +63,12 @@ class FanPlan:
     topic: str | None = None
 
 
-def plan_queue(queue: Queue) -> FanPlan:
+def plan_queue(queue: QueueLog) -> FanPlan:
     """All messages go to one queue; reads its head. Raises `Invalid` if there is no such queue."""
     return FanPlan(namespace=queue.namespace, destinations=(Destination(stage=stage_of(queue.refresh()), named=True),))
 
 
-def plan_topic(namespace: str, queues: Iterable[Queue], topic: str, named: Queue | None = None) -> FanPlan:
+def plan_topic(namespace: str, queues: Iterable[QueueLog], topic: str, named: QueueLog | None = None) -> FanPlan:
     """All messages have one topic. `queues` are those of the namespace, their heads read.
 
     Raises `Invalid` if the named queue does not exist; it gets the messages only if it attracts them too.
@@ -81,12 +81,12 @@ def plan_topic(namespace: str, queues: Iterable[Queue], topic: str, named: Queue
     return FanPlan(namespace=namespace, destinations=attracted, topic=topic)
 
 
-def plan_topics(namespace: str, queues: Iterable[Queue], named: Queue | None = None) -> FanPlan:
+def plan_topics(namespace: str, queues: Iterable[QueueLog], named: QueueLog | None = None) -> FanPlan:
     """Each message has its own topic, or none: those go to the named queue. Raises `Invalid` if that does not exist."""
     return FanPlan(namespace=namespace, destinations=_destinations(queues, named), by_topic=True)
 
 
-def _destinations(queues: Iterable[Queue], named: Queue | None) -> tuple[Destination, ...]:
+def _destinations(queues: Iterable[QueueLog], named: QueueLog | None) -> tuple[Destination, ...]:
     found = {
         queue.name: Destination(
             stage=stage_of(queue.head),
@@ -267,7 +267,7 @@ def _sum(left: Unattracted, right: Unattracted) -> Unattracted:
 class QueueOutcome(NamedTuple):
     """How it ended for one queue. `published` is None if it was deleted meanwhile and nobody had named it."""
 
-    queue: Queue
+    queue: QueueLog
     published: PublishResult | None
 
 
@@ -287,7 +287,7 @@ def said(missed: Unattracted, namespace: str) -> str:
 
 
 def publish_all(
-    open_queue: Callable[[str], Queue],
+    open_queue: Callable[[str], QueueLog],
     tasks: Iterable[Sequence[StagedFor]],
     identity: PublishIdentity | None,
     *,
@@ -321,7 +321,7 @@ def publish_all(
     return outcomes
 
 
-def _check(queue: Queue, staged: Sequence[StagedFor], identity: PublishIdentity | None) -> None:
+def _check(queue: QueueLog, staged: Sequence[StagedFor], identity: PublishIdentity | None) -> None:
     """Raise what the queue's head says now against this publish. What it says later is refused at the swap."""
     backoff = queue.backoff()
     while True:
@@ -331,7 +331,7 @@ def _check(queue: Queue, staged: Sequence[StagedFor], identity: PublishIdentity 
             backoff.pause(error)
 
 
-def _check_now(queue: Queue, staged: Sequence[StagedFor], identity: PublishIdentity | None) -> None:
+def _check_now(queue: QueueLog, staged: Sequence[StagedFor], identity: PublishIdentity | None) -> None:
     stage = staged[0].stage
     if not staged[0].named and _gone(queue, stage):
         return
@@ -367,7 +367,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _published(
-    queue: Queue, staged: Sequence[StagedFor], identity: PublishIdentity | None, *, seed: str, compression: str
+    queue: QueueLog, staged: Sequence[StagedFor], identity: PublishIdentity | None, *, seed: str, compression: str
 ) -> QueueOutcome:
     tasks = [Staged(each.stage, each.segment) for each in staged]
     try:
@@ -382,6 +382,6 @@ def _published(
     return QueueOutcome(queue, None)
 
 
-def _gone(queue: Queue, stage: Stage) -> bool:
+def _gone(queue: QueueLog, stage: Stage) -> bool:
     head = queue.look()
     return head is None or head.queue_id != stage.queue_id

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from partq_spark.base.errors import Conflict, Fenced, Invalid
 from partq_spark.log.model import Group, Head
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 
 _KINDS = {"rediss": "redis"}
 
@@ -71,7 +71,7 @@ def _in_words(kind: str | None) -> str:
     )
 
 
-def joined(queue: Queue, head: Head, name: str, ownership: str) -> Head:
+def joined(queue: QueueLog, head: Head, name: str, ownership: str) -> Head:
     """`head` with a flow in the group that shares it so. Raises `Invalid` as `require_ownership`."""
     require_ownership(head, name, ownership, store=queue.store.url)
     found = head.groups[name]
@@ -80,7 +80,7 @@ def joined(queue: Queue, head: Head, name: str, ownership: str) -> Head:
     return _with(head, name, structs.replace(found, ownership=kind_of(ownership)))
 
 
-def join(queue: Queue, name: str, since_sequence: int, ownership: str) -> Head:
+def join(queue: QueueLog, name: str, since_sequence: int, ownership: str) -> Head:
     """Write down how the group is shared, if nobody did. Raises `Invalid` as `require_ownership`, `Conflict` if the
     group that was made with this sequence number is gone.
     """
@@ -94,7 +94,7 @@ def join(queue: Queue, name: str, since_sequence: int, ownership: str) -> Head:
     return queue.change(decide)
 
 
-def change_ownership(queue: Queue, name: str, group: Group, ownership: str) -> Head:
+def change_ownership(queue: QueueLog, name: str, group: Group, ownership: str) -> Head:
     """Change how `group` is shared, as it was looked at before. Repeating it is harmless. Flows that live in spite of
     that see it when they look at the head, before they deliver.
 
@@ -117,7 +117,7 @@ def change_ownership(queue: Queue, name: str, group: Group, ownership: str) -> H
     return queue.change(decide)
 
 
-def remove_group(queue: Queue, name: str, group: Group) -> Head:
+def remove_group(queue: QueueLog, name: str, group: Group) -> Head:
     """Take `group` out of the head: from then on it holds back no message. Repeating it is harmless.
 
     Raises `Conflict` if the head has another group by this name by now, `Invalid` if the queue is gone.

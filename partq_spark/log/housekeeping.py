@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from partq_spark.base.errors import Conflict, Invalid
 from partq_spark.log import clocks, codec, layouts, names, tree
 from partq_spark.log.model import Group, Head, Marked, Marks, StageFloor, at, group_start
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects.api import Unchanged
 
 GRACE_S = 24 * 3600.0
@@ -98,7 +98,7 @@ def held_back_at(head: Head, acknowledged: Acknowledged | None = None) -> tuple[
     return held
 
 
-def trim(queue: Queue, before: Sequence[int], acknowledged: Acknowledged | None = None) -> Head:
+def trim(queue: QueueLog, before: Sequence[int], acknowledged: Acknowledged | None = None) -> Head:
     """Make messages below `before` (one offset per partition) unreadable; never beyond the end or what a group needs.
 
     `acknowledged`: what is known of the groups. Returns the new head. Offsets that are below the present earliest ones
@@ -123,10 +123,10 @@ def trim(queue: Queue, before: Sequence[int], acknowledged: Acknowledged | None 
     return queue.change(decide)
 
 
-def collect(queue: Queue, *, grace_s: float = GRACE_S) -> Collected:
+def collect(queue: QueueLog, *, grace_s: float = GRACE_S) -> Collected:
     """One round: raise the floor, delete what earlier rounds marked, mark what is new. Any number may run at once.
 
-    Deletes nothing before the second round, and nothing that was marked less than `grace_s` ago by `Queue.now_us`.
+    Deletes nothing before the second round, and nothing that was marked less than `grace_s` ago by `QueueLog.now_us`.
     Marks at most `MOST_PER_ROUND` objects, deletes at most as many; the next round goes on.
     """
     grace_us = int(grace_s * 1_000_000)
@@ -174,7 +174,7 @@ def marked_anew(marks: Marks, unnamed: Set[str], now_us: int, grace_us: int) -> 
     return Marks(rounds=(*rounds, Marked(time_us=now_us, names=tuple(new)))) if new else Marks(rounds=rounds)
 
 
-def raise_floor(queue: Queue, grace_us: int) -> Head:
+def raise_floor(queue: QueueLog, grace_us: int) -> Head:
     """Guard: the floor becomes a sequence number that was already in force one grace ago, never a younger one.
 
     On the way a false time of the head's is set right, for a queue that nobody publishes to any more.
@@ -214,7 +214,7 @@ def marks_due(marks: Sequence[str], unnamed: Mapping[str, int]) -> frozenset[str
     return frozenset(name for name in marks if name in unnamed)
 
 
-def reachable(queue: Queue, head: Head) -> set[str]:
+def reachable(queue: QueueLog, head: Head) -> set[str]:
     """The names of all objects that `head` leads to: chunks, writer pages, segments with a message that can be read."""
     wanted = {p: (head.earliest[p], head.next[p]) for p in range(len(head.next))}
     chunks: set[str] = set()
@@ -228,7 +228,7 @@ def reachable(queue: Queue, head: Head) -> set[str]:
     return result
 
 
-def _load_marks(queue: Queue) -> tuple[Marks, str | None]:
+def _load_marks(queue: QueueLog) -> tuple[Marks, str | None]:
     name = _marks_name(queue)
     document = queue.store.load(name)
     if document is None or isinstance(document, Unchanged):
@@ -236,12 +236,12 @@ def _load_marks(queue: Queue) -> tuple[Marks, str | None]:
     return codec.decode_marks(document.body, name), document.etag
 
 
-def _save_marks(queue: Queue, marks: Marks, etag: str | None) -> None:
+def _save_marks(queue: QueueLog, marks: Marks, etag: str | None) -> None:
     try:
         queue.store.swap(_marks_name(queue), codec.encode_marks(marks), expected=etag)
     except Conflict:
         return  # another collector's round is as good as this one
 
 
-def _marks_name(queue: Queue) -> str:
+def _marks_name(queue: QueueLog) -> str:
     return names.collection_name(queue.namespace, queue.name, queue.head.queue_id)

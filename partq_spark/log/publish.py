@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import clocks, names, tree, writers
 from partq_spark.log.model import Entry, Head, Slice, WriterRecord
-from partq_spark.log.queue import MOST_LOOKS, Queue
+from partq_spark.log.queue import MOST_LOOKS, QueueLog
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
 
 _TRANSACTION = "txnAppId:"
@@ -68,13 +68,13 @@ class PublishResult:
     generation: int | None = None
 
 
-def stage_for(queue: Queue) -> Stage:
+def stage_for(queue: QueueLog) -> Stage:
     """What tasks need to stage for `queue` as it is now; one read of the head."""
     return stage_of(queue.refresh())
 
 
 def publish(
-    queue: Queue, stage: Stage, segments: Sequence[StagedSegment], identity: PublishIdentity | None = None
+    queue: QueueLog, stage: Stage, segments: Sequence[StagedSegment], identity: PublishIdentity | None = None
 ) -> PublishResult:
     """Make staged segments visible, in the given order of segments, all at once.
 
@@ -159,7 +159,7 @@ def _placed(done: PublishResult, segments: Sequence[StagedSegment], entry: Entry
     return replace(done, begin=begin, generation=entry.generation)
 
 
-def _first_look(queue: Queue, stage: Stage) -> Head:
+def _first_look(queue: QueueLog, stage: Stage) -> Head:
     """The head this handle knows, unread: if it is stale the swap fails, so a single writer needs one request a
     publish. One that is older than the stage says nothing about it, and one that is full may no longer be.
     """
@@ -192,7 +192,7 @@ def _already(
     )
 
 
-def _landed(queue: Queue, tried: Entry, identity: PublishIdentity | None, conflicts: int) -> PublishResult | None:
+def _landed(queue: QueueLog, tried: Entry, identity: PublishIdentity | None, conflicts: int) -> PublishResult | None:
     """Guard: settle what a swap did that was not answered with success, by looking for the entry that it would have
     added.
 
@@ -239,7 +239,7 @@ def is_full(head: Head) -> bool:
     return quota is not None and head.stored_bytes >= quota
 
 
-def check_quota(queue: Queue, head: Head, rows: int) -> None:
+def check_quota(queue: QueueLog, head: Head, rows: int) -> None:
     """Guard: nothing more comes into a queue whose quota is reached. What has no messages may come."""
     if rows and is_full(head):
         raise Full(
@@ -281,7 +281,7 @@ def place(
     )
 
 
-def extended(queue: Queue, head: Head, entry: Entry, identity: PublishIdentity | None) -> Head:
+def extended(queue: QueueLog, head: Head, entry: Entry, identity: PublishIdentity | None) -> Head:
     """`head` with `entry` as its newest, rolled if it grew too large (which creates chunks in the store)."""
     following = list(head.next)
     for piece in entry.slices:

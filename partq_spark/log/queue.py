@@ -34,8 +34,8 @@ LEAST_CONFLICTS_S = 10.0
 _told_wrong: set[str] = set()  # the stores, of which there are few, that this process's clock was found wrong by
 
 
-class Queue:
-    """One queue, by name. Cheap to make; nothing is read before `refresh`. Not for use by several threads.
+class QueueLog:
+    """The log of one queue, by name. Cheap to make; nothing is read before `refresh`. Not for use by several threads.
 
     `retry_timeout_s`: for so long a change is tried again while its outcome is unknown or others are faster.
     """
@@ -62,9 +62,11 @@ class Queue:
     def __str__(self) -> str:
         return f"queue {self.name!r} (namespace {self.namespace!r}, store {self.store.url})"
 
-    def another(self, name: str | None = None) -> Queue:
+    def another(self, name: str | None = None) -> QueueLog:
         """A handle of its own on this queue, or on the one of the namespace with this name."""
-        return Queue(self.store, self.namespace, name or self.name, self.effects, retry_timeout_s=self.retry_timeout_s)
+        return QueueLog(
+            self.store, self.namespace, name or self.name, self.effects, retry_timeout_s=self.retry_timeout_s
+        )
 
     def now_us(self) -> int:
         """The Unix time that the log goes by, in microseconds: this machine's, or the store's if that says that this

@@ -15,7 +15,7 @@ import pyarrow as pa
 from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.log import names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, at
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import read_slice, times_us
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class RangeReader:
     `ObjectMissing` is raised.
     """
 
-    def __init__(self, queue: Queue, queue_id: str, log: tree.LogView, *, fail_on_data_loss: bool = True) -> None:
+    def __init__(self, queue: QueueLog, queue_id: str, log: tree.LogView, *, fail_on_data_loss: bool = True) -> None:
         self._queue = queue
         self._queue_id = queue_id
         self._log = log
@@ -169,10 +169,10 @@ class RangeReader:
 MOST_LOOKED_INTO = 16  # slices: beyond so many partitions the time of the oldest message may be said too early
 
 
-def oldest_us(queue: Queue, head: Head, wanted: tree.Wanted) -> int | None:
+def oldest_us(queue: QueueLog, head: Head, wanted: tree.Wanted) -> int | None:
     """When the first of the messages in `wanted` was published (Unix, microseconds); None if there is none.
 
-    Of a compacted entry that begins with others the times are read. Raises as `Queue.load_chunk` and `read_slice`.
+    Of a compacted entry that begins with others the times are read. Raises as `QueueLog.load_chunk` and `read_slice`.
     """
     entry = next(iter(tree.walk(tree.view(head, wanted), queue.load_chunk)), None)
     if entry is None or not entry.times:

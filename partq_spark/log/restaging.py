@@ -15,7 +15,7 @@ from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.log import names
 from partq_spark.log.model import Slice
 from partq_spark.log.publish import PublishIdentity, PublishResult, Repartitioned, check_floor, publish
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.staged import Stage, StagedSegment, stage_of
 
 MOST_CHANGES = 16  # of the partition count during one publish; a queue that changes faster than that is not in order
@@ -32,7 +32,7 @@ class Staged(NamedTuple):
 
 
 def publish_tasks(
-    queue: Queue,
+    queue: QueueLog,
     staged: Sequence[Staged],
     identity: PublishIdentity | None = None,
     *,
@@ -69,7 +69,7 @@ def publish_tasks(
         ]
 
 
-def restaged(queue: Queue, task: Staged, present: Stage, *, seed: str, compression: str) -> Staged:
+def restaged(queue: QueueLog, task: Staged, present: Stage, *, seed: str, compression: str) -> Staged:
     """The messages of `task` as one new segment for `present`, the order of each key kept, in memory of two runs.
 
     Raises `Outdated` if collection has passed the staged segment, `Corrupt` if it is damaged.

@@ -11,7 +11,7 @@ from dataclasses import replace
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.log import names
 from partq_spark.log.model import Head
-from partq_spark.log.queue import RETRY_TIMEOUT_S, Queue
+from partq_spark.log.queue import RETRY_TIMEOUT_S, QueueLog
 from partq_spark.log.topics import checked_subscription
 from partq_spark.objects.api import ObjectStore
 
@@ -20,7 +20,7 @@ MAX_SUBSCRIPTIONS = 1000  # of one queue: with 250 bytes each a head stays below
 _SIDE_BY_SIDE = 8  # heads that are read at a time where each takes a request to a service
 
 
-def subscribe(queue: Queue, *patterns: str) -> tuple[str, ...]:
+def subscribe(queue: QueueLog, *patterns: str) -> tuple[str, ...]:
     """Let the queue attract what matches the patterns, from the next batch of every publisher on; one swap.
 
     Returns those that it did not have; repeating is harmless. Raises `Invalid` for a malformed pattern (nothing was
@@ -46,7 +46,7 @@ def subscribe(queue: Queue, *patterns: str) -> tuple[str, ...]:
     return tuple(sorted(added))
 
 
-def unsubscribe(queue: Queue, *patterns: str) -> tuple[str, ...]:
+def unsubscribe(queue: QueueLog, *patterns: str) -> tuple[str, ...]:
     """Take subscriptions back, letter by letter as they were made; one swap.
 
     Returns those that it had; repeating is harmless. What was published to the queue stays. Raises `Invalid` for a
@@ -74,9 +74,9 @@ class Namespace:
         self._store = store
         self._namespace = names.checked_name("namespace", namespace)
         self._retry_timeout_s = retry_timeout_s
-        self._known: dict[str, Queue] = {}
+        self._known: dict[str, QueueLog] = {}
 
-    def queues(self) -> Iterator[Queue]:
+    def queues(self) -> Iterator[QueueLog]:
         """All queues that there are now, by name, each with its head read. Raises `Unavailable`, and `Corrupt` or
         `Invalid` for one whose head cannot be read: what it attracts cannot be known.
         """
@@ -96,10 +96,10 @@ class Namespace:
             if head is not None:
                 yield queue
 
-    def _queue(self, name: str) -> Queue:
-        return Queue(self._store, self._namespace, name, retry_timeout_s=self._retry_timeout_s)
+    def _queue(self, name: str) -> QueueLog:
+        return QueueLog(self._store, self._namespace, name, retry_timeout_s=self._retry_timeout_s)
 
-    def _look(self, queue: Queue) -> Head | None:
+    def _look(self, queue: QueueLog) -> Head | None:
         try:
             return queue.look()
         except (Corrupt, Invalid) as error:  # Invalid: a newer partq wrote it

@@ -13,7 +13,7 @@ from dataclasses import replace
 from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
 from partq_spark.log.model import Head, WriterPage, WriterRecord
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 
 HEAD_WRITERS = 96
 PAGE_FAN_OUT = 8
@@ -25,7 +25,7 @@ WRITER_AGE_S = 7 * 24 * 3600
 LoadPage = Callable[[WriterPage], bytes | memoryview]
 
 
-def last_batch(queue: Queue, writer: str) -> WriterRecord | None:
+def last_batch(queue: QueueLog, writer: str) -> WriterRecord | None:
     """The newest record of `writer`; a line of each page is read only for a writer that the head does not know."""
     head = queue.head
     record = head.writers.get(writer)

@@ -17,7 +17,7 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
 from partq_spark.group.claims import Position, View
 from partq_spark.group.membership import Membership
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.query.manual import GivenOut
 from partq_spark.query.offsets import BatchEnd
 from partq_spark.query.participant import Participant
@@ -32,7 +32,7 @@ SAY_AGAIN_S: Final = 60.0
 class Acknowledgements:
     """Of one query in one process."""
 
-    def __init__(self, queue: Queue, options: SourceOptions, participant: Participant, effects: Effects) -> None:
+    def __init__(self, queue: QueueLog, options: SourceOptions, participant: Participant, effects: Effects) -> None:
         self._queue = queue
         self._manual_acks = options.manual_acks
         self._keeps_offsets = options.keep_offsets

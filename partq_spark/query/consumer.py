@@ -21,7 +21,7 @@ from partq_spark.group.missed_partitions import MissedPartitions
 from partq_spark.group.model import GroupKey
 from partq_spark.log import tree
 from partq_spark.log.model import Head
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.acknowledgements import Acknowledgements
 from partq_spark.query.available_now import AvailableNowTarget, Outlook
@@ -48,7 +48,7 @@ class ConsumerLoop:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: QueueLog,
         options: SourceOptions,
         participant: Participant,
         *,

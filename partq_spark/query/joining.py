@@ -24,7 +24,7 @@ from partq_spark.log import admin
 from partq_spark.log.connect import QueueAddress, open_queue, shared_store
 from partq_spark.log.groups import require_group, require_ownership
 from partq_spark.log.model import Head, at, group_start
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.query import planning
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.participant import GroupParticipant, Participant
@@ -47,7 +47,7 @@ def open_consumer(
     return ConsumerLoop(queue, options, _participant(queue, options, effects), effects=effects, wait=wait)
 
 
-def _participant(queue: Queue, options: SourceOptions, effects: Effects) -> Participant:
+def _participant(queue: QueueLog, options: SourceOptions, effects: Effects) -> Participant:
     group = options.group
     if group is None:
         return Ungrouped(queue, options, effects)
@@ -60,7 +60,7 @@ def _participant(queue: Queue, options: SourceOptions, effects: Effects) -> Part
     )
 
 
-def create_group(queue: Queue, options: SourceOptions, group: GroupOptions) -> None:
+def create_group(queue: QueueLog, options: SourceOptions, group: GroupOptions) -> None:
     """Make the group where it is not there; warn if it is there and the options would have it begin elsewhere. Raises
     `Invalid` if it is shared in another way.
     """
@@ -104,7 +104,7 @@ def _rewind_command(target: QueueAddress, group: str, place: Place) -> str:
 
 
 def join_group(
-    queue: Queue,
+    queue: QueueLog,
     options: SourceOptions,
     group: GroupOptions,
     flow: str,
@@ -124,7 +124,7 @@ def join_group(
 
 
 def membership_in(
-    queue: Queue,
+    queue: QueueLog,
     group: GroupOptions,
     flow: str,
     head: Head,

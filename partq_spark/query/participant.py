@@ -21,7 +21,7 @@ from partq_spark.group.claims import View
 from partq_spark.group.membership import Membership
 from partq_spark.log import groups
 from partq_spark.log.model import Head
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets
 from partq_spark.query.offsets import BatchEnd
 from partq_spark.query.settings import SourceOptions
@@ -42,7 +42,7 @@ class Participant(ABC):
     without.
     """
 
-    def __init__(self, queue: Queue, options: SourceOptions, effects: Effects) -> None:
+    def __init__(self, queue: QueueLog, options: SourceOptions, effects: Effects) -> None:
         self._queue = queue
         self._effects = effects
         what = str(queue) if options.group is None else f"group {options.group.name!r} of {queue}"
@@ -106,7 +106,7 @@ class GroupParticipant(Participant):
 
     def __init__(
         self,
-        queue: Queue,
+        queue: QueueLog,
         options: SourceOptions,
         effects: Effects,
         *,

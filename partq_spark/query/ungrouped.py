@@ -17,7 +17,7 @@ from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.claims import Binding, Claim, Position, Standing, View
 from partq_spark.group.membership import Membership
 from partq_spark.log.model import Head, at
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import BatchEnd, Span
 from partq_spark.query.participant import Participant
@@ -34,7 +34,7 @@ class EveryPartition(Membership):
     knows stays its own even if the queue, restored from an older copy, does not have it: then it is told what is lost.
     """
 
-    def __init__(self, queue: Queue, known: BatchEnd, effects: Effects) -> None:
+    def __init__(self, queue: QueueLog, known: BatchEnd, effects: Effects) -> None:
         self._queue = queue
         self._known = known
         self._effects = effects
@@ -98,7 +98,7 @@ def _claim(head: Head, partition: int) -> Claim:
 class Ungrouped(Participant):
     """Who a query without a group is: the one that its Spark checkpoint belongs to."""
 
-    def __init__(self, queue: Queue, options: SourceOptions, effects: Effects) -> None:
+    def __init__(self, queue: QueueLog, options: SourceOptions, effects: Effects) -> None:
         super().__init__(queue, options, effects)
         self._options = options
 

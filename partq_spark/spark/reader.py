@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from partq_spark.log import tree
 from partq_spark.log.connect import QueueAddress, open_queue
 from partq_spark.log.model import Head
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import Span
 from partq_spark.query.planning import Spans
@@ -68,7 +68,9 @@ class LogPartition(InputPartition):
         return f"LogPartition({self.target.queue!r}, {dict(self.log.wanted)!r})"
 
 
-def plan_tasks(queue: Queue, head: Head, spans: Mapping[int, Span], options: SourceOptions) -> Sequence[InputPartition]:
+def plan_tasks(
+    queue: QueueLog, head: Head, spans: Mapping[int, Span], options: SourceOptions
+) -> Sequence[InputPartition]:
     """The tasks of a batch that reads `spans`. Raises `ObjectMissing` for what is gone (failOnDataLoss)."""
     log = planning.log_view(head, spans, fail_on_data_loss=options.fail_on_data_loss, warn=logger.warning)
     return [

@@ -20,7 +20,7 @@ from partq_spark.log import fanout
 from partq_spark.log.connect import open_queue, shared_namespace, shared_store
 from partq_spark.log.fanout import FanPlan, StagedFor, Unattracted
 from partq_spark.log.publish import PublishIdentity
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import HEADERS, check_values, segment_schema
 from partq_spark.spark.garbage_collection import spare_collector
 from partq_spark.spark.options import SinkOptions
@@ -63,7 +63,7 @@ class _Sink:
         # Without a query the choice for messages without a key still has to be the same in a task's second attempt.
         self._seed = secrets.token_hex(8)
 
-    def _queue(self, name: str) -> Queue:
+    def _queue(self, name: str) -> QueueLog:
         return open_queue(self._options.where.target(name))
 
     def _planned(self) -> FanPlan:

@@ -11,7 +11,7 @@ from partq_spark.group.model import GroupKey, Owner
 from partq_spark.group.ownership import HEAD, open_ownership
 from partq_spark.log.admin import create_group
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from tests.cli.conftest import Partq, json_lines
 
@@ -32,8 +32,8 @@ def loaded(partq: Partq) -> Partq:
     return partq
 
 
-def queue_of(partq: Partq) -> Queue:
-    return Queue(open_store(partq.url), "default", "orders")
+def queue_of(partq: Partq) -> QueueLog:
+    return QueueLog(open_store(partq.url), "default", "orders")
 
 
 def sizes(partq: Partq) -> list[int]:

@@ -15,7 +15,7 @@ from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, Rewound, 
 from partq_spark.group.model import GroupKey, Lease, Owner
 from partq_spark.group.ownership import Ownership
 from partq_spark.log import admin
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import ObjectStore, open_store
 from tests.cli.conftest import Partq
 from tests.support.edits import edited
@@ -34,7 +34,7 @@ class Group:
         partq("queue", "create", "orders", "--partitions", 3)
         partq("publish", "orders", stdin="\n".join(json.dumps({"key": f"k{n}", "value": "x"}) for n in range(60)))
         self.store: ObjectStore = open_store(partq.url)
-        queue = Queue(self.store, "default", "orders")
+        queue = QueueLog(self.store, "default", "orders")
         self.ends = queue.refresh().next
         admin.create_group(queue, "billing", [0, 0, 0])
         self.checkpoints = lifecycle.checkpoints_of(queue, KEY.group)
@@ -44,7 +44,7 @@ class Group:
 
     @property
     def rewinds(self) -> int:
-        return Queue(self.store, "default", "orders").refresh().groups["billing"].rewinds
+        return QueueLog(self.store, "default", "orders").refresh().groups["billing"].rewinds
 
     def offsets(self) -> dict[int, int | None]:
         return {number: each.offset for number, each in self.checkpoints.list_checkpoints().items()}
@@ -136,7 +136,7 @@ def test_a_damaged_checkpoint_is_named_and_the_others_are_shown(group: Group) ->
 
 def test_a_queue_with_the_name_of_a_command(partq: Partq) -> None:
     partq("queue", "create", "rewind", "--partitions", 1)
-    admin.create_group(Queue(open_store(partq.url), "default", "rewind"), "billing", [0])
+    admin.create_group(QueueLog(open_store(partq.url), "default", "rewind"), "billing", [0])
     assert partq.json("checkpoints", "show", "rewind", "--group", "billing")["queue"] == "rewind"
 
 
@@ -224,7 +224,7 @@ def test_to_a_time_leaves_alone_what_is_not_as_far(group: Group) -> None:
     ids=" ".join,
 )
 def test_all_is_checked_before_anything_is_changed(group: Group, words: tuple[str, ...], reason: str) -> None:
-    queue = Queue(group.store, "default", "orders")
+    queue = QueueLog(group.store, "default", "orders")
     queue.change(lambda head: replace(head, earliest=(2, 2, 0), sequence=head.sequence + 1))
     before = group.seen()
     message = group.partq.error(*REWIND, *words, "--yes")
@@ -234,7 +234,7 @@ def test_all_is_checked_before_anything_is_changed(group: Group, words: tuple[st
 
 def test_what_a_former_group_left_of_a_partition_that_nobody_has_taken_yet_hinders_no_rewind(group: Group) -> None:
     """A former group of the name left it."""
-    queue_id = Queue(group.store, "default", "orders").refresh().queue_id
+    queue_id = QueueLog(group.store, "default", "orders").refresh().queue_id
     CheckpointStore(group.store, KEY, queue_id).fence(2, to=OWNER, epoch=1, start=1, delivered=None)
     assert "no flow has taken it yet" in group.partq.error(*REWIND, "--to", "1", "--partition", "2", "--yes")
     group.partq(*REWIND, "--to", "1", "--yes")
@@ -296,7 +296,7 @@ def test_where_one_partition_fails_it_says_how_far_it_came(group: Group, monkeyp
 
 
 def test_a_head_that_cannot_be_told_is_told_of(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(queue: Queue, name: str) -> None:
+    def failing(queue: QueueLog, name: str) -> None:
         raise Unavailable("the store is away (test)")
 
     with monkeypatch.context() as patch:

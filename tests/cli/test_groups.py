@@ -16,7 +16,7 @@ from partq_spark.group.heartbeat import HeartbeatThread, Liveness
 from partq_spark.group.model import FlowRecord, GroupKey, Owner
 from partq_spark.group.ownership import open_ownership
 from partq_spark.log import admin
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import ObjectStore, open_store
 from tests.cli.conftest import Partq
 from tests.coordinator.sidecars import Place
@@ -36,7 +36,7 @@ class Group:
         partq("queue", "create", "orders", "--partitions", 2)
         partq("publish", "orders", stdin="\n".join(json.dumps({"key": f"k{n}", "value": "x"}) for n in range(40)))
         self.store: ObjectStore = open_store(partq.url)
-        queue = Queue(self.store, "default", "orders")
+        queue = QueueLog(self.store, "default", "orders")
         self.messages = sum(queue.refresh().next)
         admin.create_group(queue, "billing", [0, 0])
         self.checkpoints = lifecycle.checkpoints_of(queue, KEY.group)
@@ -54,7 +54,7 @@ class Group:
 
     @property
     def names(self) -> list[str]:
-        return sorted(Queue(self.store, "default", "orders").refresh().groups)
+        return sorted(QueueLog(self.store, "default", "orders").refresh().groups)
 
     def bind(self, **facts: object) -> FlowRecord:
         """A flow's record beside the queue, with a heartbeat that does not move."""
@@ -62,7 +62,7 @@ class Group:
         record = FlowRecord(
             flow="billing-1",
             instance="i1",
-            queue_id=Queue(self.store, "default", "orders").refresh().queue_id,
+            queue_id=QueueLog(self.store, "default", "orders").refresh().queue_id,
             incarnation=ownership.incarnation(),
             bound=True,
             session_timeout_s=1.0,
@@ -88,7 +88,7 @@ def test_a_queue_without_groups(orders: Partq) -> None:
 
 
 def test_each_group_with_what_it_has_not_acknowledged(group: Group) -> None:
-    admin.create_group(Queue(group.store, "default", "orders"), "audit", [0, 0])
+    admin.create_group(QueueLog(group.store, "default", "orders"), "audit", [0, 0])
     audit, billing = group.partq.json("group", "list", "orders")
     assert audit == {
         "group": "audit",
@@ -118,8 +118,8 @@ def test_flows_are_shown_with_an_ownership(group: Group) -> None:
 # --- removing ---------------------------------------------------------------------------------------------------------
 
 
-def refreshed(group: Group) -> Queue:
-    queue = Queue(group.store, "default", "orders")
+def refreshed(group: Group) -> QueueLog:
+    queue = QueueLog(group.store, "default", "orders")
     queue.refresh()
     return queue
 
@@ -175,7 +175,7 @@ def test_without_an_ownership_a_group_must_have_been_quiet_for_a_minute(group: G
 def test_a_group_made_again_can_be_removed_at_once(group: Group) -> None:
     """Its tombstones are young, and nobody's."""
     group.partq(*REMOVE, "--yes")
-    admin.create_group(Queue(group.store, "default", "orders"), "billing", [0, 0])
+    admin.create_group(QueueLog(group.store, "default", "orders"), "billing", [0, 0])
     group.partq(*REMOVE, "--yes")
     assert group.names == []
 

@@ -12,7 +12,7 @@ import pytest
 from partq_spark.group import lifecycle
 from partq_spark.group.model import Owner
 from partq_spark.log.admin import create_group
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from tests.cli.conftest import Partq, json_lines
 
@@ -61,7 +61,7 @@ def test_partitions_that_are_not_named_keep_all(partq: Partq) -> None:
 
 
 def test_what_a_group_needs_is_kept_and_said(filled: Partq) -> None:
-    create_group(Queue(open_store(filled.url), "default", "orders"), "billing", [5])
+    create_group(QueueLog(open_store(filled.url), "default", "orders"), "billing", [5])
     text = filled("queue", "trim", "orders", "--before-offsets", '{"0": 12}').stdout
     assert text.startswith("Trimmed 5 messages")
     assert "Held back: group billing needs 7 messages in partition 0, from offset 5." in text
@@ -93,7 +93,7 @@ def test_trim_wants_to_know_until_where(filled: Partq) -> None:
 
 
 def test_what_was_acknowledged_may_be_trimmed(filled: Partq) -> None:
-    queue = Queue(open_store(filled.url), "default", "orders")
+    queue = QueueLog(open_store(filled.url), "default", "orders")
     create_group(queue, "billing", [0])
     checkpoints = lifecycle.checkpoints_of(queue, "billing")
     held = checkpoints.fence(0, to=Owner("flow", "instance"), epoch=1, start=0, delivered=None)

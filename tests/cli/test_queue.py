@@ -13,7 +13,7 @@ import pytest
 from partq_spark.cli import output
 from partq_spark.client import describing
 from partq_spark.log.admin import create_group, delete_queue
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from partq_spark.objects.register import Register
 from tests.cli.conftest import Partq, json_lines
@@ -179,8 +179,8 @@ def test_stored_bytes_are_known_without_reading_the_log(orders: Partq, monkeypat
 
 def test_describe_says_how_full_the_queue_is_and_what_holds_it_back(orders: Partq) -> None:
     orders("publish", "orders", stdin=json_lines({"value": "x"} for _ in range(30)))
-    create_group(Queue(open_store(orders.url), "default", "orders"), "billing", [12])
-    create_group(Queue(open_store(orders.url), "default", "orders"), "audit", [30])
+    create_group(QueueLog(open_store(orders.url), "default", "orders"), "billing", [12])
+    create_group(QueueLog(open_store(orders.url), "default", "orders"), "audit", [30])
     stored = orders.json("queue", "describe", "orders")["bytes"]
     orders("queue", "alter", "orders", "--quota-bytes", 2 * stored, "--retention", 86400)
     shown = orders.json("queue", "describe", "orders")
@@ -337,7 +337,7 @@ def test_an_alteration_of_a_queue_deleted_meanwhile_is_refused(orders: Partq, mo
     def disturbed(register: Register[object], head: object) -> None:
         if not calls:
             calls.append(head)
-            delete_queue(Queue(open_store(orders.url), "default", "orders"))
+            delete_queue(QueueLog(open_store(orders.url), "default", "orders"))
         swap(register, head)
 
     monkeypatch.setattr(Register, "swap", disturbed)

@@ -15,7 +15,7 @@ from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.log import admin
 from partq_spark.log import groups as log_groups
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from tests.cli.conftest import Partq
 from tests.coordinator.sidecars import Place
@@ -34,7 +34,7 @@ def group(partq: Partq) -> Partq:
     partq("queue", "create", "orders", "--partitions", 1)
     partq("publish", "orders", stdin='{"key": "k", "value": "x"}\n' * 9)
     store = open_store(partq.url)
-    queue = Queue(store, "default", "orders")
+    queue = QueueLog(store, "default", "orders")
     queue.refresh()
     admin.create_group(queue, "billing", [0], ownership="none")
     checkpoints = lifecycle.checkpoints_of(queue, KEY.group)
@@ -64,7 +64,7 @@ def beside(partq: Partq, *, timeout_s: float = 1.0) -> FlowRecord:
     record = FlowRecord(
         flow="billing-1",
         instance="i1",
-        queue_id=Queue(store, "default", "orders").refresh().queue_id,
+        queue_id=QueueLog(store, "default", "orders").refresh().queue_id,
         incarnation=ownership.incarnation(),
         bound=True,
         session_timeout_s=timeout_s,
@@ -161,7 +161,7 @@ def test_a_live_flow_keeps_its_group_as_it_is_and_one_that_comes_another_way_end
 
 def test_a_flow_in_plain_python_sees_that_its_group_is_shared_otherwise(group: Partq) -> None:
     store = open_store(group.url)
-    queue = Queue(store, "default", "orders")
+    queue = QueueLog(store, "default", "orders")
     queue.refresh()
     ownership = open_ownership("store", store=store, group=KEY)
     with pytest.raises(Invalid, match=r"has ownership=none \(one query has all of it\), not ownership=store"):
@@ -235,7 +235,7 @@ def test_status_looks_beside_the_queue_by_itself(group: Partq) -> None:
 
 
 def test_a_list_asks_an_ownership_for_its_own_groups_alone(group: Partq) -> None:
-    queue = Queue(open_store(group.url), "default", "orders")
+    queue = QueueLog(open_store(group.url), "default", "orders")
     queue.refresh()
     admin.create_group(queue, "shared", [0], ownership="store")
     alone, shared = group.json("group", "list", "orders", "--ownership", "store")
@@ -248,7 +248,7 @@ def test_a_list_asks_an_ownership_for_its_own_groups_alone(group: Partq) -> None
 
 def test_a_group_without_acknowledgements_holds_back_for_ever_and_that_is_said(group: Partq) -> None:
     store = open_store(group.url)
-    queue = Queue(store, "default", "orders")
+    queue = QueueLog(store, "default", "orders")
     queue.refresh()
     lifecycle.checkpoints_of(queue, KEY.group).fence(0, to=Owner("b", "i2"), epoch=2, start=None, delivered=None)
     admin.create_group(queue, "silent", [2], ownership="none")

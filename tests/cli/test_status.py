@@ -23,7 +23,7 @@ from partq_spark.group.model import (
 )
 from partq_spark.group.ownership import Ownership, StateDocument, open_ownership
 from partq_spark.log.admin import create_group
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from partq_spark.objects.api import Document
 from tests.cli.conftest import Partq
@@ -39,7 +39,7 @@ def handoff(partq: Partq) -> Partq:
     lines = "\n".join(json.dumps({"key": f"k{number}", "value": "x"}) for number in range(20))
     partq("publish", "orders", stdin=lines)
     store = open_store(partq.url)
-    queue = Queue(store, "default", "orders")
+    queue = QueueLog(store, "default", "orders")
     head = queue.refresh()
     create_group(queue, "billing", [0, 0])
     checkpoints = lifecycle.checkpoints_of(queue, KEY.group)
@@ -146,7 +146,7 @@ def test_without_ownership_the_checkpoints_are_shown(handoff: Partq) -> None:
 
 def test_partitions_with_one_reason_share_a_line(partq: Partq) -> None:
     partq("queue", "create", "orders", "--partitions", 4)
-    create_group(Queue(open_store(partq.url), "default", "orders"), "billing", [0] * 4)
+    create_group(QueueLog(open_store(partq.url), "default", "orders"), "billing", [0] * 4)
     shown = partq("status", "orders", "--group", "billing", COLUMNS="80", PARTQ_OWNERSHIP="store").stdout
     assert "partitions 0-3: no flow has taken it yet\n" in shown
     assert "! no coordinator leads this group" in shown

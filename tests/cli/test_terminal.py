@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from partq_spark.log import subscriptions
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from tests.cli.conftest import Partq, json_lines, written
 
@@ -25,7 +25,7 @@ def _harmless(text: str) -> bool:
 
 
 def test_subscriptions_of_others(orders: Partq) -> None:
-    subscriptions.subscribe(Queue(open_store(orders.url), "default", "orders"), f"a/{EVIL}")
+    subscriptions.subscribe(QueueLog(open_store(orders.url), "default", "orders"), f"a/{EVIL}")
     for arguments_ in (("describe", "orders"), ("subscriptions",), ("subscriptions", "orders")):
         shown = orders("queue", *arguments_).stdout
         assert "\\x1b]0;title" in shown

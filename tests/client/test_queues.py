@@ -15,7 +15,7 @@ import partq
 from partq_spark.cli import output
 from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.group.model import Owner
-from partq_spark.log.queue import Queue as LogQueue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from tests.cli.conftest import Partq
 from tests.client.conftest import Make
@@ -33,7 +33,7 @@ def filled(make: Make, messages: int = 20) -> partq.Queue:
 def handled(queue: partq.Queue, group: str, offsets: dict[int, int]) -> None:
     """The group has acknowledged so much."""
     queue.create_group(group, starting="earliest")
-    log = LogQueue(open_store(queue.store), queue.namespace, queue.name)
+    log = QueueLog(open_store(queue.store), queue.namespace, queue.name)
     log.refresh()
     checkpoints = checkpoints_of(log, group)
     for partition, offset in offsets.items():

@@ -26,7 +26,7 @@ from partq_spark.group.session import Session, SessionSettings
 from partq_spark.group.status import partition_status
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import ObjectStore, open_store
 from tests.support.flow_loop import Batch, run_flow
 from tests.support.servers import die_with_parent, free_port
@@ -142,8 +142,8 @@ class Place:
         admin.create_group(made, "billing", (0,) * partitions)
         return GroupKey("default", queue, "billing")
 
-    def queue(self, key: GroupKey) -> Queue:
-        return Queue(self.store, key.namespace, key.queue)
+    def queue(self, key: GroupKey) -> QueueLog:
+        return QueueLog(self.store, key.namespace, key.queue)
 
     def checkpoints(self, key: GroupKey) -> CheckpointStore:
         return lifecycle.checkpoints_of(self.queue(key), key.group)

@@ -16,7 +16,7 @@ from partq_spark.group.model import Owner
 from partq_spark.group.ownership import open_ownership
 from partq_spark.log import admin, names
 from partq_spark.log.model import QueueConfig
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from tests.cli.conftest import Partq
 from tests.coordinator.sidecars import Place, Sidecar
 from tests.support.waiting import wait_until
@@ -51,17 +51,17 @@ class House(Place):
     def hasty(self, name: str = "c1") -> Sidecar:
         return Sidecar(self.folder, name, self.environ(**SOON), HASTY)
 
-    def make(self, name: str, retention_s: float | None = 1.0) -> Queue:
+    def make(self, name: str, retention_s: float | None = 1.0) -> QueueLog:
         return admin.create_queue(self.store, "default", name, 2, QueueConfig(retention_s=retention_s))
 
-    def publish(self, queue: Queue, publishes: int = 3) -> tuple[int, ...]:
+    def publish(self, queue: QueueLog, publishes: int = 3) -> tuple[int, ...]:
         """Ten messages each time; where the partitions end then."""
         for _ in range(publishes):
             lines = "\n".join(json.dumps({"key": f"k{n}", "value": "x"}) for n in range(10))
             self.partq("publish", queue.name, stdin=lines)
         return queue.refresh().next
 
-    def group(self, queue: Queue, name: str) -> CheckpointStore:  # type: ignore[override]
+    def group(self, queue: QueueLog, name: str) -> CheckpointStore:  # type: ignore[override]
         admin.create_group(queue, name, (0, 0))
         return lifecycle.checkpoints_of(queue, name)
 
@@ -70,7 +70,7 @@ class House(Place):
             held = group.fence(partition, to=Owner("a", "i1"), epoch=1, start=0, delivered=None)
             group.update_checkpoint(held, offset)
 
-    def segments(self, queue: Queue) -> int:
+    def segments(self, queue: QueueLog) -> int:
         return sum(1 for _ in self.store.list(names.segment_folder("default", queue.name, queue.head.queue_id)))
 
     def keeper(self) -> str | None:

@@ -26,7 +26,7 @@ from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupState, 
 from partq_spark.group.ownership import StateDocument
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects.memory import MemoryStore
 from tests.support.ownership import MemoryOwnership, OwnershipServer
 
@@ -198,7 +198,7 @@ class Coordinator:
         self.faults = Faults()
         effects = world.effects(skew_s)
         objects: Any = HookedObjects(world.objects, self.faults)
-        queue = Queue(objects, KEY.namespace, KEY.queue)
+        queue = QueueLog(objects, KEY.namespace, KEY.queue)
         self.runtime = GroupRuntime(
             KEY,
             store=self.ownership,

@@ -17,7 +17,7 @@ from partq_spark.group.codec import decode_state, encode_state
 from partq_spark.group.model import GroupKey, GroupSettings, GroupState, Lease, Owner, OwnershipRecord
 from partq_spark.group.ownership import StateDocument
 from partq_spark.log import admin
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects.local import LocalStore
 from tests.group.ownership.conftest import a_record, delivery
 from tests.support.ownership import in_objects
@@ -160,7 +160,7 @@ def test_a_queues_head(folder: Path, objects: LocalStore) -> None:
     admin.create_group(queue, "billing", [0, 0])
     read = check(
         folder / "default/orders/_head.json",
-        lambda: Queue(objects, "default", "orders").refresh(),
+        lambda: QueueLog(objects, "default", "orders").refresh(),
         named="default/orders/_head.json",
     )
     assert read > 3000

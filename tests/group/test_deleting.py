@@ -14,7 +14,7 @@ from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.missed_partitions import MissedPartitions
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.log import admin
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects.memory import MemoryStore
 
 KEY = GroupKey("default", "orders", "billing")
@@ -26,7 +26,7 @@ def store() -> MemoryStore:
     return MemoryStore(clock=lambda: 0.0, rng=Random(1))
 
 
-def made(store: MemoryStore) -> Queue:
+def made(store: MemoryStore) -> QueueLog:
     """A queue with two partitions, one of which a flow of `billing` has."""
     queue = admin.create_queue(store, "default", "orders", 2)
     admin.create_group(queue, "billing", [0, 0])
@@ -53,7 +53,7 @@ def test_a_deletion_that_was_cut_off_is_finished(store: MemoryStore) -> None:
     queue = made(store)
     admin.delete_queue(queue)
     assert names(store) == ["default/orders/billing/checkpoint/0"]
-    assert deleting.remove_remains(Queue(store, "default", "orders")) == 1
+    assert deleting.remove_remains(QueueLog(store, "default", "orders")) == 1
     assert names(store) == []
 
 
@@ -110,7 +110,7 @@ def test_what_the_next_queue_takes_over_at_that_moment_stays(store: MemoryStore)
 def test_what_is_made_after_the_look_at_the_head_stays(store: MemoryStore) -> None:
     """The guard is the queue's id as it was listed."""
     admin.delete_queue(made(store))
-    later = Queue(store, "default", "orders")
+    later = QueueLog(store, "default", "orders")
     taken: list[Checkpoint] = []
     load = store.load
 
@@ -129,4 +129,4 @@ def test_what_is_made_after_the_look_at_the_head_stays(store: MemoryStore) -> No
 
 def test_a_queue_that_is_not_there_is_said(store: MemoryStore) -> None:
     with pytest.raises(Invalid, match="does not exist"):
-        deleting.delete_queue(Queue(store, "default", "orders"))
+        deleting.delete_queue(QueueLog(store, "default", "orders"))

@@ -12,7 +12,7 @@ from partq_spark.group.rewinding import Goal, Gone, RewindOutcome, RewindStep
 from partq_spark.log import admin, compaction, housekeeping
 from partq_spark.log.housekeeping import GroupPositions
 from partq_spark.log.model import Group, QueueConfig
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from tests.log.queues import Hooked, World, once, read_flat, send, values
 
 MINUTE_US = 60_000_000
@@ -24,7 +24,7 @@ def world() -> World:
     return World()
 
 
-def aged(world: World, messages: int = 10, retention_s: float | None = 60.0) -> Queue:
+def aged(world: World, messages: int = 10, retention_s: float | None = 60.0) -> QueueLog:
     """One partition, a message a minute; the last is half a minute old."""
     queue = world.create(1, config=QueueConfig(retention_s=retention_s))
     for number in range(messages):
@@ -34,11 +34,11 @@ def aged(world: World, messages: int = 10, retention_s: float | None = 60.0) -> 
     return queue
 
 
-def checkpoints(queue: Queue, group: str) -> CheckpointStore:
+def checkpoints(queue: QueueLog, group: str) -> CheckpointStore:
     return lifecycle.checkpoints_of(queue, group)
 
 
-def acknowledge(queue: Queue, group: str, offset: int, partition: int = 0) -> None:
+def acknowledge(queue: QueueLog, group: str, offset: int, partition: int = 0) -> None:
     """A flow that has the partition from the beginning on acknowledges up to `offset`."""
     store = checkpoints(queue, group)
     held = store.read(partition)
@@ -48,7 +48,7 @@ def acknowledge(queue: Queue, group: str, offset: int, partition: int = 0) -> No
     store.update_checkpoint(held, offset)
 
 
-def rewind(queue: Queue, group: str, to: int, *, counted: bool = True) -> None:
+def rewind(queue: QueueLog, group: str, to: int, *, counted: bool = True) -> None:
     checkpoints(queue, group).rewind(0, to, fence=True)
     if counted:
         admin.count_rewind(queue, group)
@@ -169,7 +169,7 @@ def test_looking_when_nothing_is_old_enough_asks_no_checkpoints(world: World) ->
 # --- while others change it -------------------------------------------------------------------------------------------
 
 
-def meanwhile(world: World, kind: str, name_end: str, action: object) -> Queue:
+def meanwhile(world: World, kind: str, name_end: str, action: object) -> QueueLog:
     """A handle in whose next such call `action` happens first."""
     hooked = Hooked(world.store)
     hooked.before = once(kind, name_end, action)  # type: ignore[arg-type]

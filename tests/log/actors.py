@@ -10,7 +10,7 @@ import pyarrow as pa
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import admin, housekeeping, tree
 from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.segment import PLAIN, Stager
 from partq_spark.log.staged import Stage, StagedSegment
@@ -48,7 +48,7 @@ def staged(process: Process, stage: Stage, writer: str, batch: int) -> list[Stag
     return segments
 
 
-def publish_once(process: Process, queue: Queue, writer: str, batch: int, identity: PublishIdentity | None) -> bool:
+def publish_once(process: Process, queue: QueueLog, writer: str, batch: int, identity: PublishIdentity | None) -> bool:
     """Stage and publish one batch, again when it is outdated; whether it is known to be in the log."""
     world = process.world
     damaged = process.faulty.damaged
@@ -138,7 +138,7 @@ def reader(process: Process, job: Job) -> None:
 
 
 def read_all(
-    process: Process, queue: Queue, span: tuple[Sequence[int], Sequence[int]], begun_us: int, fail: bool
+    process: Process, queue: QueueLog, span: tuple[Sequence[int], Sequence[int]], begun_us: int, fail: bool
 ) -> list[int]:
     """Read a range through a view of the handle's head, compare each message with the truth; where it came to.
 

@@ -22,7 +22,7 @@ from partq_spark.group import rewinding
 from partq_spark.log import codec, compaction, housekeeping, names, publish, reading, tree, writers
 from partq_spark.log.model import Entry, Head, Marks, Slice
 from partq_spark.log.publish import PublishIdentity, PublishResult
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import segment_schema
 from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.objects.api import ObjectStore
@@ -82,7 +82,7 @@ def _takes_own_time() -> AbstractContextManager[object]:
 
 
 def _looks_only_for_the_token() -> AbstractContextManager[object]:
-    def landed(queue: Queue, tried: Entry, identity: PublishIdentity | None, conflicts: int) -> PublishResult | None:
+    def landed(queue: QueueLog, tried: Entry, identity: PublishIdentity | None, conflicts: int) -> PublishResult | None:
         entry = tree.find_token(queue.head, tried.token, tried.sequence - 1, queue.load_chunk)
         if entry is None:
             return None
@@ -101,7 +101,7 @@ def _raises_the_floor_at_once() -> AbstractContextManager[object]:
 def _deletes_without_waiting() -> AbstractContextManager[object]:
     real = housekeeping._load_marks
 
-    def load_marks(queue: Queue) -> tuple[Marks, str | None]:
+    def load_marks(queue: QueueLog) -> tuple[Marks, str | None]:
         marks, etag = real(queue)
         return Marks(rounds=tuple(replace(marked, time_us=0) for marked in marks.rounds)), etag
 
@@ -161,7 +161,7 @@ GUARDS = (
     Guard(name="publish: time grows strictly", off=_takes_own_time),
     Guard(
         name="the queue's id",
-        off=lambda: patch.object(Queue, "require", lambda queue, queue_id: queue.refresh()),
+        off=lambda: patch.object(QueueLog, "require", lambda queue, queue_id: queue.refresh()),
     ),
     Guard(name="writers: pages", off=_forgets_older_writers),
     Guard(name="collection: the floor is one grace old", off=_raises_the_floor_at_once),

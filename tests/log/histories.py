@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from partq_spark.log import tree
 from partq_spark.log.compaction import Compacted, compact
 from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from tests.log.queues import World, everything, send
 
@@ -26,7 +26,7 @@ class Message(NamedTuple):
     headers: object
 
 
-def messages(queue: Queue, view: tree.LogView | None = None) -> list[Message]:
+def messages(queue: QueueLog, view: tree.LogView | None = None) -> list[Message]:
     """All that can be read, by partition and offset."""
     head = queue.refresh()
     view = tree.view(head, everything(head)) if view is None else view
@@ -43,7 +43,7 @@ def messages(queue: Queue, view: tree.LogView | None = None) -> list[Message]:
     return sorted(found)
 
 
-def filled(world: World, publishes: int = 60, partitions: int = 2, **config: Any) -> Queue:
+def filled(world: World, publishes: int = 60, partitions: int = 2, **config: Any) -> QueueLog:
     """A publish a second, each of some messages; the head keeps few of them."""
     queue = world.create(partitions, config=QueueConfig(**config))
     for number in range(publishes):
@@ -52,7 +52,7 @@ def filled(world: World, publishes: int = 60, partitions: int = 2, **config: Any
     return queue
 
 
-def all_steps(queue: Queue, **limits: Any) -> list[Compacted]:
+def all_steps(queue: QueueLog, **limits: Any) -> list[Compacted]:
     """Until nothing is worth it."""
     steps = []
     while (done := compact(queue, min_age_s=0.0, **limits)) is not None:

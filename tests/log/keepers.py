@@ -14,7 +14,7 @@ from partq_spark.group.model import GroupKey, Owner
 from partq_spark.group.rewinding import Goal
 from partq_spark.log import admin, compaction
 from partq_spark.log.model import Head, group_start
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from tests.log.plans import GROUP, NAMESPACE, QUEUE
 from tests.log.simulation import Job, Process
 from tests.support.judge import demand
@@ -29,7 +29,7 @@ def untimely(process: Process) -> Iterator[None]:
         process.world.count("came too late")
 
 
-def each_round(process: Process, job: Job, pause: float = 1.0) -> Iterator[tuple[Queue, Head]]:
+def each_round(process: Process, job: Job, pause: float = 1.0) -> Iterator[tuple[QueueLog, Head]]:
     """The handle and what it sees, as long as there are rounds. Errors are the caller's to expect."""
     queue = process.queue()
     while process.in_charge() and job.batch <= job.last:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from partq_spark.log import codec, tree, writers
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import Staged
 from partq_spark.log.segment import segment_schema
 from partq_spark.log.staged import Stage
@@ -113,7 +113,7 @@ class Oracle:
     def noting(self, restaged: Callable[..., Staged]) -> Callable[..., Staged]:
         """`restaged`, and which segment came of which."""
 
-        def noted(queue: Queue, task: Staged, present: Stage, **options: str) -> Staged:
+        def noted(queue: QueueLog, task: Staged, present: Stage, **options: str) -> Staged:
             made = restaged(queue, task, present, **options)
             if made.segment.name != task.segment.name:
                 self.origins[made.segment.name] = self._origin(task.segment.name)

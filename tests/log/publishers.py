@@ -11,7 +11,7 @@ from typing import Any
 
 from partq_spark.log import tree
 from partq_spark.log.publish import PublishIdentity, publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.objects import Document, open_store
 from tests.log.queues import Row, everything, staged
@@ -43,7 +43,7 @@ def rows_of(writer: str, number: int) -> list[Row]:
 def publish_many(url: str, writer: str, publishes: int, ready: Any) -> None:
     """Publish so often with one kept handle, as a query does; leave a note of what happened."""
     store = open_store(url)
-    queue = Queue(store, NAMESPACE, QUEUE)
+    queue = QueueLog(store, NAMESPACE, QUEUE)
     queue.refresh()
     ready.wait(60)  # everybody has opened the store
     begun_s = time.time()
@@ -61,7 +61,7 @@ def publish_many(url: str, writer: str, publishes: int, ready: Any) -> None:
 def judge(url: str, writers: Sequence[str], publishes: int) -> Together:
     """Nothing lost, nothing twice, offsets dense, each writer's order kept in every partition; then the numbers."""
     store = open_store(url)
-    queue = Queue(store, NAMESPACE, QUEUE)
+    queue = QueueLog(store, NAMESPACE, QUEUE)
     head = queue.refresh()
     wanted = everything(head)
     found: Counter[bytes] = Counter()

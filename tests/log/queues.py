@@ -20,7 +20,7 @@ from partq_spark.log.admin import create_queue
 from partq_spark.log.housekeeping import Collected, collect
 from partq_spark.log.model import ChunkRef, Head, QueueConfig, StageFloor
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import Stager, segment_schema
@@ -63,12 +63,12 @@ class World:
         self.clock = Clock()
         self.store = MemoryStore(clock=lambda: self.clock.now_us / 1e6, rng=random.Random(7))
 
-    def create(self, partitions: int = 4, name: str = "orders", config: QueueConfig | None = None) -> Queue:
+    def create(self, partitions: int = 4, name: str = "orders", config: QueueConfig | None = None) -> QueueLog:
         return create_queue(self.store, "default", name, partitions, config, self.clock.effects())
 
-    def handle(self, name: str = "orders", store: ObjectStore | None = None) -> Queue:
+    def handle(self, name: str = "orders", store: ObjectStore | None = None) -> QueueLog:
         """A handle of another process, which knows nothing yet."""
-        return Queue(store or self.store, "default", name, self.clock.effects(), retry_timeout_s=60)
+        return QueueLog(store or self.store, "default", name, self.clock.effects(), retry_timeout_s=60)
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
     )
 
 
-def staged(queue: Queue, stage: Stage, rows: Sequence[Row], seed: str = "test") -> list[StagedSegment]:
+def staged(queue: QueueLog, stage: Stage, rows: Sequence[Row], seed: str = "test") -> list[StagedSegment]:
     """One task's segment."""
     with Stager(queue.store, stage, seed=seed) as stager:
         stager.add(batch_of(rows))
@@ -91,7 +91,7 @@ def staged(queue: Queue, stage: Stage, rows: Sequence[Row], seed: str = "test") 
     return [segment] if segment is not None else []
 
 
-def send(queue: Queue, rows: Sequence[Row], identity: PublishIdentity | None = None) -> PublishResult:
+def send(queue: QueueLog, rows: Sequence[Row], identity: PublishIdentity | None = None) -> PublishResult:
     """Stage and publish."""
     stage = stage_for(queue)
     return publish(queue, stage, staged(queue, stage, rows), identity)
@@ -120,7 +120,7 @@ def everything(head: Head) -> dict[int, tuple[int, int]]:
     return {partition: (head.earliest[partition], end) for partition, end in enumerate(head.next)}
 
 
-def read(queue: Queue, wanted: Mapping[int, tuple[int, int]] | None = None) -> dict[int, list[bytes]]:
+def read(queue: QueueLog, wanted: Mapping[int, tuple[int, int]] | None = None) -> dict[int, list[bytes]]:
     """The values of every partition that has any; fails if offsets are not dense."""
     head = queue.refresh()
     wanted = everything(head) if wanted is None else wanted
@@ -132,7 +132,7 @@ def read(queue: Queue, wanted: Mapping[int, tuple[int, int]] | None = None) -> d
     return found
 
 
-def read_flat(queue: Queue) -> list[bytes]:
+def read_flat(queue: QueueLog) -> list[bytes]:
     """All values, partition after partition."""
     return [value for _, mine in sorted(read(queue).items()) for value in mine]
 
@@ -147,7 +147,7 @@ def objects(world: World) -> set[str]:
     }
 
 
-def rounds(world: World, number: int, queue: Queue | None = None) -> list[Collected]:
+def rounds(world: World, number: int, queue: QueueLog | None = None) -> list[Collected]:
     """Rounds of collection, one grace and a bit apart."""
     done = []
     for _ in range(number):
@@ -307,7 +307,7 @@ def head_of(store: ObjectStore, name: str = "orders") -> Head:
 
 
 def publish_staged(
-    queue: Queue,
+    queue: QueueLog,
     stage: Stage,
     segments: Sequence[StagedSegment],
     identity: PublishIdentity | None = None,
@@ -320,8 +320,8 @@ def publish_staged(
     return publish_tasks(queue, staged, identity, seed=seed, compression=compression)
 
 
-def through(store: ObjectStore, queue: Queue) -> Queue:
+def through(store: ObjectStore, queue: QueueLog) -> QueueLog:
     """Another handle that knows the same head, and goes through `store`."""
-    made = Queue(store, queue.namespace, queue.name, queue.effects, retry_timeout_s=queue.retry_timeout_s)
+    made = QueueLog(store, queue.namespace, queue.name, queue.effects, retry_timeout_s=queue.retry_timeout_s)
     made.remember(queue.head, queue.etag or "")
     return made

@@ -14,7 +14,7 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import names
 from partq_spark.log.publish import Outdated
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.retrying import Retrying
 from tests.log.oracle import Oracle, WatchedStore
@@ -63,10 +63,10 @@ class Simulation:
             uniform=self.rng.uniform,
         )
 
-    def quiet(self) -> Queue:
+    def quiet(self) -> QueueLog:
         """A handle without faults, for setting up and for looking afterwards."""
         effects = replace(self.effects(), time_us=lambda: self.scheduler.now_us)
-        return Queue(self.truth, NAMESPACE, QUEUE, effects)
+        return QueueLog(self.truth, NAMESPACE, QUEUE, effects)
 
     def pause(self, times: float = 1.0) -> None:
         self.scheduler.sleep_us(int(self.plan.pause_us * times * self.rng.uniform(0.1, 2.0)))
@@ -103,8 +103,8 @@ class Process:
     def in_charge(self) -> bool:
         return self.number == self.job.process
 
-    def queue(self) -> Queue:
-        return Queue(self.store, NAMESPACE, QUEUE, self.effects)
+    def queue(self) -> QueueLog:
+        return QueueLog(self.store, NAMESPACE, QUEUE, self.effects)
 
     def run(self) -> None:
         self._body(self, self.job)

@@ -11,7 +11,7 @@ from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.log import admin
 from partq_spark.log.groups import remove_group
 from partq_spark.log.model import Group, QueueConfig
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from tests.log.queues import Hooked, World, document_of, head_of, once, read_flat, send, values
 
 HEAD = "_head.json"
@@ -133,7 +133,7 @@ def test_bad_names_are_refused(world: World, name: str) -> None:
     with pytest.raises(Invalid, match=r"queue name .* is not allowed"):
         world.create(name=name)
     with pytest.raises(Invalid, match=r"namespace name .* is not allowed"):
-        Queue(world.store, name, "orders")
+        QueueLog(world.store, name, "orders")
     with pytest.raises(Invalid, match=r"namespace name .* is not allowed"):
         admin.list_queues(world.store, name)
     assert list(world.store.list("")) == []

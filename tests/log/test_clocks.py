@@ -18,7 +18,7 @@ from partq_spark.log.compaction import compact
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import PublishIdentity, publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from tests.log.histories import messages
 from tests.log.queues import (
@@ -50,21 +50,21 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_module, "_told_wrong", set(), raising=False)
 
 
-def wrong(queue: Queue, by_us: int = YEAR_US) -> Queue:
+def wrong(queue: QueueLog, by_us: int = YEAR_US) -> QueueLog:
     """The same handle, on a machine whose clock is off by so much."""
     right = queue.effects.time_us
     queue.effects = replace(queue.effects, time_us=lambda: right() + by_us)
     return queue
 
 
-def blind(world: World) -> Queue:
+def blind(world: World) -> QueueLog:
     """A handle on the store in a way that does not tell the store's clock: as if all there were shared the wrong
     one.
     """
     return world.handle(store=Hooked(world.store))
 
 
-def times_of(queue: Queue) -> list[int]:
+def times_of(queue: QueueLog) -> list[int]:
     return [message.time_us for message in messages(queue)]
 
 
@@ -172,7 +172,7 @@ def test_a_publish_that_is_on_its_way_lives_through_a_collection_a_year_ahead(wo
 # --- it was not: the store shared the wrong clock, which is right again -----------------------------------------------
 
 
-def led_away(world: World, config: QueueConfig | None = None, publishes: int = 1) -> Queue:
+def led_away(world: World, config: QueueConfig | None = None, publishes: int = 1) -> QueueLog:
     """A queue with some messages, then some of a year ahead."""
     queue = world.create(1, config=config)
     for number in range(6):
@@ -195,7 +195,7 @@ def test_what_comes_after_a_false_time_has_a_true_one(world: World, publishes: i
     assert sum(time_us > world.clock.now_us for time_us in found) == publishes, "messages keep the time they came with"
 
 
-def kept_after(world: World, queue: Queue, passing_us: int) -> list[bytes]:
+def kept_after(world: World, queue: QueueLog, passing_us: int) -> list[bytes]:
     world.clock.now_us += passing_us
     retain(queue)
     return read_flat(queue)

@@ -15,7 +15,7 @@ from partq_spark.log import admin, codec, compaction, housekeeping, reading, run
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import ChunkRef, QueueConfig, Slice, add, at
 from partq_spark.log.publish import publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.runs import ChunkRun, RunLimits
 from partq_spark.log.segment import Stager, read_slice, segment_schema
@@ -236,7 +236,7 @@ def test_a_deep_tree_is_compacted_step_by_step(world: World) -> None:
     assert messages(queue) == before
 
 
-def send_with(queue: Queue, number: int, *, headers: bool) -> None:
+def send_with(queue: QueueLog, number: int, *, headers: bool) -> None:
     stage = stage_for(queue)
     with Stager(queue.store, stage, seed=str(number), headers=headers) as stager:
         stager.add(rows_batch([("key", b"%d" % number)], headers))
@@ -292,7 +292,7 @@ def test_with_a_retention_a_run_spans_a_quarter_of_it(world: World) -> None:
             assert entry.time_us - entry.first_time_us <= 2 * HOUR_US
 
 
-def leaves(queue: Queue) -> list[ChunkRef]:
+def leaves(queue: QueueLog) -> list[ChunkRef]:
     pending, found = list(queue.head.tree), []
     while pending:
         ref = pending.pop()

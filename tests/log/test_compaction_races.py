@@ -10,7 +10,7 @@ from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, compaction, housekeeping, tree
 from partq_spark.log.compaction import Compacted, compact
 from partq_spark.log.publish import PublishIdentity, Unsettled, publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from tests.log.histories import SECOND_US, all_steps, filled, messages
 from tests.log.queues import HOUR_US, Hooked, World, everything, head_of, once, send, staged, values
@@ -86,7 +86,7 @@ def test_the_heads_own_entries_that_were_written_down_too_long_ago_stay(
 
     hooked = Hooked(world.store)
     hooked.before = once("swap", "_head.json", sleep)
-    compact(Queue(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=1e9), min_age_s=0.0)
+    compact(QueueLog(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=1e9), min_age_s=0.0)
     for _ in range(3):
         world.clock.now_us += 25 * HOUR_US
         housekeeping.collect(world.handle())
@@ -104,7 +104,7 @@ def test_what_was_written_too_long_ago_is_not_swapped(world: World) -> None:
 
     hooked = Hooked(world.store)
     hooked.before = once("swap", "_head.json", sleep)
-    patient = Queue(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=1e9)
+    patient = QueueLog(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=1e9)
     assert compact(patient, min_age_s=STILL_S) is None
     assert messages(queue) == before
 

@@ -19,7 +19,7 @@ from partq_spark.log.admin import alter_queue, create_queue, delete_queue
 from partq_spark.log.fanout import Fan, FanPlan, QueueOutcome, StagedFor, Unattracted
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import PublishIdentity
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
 from partq_spark.log.topics import matches
 from partq_spark.objects import open_store
@@ -72,7 +72,7 @@ def publish(
     world: World,
     staged: Sequence[Sequence[StagedFor]],
     identity: PublishIdentity | None = IDENTITY,
-    open_queue: Callable[[str], Queue] | None = None,
+    open_queue: Callable[[str], QueueLog] | None = None,
 ) -> list[QueueOutcome]:
     return fanout.publish_all(open_queue or world.handle, staged, identity, seed="test")
 
@@ -141,7 +141,7 @@ def test_every_queue_gets_what_it_attracts_once_with_the_order_of_every_key(
     assert missed == Unattracted(len(nowhere), tuple(sorted({m.topic for m in nowhere if m.topic is not None})[:6]))
 
 
-def check(queue: Queue, messages: Sequence[Message]) -> None:
+def check(queue: QueueLog, messages: Sequence[Message]) -> None:
     """The queue holds these messages, once each; those of a key in one partition and in order."""
     found = read(queue)
     assert sorted(value for mine in found.values() for value in mine) == sorted(m.value for m in messages)
@@ -370,17 +370,19 @@ def test_on_azure_too(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None
             subscribe(create_queue(store, "default", f"q{number:02}", 2), *([">"] if number % 2 else ["a/*"]))
         namespace = Namespace(store, "default")
         assert [queue.name for queue in namespace.queues()] == [f"q{number:02}" for number in range(20)]
-        unsubscribe(Queue(store, "default", "q00"), "a/*")
+        unsubscribe(QueueLog(store, "default", "q00"), "a/*")
         decided = fanout.plan_topics("default", namespace.queues())
         assert len(decided.destinations) == 19
         with Fan(store, decided, seed="test") as fan:
             fan.add(batch_of(values(1, 2)), pa.array(["a/1", "b"]))
             staged, _ = fan.finish()
         for duplicate in (False, True):
-            outcomes = fanout.publish_all(lambda name: Queue(store, "default", name), [staged], IDENTITY, seed="test")
+            outcomes = fanout.publish_all(
+                lambda name: QueueLog(store, "default", name), [staged], IDENTITY, seed="test"
+            )
             assert {done.duplicate for _, done in outcomes if done} == {duplicate}
-        assert read_flat(Queue(store, "default", "q00")) == []
+        assert read_flat(QueueLog(store, "default", "q00")) == []
         for number in range(1, 20):
-            assert read_flat(Queue(store, "default", f"q{number:02}")) == [b"1", b"2"][: 1 + number % 2]
+            assert read_flat(QueueLog(store, "default", f"q{number:02}")) == [b"1", b"2"][: 1 + number % 2]
     finally:
         store.close()

@@ -13,7 +13,7 @@ from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log.admin import alter_queue, delete_queue
 from partq_spark.log.model import Head
 from partq_spark.log.publish import Full, Outdated, PublishIdentity
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from tests.log.queues import Hooked, World, floor, head_of, once
 from tests.log.test_fanout import IDENTITY, Message, contents, make, plan, publish, stage
 
@@ -30,7 +30,7 @@ def world() -> World:
     return made
 
 
-def through(world: World, hooked: Hooked) -> Callable[[str], Queue]:
+def through(world: World, hooked: Hooked) -> Callable[[str], QueueLog]:
     return lambda name: world.handle(name, hooked)
 
 
@@ -91,7 +91,7 @@ def test_a_store_that_is_away_for_a_moment_while_the_heads_are_looked_at_is_wait
 # --- between two queues -----------------------------------------------------------------------------------------------
 
 
-def away_for_the_second(world: World) -> Callable[[str], Queue]:
+def away_for_the_second(world: World) -> Callable[[str], QueueLog]:
     def hook(kind: str, name: str) -> None:
         if kind == "swap" and name.endswith("second/_head.json"):
             unavailable()

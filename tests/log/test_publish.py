@@ -12,7 +12,7 @@ from partq_spark.log import housekeeping, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.model import Head
 from partq_spark.log.publish import PublishIdentity, Unsettled, publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from tests.log.queues import (
     BEGIN_US,
     Hooked,
@@ -114,7 +114,7 @@ def test_many_conflicts_in_a_row_end_in_one_entry(world: World) -> None:
 def test_a_store_full_of_conflicts_ends_within_the_time_out(world: World) -> None:
     world.create(1)
     hooked = Hooked(world.store)
-    queue = Queue(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=20)
+    queue = QueueLog(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=20)
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
 
@@ -133,7 +133,7 @@ def test_conflicts_are_no_outage_and_need_no_retry_timeout(world: World, retry_t
     """Somebody else was faster, a few times in a row: that is how a busy queue works, and its store answers."""
     world.create(1)
     hooked = Hooked(world.store)
-    queue = Queue(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=retry_timeout_s)
+    queue = QueueLog(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=retry_timeout_s)
     other = world.handle()
     stage = stage_for(queue)
     segments = staged(queue, stage, values(99))
@@ -148,7 +148,7 @@ def test_conflicts_are_no_outage_and_need_no_retry_timeout(world: World, retry_t
 def test_a_store_that_is_away_is_tried_once_with_no_retry_timeout(world: World) -> None:
     world.create(1)
     hooked = Hooked(world.store)
-    queue = Queue(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=0)
+    queue = QueueLog(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=0)
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
     tries = refusing_swaps(hooked, 10**9)
@@ -240,7 +240,7 @@ def test_an_answer_lost_after_a_conflict_publishes_once(world: World, identity: 
 def test_a_store_that_stays_away_ends_within_the_time_out(world: World) -> None:
     world.create(1)
     hooked = Hooked(world.store)
-    queue = Queue(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=20)
+    queue = QueueLog(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=20)
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
     refusing_swaps(hooked, 10**9)
@@ -252,7 +252,7 @@ def test_a_store_that_stays_away_ends_within_the_time_out(world: World) -> None:
 
 def lost_answer_then_trim(
     world: World, identity: PublishIdentity | None, answer: Callable[[], object] = unavailable
-) -> tuple[Queue, Callable[[], object]]:
+) -> tuple[QueueLog, Callable[[], object]]:
     """A publish whose answer is lost, and whose messages are trimmed before it can look."""
     world.create(1)
     hooked = Hooked(world.store)

@@ -9,20 +9,20 @@ from partq_spark.log import admin, compaction, tree
 from partq_spark.log.housekeeping import GroupPositions, trim
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import Full, PublishIdentity, publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from tests.log.queues import Hooked, World, everything, once, read_flat, send, staged, values
 
 ME = PublishIdentity(writer="me", batch=1)
 
 
-def counted(queue: Queue) -> int:
+def counted(queue: QueueLog) -> int:
     """Stored bytes of what can be read, by walking the whole log."""
     head = queue.refresh()
     entries = tree.walk(tree.view(head, everything(head)), queue.load_chunk)
     return sum(piece.length for entry in entries for piece in entry.slices)
 
 
-def full(world: World) -> Queue:
+def full(world: World) -> QueueLog:
     """A queue of one message whose quota that message reaches."""
     queue = world.create(1)
     send(queue, values(1), ME)

@@ -15,7 +15,7 @@ from partq_spark.log import admin, tree
 from partq_spark.log.housekeeping import collect, trim
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from tests.log.queues import HOUR_US, Hooked, Row, World, everything, once, read, send, staged, through, values
 
@@ -29,7 +29,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "FAN_OUT", 3)
 
 
-def filled(world: World, publishes: int, rows: int = 2) -> Queue:
+def filled(world: World, publishes: int, rows: int = 2) -> QueueLog:
     """One partition, message n has the value n."""
     queue = world.create(1)
     for number in range(publishes):
@@ -37,7 +37,7 @@ def filled(world: World, publishes: int, rows: int = 2) -> Queue:
     return queue
 
 
-def reader_of(queue: Queue, *, fail: bool = True, wanted: dict[int, Span] | None = None) -> RangeReader:
+def reader_of(queue: QueueLog, *, fail: bool = True, wanted: dict[int, Span] | None = None) -> RangeReader:
     head = queue.refresh()
     log = tree.view(head, everything(head) if wanted is None else wanted)
     return RangeReader(queue, head.queue_id, log, fail_on_data_loss=fail)
@@ -51,7 +51,7 @@ def numbers(pieces: Iterator[Piece]) -> Iterator[int]:
             yield int(value)
 
 
-def two_partitions(world: World, publishes: int) -> Queue:
+def two_partitions(world: World, publishes: int) -> QueueLog:
     """Partition 0 has two messages of every publish, partition 1 has one; message n has the value n."""
     queue = world.create(2)
     keys = {partition_of(key.encode(), 2): key for key in ("a", "b", "c", "d")}
@@ -167,7 +167,7 @@ def test_a_reader_whose_view_is_old_reads_on_from_the_present_head(
     assert had + list(pieces) == list(range(60))
 
 
-def rename_chunk(world: World, queue: Queue, name: str) -> None:
+def rename_chunk(world: World, queue: QueueLog, name: str) -> None:
     """Put a chunk of the head under another name, as whatever rewrites the tree may do."""
     folder = queue.log_folder
     head = world.handle().refresh()
@@ -291,7 +291,7 @@ def test_a_view_of_a_deleted_queue_is_refused(world: World) -> None:
 # --- what is gone or damaged although it is needed --------------------------------------------------------------------
 
 
-def segment_of(queue: Queue, index: int) -> str:
+def segment_of(queue: QueueLog, index: int) -> str:
     return queue.segment_folder + queue.head.entries[index].segments[0]
 
 
@@ -302,16 +302,16 @@ def flip(world: World, name: str, position: int = -300) -> None:
     world.store.create(name, bytes(data))
 
 
-def damage_slice(world: World, queue: Queue) -> None:
+def damage_slice(world: World, queue: QueueLog) -> None:
     piece = queue.head.entries[2].slices[0]
     flip(world, segment_of(queue, 2), piece.start + piece.length // 2)
 
 
-def lose_segment(world: World, queue: Queue) -> None:
+def lose_segment(world: World, queue: QueueLog) -> None:
     world.store.delete(segment_of(queue, 2))
 
 
-def cut_segment(world: World, queue: Queue) -> None:
+def cut_segment(world: World, queue: QueueLog) -> None:
     name, piece = segment_of(queue, 2), queue.head.entries[2].slices[0]
     data = bytes(world.store.read(name))
     world.store.delete(name)
@@ -323,7 +323,7 @@ HARMS = [damage_slice, lose_segment, cut_segment]
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_harmed_segment_is_an_error_after_what_came_before_it(
-    world: World, harm: Callable[[World, Queue], None]
+    world: World, harm: Callable[[World, QueueLog], None]
 ) -> None:
     queue = filled(world, 5)
     harm(world, queue)
@@ -340,7 +340,7 @@ def test_a_harmed_segment_is_an_error_after_what_came_before_it(
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_harmed_segment_may_be_skipped_and_nothing_else(
-    world: World, harm: Callable[[World, Queue], None], caplog: pytest.LogCaptureFixture
+    world: World, harm: Callable[[World, QueueLog], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = filled(world, 5)
     harm(world, queue)

@@ -13,7 +13,7 @@ from partq_spark.log import admin, housekeeping
 from partq_spark.log.model import QueueConfig, group_start
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import PublishIdentity, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from tests.log.queues import Hooked, Row, World, head_of, once, publish_staged, read, read_flat, send, staged
 from tests.support.properties import examples
 
@@ -26,7 +26,7 @@ def rows(number: int) -> list[Row]:
     return [(key, f"{number}/{key}".encode()) for key in KEYS]
 
 
-def keys_in_order(queue: Queue, publishes: int) -> None:
+def keys_in_order(queue: QueueLog, publishes: int) -> None:
     """Every message once, each key's in publish order when its partitions are read layout after layout."""
     found = read(queue)
     head = queue.head
@@ -160,7 +160,7 @@ def test_what_is_left_of_a_former_queue_is_not_placed_into_the_one_that_has_its_
     segments = staged(queue, stage, rows(0))
     admin.alter_queue(world.handle(), partitions=8)
     hooked = Hooked(world.store)
-    made: list[Queue] = []
+    made: list[QueueLog] = []
 
     def anew(kind: str, name: str) -> None:
         if (

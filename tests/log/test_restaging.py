@@ -14,7 +14,7 @@ from partq_spark.log import admin, restaging
 from partq_spark.log.model import Head, Layout
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import Outdated, PublishIdentity, Repartitioned, publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import WITH_HEADERS, Stager
 from tests.log.queues import (
@@ -36,7 +36,7 @@ HEAD = "_head.json"
 KEYS = [f"key{number}" for number in range(40)]
 
 
-def resize(queue: Queue, partitions: int) -> None:
+def resize(queue: QueueLog, partitions: int) -> None:
     """As another process would: a new layout, in which every number goes on where it was."""
 
     def decide(head: Head) -> Head:
@@ -64,7 +64,7 @@ def rows_of(number: int) -> list[Row]:
     return [(key, f"{number}/{key}/{turn}".encode()) for turn in range(3) for key in KEYS]
 
 
-def per_key(queue: Queue) -> dict[str, list[bytes]]:
+def per_key(queue: QueueLog) -> dict[str, list[bytes]]:
     """All messages by their key, in publish order; each in the partition that the present count says."""
     found: dict[str, list[bytes]] = {}
     for partition, values in read(queue).items():
@@ -205,7 +205,7 @@ def test_a_lost_answer_followed_by_a_change_is_settled_before_anything_is_placed
 # --- tasks that staged on both sides of a change ----------------------------------------------------------------------
 
 
-def mixed(world: World, queue: Queue, change: Callable[[], None]) -> list[Staged]:
+def mixed(world: World, queue: QueueLog, change: Callable[[], None]) -> list[Staged]:
     """A task before and one after `change`."""
     first = stage_for(queue)
     before = [Staged(first, segment) for segment in staged(queue, first, rows_of(1), seed="a/0")]

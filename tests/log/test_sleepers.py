@@ -12,7 +12,7 @@ from partq_spark.log import codec, housekeeping, names, tree
 from partq_spark.log import writers as writers_module
 from partq_spark.log.admin import create_group, create_queue, delete_queue
 from partq_spark.log.publish import Outdated, PublishIdentity, Unsettled, publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.staged import Stage
 from partq_spark.objects.api import Document, ObjectStore
@@ -68,7 +68,7 @@ def both(one: Hook | None, other: Hook) -> Hook:
 
 
 @pytest.fixture
-def hollow(world: World) -> Queue:
+def hollow(world: World) -> QueueLog:
     """A queue whose tree has a root that stays, over chunks that were trimmed and collected."""
     queue = world.create(partitions=1)
     for number in range(20):
@@ -83,18 +83,18 @@ def hollow(world: World) -> Queue:
     return queue
 
 
-def pieces_of(queue: Queue) -> list[Piece]:
+def pieces_of(queue: QueueLog) -> list[Piece]:
     head = queue.refresh()
     return list(RangeReader(queue, head.queue_id, tree.view(head, everything(head))).pieces())
 
 
-def test_a_seek_by_time_passes_over_what_was_collected(world: World, hollow: Queue) -> None:
+def test_a_seek_by_time_passes_over_what_was_collected(world: World, hollow: QueueLog) -> None:
     times_us = [piece.time_us for piece in pieces_of(hollow)]
     assert hollow.offsets_at(0) == (5,)
     assert [hollow.offsets_at(time_us)[0] for time_us in times_us] == list(range(5, 20))
 
 
-def test_an_unknown_outcome_is_settled_over_what_was_collected(hollow: Queue) -> None:
+def test_an_unknown_outcome_is_settled_over_what_was_collected(hollow: QueueLog) -> None:
     assert tree.find_token(hollow.head, "no such token", 0, hollow.load_chunk) is None
 
 
@@ -345,7 +345,7 @@ def test_damaged_marks_are_noticed(world: World) -> None:
 # --- a queue that was deleted and created again (RES-05) --------------------------------------------------------------
 
 
-def recreated(world: World) -> Queue:
+def recreated(world: World) -> QueueLog:
     delete_queue(world.handle())
     return world.create(partitions=1)
 

@@ -8,7 +8,7 @@ import pytest
 from partq_spark.base.errors import Invalid
 from partq_spark.log import fanout
 from partq_spark.log.fanout import Fan
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.subscriptions import subscribe
 from partq_spark.log.validation import first_not_utf8, is_utf8
 from partq_spark.spark.writer import normalised, topics_of
@@ -41,7 +41,7 @@ def test_bytes_and_numbers_are_no_texts() -> None:
 # --- the sink ---------------------------------------------------------------------------------------------------------
 
 
-def staged(world: World, queue: Queue, rows: pa.RecordBatch, *, by_topic: bool = False) -> None:
+def staged(world: World, queue: QueueLog, rows: pa.RecordBatch, *, by_topic: bool = False) -> None:
     """As a task of the Spark sink does it; 10 rows came before."""
     columns = rows.schema.names
     headers = "headers" in columns

@@ -29,7 +29,7 @@ from partq_spark.group.model import GroupKey, GroupState, Lease, Phase, Rebalanc
 from partq_spark.group.ownership import Ownership, Reincarnated, open_ownership
 from partq_spark.log.admin import create_group, create_queue
 from partq_spark.log.model import QueueConfig
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from partq_spark.objects.api import Unchanged
 from tests.ownership.facts import Fact, Journal, Seen, now_s, read_facts
@@ -132,7 +132,7 @@ class Cast:
         store = open_store(self.store_url, retry_timeout_s=2.0)
         self._objects = store
         config = QueueConfig(rebalance_delay_s=rebalance_delay_s, max_handoff_time_s=max_handoff_time_s)
-        self.queue: Queue = create_queue(store, KEY.namespace, KEY.queue, partitions, config)
+        self.queue: QueueLog = create_queue(store, KEY.namespace, KEY.queue, partitions, config)
         create_group(self.queue, KEY.group, [0] * partitions)
         self.checkpoints = lifecycle.checkpoints_of(self.queue, KEY.group)
         self.flows: dict[str, Child] = {}

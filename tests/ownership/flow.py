@@ -29,7 +29,7 @@ from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.log.model import at
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from tests.ownership.facts import Acknowledged, Bound, Claimed, Delivered, Ended, Failed, Journal, Lost, Paused, now_s
 
@@ -71,7 +71,7 @@ class Consumer:
     def __init__(self, settings: Settings) -> None:
         store = open_store(settings.store, retry_timeout_s=2.0)
         self._settings = settings
-        self._queue = Queue(store, settings.namespace, settings.queue)
+        self._queue = QueueLog(store, settings.namespace, settings.queue)
         queue_id = self._queue.refresh().queue_id
         key = GroupKey(settings.namespace, settings.queue, settings.group)
         self._session = Session(

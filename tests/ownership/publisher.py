@@ -11,7 +11,7 @@ import sys
 import time
 
 from partq_spark.log.publish import stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from tests.log.queues import publish_staged, staged
 
@@ -25,7 +25,7 @@ def main(store_url: str, namespace: str, name: str, messages: int, interval_s: f
     """Publish at a steady rate."""
     stop: list[int] = []  # no event: setting one takes a lock, which the interrupted code below may hold
     signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
-    queue = Queue(open_store(store_url), namespace, name)
+    queue = QueueLog(open_store(store_url), namespace, name)
     number = 0
     due_s = time.monotonic()
     while not stop:

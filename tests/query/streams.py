@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from partq_spark.log import admin
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from partq_spark.spark.reader import PartqStreamReader
 from tests.log.queues import send
@@ -64,9 +64,9 @@ class Stream:
         raise AssertionError(f"{most} batches were not enough")
 
 
-def create(url: str, partitions: int) -> Queue:
+def create(url: str, partitions: int) -> QueueLog:
     return admin.create_queue(open_store(url), "default", "orders", partitions)
 
 
-def publish(queue: Queue, number: int, keys: list[str] = KEYS) -> None:
+def publish(queue: QueueLog, number: int, keys: list[str] = KEYS) -> None:
     send(queue, [(key, f"{number}/{key}".encode()) for key in keys])

@@ -22,7 +22,7 @@ from partq_spark.group.model import GroupKey
 from partq_spark.log import admin
 from partq_spark.log.model import Head
 from partq_spark.log.publish import publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.objects import open_store
 from partq_spark.query import consumer_process, notify, offsets
@@ -103,7 +103,7 @@ class Place:
         return made
 
     def publish(self, count: int) -> None:
-        queue = Queue(self.store, KEY.namespace, KEY.queue)
+        queue = QueueLog(self.store, KEY.namespace, KEY.queue)
         queue.refresh()
         stage = stage_for(queue)
         rows = [pa.array(["k"] * count, pa.string()), pa.array([b"x"] * count, pa.binary())]

@@ -23,7 +23,7 @@ from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.query import offsets
 from partq_spark.query.consumer import ConsumerLoop
@@ -56,8 +56,8 @@ class World(sessions.World):
         self.queue = self.open_queue()
         self.group_facts()
 
-    def open_queue(self) -> Queue:
-        return Queue(self.objects, KEY.namespace, KEY.queue, self.effects(), retry_timeout_s=5.0)
+    def open_queue(self) -> QueueLog:
+        return QueueLog(self.objects, KEY.namespace, KEY.queue, self.effects(), retry_timeout_s=5.0)
 
     def group_facts(self) -> None:
         """What the coordinator knows of the queue, as it is now."""

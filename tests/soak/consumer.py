@@ -18,7 +18,7 @@ from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import open_ownership
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.log import tree
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.objects import open_store
 from tests.support.flow_loop import Batch, run_flow
@@ -64,7 +64,7 @@ class Counted:
 class Reader:
     """Reads what a claim is owed."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: QueueLog) -> None:
         self._queue = queue
         self._queue_id = queue.refresh().queue_id
 
@@ -92,7 +92,7 @@ def main(store_url: str, name: str, group: str, keys: int) -> None:
     stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
     store = open_store(store_url)
-    queue = Queue(store, "default", name)
+    queue = QueueLog(store, "default", name)
     key = GroupKey("default", name, group)
     reader, counted = Reader(queue), Counted(keys)
     session = Session(

@@ -20,7 +20,7 @@ from partq_spark.group.model import GroupKey
 from partq_spark.log import admin, tree
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.names import head_name
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from tests.coordinator.sidecars import Sidecar
 from tests.soak.verdict import Sample, failures
@@ -141,7 +141,7 @@ def sample(folder: Path, url: str, at_s: float) -> Sample:
     for _ in range(PLANS):
         begun_s = time.perf_counter()
         store = open_store(url)
-        queue = Queue(store, "default", QUEUE)
+        queue = QueueLog(store, "default", QUEUE)
         head = queue.refresh()
         # Of an entry that was trimmed and collected since, the next head has no word.
         queue.settled(lambda now, q=queue: _plan(q, now))  # type: ignore[misc]
@@ -160,7 +160,7 @@ def sample(folder: Path, url: str, at_s: float) -> Sample:
     )
 
 
-def _plan(queue: Queue, head: Any) -> int:
+def _plan(queue: QueueLog, head: Any) -> int:
     wanted = {partition: (earliest, head.next[partition]) for partition, earliest in enumerate(head.earliest)}
     return sum(len(entry.slices) for entry in tree.walk(tree.view(head, wanted), queue.load_chunk))
 

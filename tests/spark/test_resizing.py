@@ -39,7 +39,7 @@ def resizing(lab: Lab, name: str, counts: dict[int, int], marks: Path) -> Callab
         import fcntl
 
         from partq_spark.log.admin import alter_queue
-        from partq_spark.log.queue import Queue
+        from partq_spark.log.queue import QueueLog
         from partq_spark.objects import open_store
 
         for batch in batches:
@@ -50,7 +50,7 @@ def resizing(lab: Lab, name: str, counts: dict[int, int], marks: Path) -> Callab
                 with (marks / "lock").open("ab") as lock:  # another task has the same numbers, and they have an order
                     fcntl.flock(lock, fcntl.LOCK_EX)
                     if not (marks / str(number)).exists():
-                        alter_queue(Queue(open_store(url), "default", name), partitions=counts[number])
+                        alter_queue(QueueLog(open_store(url), "default", name), partitions=counts[number])
                         (marks / str(number)).touch()
             yield batch
 

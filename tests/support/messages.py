@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partq_spark.log import tree
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.objects import open_store
 
@@ -33,9 +33,9 @@ class Message:
     value: bytes
 
 
-def open_queue(url: str, queue: str) -> Queue:
+def open_queue(url: str, queue: str) -> QueueLog:
     """A queue of the default namespace."""
-    return Queue(open_store(url, retry_timeout_s=10), "default", queue, retry_timeout_s=10)
+    return QueueLog(open_store(url, retry_timeout_s=10), "default", queue, retry_timeout_s=10)
 
 
 def browse(url: str, queue: str) -> list[Message]:

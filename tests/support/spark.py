@@ -21,7 +21,7 @@ import pytest
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.publish import PublishIdentity, PublishResult, stage_for
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.objects import open_store
 from tests.log.queues import publish_staged
@@ -120,11 +120,11 @@ class Lab:
     def store_folder(self) -> Path:
         return Path(self.url.removeprefix("file://"))
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> QueueLog:
         store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)
-        return Queue(store, "default", name, retry_timeout_s=self.retry_timeout_s)
+        return QueueLog(store, "default", name, retry_timeout_s=self.retry_timeout_s)
 
-    def create(self, name: str, partitions: int = 1, config: QueueConfig | None = None) -> Queue:
+    def create(self, name: str, partitions: int = 1, config: QueueConfig | None = None) -> QueueLog:
         store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)
         return admin.create_queue(store, "default", name, partitions, config)
 

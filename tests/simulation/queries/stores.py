@@ -22,7 +22,7 @@ from partq_spark.group.ownership import Ownership
 from partq_spark.log import admin
 from partq_spark.log.connect import QueueAddress
 from partq_spark.log.model import Entry, Head, QueueConfig, Slice
-from partq_spark.log.queue import Queue
+from partq_spark.log.queue import QueueLog
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.retrying import Retrying
@@ -212,9 +212,9 @@ def opened_by(find: Callable[[str], Place]) -> Iterator[None]:
         place = find(url)
         return Retrying(_At(place, url), retry_timeout_s, place.effects)
 
-    def queue(target: QueueAddress) -> Queue:
+    def queue(target: QueueAddress) -> QueueLog:
         effects = find(target.store).effects
-        return Queue(
+        return QueueLog(
             store(target.store, target.retry_timeout_s),
             target.namespace,
             target.queue,
