@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from coordinator.core.invariants import violations
 from coordinator.heads import GroupFacts, group_facts
@@ -29,7 +29,9 @@ from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects.memory import MemoryStore
 from tests.support.ownership import MemoryOwnership, OwnershipServer
+from tests.support.way import Way
 
+T = TypeVar("T")
 KEY: Final = GroupKey("default", "orders", "billing")
 SESSION_S: Final = 10.0
 BEAT_S: Final = 1.0
@@ -168,25 +170,18 @@ class Faults:
             raise self.error
 
 
-class HookedObjects:
+class HookedObjects(Way):
     """The object store as one coordinator reaches it."""
 
-    def __init__(self, inner: MemoryStore, faults: Faults) -> None:
-        self._inner = inner
+    def __init__(self, store: MemoryStore, faults: Faults) -> None:
+        super().__init__(store)
         self._faults = faults
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._inner, name)
-        if name not in {"load", "swap", "list"}:
-            return method
-
-        def call(*arguments: Any, **named: Any) -> Any:
-            self._faults.point(f"objects.{name}")
-            answer = method(*arguments, **named)
-            self._faults.point(f"objects.{name} answered")
-            return answer
-
-        return call
+    def call(self, kind: str, name: str, effect: Callable[[], T]) -> T:
+        self._faults.point(f"objects.{kind}")
+        answer = effect()
+        self._faults.point(f"objects.{kind} answered")
+        return answer
 
 
 class Coordinator:
@@ -197,7 +192,7 @@ class Coordinator:
         self.ownership = world.server.open()
         self.faults = Faults()
         effects = world.effects(skew_s)
-        objects: Any = HookedObjects(world.objects, self.faults)
+        objects = HookedObjects(world.objects, self.faults)
         queue = QueueLog(objects, KEY.namespace, KEY.queue)
         self.runtime = GroupRuntime(
             KEY,

@@ -13,7 +13,8 @@ from partq_spark.log import admin, compaction, housekeeping
 from partq_spark.log.housekeeping import GroupPositions
 from partq_spark.log.model import Group, QueueConfig
 from partq_spark.log.queue import QueueLog
-from tests.log.queues import Hooked, World, once, read_flat, send, values
+from tests.log.queues import World, once, read_flat, send, values
+from tests.support.way import Hooked
 
 MINUTE_US = 60_000_000
 OWNER = Owner("flow", "instance")

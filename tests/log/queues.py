@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -25,8 +24,9 @@ from partq_spark.log.reading import RangeReader
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
-from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
+from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.objects.memory import MemoryStore
+from tests.support.way import Hook
 
 T = TypeVar("T")
 Row = tuple[str | None, bytes]
@@ -198,88 +198,7 @@ class Chunks:
         return self.data[ref.name]
 
 
-# --- a store with a hook ----------------------------------------------------------------------------------------------
-
-Hook = Callable[[str, str], None]
-
-
-class Hooked:
-    """A way to a store on which `before` and `after` are told every call's kind and name, and may raise in it."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self.store = store
-        self.before: Hook | None = None
-        self.after: Hook | None = None
-        self.calls: list[tuple[str, str]] = []
-
-    def call(self, kind: str, name: str, effect: Callable[[], T]) -> T:
-        self.calls.append((kind, name))
-        if self.before is not None:
-            self.before(kind, name)
-        result = effect()
-        if self.after is not None:
-            self.after(kind, name)
-        return result
-
-    @property
-    def url(self) -> str:
-        return self.store.url
-
-    @property
-    def look_interval_s(self) -> float:
-        return self.store.look_interval_s
-
-    def close(self) -> None:
-        self.store.close()
-
-    def create(self, name: str, data: bytes | memoryview) -> None:
-        self.call("create", name, lambda: self.store.create(name, data))
-
-    def writer(self, name: str) -> ObjectWriter:
-        return _HookedWriter(self, name)
-
-    def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
-        return self.call("read", name, lambda: self.store.read(name, start=start, length=length))
-
-    def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
-        return self.call("load", name, lambda: self.store.load(name, known=known))
-
-    def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:
-        return self.call("swap", name, lambda: self.store.swap(name, content, expected=expected))
-
-    def remove(self, name: str, *, expected: str) -> None:
-        self.call("remove", name, lambda: self.store.remove(name, expected=expected))
-
-    def delete(self, name: str) -> bool:
-        return self.call("delete", name, lambda: self.store.delete(name))
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self.call("list", prefix, lambda: self.store.list(prefix))
-
-    def list_folders(self, prefix: str) -> Iterator[str]:
-        return self.call("list", prefix, lambda: self.store.list_folders(prefix))
-
-    def sweep_temporary(self, older_than_s: float) -> int:
-        return self.store.sweep_temporary(older_than_s)
-
-
-class _HookedWriter:
-    def __init__(self, hooked: Hooked, name: str) -> None:
-        self._hooked = hooked
-        self._name = name
-        self._inner = hooked.store.writer(name)
-
-    def __enter__(self) -> Self:
-        self._inner.__enter__()
-        return self
-
-    def write(self, data: bytes | memoryview) -> int:
-        return self._hooked.call("write", self._name, lambda: self._inner.write(data))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._hooked.call("written", self._name, lambda: self._inner.__exit__(kind, error, trace))
+# --- what steps in ----------------------------------------------------------------------------------------------------
 
 
 def once(kind: str, name_end: str, action: Callable[[], object]) -> Hook:

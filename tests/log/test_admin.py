@@ -12,7 +12,8 @@ from partq_spark.log import admin
 from partq_spark.log.groups import remove_group
 from partq_spark.log.model import Group, QueueConfig
 from partq_spark.log.queue import QueueLog
-from tests.log.queues import Hooked, World, document_of, head_of, once, read_flat, send, values
+from tests.log.queues import World, document_of, head_of, once, read_flat, send, values
+from tests.support.way import Hooked
 
 HEAD = "_head.json"
 

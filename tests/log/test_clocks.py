@@ -24,7 +24,6 @@ from tests.log.histories import messages
 from tests.log.queues import (
     GRACE_US,
     HOUR_US,
-    Hooked,
     World,
     everything,
     head_of,
@@ -36,6 +35,7 @@ from tests.log.queues import (
     values,
 )
 from tests.support.properties import examples
+from tests.support.way import Hooked
 
 YEAR_US = 365 * 24 * HOUR_US
 DAY_US = 24 * HOUR_US

@@ -13,7 +13,17 @@ from partq_spark.log.publish import PublishIdentity, Unsettled, publish, stage_f
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from tests.log.histories import SECOND_US, all_steps, filled, messages
-from tests.log.queues import HOUR_US, Hooked, World, everything, head_of, once, send, staged, values
+from tests.log.queues import (
+    HOUR_US,
+    World,
+    everything,
+    head_of,
+    once,
+    send,
+    staged,
+    values,
+)
+from tests.support.way import Hooked
 
 STILL_S = 4.5  # leaves the head's own entries alone: a step is one swap then
 

@@ -23,9 +23,10 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
 from partq_spark.log.topics import matches
 from partq_spark.objects import open_store
-from tests.log.queues import Hooked, World, batch_of, once, read, read_flat, values
+from tests.log.queues import World, batch_of, once, read, read_flat, values
 from tests.support.properties import examples
 from tests.support.servers import Azurite
+from tests.support.way import Hooked
 
 pytestmark = pytest.mark.conformance("DIS-07")
 

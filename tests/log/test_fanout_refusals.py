@@ -14,8 +14,9 @@ from partq_spark.log.admin import alter_queue, delete_queue
 from partq_spark.log.model import Head
 from partq_spark.log.publish import Full, Outdated, PublishIdentity
 from partq_spark.log.queue import QueueLog
-from tests.log.queues import Hooked, World, floor, head_of, once
+from tests.log.queues import World, floor, head_of, once
 from tests.log.test_fanout import IDENTITY, Message, contents, make, plan, publish, stage
+from tests.support.way import Hooked
 
 pytestmark = pytest.mark.conformance("DIS-07")
 

@@ -14,7 +14,6 @@ from partq_spark.log.reading import RangeReader
 from tests.log.queues import (
     GRACE_US,
     HOUR_US,
-    Hooked,
     World,
     everything,
     head_of,
@@ -27,6 +26,7 @@ from tests.log.queues import (
     staged,
     values,
 )
+from tests.support.way import Hooked
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from partq_spark.log.publish import PublishIdentity, Unsettled, publish, stage_f
 from partq_spark.log.queue import QueueLog
 from tests.log.queues import (
     BEGIN_US,
-    Hooked,
     Row,
     World,
     everything,
@@ -32,6 +31,7 @@ from tests.log.queues import (
 from tests.objects.conftest import azure_store
 from tests.support.proxy import Fault, Proxy
 from tests.support.servers import Azurite
+from tests.support.way import Hooked
 
 HEAD = "_head.json"
 IDENTITIES = [None, PublishIdentity(writer="query-1", batch=5)]

@@ -14,7 +14,6 @@ from partq_spark.log.model import Head, Layout, WriterPage
 from partq_spark.log.publish import Outdated, PublishIdentity, publish, stage_for
 from tests.log.queues import (
     HOUR_US,
-    Hooked,
     World,
     floor,
     head_of,
@@ -25,6 +24,7 @@ from tests.log.queues import (
     through,
     values,
 )
+from tests.support.way import Hooked
 
 HEAD = "_head.json"
 IDENTITIES = [None, PublishIdentity(writer="query-1", batch=5)]

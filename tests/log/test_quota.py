@@ -10,7 +10,8 @@ from partq_spark.log.housekeeping import GroupPositions, trim
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import Full, PublishIdentity, publish, stage_for
 from partq_spark.log.queue import QueueLog
-from tests.log.queues import Hooked, World, everything, once, read_flat, send, staged, values
+from tests.log.queues import World, everything, once, read_flat, send, staged, values
+from tests.support.way import Hooked
 
 ME = PublishIdentity(writer="me", batch=1)
 

@@ -17,7 +17,19 @@ from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
-from tests.log.queues import HOUR_US, Hooked, Row, World, everything, once, read, send, staged, through, values
+from tests.log.queues import (
+    HOUR_US,
+    Row,
+    World,
+    everything,
+    once,
+    read,
+    send,
+    staged,
+    through,
+    values,
+)
+from tests.support.way import Hooked
 
 GRACE_US = 24 * HOUR_US
 Span = tuple[int, int]

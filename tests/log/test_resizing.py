@@ -14,8 +14,9 @@ from partq_spark.log.model import QueueConfig, group_start
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import PublishIdentity, stage_for
 from partq_spark.log.queue import QueueLog
-from tests.log.queues import Hooked, Row, World, head_of, once, publish_staged, read, read_flat, send, staged
+from tests.log.queues import Row, World, head_of, once, publish_staged, read, read_flat, send, staged
 from tests.support.properties import examples
+from tests.support.way import Hooked
 
 HEAD = "_head.json"
 KEYS = [f"key{number}" for number in range(24)]

@@ -18,7 +18,6 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import WITH_HEADERS, Stager
 from tests.log.queues import (
-    Hooked,
     Row,
     World,
     batch_of,
@@ -31,6 +30,7 @@ from tests.log.queues import (
     send,
     staged,
 )
+from tests.support.way import Hooked
 
 HEAD = "_head.json"
 KEYS = [f"key{number}" for number in range(40)]

@@ -23,9 +23,10 @@ from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.log.validation import check_batch
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.local import LocalStore
-from tests.log.queues import Hooked, Row, World, batch_of, empty_head, stage_of
+from tests.log.queues import Row, World, batch_of, empty_head, stage_of
 from tests.support.properties import examples
 from tests.support.texts import BAD, headers_of, texts
+from tests.support.way import Hooked
 
 SEED = "writer/1/0"
 

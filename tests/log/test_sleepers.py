@@ -16,7 +16,17 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.staged import Stage
 from partq_spark.objects.api import Document, ObjectStore
-from tests.log.queues import HOUR_US, Hook, Hooked, World, everything, once, read_flat, send, staged, values
+from tests.log.queues import (
+    HOUR_US,
+    World,
+    everything,
+    once,
+    read_flat,
+    send,
+    staged,
+    values,
+)
+from tests.support.way import Hook, Hooked
 
 GRACE_S = housekeeping.GRACE_S
 

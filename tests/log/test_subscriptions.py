@@ -10,7 +10,8 @@ from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.log.admin import create_queue, delete_queue
 from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
 from partq_spark.objects.api import Document
-from tests.log.queues import Hooked, World, head_of, once, send, values
+from tests.log.queues import World, head_of, once, send, values
+from tests.support.way import Hooked
 
 pytestmark = pytest.mark.conformance("DIS-07")
 

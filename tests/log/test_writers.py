@@ -11,7 +11,8 @@ from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.log import codec, tree, writers
 from partq_spark.log.model import Head, WriterRecord
 from partq_spark.log.publish import PublishIdentity, extended, place
-from tests.log.queues import Hooked, World, send, stage_of, unread, values
+from tests.log.queues import World, send, stage_of, unread, values
+from tests.support.way import Hooked
 
 AGE_US = writers.WRITER_AGE_S * 1_000_000
 MINUTE_US = 60_000_000

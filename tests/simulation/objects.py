@@ -7,18 +7,21 @@ caller was told that nobody knows.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from typing import TypeVar
 
 from partq_spark.group.model import Owner
 from partq_spark.group.ownership.encoding import decode_version
-from partq_spark.objects.api import Document, ObjectInfo, Unchanged
-from partq_spark.objects.memory import MemoryStore, MemoryWriter
+from partq_spark.objects.api import Document
+from partq_spark.objects.memory import MemoryStore
 from tests.simulation import history as h
 from tests.simulation.links import Link
 from tests.simulation.stores import KEY, Witness
 from tests.support.scheduler import SECOND_US, Scheduler
+from tests.support.way import WRITES, Way
 
+T = TypeVar("T")
 PAGE = 4  # of a listing: one call to the store
 CHECKPOINTS = f"{KEY}/checkpoint/"
 OWNERSHIP = f"{KEY}/ownership/"
@@ -91,60 +94,25 @@ class TrueObjects(MemoryStore):
             super()._compare(name, expected)
 
 
-class Objects:
+class Objects(Way):
     """One process' way to the object store. `lease`: the one that this process renewed last."""
 
     def __init__(self, inner: TrueObjects, link: Link) -> None:
-        self._inner = inner
+        super().__init__(inner)
+        self.inner = inner
         self._link = link
         self.lease = ""
 
-    @property
-    def url(self) -> str:
-        return self._inner.url
-
-    @property
-    def look_interval_s(self) -> float:
-        return self._inner.look_interval_s
-
-    def close(self) -> None:
-        """Nothing is kept open."""
-
-    def create(self, name: str, data: bytes | memoryview) -> None:
-        self._link.call(f"create {name}", lambda: self._inner.create(name, data), write=True)
-
-    def writer(self, name: str) -> MemoryWriter:
-        raise NotImplementedError("nobody here writes large objects")
-
-    def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
-        return self._link.call(f"read {name}", lambda: self._inner.read(name, start=start, length=length), write=False)
-
-    def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
-        return self._link.call(f"load {name}", lambda: self._inner.load(name, known=known), write=False)
+    def call(self, kind: str, name: str, effect: Callable[[], T]) -> T:
+        return self._link.call(f"{kind} {name}", effect, write=kind in WRITES)
 
     def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:
         lease, sent_us = self.lease, self._link.now_us
-        return self._link.call(
-            f"swap {name}", lambda: self._inner.swap_for(lease, sent_us, name, content, expected=expected), write=True
-        )
+        return self.call("swap", name, lambda: self.inner.swap_for(lease, sent_us, name, content, expected=expected))
 
-    def remove(self, name: str, *, expected: str) -> None:
-        self._link.call(f"remove {name}", lambda: self._inner.remove(name, expected=expected), write=True)
-
-    def delete(self, name: str) -> bool:
-        return self._link.call(f"delete {name}", lambda: self._inner.delete(name), write=True)
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        items = self._inner.list(prefix)
-        while page := self._link.call(f"list {prefix}", lambda: tuple(islice(items, PAGE)), write=False):
+    def listing(self, prefix: str, items: Callable[[], Iterator[T]]) -> Iterator[T]:
+        left = items()
+        while page := self.call("list", prefix, lambda: tuple(islice(left, PAGE))):
             yield from page
             if len(page) < PAGE:
                 return
-
-    def list_folders(self, prefix: str) -> Iterator[str]:
-        yield from self._link.call(
-            f"list folders {prefix}", lambda: tuple(self._inner.list_folders(prefix)), write=False
-        )
-
-    def sweep_temporary(self, older_than_s: float) -> int:
-        return 0

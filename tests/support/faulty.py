@@ -7,15 +7,16 @@ may strike. Nothing here knows what the processes do or what is right.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import TracebackType
 from typing import Self, TypeVar
 
 from partq_spark.base.errors import Conflict, ObjectMissing, Unavailable
-from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, Unchanged
+from partq_spark.objects.api import Document, ObjectStore, Unchanged
 from tests.support.scheduler import SECOND_US, Crash, Scheduler
+from tests.support.way import WRITES, Way
 
 T = TypeVar("T")
 PAGE = 3  # of a listing: one call to the store
@@ -44,7 +45,7 @@ class FaultRates:
     naps_us: tuple[int, ...] = NAPS_US
 
 
-class FaultyStore:
+class FaultyStore(Way):
     """One process's way to the store: every call may be delayed, lost, answered late or never, or be the last.
 
     A write that is `late` takes effect at any later time, if its condition still holds then, although the caller was
@@ -59,7 +60,7 @@ class FaultyStore:
         counts: Counter[str],
         napping: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._store = store
+        super().__init__(store)
         self._scheduler = scheduler
         self._rng = scheduler.rng
         self._rates = rates
@@ -68,64 +69,33 @@ class FaultyStore:
         self.damaged = 0  # answers that were given with a flipped bit
         self._cut_off = False
 
-    @property
-    def url(self) -> str:
-        return self._store.url
-
-    @property
-    def look_interval_s(self) -> float:
-        return self._store.look_interval_s
-
-    def close(self) -> None:
-        """Nothing is kept open."""
-
-    # --- calls --------------------------------------------------------------------------------------------------------
-
-    def create(self, name: str, data: bytes | memoryview) -> None:
-        body = bytes(data)
-        self._call("create", name, lambda: self._store.create(name, body), late=True)
-
-    def writer(self, name: str) -> FaultyWriter:
-        return FaultyWriter(self, name)
-
     def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
-        data = self._call("read", name, lambda: self._store.read(name, start=start, length=length))
-        return memoryview(self._perhaps_damaged(bytes(data)))
+        return memoryview(self._perhaps_damaged(bytes(super().read(name, start=start, length=length))))
 
     def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
-        document = self._call("load", name, lambda: self._store.load(name, known=known))
+        document = super().load(name, known=known)
         if isinstance(document, Document):
             return replace(document, body=self._perhaps_damaged(document.body))
         return document
 
-    def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:
-        return self._call("swap", name, lambda: self._store.swap(name, content, expected=expected), late=True)
+    def writer(self, name: str) -> WholeWriter:
+        return WholeWriter(self, name)
 
-    def remove(self, name: str, *, expected: str) -> None:
-        self._call("remove", name, lambda: self._store.remove(name, expected=expected), late=True)
-
-    def delete(self, name: str) -> bool:
-        return self._call("delete", name, lambda: self._store.delete(name))
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._listing(prefix, self._store.list(prefix))
-
-    def list_folders(self, prefix: str) -> Iterator[str]:
-        return self._listing(prefix, self._store.list_folders(prefix))
-
-    def sweep_temporary(self, older_than_s: float) -> int:
-        return self._call("sweep", "", lambda: self._store.sweep_temporary(older_than_s))
+    def listing(self, prefix: str, items: Callable[[], Iterator[T]]) -> Iterator[T]:
+        left = items()
+        while page := self.call("list", prefix, lambda: list(islice(left, PAGE))):
+            yield from page
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
-    def _call(self, kind: str, name: str, effect: Callable[[], T], *, late: bool = False) -> T:
+    def call(self, kind: str, name: str, effect: Callable[[], T]) -> T:
         self._pause()
         self._perhaps_crash()
         rates, draw = self._rates, self._rng.random()
         factor = rates.swap_factor if kind in ("swap", "remove") else 1.0
         if draw < rates.request_lost * factor:
             raise self._unavailable("request lost", kind, name)
-        if late and draw < (rates.request_lost + rates.late) * factor:
+        if kind in WRITES - {"delete"} and draw < (rates.request_lost + rates.late) * factor:
             self._later(kind, name, effect)
             raise self._unavailable("effect late", kind, name)
         try:
@@ -143,10 +113,6 @@ class FaultyStore:
         if self._rng.random() < 0.3:
             self._pause()  # the answer takes its time, and what it says grows old
         return result
-
-    def _listing(self, prefix: str, items: Iterator[T]) -> Iterator[T]:
-        while page := self._call("list", prefix, lambda: list(islice(items, PAGE))):
-            yield from page
 
     def _pause(self) -> None:
         rate, self._cut_off = self._rates.outage if self._cut_off else self._rates.nap, False
@@ -195,7 +161,7 @@ class FaultyStore:
         self._scheduler.push(land, delay_us)
 
 
-class FaultyWriter:
+class WholeWriter:
     """An immutable object in the making: only its end is a call to the store."""
 
     def __init__(self, store: FaultyStore, name: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import pytest
 
@@ -13,9 +13,10 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.model import GroupKey, Owner
-from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
+from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.local import LocalStore
 from tests.objects.conftest import azure_store, memory_store
+from tests.support.way import Way
 
 KEY = GroupKey("default", "orders", "billing")
 QUEUE_ID = "00aa00aa00aa00aa"
@@ -25,29 +26,19 @@ A1 = Owner("a", "1111")
 A2 = Owner("a", "2222")
 B1 = Owner("b", "3333")
 
+T = TypeVar("T")
 Loss = Literal["request", "answer", "late"]
 
 
-class Lossy:
+class Lossy(Way):
     """A store whose next swaps get lost as `losses` says: before they took place, after, or to take place later."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self.real = store
+        super().__init__(store)
         self.calls: Counter[str] = Counter()
         self.losses: deque[Loss | None] = deque()
         self.before_swap: deque[Callable[[], object]] = deque()  # what somebody else does just then
         self._late: list[Callable[[], object]] = []
-
-    @property
-    def url(self) -> str:
-        return self.real.url
-
-    @property
-    def look_interval_s(self) -> float:
-        return self.real.look_interval_s
-
-    def close(self) -> None:
-        self.real.close()
 
     def land(self) -> None:
         """What was late takes place now."""
@@ -55,48 +46,20 @@ class Lossy:
         for each in late:
             each()
 
-    def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:
-        self.calls["swap"] += 1
+    def call(self, kind: str, name: str, effect: Callable[[], T]) -> T:
+        self.calls[kind] += 1
+        if kind != "swap":
+            return effect()
         if self.before_swap:
             self.before_swap.popleft()()
         loss = self.losses.popleft() if self.losses else None
-        if loss == "late":
-            self._late.append(lambda: self.real.swap(name, content, expected=expected))
-        etag = self.real.swap(name, content, expected=expected) if loss in (None, "answer") else ""
-        if loss is not None:
-            raise Unavailable(f"swap of {name}: {loss} lost (test)")
-        return etag
-
-    def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
-        self.calls["load"] += 1
-        return self.real.load(name, known=known)
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        self.calls["list"] += 1
-        return self.real.list(prefix)
-
-    # --- what checkpoints have no use for
-
-    def create(self, name: str, data: bytes | memoryview) -> None:
-        raise NotImplementedError
-
-    def writer(self, name: str) -> ObjectWriter:
-        raise NotImplementedError
-
-    def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
-        raise NotImplementedError
-
-    def remove(self, name: str, *, expected: str) -> None:
-        raise NotImplementedError
-
-    def delete(self, name: str) -> bool:
-        raise NotImplementedError
-
-    def list_folders(self, prefix: str) -> Iterator[str]:
-        raise NotImplementedError
-
-    def sweep_temporary(self, older_than_s: float) -> int:
-        raise NotImplementedError
+        if loss is None:
+            return effect()
+        if loss == "answer":
+            effect()
+        elif loss == "late":
+            self._late.append(effect)
+        raise Unavailable(f"swap of {name}: {loss} lost (test)")
 
 
 @pytest.fixture(params=["memory", "local", pytest.param("azure", marks=pytest.mark.azurite)])

@@ -20,7 +20,7 @@ from tests.group.checkpoints.conftest import A1, A2, B1, QUEUE_ID, Lossy, checkp
 @pytest.mark.conformance("CHK-02")
 def test_a_checkpoint_is_an_empty_blob_with_metadata(store: Lossy, checkpoints: CheckpointStore) -> None:
     checkpoints.fence(7, to=A1, epoch=3, start=40, delivered=45)
-    found = store.real.load("default/orders/billing/checkpoint/7")
+    found = store.store.load("default/orders/billing/checkpoint/7")
     assert isinstance(found, Document)
     assert found.body == b""
     assert found.metadata == {
@@ -81,7 +81,7 @@ def test_nonsense_is_refused_by_name(
 ) -> None:
     whole = {"epoch": "1", "redelivered_below": "0", "queue_id": QUEUE_ID, "since": "0", **metadata}
     damaged = {key: value for key, value in whole.items() if value is not None}
-    store.real.swap(checkpoints.name_of(4), sealed(damaged), expected=None)
+    store.store.swap(checkpoints.name_of(4), sealed(damaged), expected=None)
     for read in (lambda: checkpoints.read(4), checkpoints.list_checkpoints):
         with pytest.raises(Corrupt, match=complaint) as caught:
             read()
@@ -93,29 +93,29 @@ def test_what_was_edited_by_hand_is_refused_and_both_next_steps_mend_it(
 ) -> None:
     name = checkpoints.name_of(4)
     checkpoints.fence(4, to=None, epoch=7, start=1000, delivered=1200)
-    good = store.real.load(name)
+    good = store.store.load(name)
     assert isinstance(good, Document)
     for metadata in ({**good.metadata, "offset": "2000"}, {**good.metadata, "more": "1"}):
-        present = store.real.load(name)
+        present = store.store.load(name)
         assert isinstance(present, Document)
-        store.real.swap(name, metadata, expected=present.etag)
+        store.store.swap(name, metadata, expected=present.etag)
         for read in (lambda: checkpoints.read(4), checkpoints.list_checkpoints):
             with pytest.raises(Corrupt, match=f"{name} is damaged, or was edited by hand.*restore the blob.*delete it"):
                 read()
         assert list(checkpoints.list_readable()[1]) == [4]
         with pytest.raises(Corrupt):  # nobody writes over it
             checkpoints.fence(4, to=A1, epoch=8, start=0, delivered=None)
-    present = store.real.load(name)
+    present = store.store.load(name)
     assert isinstance(present, Document)
-    store.real.swap(name, good.metadata, expected=present.etag)
+    store.store.swap(name, good.metadata, expected=present.etag)
     assert checkpoints.list_checkpoints()[4].offset == 1000
-    store.real.delete(name)
+    store.store.delete(name)
     assert checkpoints.fence(4, to=A1, epoch=8, start=30, delivered=1200).offset == 30
 
 
 def test_a_checkpoint_without_its_checksum_is_refused(store: Lossy, checkpoints: CheckpointStore) -> None:
     old = {"epoch": "1", "redelivered_below": "0", "queue_id": QUEUE_ID, "offset": "5", "updated": "x"}
-    store.real.swap(checkpoints.name_of(4), old, expected=None)
+    store.store.swap(checkpoints.name_of(4), old, expected=None)
     with pytest.raises(
         Corrupt,
         match=r"checkpoint/4 has no metadata key 'checksum': an earlier version of partq wrote it, it is damaged",
@@ -125,7 +125,7 @@ def test_a_checkpoint_without_its_checksum_is_refused(store: Lossy, checkpoints:
 
 def test_what_has_no_partitions_name_is_left_out(store: Lossy, checkpoints: CheckpointStore) -> None:
     for name in ("notes", "07", "1/x"):
-        store.real.swap(f"default/orders/billing/checkpoint/{name}", {"epoch": "1"}, expected=None)
+        store.store.swap(f"default/orders/billing/checkpoint/{name}", {"epoch": "1"}, expected=None)
     assert checkpoints.list_checkpoints() == {}
 
 
@@ -176,7 +176,7 @@ def test_who_lost_a_partition_and_has_it_back_is_another_owner(checkpoints: Chec
 @pytest.mark.conformance("CHK-05")
 def test_a_fence_between_reading_and_writing_wins(store: Lossy, checkpoints: CheckpointStore) -> None:
     mine = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
-    other = checkpoints_in(store.real)
+    other = checkpoints_in(store.store)
     store.before_swap.append(lambda: other.fence(0, to=B1, epoch=2, start=None, delivered=20))
     with pytest.raises(Fenced):
         checkpoints.update_checkpoint(mine, 20)
@@ -185,7 +185,7 @@ def test_a_fence_between_reading_and_writing_wins(store: Lossy, checkpoints: Che
 
 def test_a_deleted_checkpoint_is_nobodys(store: Lossy, checkpoints: CheckpointStore) -> None:
     mine = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
-    store.real.delete(checkpoints.name_of(0))
+    store.store.delete(checkpoints.name_of(0))
     with pytest.raises(Fenced, match="is gone"):
         checkpoints.update_checkpoint(mine, 11)
 

@@ -96,7 +96,7 @@ def test_a_leader_that_slept_does_not_give_a_partition_back_to_a_former_instance
 @pytest.mark.conformance("CHK-05")
 def test_fences_that_race_end_with_the_highest_epoch(store: Lossy, checkpoints: CheckpointStore) -> None:
     checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
-    other = checkpoints_in(store.real)
+    other = checkpoints_in(store.store)
     store.before_swap.append(lambda: other.fence(0, to=A2, epoch=3, start=None, delivered=None))
     with pytest.raises(FenceRefused) as caught:
         checkpoints.fence(0, to=B1, epoch=2, start=None, delivered=None)
@@ -109,7 +109,7 @@ def test_fences_that_race_end_with_the_highest_epoch(store: Lossy, checkpoints: 
 @pytest.mark.conformance("CHK-05")
 def test_an_acknowledgement_that_races_a_fence_is_kept(store: Lossy, checkpoints: CheckpointStore) -> None:
     mine = checkpoints.fence(0, to=A1, epoch=1, start=10, delivered=None)
-    other = checkpoints_in(store.real)
+    other = checkpoints_in(store.store)
     store.before_swap.append(lambda: other.update_checkpoint(mine, 18))
     assert checkpoints.fence(0, to=B1, epoch=2, start=None, delivered=20).offset == 18
 
@@ -120,7 +120,7 @@ def test_an_acknowledgement_that_races_a_fence_is_kept(store: Lossy, checkpoints
 def test_a_former_queues_checkpoint_counts_as_absent_but_its_epoch_continues(
     store: Lossy, checkpoints: CheckpointStore
 ) -> None:
-    former = checkpoints_in(store.real, "ffff")
+    former = checkpoints_in(store.store, "ffff")
     mine = former.fence(0, to=A1, epoch=6, start=100, delivered=120)
     for found in (held(checkpoints.read(0)), checkpoints.list_checkpoints()[0]):
         assert (found.owner, found.offset, found.redelivered_below, found.epoch) == (None, None, 0, 6)

@@ -52,7 +52,7 @@ def test_the_next_owner_begins_where_the_new_group_does(
     left(former)
     found = present.fence(0, to=B1, epoch=6, start=77, delivered=None)
     assert (found.offset, found.redelivered_below, found.owner) == (77, 0, B1)
-    document = store.real.load(present.name_of(0))
+    document = store.store.load(present.name_of(0))
     assert isinstance(document, Document)
     assert document.metadata["since"] == str(PRESENT)
 

@@ -45,7 +45,7 @@ def test_a_late_acknowledgement_lands_before_the_fence_or_not_at_all(store: Loss
     store.losses.extend(["late"] * MAX_TRIES)
     with pytest.raises(Unavailable, match="could not be swapped in 8 tries"):
         checkpoints.update_checkpoint(mine, 20)
-    fenced = checkpoints_in(store.real).fence(0, to=B1, epoch=2, start=None, delivered=20)
+    fenced = checkpoints_in(store.store).fence(0, to=B1, epoch=2, start=None, delivered=20)
     with pytest.raises(Conflict):
         store.land()
     assert fenced.offset == 10

@@ -7,40 +7,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from partq_spark.base.errors import Conflict, Fenced, Unavailable
 from partq_spark.group.model import Lease, OwnershipRecord
 from partq_spark.group.ownership import Ownership, StateDocument
-from partq_spark.objects import ObjectStore
 from partq_spark.objects.local import LocalStore
 from tests.group.ownership.conftest import FOLDER, KEY, a_record, delivery, last_beat
 from tests.support.ownership import in_objects
+from tests.support.way import Hooked
+
+T = TypeVar("T")
 
 
-class Recorded:
+class Recorded(Hooked):
     """A local store that counts its requests, and lets a test step in before one of them."""
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self.calls: list[str] = []
-        self.before: Callable[[str, str], None] = lambda verb, name: None
-        self.after: Callable[[str, str], None] = lambda verb, name: None
-
-    def __getattr__(self, verb: str) -> object:
-        found = getattr(self._store, verb)
-        if verb not in ("load", "swap", "remove", "delete", "list"):
-            return found
-
-        def call(name: str, *arguments: object, **conditions: object) -> object:
-            self.calls.append(f"{verb} {name.removeprefix(FOLDER)}")
-            self.before(verb, name.removeprefix(FOLDER))
-            result = found(name, *arguments, **conditions)
-            self.after(verb, name.removeprefix(FOLDER))
-            return result
-
-        return call
+    def call(self, kind: str, name: str, effect: Callable[[], T]) -> T:
+        return super().call(kind, name.removeprefix(FOLDER), effect)
 
 
 @pytest.fixture
@@ -51,14 +37,14 @@ def recorded(tmp_path: Path) -> Recorded:
 
 def open_recorded(recorded: Recorded) -> Ownership:
     """One user of it."""
-    return in_objects(recorded)  # type: ignore[arg-type] # by __getattr__
+    return in_objects(recorded)
 
 
 def calls(recorded: Recorded, act: Callable[[], object]) -> list[str]:
     """What was asked of the store."""
     recorded.calls.clear()
     act()
-    return list(recorded.calls)
+    return [f"{kind} {name}" for kind, name in recorded.calls]
 
 
 def test_what_each_verb_costs(recorded: Recorded) -> None:
@@ -97,7 +83,7 @@ def test_a_delivery_that_came_too_late_is_put_back(recorded: Recorded) -> None:
 
     def step_in(verb: str, name: str) -> None:
         if (verb, name) == ("load", "state"):
-            recorded.before = lambda verb, name: None
+            recorded.before = None
             leader.swap_state(KEY, b"{}", token="t2", expected="t1")
             seen.append(leader.read_flows(KEY)["billing-1"].deliveries)
 
@@ -116,7 +102,7 @@ def test_a_delivery_of_a_flow_that_was_replaced_meanwhile_is_fenced(recorded: Re
 
     def step_in(verb: str, name: str) -> None:
         if (verb, name) == ("swap", "beats/billing-1"):
-            recorded.before = lambda verb, name: None
+            recorded.before = None
             found = newcomer.read_flow(KEY, "billing-1")
             assert found is not None
             newcomer.bind(KEY, second, replaces=found[1])
@@ -136,7 +122,7 @@ def test_a_former_instance_that_moves_while_another_binds_keeps_its_name(recorde
 
     def step_in(verb: str, name: str) -> None:
         if (verb, name) == ("swap", "beats/billing-1"):
-            recorded.before = lambda verb, name: None
+            recorded.before = None
             flow.beat(KEY, "billing-1", first.instance)
 
     recorded.before = step_in
@@ -149,7 +135,7 @@ def test_a_former_instance_that_moves_while_another_binds_keeps_its_name(recorde
 
 def records(recorded: Recorded) -> set[str]:
     """The instances whose records are there."""
-    return {info.name.rpartition("/")[2] for info in recorded.list(f"{FOLDER}flows/")}  # type: ignore[operator]
+    return {info.name.rpartition("/")[2] for info in recorded.list(f"{FOLDER}flows/")}
 
 
 @pytest.mark.parametrize("lost", ["before", "after"])
@@ -183,7 +169,7 @@ def test_a_flow_is_forgotten_again_until_its_record_is_gone(recorded: Recorded) 
 
     def fail(verb: str, name: str) -> None:
         if verb == "delete":
-            recorded.before = lambda verb, name: None
+            recorded.before = None
             raise Unavailable("nobody knows")
 
     recorded.before = fail
@@ -204,7 +190,7 @@ def test_a_renewal_that_lands_late_does_not_cost_the_lease(recorded: Recorded) -
 
     def land(verb: str, name: str) -> None:
         if (verb, name) == ("swap", "leader"):
-            recorded.before = lambda verb, name: None
+            recorded.before = None
             line.renew_lease(KEY, Lease(token="mine", name="n", beat=1))
 
     recorded.before = lose
@@ -249,7 +235,7 @@ def test_a_bind_that_ended_half_way_was_none(recorded: Recorded, prior: bool) ->
     recorded.before = die
     with pytest.raises(KeyboardInterrupt):
         store.bind(KEY, a_record(), replaces=last_beat(store, KEY))
-    recorded.before = lambda verb, name: None
+    recorded.before = None
     other = open_recorded(recorded)
     assert {name: found.instance for name, found in other.read_flows(KEY).items()} == (
         {"billing-1": first.instance} if prior else {}
@@ -269,7 +255,7 @@ def test_a_reader_that_meets_a_bind_follows_it(recorded: Recorded, all_flows: bo
 
     def step_in(verb: str, name: str) -> None:
         if (verb, name) == ("load", f"flows/billing-1/{first.instance}"):
-            recorded.before = lambda verb, name: None
+            recorded.before = None
             flow.bind(KEY, second, replaces=last_beat(flow, KEY))
 
     recorded.before = step_in
@@ -285,7 +271,7 @@ def test_a_flow_whose_record_somebody_removed_binds_anew(recorded: Recorded) -> 
     store = open_recorded(recorded)
     record, again = a_record(), a_record()
     store.bind(KEY, record, replaces=None)
-    recorded.delete(f"{FOLDER}flows/billing-1/{record.instance}")  # type: ignore[operator] # by __getattr__
+    recorded.delete(f"{FOLDER}flows/billing-1/{record.instance}")
     reader = open_recorded(recorded)
     assert reader.read_flows(KEY) == {}
     assert reader.read_flow(KEY, "billing-1") is None
@@ -315,7 +301,7 @@ def test_a_record_whose_heartbeat_failed_is_seen_by_all_from_the_next_heartbeat_
 
     def fail(verb: str, name: str) -> None:
         if (verb, name) == ("swap", "beats/billing-1"):
-            recorded.before = lambda verb, name: None
+            recorded.before = None
             raise Unavailable("the request was lost")
 
     recorded.before = fail
@@ -339,7 +325,7 @@ def test_a_heartbeat_that_fails_while_a_record_is_written_hides_nothing(recorded
 
     def fail(verb: str, name: str) -> None:
         if (verb, name) == ("swap", "beats/billing-1"):
-            recorded.before = lambda verb, name: None
+            recorded.before = None
             raise Unavailable("the request was lost")
 
     def beat_twice(verb: str, name: str) -> None:

@@ -239,7 +239,7 @@ class _At(Objects):
 
     def __init__(self, place: Place, url: str) -> None:
         inner = place.objects
-        super().__init__(inner._inner, place.link)
+        super().__init__(inner.inner, place.link)
         self._url = url
 
     @property
