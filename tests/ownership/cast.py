@@ -87,7 +87,12 @@ class Child:
         self.frozen = False
 
     def terminate(self) -> None:
-        """SIGTERM; does not wait."""
+        """SIGTERM, once the process handles it: one that is just starting would end without a word. Does not wait for
+        the end.
+        """
+        until_s = time.monotonic() + _END_WAIT_S
+        while self.alive and not _handles(self.pid, signal.SIGTERM) and time.monotonic() < until_s:
+            time.sleep(0.01)
         self._process.terminate()
 
     def wait(self, wait_s: float = _END_WAIT_S) -> int:
@@ -100,6 +105,16 @@ class Child:
     def tail(self) -> str:
         """The end of its log."""
         return f"--- {self.log}\n{self.log.read_text(errors='replace')[-3000:]}"
+
+
+def _handles(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for the signal, by what Linux says."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (number - 1) & 1)
 
 
 class Cast:
