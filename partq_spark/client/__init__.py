@@ -15,14 +15,14 @@ from typing import Any, Final
 def _listed() -> dict[str, str]:
     """The names that the list has, each with its module. Raises `ImportError` where the list was left behind."""
     try:
-        listed = ast.parse(pkgutil.get_data(__name__, "__init__.pyi") or b"")
+        text = pkgutil.get_data(__name__, "__init__.pyi")
     except OSError:
-        listed = ast.parse(b"")
-    if not listed.body:
+        text = None
+    if not text:
         raise ImportError(
             f"{__name__} has no file __init__.pyi beside it, which lists its names: pack the *.pyi with partq, too"
         )
-    imports = [each for each in listed.body if isinstance(each, ast.ImportFrom)]
+    imports = [each for each in ast.parse(text).body if isinstance(each, ast.ImportFrom)]
     return {name.name: str(each.module) for each in imports for name in each.names}
 
 
