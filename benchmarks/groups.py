@@ -200,7 +200,7 @@ def _prefix(store: str, key: GroupKey) -> str:
 
 def _beat(prefix: str, owner: Owner, turn: int) -> bytes:
     """The swap of a flow's heartbeat, and a look at something that is not there: a session would know the state."""
-    former, token = (f"turn-{number % _TURNS}" for number in (turn - 1, turn))
+    former, token = (f"turn{number % _TURNS}" for number in (turn - 1, turn))
     heart = Heartbeat(instance=owner.instance, beat=turn + 1, bound=True, record="r", token=token)
     fields = msgspec.json.encode(heart.fields()).decode()
     swap = ("swap", "1", owner.flow, former, "", token, fields)
@@ -215,7 +215,7 @@ def beat_for_ever(port: int, groups: int, url: str) -> None:
         connection.recv(1000)
         for number, owner in itertools.product(range(groups), _owners()):
             key = _prefix(store, _key(number)) + "beats"
-            connection.sendall(_packed("HSET", key, f"{owner.flow} version", f"turn-{_TURNS - 1} 0"))
+            connection.sendall(_packed("HSET", key, f"{owner.flow} version", f"turn{_TURNS - 1} 0"))
             connection.recv(100)
         # As a session would: each heartbeat replaces the one before. A few, made beforehand, take turns.
         work = [
