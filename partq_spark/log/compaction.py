@@ -24,24 +24,12 @@ from partq_spark.base.errors import ObjectMissing
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.runs import (
-    GAIN,
-    MOST_BYTES,
-    MOST_SLICES,
-    SLICE_BYTES,
-    SLICE_MESSAGES,
-    ChunkRun,
-    RunLimits,
-    choose,
-    fits,
-)
-from partq_spark.log.segment import HEADERS, RUN_BYTES, TIMESTAMP, SegmentWriter, read_slice, segment_schema
+from partq_spark.log.runs import MOST_BYTES, MOST_SLICES, ChunkRun, RunLimits, choose, fits
+from partq_spark.log.segment import HEADERS, TIMESTAMP, SegmentWriter, read_slice, segment_schema
+from partq_spark.log.sizes import LogSizes
 
 MIN_AGE_S: Final = 300.0
 """Longer than a publish tries to settle an unknown outcome (`retryTimeout`, 120 s): its token goes with compaction."""
-
-SEGMENT_BYTES: Final = 1024 * 1024
-"""A segment ends with its partition once it has so many; smaller partitions share one, or objects would multiply."""
 
 MOST_TRIES: Final = 4  # runs whose entries are read in one step because their references promised more than they held
 
@@ -74,6 +62,7 @@ def compact(
         slices=most_slices,
         bytes=most_bytes,
         longest_us=None if retention_s is None else int(max(retention_s / 4, 3600.0) * 1_000_000),
+        sizes=queue.sizes,
     )
     try:
         return _compact(queue, _with_old_entries_moved(queue, head, limits), limits)
@@ -88,7 +77,8 @@ def _with_old_entries_moved(queue: QueueLog, head: Head, limits: RunLimits) -> H
     times = clocks.published_by([entry.time_us for entry in head.entries], head.time_us)
     old = head.entries[: sum(time_us <= limits.until_us for time_us in times)]
     slices = sum(len(entry.slices) for entry in old)
-    if not slices or slices < GAIN * len({piece.partition for entry in old for piece in entry.slices}):
+    partitions = {piece.partition for entry in old for piece in entry.slices}
+    if not slices or slices < limits.sizes.slice_gain * len(partitions):
         return head
     made = tree.leaf(old, head.sequence, queue.create_blob)
 
@@ -171,9 +161,10 @@ def _worth_it(
         best, best_saved = None, -1
         for first, last in parts:
             refs, of_part = run.refs[first:last], tuple(chain.from_iterable(entries[first:last]))
-            plans = _planned(of_part)
+            plans = _planned(of_part, limits.sizes)
             before, after = sum(len(entry.slices) for entry in of_part), sum(len(plan.slices) for plan in plans)
-            if not before or before < GAIN * after or before - after <= best_saved or not fits(refs, limits):
+            gains = before >= limits.sizes.slice_gain * after
+            if not before or not gains or before - after <= best_saved or not fits(refs, limits):
                 continue
             begin = run.begin
             for ref in run.refs[:first]:
@@ -201,14 +192,14 @@ class _Plan:
     slices: tuple[tuple[_Source, ...], ...]  # those that become one slice; partitions rising
 
 
-def _planned(entries: Sequence[Entry]) -> list[_Plan]:
+def _planned(entries: Sequence[Entry], sizes: LogSizes) -> list[_Plan]:
     plans = []
     for together in _alike(entries):
         of_partition: dict[int, list[_Source]] = defaultdict(list)
         for entry in together:
             for piece in entry.slices:
                 of_partition[piece.partition].append(_Source(entry, piece))
-        slices = [cut for partition in sorted(of_partition) for cut in _cut(of_partition[partition])]
+        slices = [cut for partition in sorted(of_partition) for cut in _cut(of_partition[partition], sizes)]
         plans.append(_Plan(entries=together, slices=tuple(slices)))
     return plans
 
@@ -228,12 +219,13 @@ def _alike(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
         first = index
 
 
-def _cut(sources: Sequence[_Source]) -> Iterator[tuple[_Source, ...]]:
+def _cut(sources: Sequence[_Source], sizes: LogSizes) -> Iterator[tuple[_Source, ...]]:
     """One partition's slices, as many together as one slice may hold, at least one."""
     held: list[_Source] = []
     rows = size = 0
     for source in sources:
-        if held and (rows + source.piece.rows > SLICE_MESSAGES or size + source.piece.length > SLICE_BYTES):
+        many = rows + source.piece.rows > sizes.slice_messages
+        if held and (many or size + source.piece.length > sizes.slice_bytes):
             yield tuple(held)
             held, rows, size = [], 0, 0
         held.append(source)
@@ -246,6 +238,7 @@ def _written(queue: QueueLog, head: Head, plan: _Plan) -> Entry:
     """Write the segments of one compacted entry; the entry. In memory is one slice and what it is made of."""
     first, last = plan.entries[0], plan.entries[-1]
     headers = any(entry.headers for entry in plan.entries)
+    segment_bytes, run_bytes = queue.sizes.segment_bytes, queue.sizes.run_bytes
     schema = segment_schema(headers, times=True)
     segments: list[str] = []
     slices: list[Slice] = []
@@ -253,13 +246,13 @@ def _written(queue: QueueLog, head: Head, plan: _Plan) -> Entry:
         writer: SegmentWriter | None = None
         partition = -1
         for sources in plan.slices:
-            if writer is None or (sources[0].piece.partition != partition and writer.position >= SEGMENT_BYTES):
+            if writer is None or (sources[0].piece.partition != partition and writer.position >= segment_bytes):
                 open_segment.close()
                 segments.append(names.new_segment(head.sequence))
                 path = queue.segment_folder + segments[-1]
                 writer = open_segment.enter_context(SegmentWriter(queue.store, path, schema))
             partition, offset = sources[0].piece.partition, sources[0].piece.offset
-            for batch in _joined(_read(queue, source, schema) for source in sources):
+            for batch in _joined((_read(queue, source, schema) for source in sources), run_bytes):
                 made = writer.write(partition, batch)
                 slices.append(
                     Slice(partition, len(segments) - 1, made.start, made.length, offset, made.rows, made.xxh3)
@@ -279,13 +272,13 @@ def _written(queue: QueueLog, head: Head, plan: _Plan) -> Entry:
     )
 
 
-def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _joined(batches: Iterator[pa.RecordBatch], run_bytes: int) -> Iterator[pa.RecordBatch]:
     """All of them as one, unless that is more than a run in memory: what compresses well can become very large."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in batches:
         size = batch.nbytes
-        if held and held_bytes + size > RUN_BYTES:
+        if held and held_bytes + size > run_bytes:
             yield pa.concat_batches(held)
             held, held_bytes = [], 0
         held.append(batch)

@@ -19,15 +19,10 @@ from partq_spark.base.errors import Conflict, Invalid
 from partq_spark.log import clocks, codec, layouts, names, tree
 from partq_spark.log.model import Group, Head, Marked, Marks, StageFloor, at, group_start
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.sizes import LogSizes
 from partq_spark.objects.api import Unchanged
 
 GRACE_S = 24 * 3600.0
-MOST_PER_ROUND = 100_000
-"""Objects that one round marks, and as many that it deletes: bounds its time."""
-
-MOST_MARKED = 500_000
-"""Names in the document of marks, about 20 MB: so many objects can go in each grace, 5.8 a second at 24 h."""
-
 ROUNDS_PER_GRACE = 16
 """Rounds marked less than a grace ago that are kept apart: more frequent rounds share their marks."""
 
@@ -127,7 +122,7 @@ def collect(queue: QueueLog, *, grace_s: float = GRACE_S) -> Collected:
     """One round: raise the floor, delete what earlier rounds marked, mark what is new. Any number may run at once.
 
     Deletes nothing before the second round, and nothing that was marked less than `grace_s` ago by `QueueLog.now_us`.
-    Marks at most `MOST_PER_ROUND` objects, deletes at most as many; the next round goes on.
+    Marks at most `LogSizes.marks_per_round` objects, deletes at most as many; the next round goes on.
     """
     grace_us = int(grace_s * 1_000_000)
     raise_floor(queue, grace_us)
@@ -141,9 +136,9 @@ def collect(queue: QueueLog, *, grace_s: float = GRACE_S) -> Collected:
     }
     marks, etag = _load_marks(queue)
     grown = [name for marked in marks.rounds if ripe(marked.time_us, now_us, grace_us) for name in marked.names]
-    due = sorted(marks_due(grown, unnamed))[:MOST_PER_ROUND]
+    due = sorted(marks_due(grown, unnamed))[: queue.sizes.marks_per_round]
     deleted = [name for name in due if queue.store.delete(name)]
-    left = marked_anew(marks, {*unnamed}.difference(due), now_us, grace_us)
+    left = marked_anew(marks, {*unnamed}.difference(due), now_us, grace_us, queue.sizes)
     if left != marks:
         _save_marks(queue, left, etag)
     return Collected(
@@ -154,7 +149,7 @@ def collect(queue: QueueLog, *, grace_s: float = GRACE_S) -> Collected:
     )
 
 
-def marked_anew(marks: Marks, unnamed: Set[str], now_us: int, grace_us: int) -> Marks:
+def marked_anew(marks: Marks, unnamed: Set[str], now_us: int, grace_us: int, sizes: LogSizes) -> Marks:
     """The marks of what is still there and unnamed, and a round of what is newly so; bounded in names and rounds.
 
     A new round begins a sixteenth of a grace after the last, however often one collects. So there are at most 17 that
@@ -170,7 +165,8 @@ def marked_anew(marks: Marks, unnamed: Set[str], now_us: int, grace_us: int) -> 
     if rounds and not ripe(rounds[-1].time_us, now_us, grace_us // ROUNDS_PER_GRACE):
         return Marks(rounds=rounds)
     known = {name for marked in rounds for name in marked.names}
-    new = sorted(unnamed - known)[: max(min(MOST_PER_ROUND, MOST_MARKED - len(known)), 0)]
+    room = max(min(sizes.marks_per_round, sizes.marks - len(known)), 0)
+    new = sorted(unnamed - known)[:room]
     return Marks(rounds=(*rounds, Marked(time_us=now_us, names=tuple(new)))) if new else Marks(rounds=rounds)
 
 

@@ -294,9 +294,8 @@ def extended(queue: QueueLog, head: Head, entry: Entry, identity: PublishIdentit
         entries=(*head.entries, entry),
         writers=_remembered(head.writers, entry, identity),
     )
-    return writers.rolled(
-        tree.rolled(grown, head.sequence, queue.create_blob), head.sequence, queue.create_blob, queue.load_page
-    )
+    grown = tree.rolled(grown, head.sequence, queue.create_blob, queue.sizes)
+    return writers.rolled(grown, head.sequence, queue.create_blob, queue.load_page, queue.sizes)
 
 
 def _remembered(

@@ -14,6 +14,7 @@ from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.base.retry import Backoff, Retry
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, WriterPage
+from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from partq_spark.objects.api import Clocked, Document, ObjectStore
 from partq_spark.objects.register import Register
 
@@ -38,6 +39,7 @@ class QueueLog:
     """The log of one queue, by name. Cheap to make; nothing is read before `refresh`. Not for use by several threads.
 
     `retry_timeout_s`: for so long a change is tried again while its outcome is unknown or others are faster.
+    `sizes`: how large the parts of the log become that this handle writes.
     """
 
     def __init__(
@@ -48,12 +50,14 @@ class QueueLog:
         effects: Effects | None = None,
         *,
         retry_timeout_s: float = RETRY_TIMEOUT_S,
+        sizes: LogSizes = LOG_SIZES,
     ) -> None:
         self.store = store
         self.namespace = names.checked_name("namespace", namespace)
         self.name = names.checked_name("queue", queue)
         self.effects = effects if effects is not None else store_effects()
         self.retry_timeout_s = retry_timeout_s
+        self.sizes = sizes
         self.head_name = names.head_name(self.namespace, self.name)
         self._register: Register[Head] = Register(
             store, self.head_name, what=f"the head of {self}", decode=self._decoded, encode=codec.encode_head
@@ -65,7 +69,12 @@ class QueueLog:
     def another(self, name: str | None = None) -> QueueLog:
         """A handle of its own on this queue, or on the one of the namespace with this name."""
         return QueueLog(
-            self.store, self.namespace, name or self.name, self.effects, retry_timeout_s=self.retry_timeout_s
+            self.store,
+            self.namespace,
+            name or self.name,
+            self.effects,
+            retry_timeout_s=self.retry_timeout_s,
+            sizes=self.sizes,
         )
 
     def now_us(self) -> int:

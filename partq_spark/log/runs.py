@@ -1,7 +1,7 @@
 """Which of the tree's references are worth compacting: decided from them alone, without reading a chunk. No I/O.
 
-A message is written anew only where its slice becomes at least `GAIN` times as large, so a logarithmic number of times
-in its life; and a step has a bound, however long the history is.
+A message is written anew only where its slice becomes at least `LogSizes.slice_gain` times as large, so a logarithmic
+number of times in its life; and a step has a bound, however long the history is.
 """
 
 from __future__ import annotations
@@ -13,16 +13,11 @@ from typing import Final, NamedTuple
 
 from partq_spark.log.clocks import published_by
 from partq_spark.log.model import ChunkRef, add, at
+from partq_spark.log.sizes import LOG_SIZES, LogSizes
 
 MOST_SLICES: Final = 65_536
 MOST_BYTES: Final = 256 * 1024 * 1024
 """Of one step, so that it takes seconds, and less memory than its index and two slices."""
-
-SLICE_BYTES: Final = 8 * 1024 * 1024
-SLICE_MESSAGES: Final = 65_536
-"""Of one slice that is written: a ranged read of that size costs little more per byte than a larger one."""
-
-GAIN: Final = 4
 
 
 class ChunkRun(NamedTuple):
@@ -48,6 +43,7 @@ class RunLimits:
     slices: int = MOST_SLICES
     bytes: int = MOST_BYTES
     longest_us: int | None = None  # from the first to the last message of a run
+    sizes: LogSizes = LOG_SIZES
 
     def allow(self, refs: Sequence[ChunkRef]) -> bool:
         """Whether `refs` can be compacted in one step."""
@@ -69,7 +65,7 @@ def choose(
 ) -> ChunkRun | None:
     """The run of `refs` that saves most slices; None: none is worth it. `begin`: the offsets at which they begin.
 
-    A run is worth it if the average slice of everything in it becomes at least `GAIN` times as large. A single
+    A run is worth it if the average slice of everything in it becomes `slice_gain` times as large. A single
     reference that is too large for a step, or holds large and small slices, is an answer too: look inside it (`fits`).
     `skip`: names of references that were tried.
     """
@@ -94,11 +90,12 @@ def choose(
                 break
             rows = add(rows, refs[last].rows)
             size, held = size + refs[last].bytes, held + refs[last].messages
-            after = _slices_after(rows, size / max(held, 1))
+            after = _slices_after(rows, size / max(held, 1), limits.sizes)
             saved = sum(ref.slices for ref in run) - after
             if saved <= best_saved:
                 continue
-            if (limits.allow(run) and _gains(run, sum(rows), after)) or (first == last and _may_hold(run[0], after)):
+            gains = limits.allow(run) and _gains(run, sum(rows), after, limits.sizes)
+            if gains or (first == last and _may_hold(run[0], after, limits.sizes)):
                 best, best_saved = ChunkRun(run, begins[first]), saved
     return best
 
@@ -109,22 +106,23 @@ def fits(run: Sequence[ChunkRef], limits: RunLimits) -> bool:
     for ref in run:
         rows = add(rows, ref.rows)
     each = sum(ref.bytes for ref in run) / max(sum(ref.messages for ref in run), 1)
-    return limits.allow(run) and _gains(run, sum(rows), _slices_after(rows, each))
+    return limits.allow(run) and _gains(run, sum(rows), _slices_after(rows, each, limits.sizes), limits.sizes)
 
 
-def _gains(run: Sequence[ChunkRef], messages: int, after: int) -> bool:
-    """Whether also the coarsest of it becomes `GAIN` times as coarse."""
-    return messages >= GAIN * after * max(ref.coarsest for ref in run)
+def _gains(run: Sequence[ChunkRef], messages: int, after: int, sizes: LogSizes) -> bool:
+    """Whether also the coarsest of it becomes `slice_gain` times as coarse."""
+    return messages >= sizes.slice_gain * after * max(ref.coarsest for ref in run)
 
 
-def _may_hold(ref: ChunkRef, after: int) -> bool:
+def _may_hold(ref: ChunkRef, after: int, sizes: LogSizes) -> bool:
     """Whether something inside of a reference may be worth it."""
-    return ref.level > 0 and ref.slices >= GAIN * after
+    return ref.level > 0 and ref.slices >= sizes.slice_gain * after
 
 
-def _slices_after(rows: Sequence[int], each: float) -> int:
+def _slices_after(rows: Sequence[int], each: float, sizes: LogSizes) -> int:
     """About how many slices it would become, if all messages have about `each` bytes."""
     most = max(rows, default=0)
-    if most <= SLICE_MESSAGES and most * each <= SLICE_BYTES:
+    messages, size = sizes.slice_messages, sizes.slice_bytes
+    if most <= messages and most * each <= size:
         return len(rows) - rows.count(0)  # the usual case, and fast: there may be a thousand partitions
-    return sum(max(math.ceil(r / SLICE_MESSAGES), math.ceil(r * each / SLICE_BYTES)) for r in rows if r)
+    return sum(max(math.ceil(r / messages), math.ceil(r * each / size)) for r in rows if r)

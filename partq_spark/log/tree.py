@@ -1,9 +1,9 @@
 """Older entries as a tree of immutable chunks: how the head stays small, and how a place in a long history is found.
 
 The head holds the newest entries inline. When they grow too many, the oldest of them become a chunk of level 0, and
-sixteen chunks of one level become one of the next, so a head refers to a few chunks per level, however long the
-history. Walking prunes by offset, seeking by time; both read only the chunks on their way. I/O is the caller's `load`
-and `create`.
+sixteen chunks of one level become one of the next (`LogSizes`), so a head refers to a few chunks per level, however
+long the history. Walking prunes by offset, seeking by time; both read only the chunks on their way. I/O is the
+caller's `load` and `create`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
 from partq_spark.log.model import ChunkRef, Entry, Head, add, at, below
 from partq_spark.log.seeking import Load, Seek, Times
-
-INLINE_BYTES = 24 * 1024  # with INLINE_ENTRIES: a head of ~50 kB still swaps 700 times a second on a local disk
-INLINE_ENTRIES = 64
-FAN_OUT = 16
+from partq_spark.log.sizes import LogSizes
 
 Create = Callable[[str, bytes], None]
 Wanted = Mapping[int, tuple[int, int]]  # partition -> half-open range of offsets
@@ -29,24 +26,24 @@ Wanted = Mapping[int, tuple[int, int]]  # partition -> half-open range of offset
 # --- growing ----------------------------------------------------------------------------------------------------------
 
 
-def overflow(entries: Sequence[Entry]) -> int:
+def overflow(entries: Sequence[Entry], sizes: LogSizes) -> int:
     """How many of the oldest entries must leave the head: none until a limit is passed, then down to half of it."""
     size = sum(map(codec.entry_bytes, entries))
-    if size <= INLINE_BYTES and len(entries) <= INLINE_ENTRIES:
+    if size <= sizes.inline_bytes and len(entries) <= sizes.inline_entries:
         return 0
     moved = 0
-    while moved < len(entries) and (size > INLINE_BYTES // 2 or len(entries) - moved > INLINE_ENTRIES // 2):
+    while moved < len(entries) and (size > sizes.inline_bytes // 2 or len(entries) - moved > sizes.inline_entries // 2):
         size -= codec.entry_bytes(entries[moved])
         moved += 1
     return moved
 
 
-def rolled(head: Head, stage_sequence: int, create: Create) -> Head:
+def rolled(head: Head, stage_sequence: int, create: Create, sizes: LogSizes) -> Head:
     """`head` with its inline entries within their limits; chunks that this takes are created first, under new names.
 
     A chunk whose head is never swapped in is rubbish that collection finds by `stage_sequence`.
     """
-    moved = overflow(head.entries)
+    moved = overflow(head.entries, sizes)
     if not moved:
         return head
     tree = [*head.tree, leaf(head.entries[:moved], stage_sequence, create)]
@@ -54,9 +51,9 @@ def rolled(head: Head, stage_sequence: int, create: Create) -> Head:
     while True:
         first = next((i for i, ref in enumerate(tree) if ref.level <= level), len(tree))
         last = next((i for i, ref in enumerate(tree) if ref.level < level), len(tree))
-        if last - first <= FAN_OUT:
+        if last - first <= sizes.fan_out:
             break
-        tree[first : first + FAN_OUT] = [node(tree[first : first + FAN_OUT], stage_sequence, create)]
+        tree[first : first + sizes.fan_out] = [node(tree[first : first + sizes.fan_out], stage_sequence, create)]
         level += 1
     return replace(head, tree=tuple(tree), entries=head.entries[moved:])
 

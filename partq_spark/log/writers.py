@@ -1,8 +1,8 @@
 """Who published which batch last, for as long as a repetition may come: the newest in the head, older ones in pages.
 
 A record stays for at least `WRITER_AGE_S` of the queue's own time after its writer's last publish, and longer while
-the queue has fewer than `HEAD_WRITERS` writers. Pages merge as chunks of the log do, so that many one-time writers
-cost a head little; of each a look for a writer reads one line, of some kilobytes, however large the page is.
+the queue has fewer than `LogSizes.head_writers` writers. Pages merge as chunks of the log do, so that many one-time
+writers cost a head little; of each a look for a writer reads one line, of some kilobytes, however large the page is.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
 from partq_spark.log.model import Head, WriterPage, WriterRecord
 from partq_spark.log.queue import QueueLog
-
-HEAD_WRITERS = 96
-PAGE_FAN_OUT = 8
-MOST_IN_A_PAGE = HEAD_WRITERS // 2 * PAGE_FAN_OUT**3
-"""Writers: pages merge up to this, 5 MB, and no publish merges more."""
+from partq_spark.log.sizes import LogSizes
 
 WRITER_AGE_S = 7 * 24 * 3600
 
@@ -39,11 +35,13 @@ def last_batch(queue: QueueLog, writer: str) -> WriterRecord | None:
     return None
 
 
-def rolled(head: Head, stage_sequence: int, create: Callable[[str, bytes], None], load: LoadPage) -> Head:
-    """`head` with at most `HEAD_WRITERS` writers: the older half moves to a page, records past their age are
+def rolled(
+    head: Head, stage_sequence: int, create: Callable[[str, bytes], None], load: LoadPage, sizes: LogSizes
+) -> Head:
+    """`head` with at most `sizes.head_writers` writers: the older half moves to a page, records past their age are
     dropped.
     """
-    if len(head.writers) <= HEAD_WRITERS:
+    if len(head.writers) <= sizes.head_writers:
         return head
     oldest_us = head.time_us - WRITER_AGE_S * 1_000_000
     order = sorted(head.writers, key=lambda name: head.writers[name].sequence)  # a time may be false (`clocks`)
@@ -52,13 +50,13 @@ def rolled(head: Head, stage_sequence: int, create: Callable[[str, bytes], None]
     pages = [page for page in head.writer_pages if page.last_time_us >= oldest_us]
     if moved:
         pages.append(_page(moved, 0, stage_sequence, create))
-    level = 0
-    while len(same := [page for page in pages if page.level == level]) > PAGE_FAN_OUT:
-        if sum(page.writers for page in same[:PAGE_FAN_OUT]) > MOST_IN_A_PAGE:
+    level, fan_out = 0, sizes.page_fan_out
+    while len(same := [page for page in pages if page.level == level]) > fan_out:
+        if sum(page.writers for page in same[:fan_out]) > sizes.page_writers:
             break
-        merged = _merged(same[:PAGE_FAN_OUT], oldest_us, load)
+        merged = _merged(same[:fan_out], oldest_us, load)
         first = pages.index(same[0])
-        pages[first : first + PAGE_FAN_OUT] = [_page(merged, level + 1, stage_sequence, create)] if merged else []
+        pages[first : first + fan_out] = [_page(merged, level + 1, stage_sequence, create)] if merged else []
         level += 1
     return replace(
         head,

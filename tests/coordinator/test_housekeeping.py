@@ -18,8 +18,9 @@ from coordinator.leadership import StoreLife
 from coordinator.settings import Settings, load_settings
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Unavailable
-from partq_spark.log import admin, tree
+from partq_spark.log import admin
 from partq_spark.log.model import QueueConfig
+from partq_spark.log.sizes import LogSizes
 from partq_spark.objects.memory import MemoryStore
 from tests.log.queues import World, send, values
 from tests.support.ownership import OwnershipServer
@@ -121,11 +122,9 @@ def test_the_facts_of_a_head() -> None:
 
 
 @pytest.mark.parametrize("publishes", [1, 8])
-def test_a_head_that_was_led_a_year_ahead_once_is_kept_house_for_as_others(
-    publishes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
+def test_a_head_that_was_led_a_year_ahead_once_is_kept_house_for_as_others(publishes: int) -> None:
     world = World()
+    world.sizes = LogSizes(inline_entries=4)
     queue = world.create(1, config=QueueConfig(retention_s=3600.0))
     world.clock.now_us += (year_us := 365 * 24 * 3600 * S)
     for number in range(publishes):

@@ -13,6 +13,7 @@ from partq_spark.log import admin, compaction, housekeeping
 from partq_spark.log.housekeeping import GroupPositions
 from partq_spark.log.model import Group, QueueConfig
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.sizes import LogSizes
 from tests.log.queues import World, once, read_flat, send, values
 from tests.support.way import Hooked
 
@@ -147,8 +148,8 @@ def test_a_group_that_was_rewound_behind_its_start_keeps_what_it_went_back_to(wo
     )
 
 
-def test_compacted_messages_go_when_all_of_them_are_old(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partq_spark.log.tree.INLINE_ENTRIES", 2)
+def test_compacted_messages_go_when_all_of_them_are_old(world: World) -> None:
+    world.sizes = LogSizes(inline_entries=2)
     queue = aged(world, messages=10, retention_s=None)
     assert compaction.compact(queue, min_age_s=0.0) is not None
     admin.alter_queue(queue, retention_s=5 * 60.0)

@@ -16,7 +16,7 @@ from collections import Counter
 from contextlib import ExitStack
 from unittest.mock import patch
 
-from partq_spark.log import admin, compaction, housekeeping, names, restaging, runs, tree, writers
+from partq_spark.log import admin, housekeeping, names, restaging
 from tests.log.actors import collector, command, query, read_all, reader, recreator, trimmer
 from tests.log.keepers import acknowledger, compactor, regrouper, resizer, retainer, rewinder
 from tests.log.plans import BEGIN_US, GRACE_US, GROUP, MOST_STEPS, NAMESPACE, QUEUE, Outcome, Plan
@@ -94,16 +94,10 @@ def run_seed(seed: int, *, conditional: bool = True) -> Outcome:
     """One world from beginning to end. Raises `Violation`, or whatever the code under test should not have raised."""
     plan = Plan.draw(seed)
     identities = random.Random(f"identities {seed}")
-    with ExitStack() as limits:
-        limits.callback(logging.disable, logging.root.manager.disable)
+    with ExitStack() as quiet:
+        quiet.callback(logging.disable, logging.root.manager.disable)
         logging.disable(logging.WARNING)  # every injected fault would be reported
-        limits.enter_context(patch.object(tree, "INLINE_ENTRIES", plan.inline_entries))
-        limits.enter_context(patch.object(tree, "FAN_OUT", plan.fan_out))
-        for module in (runs, compaction):  # histories are short here
-            limits.enter_context(patch.object(module, "GAIN", 2))
-        limits.enter_context(patch.object(writers, "HEAD_WRITERS", plan.head_writers))
-        limits.enter_context(patch.object(writers, "PAGE_FAN_OUT", 2))
-        limits.enter_context(patch.object(names, "new_id", lambda: f"{identities.getrandbits(64):016x}"))
+        quiet.enter_context(patch.object(names, "new_id", lambda: f"{identities.getrandbits(64):016x}"))
         return play(Simulation(plan, conditional))
 
 

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from partq_spark.log.sizes import LogSizes
 from tests.support.faulty import HOUR_US, FaultRates
 from tests.support.scheduler import SECOND_US
 
@@ -35,9 +36,7 @@ class Plan:
     rates: FaultRates
     brisk: float  # probability that a process never sleeps
     retrying: bool  # through the store's own retries, as in production
-    inline_entries: int
-    fan_out: int
-    head_writers: int
+    sizes: LogSizes  # small: histories are short here
     pause_us: int  # about so long between two actions of a process
     sleepy: float  # probability that a publisher sleeps between staging and publishing
     trim_all: float  # probability that a trim takes everything
@@ -73,9 +72,13 @@ class Plan:
             ),
             brisk=0.0,
             retrying=rng.random() < 0.3,
-            inline_entries=rng.choice((2, 4, 6)),
-            fan_out=rng.randint(2, 3),
-            head_writers=rng.choice((2, 4)),
+            sizes=LogSizes(
+                inline_entries=rng.choice((2, 4, 6)),
+                fan_out=rng.randint(2, 3),
+                head_writers=rng.choice((2, 4)),
+                page_fan_out=2,
+                slice_gain=2,
+            ),
             pause_us=rng.choice((SECOND_US // 10, 60 * SECOND_US, 3 * HOUR_US, 20 * HOUR_US)),
             sleepy=rng.choice((0.05, 0.3)),
             trim_all=rng.choice((0.1, 0.7)),
@@ -89,7 +92,8 @@ class Plan:
         if seed % 4 == 2:
             lost = plan._with_lost_outcomes()
             # Two of them without trims, which would hide what compaction does to tokens.
-            return replace(lost, compactors=3, trimmers=0, inline_entries=2) if seed // 4 % 2 else lost
+            chunks = replace(lost.sizes, inline_entries=2)
+            return replace(lost, compactors=3, trimmers=0, sizes=chunks) if seed // 4 % 2 else lost
         if seed % 4 == 3:
             return replace(plan._with_sleepers(), compactors=seed // 4 % 2)
         if seed % 8 == 5:
@@ -140,7 +144,7 @@ class Plan:
             readers=2,
             recreate=False,
             batches=12,
-            inline_entries=2,
+            sizes=replace(self.sizes, inline_entries=2),
             pause_us=12 * HOUR_US,
             sleepy=0.7,
             trim_all=0.1,

@@ -23,6 +23,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import Stager, segment_schema
+from partq_spark.log.sizes import LOG_SIZES
 from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
 from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.objects.memory import MemoryStore
@@ -61,14 +62,21 @@ class World:
 
     def __init__(self) -> None:
         self.clock = Clock()
+        self.sizes = LOG_SIZES  # of handles that are made from now on
         self.store = MemoryStore(clock=lambda: self.clock.now_us / 1e6, rng=random.Random(7))
 
     def create(self, partitions: int = 4, name: str = "orders", config: QueueConfig | None = None) -> QueueLog:
-        return create_queue(self.store, "default", name, partitions, config, self.clock.effects())
+        create_queue(self.store, "default", name, partitions, config, self.clock.effects())
+        queue = self.handle(name)
+        queue.refresh()
+        return queue
 
-    def handle(self, name: str = "orders", store: ObjectStore | None = None) -> QueueLog:
+    def handle(self, name: str = "orders", store: ObjectStore | None = None, retry_timeout_s: float = 60.0) -> QueueLog:
         """A handle of another process, which knows nothing yet."""
-        return QueueLog(store or self.store, "default", name, self.clock.effects(), retry_timeout_s=60)
+        effects = self.clock.effects()
+        return QueueLog(
+            store or self.store, "default", name, effects, retry_timeout_s=retry_timeout_s, sizes=self.sizes
+        )
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------
@@ -241,6 +249,13 @@ def publish_staged(
 
 def through(store: ObjectStore, queue: QueueLog) -> QueueLog:
     """Another handle that knows the same head, and goes through `store`."""
-    made = QueueLog(store, queue.namespace, queue.name, queue.effects, retry_timeout_s=queue.retry_timeout_s)
+    made = QueueLog(
+        store,
+        queue.namespace,
+        queue.name,
+        queue.effects,
+        retry_timeout_s=queue.retry_timeout_s,
+        sizes=queue.sizes,
+    )
     made.remember(queue.head, queue.etag or "")
     return made

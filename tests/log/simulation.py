@@ -66,7 +66,7 @@ class Simulation:
     def quiet(self) -> QueueLog:
         """A handle without faults, for setting up and for looking afterwards."""
         effects = replace(self.effects(), time_us=lambda: self.scheduler.now_us)
-        return QueueLog(self.truth, NAMESPACE, QUEUE, effects)
+        return QueueLog(self.truth, NAMESPACE, QUEUE, effects, sizes=self.plan.sizes)
 
     def pause(self, times: float = 1.0) -> None:
         self.scheduler.sleep_us(int(self.plan.pause_us * times * self.rng.uniform(0.1, 2.0)))
@@ -104,7 +104,7 @@ class Process:
         return self.number == self.job.process
 
     def queue(self) -> QueueLog:
-        return QueueLog(self.store, NAMESPACE, QUEUE, self.effects)
+        return QueueLog(self.store, NAMESPACE, QUEUE, self.effects, sizes=self.world.plan.sizes)
 
     def run(self) -> None:
         self._body(self, self.job)

@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.group.retention import retain
-from partq_spark.log import admin, clocks, housekeeping, tree, writers
+from partq_spark.log import admin, clocks, housekeeping, tree
 from partq_spark.log import queue as queue_module
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import PublishIdentity, publish, stage_for
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.sizes import LogSizes
 from partq_spark.objects import open_store
 from tests.log.histories import messages
 from tests.log.queues import (
@@ -39,14 +40,13 @@ from tests.support.way import Hooked
 
 YEAR_US = 365 * 24 * HOUR_US
 DAY_US = 24 * HOUR_US
+SMALL = LogSizes(inline_entries=4, fan_out=3, head_writers=4)
 RETENTION = QueueConfig(retention_s=2 * 24 * 3600)
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
-    monkeypatch.setattr(tree, "FAN_OUT", 3)
-    monkeypatch.setattr(writers, "HEAD_WRITERS", 4)
+def small(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.sizes = SMALL
     monkeypatch.setattr(queue_module, "_told_wrong", set(), raising=False)
 
 
@@ -325,6 +325,7 @@ def test_a_seek_finds_the_first_message_that_is_not_older(
     publishes: list[tuple[dict[int, int], bool]], is_compacted: bool, back_us: int
 ) -> None:
     world = World()
+    world.sizes = SMALL
     queue = world.create(3)
     begin_us = world.clock.now_us
     keys = {partition_of(key.encode(), 3): key for key in map(str, range(40))}

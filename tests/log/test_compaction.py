@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,15 +20,15 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.runs import ChunkRun, RunLimits
 from partq_spark.log.segment import Stager, read_slice, segment_schema
+from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from tests.log.histories import SECOND_US, Message, all_steps, filled, leaf_slices, messages
 from tests.log.queues import BEGIN_US, HOUR_US, World, everything, send, values
 from tests.support.properties import examples
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
-    monkeypatch.setattr(tree, "FAN_OUT", 3)
+def small(world: World) -> None:
+    world.sizes = LogSizes(inline_entries=4, fan_out=3)
 
 
 # --- the same log -----------------------------------------------------------------------------------------------------
@@ -57,16 +58,15 @@ def test_a_compacted_segment_opens_in_any_arrow_tool(world: World) -> None:
     assert times == [message.time_us for message in of_first[: entry.slices[0].rows]]
 
 
-def test_a_partition_with_much_has_a_segment_of_its_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "SEGMENT_BYTES", 1)
+def test_a_partition_with_much_has_a_segment_of_its_own(world: World) -> None:
+    world.sizes = replace(world.sizes, segment_bytes=1)
     queue = filled(world)
     (done,) = all_steps(queue)
     assert done.segments == 2
 
 
-def test_a_slice_has_a_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "SLICE_MESSAGES", 20)
-    monkeypatch.setattr(compaction, "SLICE_MESSAGES", 20)
+def test_a_slice_has_a_bound(world: World) -> None:
+    world.sizes = replace(world.sizes, slice_messages=20)
     queue = filled(world, partitions=1)
     before = messages(queue)
     all_steps(queue)
@@ -75,8 +75,8 @@ def test_a_slice_has_a_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> N
     assert messages(queue) == before
 
 
-def test_what_becomes_large_in_memory_becomes_more_slices(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "RUN_BYTES", 1_000)
+def test_what_becomes_large_in_memory_becomes_more_slices(world: World) -> None:
+    world.sizes = replace(world.sizes, run_bytes=1_000)
     queue = filled(world)
     before = messages(queue)
     done = compact(queue, min_age_s=0.0)
@@ -129,6 +129,7 @@ def test_any_history_stays_what_it_was_whatever_is_compacted(
 ) -> None:
     """Any run at any depth, worth it or not, of any messages."""
     world = World()
+    world.sizes = LogSizes(inline_entries=4, fan_out=3, slice_gain=0)
     queue = world.create(3)
     told: list[Message] = []
     for number, (kind, argument, headers) in enumerate(actions):
@@ -151,7 +152,6 @@ def test_any_history_stays_what_it_was_whatever_is_compacted(
         else:
             with monkeypatch.context() as patched:
                 patched.setattr(compaction, "choose", any_run(random.Random(argument)))
-                patched.setattr(compaction, "GAIN", 0)
                 patched.setattr(compaction, "fits", fits_or_not(odd=bool(argument % 2)))
                 compact(queue, min_age_s=0.0)
         earliest = queue.head.earliest
@@ -258,11 +258,9 @@ def test_where_a_publisher_with_headers_and_one_without_take_turns_all_is_compac
     assert messages(queue) == before
 
 
-def test_a_part_that_keeps_its_promise_is_compacted_where_the_whole_does_not(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_keeps_its_promise_is_compacted_where_the_whole_does_not(world: World) -> None:
     """Layouts change within a run; what lies beside the changes gains as ever."""
-    monkeypatch.setattr(tree, "FAN_OUT", 100)
+    world.sizes = replace(world.sizes, fan_out=100)
     queue = world.create(1)
     for number in range(108):
         world.clock.now_us += SECOND_US
@@ -271,8 +269,9 @@ def test_a_part_that_keeps_its_promise_is_compacted_where_the_whole_does_not(
         send(queue, values(number))
     before, refs = messages(queue), queue.head.tree
     whole = ChunkRun(refs, queue.head.tree_begin)
-    plans = compaction._planned([e for ref in refs for e in codec.decode_entries(queue.load_chunk(ref), ref)])
-    assert runs.GAIN * sum(len(plan.slices) for plan in plans) > 108, "the whole breaks its promise"
+    entries = [e for ref in refs for e in codec.decode_entries(queue.load_chunk(ref), ref)]
+    plans = compaction._planned(entries, LOG_SIZES)
+    assert LOG_SIZES.slice_gain * sum(len(plan.slices) for plan in plans) > 108, "the whole breaks its promise"
     assert runs.choose(refs, whole.begin, queue.head.earliest, RunLimits(until_us=world.clock.now_us)) == whole
     all_steps(queue)
     assert leaf_slices(queue.head) < 60, "some of the 28 that alternate stay"
@@ -329,10 +328,8 @@ def test_a_slice_says_itself_whether_it_has_times(world: World) -> None:
     )
 
 
-def test_of_a_queue_that_fell_idle_the_newest_publishes_are_compacted_too(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 100)
+def test_of_a_queue_that_fell_idle_the_newest_publishes_are_compacted_too(world: World) -> None:
+    world.sizes = replace(world.sizes, inline_entries=100)
     queue = filled(world)
     before = messages(queue)
     assert len(queue.head.entries) == 60

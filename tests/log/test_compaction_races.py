@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, compaction, housekeeping, tree
 from partq_spark.log.compaction import Compacted, compact
 from partq_spark.log.publish import PublishIdentity, Unsettled, publish, stage_for
-from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
+from partq_spark.log.sizes import LogSizes
 from tests.log.histories import SECOND_US, all_steps, filled, messages
 from tests.log.queues import (
     HOUR_US,
@@ -29,9 +30,8 @@ STILL_S = 4.5  # leaves the head's own entries alone: a step is one swap then
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
-    monkeypatch.setattr(tree, "FAN_OUT", 3)
+def small(world: World) -> None:
+    world.sizes = LogSizes(inline_entries=4, fan_out=3)
 
 
 # --- while others are at work -----------------------------------------------------------------------------------------
@@ -66,9 +66,9 @@ def test_a_run_of_which_a_part_was_trimmed_meanwhile_is_not_swapped(world: World
     assert min(message.offset for message in messages(queue) if message.partition == 0) == half[0]
 
 
-def test_the_heads_own_entries_are_moved_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heads_own_entries_are_moved_once(world: World) -> None:
     """Another step has moved them meanwhile, and others stand there by now."""
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 40)
+    world.sizes = replace(world.sizes, inline_entries=40)
     queue = filled(world, 20)
 
     def others() -> None:
@@ -82,10 +82,8 @@ def test_the_heads_own_entries_are_moved_once(world: World, monkeypatch: pytest.
     assert len(messages(queue)) == sum(queue.refresh().next)
 
 
-def test_the_heads_own_entries_that_were_written_down_too_long_ago_stay(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 40)
+def test_the_heads_own_entries_that_were_written_down_too_long_ago_stay(world: World) -> None:
+    world.sizes = replace(world.sizes, inline_entries=40)
     queue = filled(world, 20)
     before = messages(queue)
 
@@ -96,7 +94,7 @@ def test_the_heads_own_entries_that_were_written_down_too_long_ago_stay(
 
     hooked = Hooked(world.store)
     hooked.before = once("swap", "_head.json", sleep)
-    compact(QueueLog(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=1e9), min_age_s=0.0)
+    compact(world.handle(store=hooked, retry_timeout_s=1e9), min_age_s=0.0)
     for _ in range(3):
         world.clock.now_us += 25 * HOUR_US
         housekeeping.collect(world.handle())
@@ -114,7 +112,7 @@ def test_what_was_written_too_long_ago_is_not_swapped(world: World) -> None:
 
     hooked = Hooked(world.store)
     hooked.before = once("swap", "_head.json", sleep)
-    patient = QueueLog(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=1e9)
+    patient = world.handle(store=hooked, retry_timeout_s=1e9)
     assert compact(patient, min_age_s=STILL_S) is None
     assert messages(queue) == before
 

@@ -7,10 +7,11 @@ import random
 import pytest
 
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
-from partq_spark.log import admin, housekeeping, names, tree, writers
+from partq_spark.log import admin, housekeeping, names, tree
 from partq_spark.log.housekeeping import collect, trim
 from partq_spark.log.publish import Outdated, PublishIdentity, publish, stage_for
 from partq_spark.log.reading import RangeReader
+from partq_spark.log.sizes import LogSizes
 from tests.log.queues import (
     GRACE_US,
     HOUR_US,
@@ -30,11 +31,8 @@ from tests.support.way import Hooked
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
-    monkeypatch.setattr(tree, "FAN_OUT", 3)
-    monkeypatch.setattr(writers, "HEAD_WRITERS", 6)
-    monkeypatch.setattr(writers, "PAGE_FAN_OUT", 2)
+def small(world: World) -> None:
+    world.sizes = LogSizes(inline_entries=4, fan_out=3, head_writers=6, page_fan_out=2)
 
 
 # --- trimming ---------------------------------------------------------------------------------------------------------
@@ -267,8 +265,8 @@ def test_objects_with_foreign_names_are_left_alone(world: World) -> None:
     assert set(foreign) <= objects(world)
 
 
-def test_one_round_marks_a_bounded_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(housekeeping, "MOST_PER_ROUND", 3)
+def test_one_round_marks_a_bounded_number(world: World) -> None:
+    world.sizes = LogSizes(marks_per_round=3)
     queue = world.create(1)
     stage = stage_for(queue)
     for number in range(8):
@@ -280,11 +278,8 @@ def test_one_round_marks_a_bounded_number(world: World, monkeypatch: pytest.Monk
     assert read_flat(queue) == [b"1"]
 
 
-def test_all_rounds_together_mark_a_bounded_number_and_none_deletes_more(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(housekeeping, "MOST_PER_ROUND", 3)
-    monkeypatch.setattr(housekeeping, "MOST_MARKED", 5)
+def test_all_rounds_together_mark_a_bounded_number_and_none_deletes_more(world: World) -> None:
+    world.sizes = LogSizes(marks_per_round=3, marks=5)
     queue = world.create(1)
     stage = stage_for(queue)
     for number in range(8):
@@ -373,8 +368,8 @@ def test_collection_of_an_absent_queue_is_refused(world: World) -> None:
         collect(world.handle())
 
 
-def test_a_missing_chunk_ends_a_round_before_anything_is_deleted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
+def test_a_missing_chunk_ends_a_round_before_anything_is_deleted(world: World) -> None:
+    world.sizes = LogSizes(inline_entries=4)
     queue = world.create(1)
     staged(queue, stage_for(queue), values(99))
     for number in range(12):

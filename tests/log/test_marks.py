@@ -7,14 +7,13 @@ import pytest
 from partq_spark.log import housekeeping
 from partq_spark.log.housekeeping import collect, trim
 from partq_spark.log.publish import stage_for
+from partq_spark.log.sizes import LogSizes
 from tests.log.queues import GRACE_US, World, objects, rounds, send, staged, values
 
 
-def test_objects_that_come_faster_than_one_round_takes_them_do_not_pile_up(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_objects_that_come_faster_than_one_round_takes_them_do_not_pile_up(world: World) -> None:
     """Four rounds in a grace, more objects in each grace than a round marks: what each marked is ripe by itself."""
-    monkeypatch.setattr(housekeeping, "MOST_PER_ROUND", 8)
+    world.sizes = LogSizes(marks_per_round=8)
     queue = world.create(1)
     there = []
     for number in range(160):
@@ -46,10 +45,8 @@ def test_nothing_is_deleted_less_than_a_grace_after_its_own_marking(world: World
 
 
 @pytest.mark.parametrize("most", [25, 10_000])
-def test_the_marks_have_a_bound_however_much_there_is_and_however_often_one_collects(
-    world: World, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    monkeypatch.setattr(housekeeping, "MOST_MARKED", most)
+def test_the_marks_have_a_bound_however_much_there_is_and_however_often_one_collects(world: World, most: int) -> None:
+    world.sizes = LogSizes(marks=most)
     queue = world.create(1)
     for number in range(300):
         send(queue, values(number))

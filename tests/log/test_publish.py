@@ -114,7 +114,7 @@ def test_many_conflicts_in_a_row_end_in_one_entry(world: World) -> None:
 def test_a_store_full_of_conflicts_ends_within_the_time_out(world: World) -> None:
     world.create(1)
     hooked = Hooked(world.store)
-    queue = QueueLog(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=20)
+    queue = world.handle(store=hooked, retry_timeout_s=20)
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
 
@@ -133,7 +133,7 @@ def test_conflicts_are_no_outage_and_need_no_retry_timeout(world: World, retry_t
     """Somebody else was faster, a few times in a row: that is how a busy queue works, and its store answers."""
     world.create(1)
     hooked = Hooked(world.store)
-    queue = QueueLog(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=retry_timeout_s)
+    queue = world.handle(store=hooked, retry_timeout_s=retry_timeout_s)
     other = world.handle()
     stage = stage_for(queue)
     segments = staged(queue, stage, values(99))
@@ -148,7 +148,7 @@ def test_conflicts_are_no_outage_and_need_no_retry_timeout(world: World, retry_t
 def test_a_store_that_is_away_is_tried_once_with_no_retry_timeout(world: World) -> None:
     world.create(1)
     hooked = Hooked(world.store)
-    queue = QueueLog(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=0)
+    queue = world.handle(store=hooked, retry_timeout_s=0)
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
     tries = refusing_swaps(hooked, 10**9)
@@ -240,7 +240,7 @@ def test_an_answer_lost_after_a_conflict_publishes_once(world: World, identity: 
 def test_a_store_that_stays_away_ends_within_the_time_out(world: World) -> None:
     world.create(1)
     hooked = Hooked(world.store)
-    queue = QueueLog(hooked, "default", "orders", world.clock.effects(), retry_timeout_s=20)
+    queue = world.handle(store=hooked, retry_timeout_s=20)
     stage = stage_for(queue)
     segments = staged(queue, stage, values(1))
     refusing_swaps(hooked, 10**9)

@@ -10,6 +10,7 @@ from partq_spark.log.housekeeping import GroupPositions, trim
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import Full, PublishIdentity, publish, stage_for
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.sizes import LogSizes
 from tests.log.queues import World, everything, once, read_flat, send, staged, values
 from tests.support.way import Hooked
 
@@ -97,9 +98,8 @@ def test_a_publish_whose_answer_is_lost_and_that_filled_the_queue_is_settled(
     assert read_flat(queue) == [b"1"]
 
 
-def test_stored_bytes_are_known_from_the_head_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
-    monkeypatch.setattr(tree, "FAN_OUT", 3)
+def test_stored_bytes_are_known_from_the_head_alone(world: World) -> None:
+    world.sizes = LogSizes(inline_entries=4, fan_out=3)
     queue = world.create(2)
     for number in range(50):
         send(queue, [(f"key {row}", b"x" * number) for row in range(5)])
@@ -112,8 +112,8 @@ def test_stored_bytes_are_known_from_the_head_alone(world: World, monkeypatch: p
     assert queue.head.stored_bytes == 0
 
 
-def test_what_compaction_saves_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
+def test_what_compaction_saves_counts(world: World) -> None:
+    world.sizes = LogSizes(inline_entries=4)
     queue = world.create(1)
     for number in range(50):
         send(queue, values(number))
@@ -123,12 +123,9 @@ def test_what_compaction_saves_counts(world: World, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("fan_out", [3, 16])
-def test_what_is_compacted_while_a_slow_group_holds_back_one_partition_counts(
-    world: World, monkeypatch: pytest.MonkeyPatch, fan_out: int
-) -> None:
+def test_what_is_compacted_while_a_slow_group_holds_back_one_partition_counts(world: World, fan_out: int) -> None:
     """Its reference goes on counting the messages that had been trimmed; its bytes are of the others alone."""
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
-    monkeypatch.setattr(tree, "FAN_OUT", fan_out)
+    world.sizes = LogSizes(inline_entries=4, fan_out=fan_out)
     queue = world.create(16)
     admin.create_group(queue, "slow", (0,) * 16)
     for number in range(100):

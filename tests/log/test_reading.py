@@ -17,6 +17,7 @@ from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
+from partq_spark.log.sizes import LogSizes
 from tests.log.queues import (
     HOUR_US,
     Row,
@@ -36,9 +37,8 @@ Span = tuple[int, int]
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
-    monkeypatch.setattr(tree, "FAN_OUT", 3)
+def small(world: World) -> None:
+    world.sizes = LogSizes(inline_entries=4, fan_out=3)
 
 
 def filled(world: World, publishes: int, rows: int = 2) -> QueueLog:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-import pytest
 from msgspec import structs
 
-from partq_spark.log import runs
 from partq_spark.log.model import ChunkRef
 from partq_spark.log.runs import RunLimits, choose, fits
+from partq_spark.log.sizes import LogSizes
 
 SECOND_US = 1_000_000
 
@@ -54,21 +54,21 @@ def test_what_is_large_already_is_not_dragged_along() -> None:
     assert chosen_numbers(fours) == [0, 1, 2, 3]
 
 
-def test_full_slices_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "SLICE_MESSAGES", 100)
-    assert chosen_numbers([ref_of(n, (100, 0), 1) for n in range(40)]) == []
-    monkeypatch.setattr(runs, "SLICE_BYTES", 1000)
-    assert chosen_numbers([ref_of(n, (10, 0), 1, size=1000) for n in range(40)]) == []
+def test_full_slices_stay() -> None:
+    few = replace(OLD, sizes=LogSizes(slice_messages=100))
+    assert chosen_numbers([ref_of(n, (100, 0), 1) for n in range(40)], few) == []
+    short = replace(OLD, sizes=LogSizes(slice_bytes=1000))
+    assert chosen_numbers([ref_of(n, (10, 0), 1, size=1000) for n in range(40)], short) == []
 
 
-def test_messages_are_as_large_as_those_that_their_bytes_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_as_large_as_those_that_their_bytes_are_of() -> None:
     """Most of them had been trimmed when they were compacted: what is left is not small, but few."""
-    monkeypatch.setattr(runs, "SLICE_BYTES", 1000)
+    short = replace(OLD, sizes=LogSizes(slice_bytes=1000))
     refs = [ref_of(n, (100, 0), 1, size=500) for n in range(4)]
-    assert chosen_numbers(refs, RunLimits(until_us=OLD.until_us)) == []
+    assert chosen_numbers(refs, short) == []
     few = [structs.replace(ref, rows=(50, 50), slices=8, coarsest=1) for ref in refs]
-    assert chosen_numbers(few) == [0, 1, 2, 3]
-    assert chosen_numbers([structs.replace(ref, holds=5) for ref in few]) == []
+    assert chosen_numbers(few, short) == [0, 1, 2, 3]
+    assert chosen_numbers([structs.replace(ref, holds=5) for ref in few], short) == []
 
 
 def test_what_is_young_stays() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import codec, housekeeping, names, tree
-from partq_spark.log import writers as writers_module
 from partq_spark.log.admin import create_group, create_queue, delete_queue
 from partq_spark.log.publish import Outdated, PublishIdentity, Unsettled, publish, stage_for
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
+from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import Stage
 from partq_spark.objects.api import Document, ObjectStore
 from tests.log.queues import (
@@ -32,11 +32,9 @@ GRACE_S = housekeeping.GRACE_S
 
 
 @pytest.fixture(autouse=True)
-def small_head(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_head(world: World) -> None:
     """Chunks and pages after a few publishes."""
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 2)
-    monkeypatch.setattr(tree, "FAN_OUT", 2)
-    monkeypatch.setattr(writers_module, "HEAD_WRITERS", 2)
+    world.sizes = LogSizes(inline_entries=2, fan_out=2, head_writers=2)
 
 
 def days_of_collection(world: World, rounds: int = 4) -> None:

@@ -15,10 +15,14 @@ from partq_spark.log import codec, tree
 from partq_spark.log.codec import entry_bytes
 from partq_spark.log.model import Entry, Head
 from partq_spark.log.publish import place
+from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from tests.log.queues import BEGIN_US, Chunks, empty_head, everything, stage_of, unread
 from tests.support.properties import examples
 
 Wanted = dict[int, tuple[int, int]]
+
+SMALL = LogSizes(inline_entries=6, fan_out=3)
+"""Two levels after fifty publishes."""
 
 
 @dataclass(kw_only=True)
@@ -28,6 +32,7 @@ class Grown:
     head: Head
     chunks: Chunks = field(default_factory=Chunks)
     entries: list[Entry] = field(default_factory=list)
+    sizes: LogSizes = LOG_SIZES
 
     def publish(self, rows: dict[int, int], now_us: int = 0) -> None:
         token = f"{len(self.entries):016x}"
@@ -42,7 +47,7 @@ class Grown:
             next=tuple(following),
             entries=(*self.head.entries, entry),
         )
-        self.head = tree.rolled(grown, self.head.sequence, self.chunks.create)
+        self.head = tree.rolled(grown, self.head.sequence, self.chunks.create, self.sizes)
         self.entries.append(entry)
 
     def trim(self, before: tuple[int, ...]) -> None:
@@ -68,9 +73,11 @@ def _overlap(start: int, end: int, span: tuple[int, int]) -> bool:
     return max(start, span[0]) < min(end, span[1])
 
 
-def any_history(rng: random.Random, partitions: int, publishes: int, trims: bool = True) -> Grown:
+def any_history(
+    rng: random.Random, partitions: int, publishes: int, trims: bool = True, sizes: LogSizes = SMALL
+) -> Grown:
     """Publishes of any shape; now and then everything before some offsets goes."""
-    grown = Grown(head=empty_head(partitions))
+    grown = Grown(head=empty_head(partitions), sizes=sizes)
     for number in range(publishes):
         chosen = rng.sample(range(partitions), rng.randint(0, partitions))
         now_us = BEGIN_US + number * 1000 + rng.choice((0, 0, 0, -5_000, 50_000))
@@ -91,17 +98,9 @@ def any_wanted(rng: random.Random, head: Head) -> Wanted:
     return wanted
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two levels after fifty publishes."""
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 6)
-    monkeypatch.setattr(tree, "FAN_OUT", 3)
-
-
 # --- walking ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(25))
 def test_a_walk_finds_what_a_look_at_everything_finds(seed: int) -> None:
     rng = random.Random(seed)
@@ -113,7 +112,6 @@ def test_a_walk_finds_what_a_look_at_everything_finds(seed: int) -> None:
     assert grown.walked(whole) == grown.expected(whole)
 
 
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(15))
 def test_a_view_for_some_partitions_finds_theirs_alone(seed: int) -> None:
     rng = random.Random(f"only {seed}")
@@ -128,9 +126,8 @@ def test_a_view_for_some_partitions_finds_theirs_alone(seed: int) -> None:
         assert found == grown.expected({partition: wanted[partition] for partition in chosen})
 
 
-@pytest.mark.usefixtures("small")
 def test_a_walk_reads_the_chunks_on_its_way_alone() -> None:
-    grown = Grown(head=empty_head(2))
+    grown = Grown(head=empty_head(2), sizes=SMALL)
     for number in range(400):
         grown.publish({number % 2: 10})
     assert max(ref.level for ref in grown.head.tree) >= 3
@@ -143,12 +140,11 @@ def test_a_walk_reads_the_chunks_on_its_way_alone() -> None:
 
 
 def test_an_empty_range_needs_nothing() -> None:
-    grown = any_history(random.Random(1), 3, 200, trims=False)
+    grown = any_history(random.Random(1), 3, 200, trims=False, sizes=LOG_SIZES)
     log = tree.view(grown.head, {0: (5, 5), 1: (7, 3)})
     assert (dict(log.wanted), log.chunks, log.entries) == ({}, (), ())
 
 
-@pytest.mark.usefixtures("small")
 def test_a_damaged_chunk_ends_the_walk() -> None:
     grown = any_history(random.Random(2), 2, 60, trims=False)
     name = grown.head.tree[0].name
@@ -169,7 +165,6 @@ def offsets_by_looking(grown: Grown, time_us: int) -> tuple[int, ...]:
     return tuple(map(max, found, grown.head.earliest))
 
 
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(20))
 def test_a_time_is_found_where_a_look_at_everything_finds_it(seed: int) -> None:
     rng = random.Random(f"time {seed}")
@@ -181,7 +176,6 @@ def test_a_time_is_found_where_a_look_at_everything_finds_it(seed: int) -> None:
         assert tree.offsets_at_time(grown.head, time_us, grown.chunks.load) == expected
 
 
-@pytest.mark.usefixtures("small")
 def test_seeking_reads_one_chunk_a_level() -> None:
     grown = any_history(random.Random(3), 2, 400, trims=False)
     tree.offsets_at_time(grown.head, grown.entries[40].time_us, grown.chunks.load)
@@ -192,7 +186,6 @@ def test_an_empty_queue_has_one_place_for_every_time() -> None:
     assert tree.offsets_at_time(empty_head(3), BEGIN_US, Chunks().load) == (0, 0, 0)
 
 
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(10))
 def test_every_token_is_found_among_the_newer_entries(seed: int) -> None:
     rng = random.Random(f"token {seed}")
@@ -205,12 +198,11 @@ def test_every_token_is_found_among_the_newer_entries(seed: int) -> None:
     assert tree.find_token(grown.head, "f" * 16, 0, grown.chunks.load) is None
 
 
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(25))
 def test_a_token_that_is_not_found_is_known_to_be_gone(seed: int) -> None:
     """After every publish and trim of a history, one partition of which may be held back."""
     rng = random.Random(f"gone {seed}")
-    grown = Grown(head=empty_head(2))
+    grown = Grown(head=empty_head(2), sizes=SMALL)
     for number in range(60):
         grown.publish({p: rng.randint(1, 3) for p in rng.choice(((0,), (1,), (0, 1)))}, BEGIN_US + number)
         if rng.random() < 0.2:
@@ -222,9 +214,8 @@ def test_a_token_that_is_not_found_is_known_to_be_gone(seed: int) -> None:
                 assert tree.find_token(grown.head, entry.token, entry.sequence - 1, grown.chunks.load) == entry
 
 
-@pytest.mark.usefixtures("small")
 def test_what_came_after_all_that_a_trim_took_is_not_called_gone() -> None:
-    grown = Grown(head=empty_head(1))
+    grown = Grown(head=empty_head(1), sizes=SMALL)
     for number in range(40):
         grown.publish({0: 2}, BEGIN_US + number)
     grown.trim((5,))
@@ -237,7 +228,6 @@ def test_what_came_after_all_that_a_trim_took_is_not_called_gone() -> None:
     assert grown.head.trimmed_sequence == grown.entries[-2].sequence
 
 
-@pytest.mark.usefixtures("small")
 def test_a_token_is_not_looked_for_in_older_chunks() -> None:
     grown = any_history(random.Random(4), 2, 300, trims=False)
     assert tree.find_token(grown.head, "f" * 16, grown.entries[-20].sequence, grown.chunks.load) is None
@@ -247,7 +237,6 @@ def test_a_token_is_not_looked_for_in_older_chunks() -> None:
 # --- shrinking --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("small")
 def test_trimming_everything_leaves_a_head_without_history_that_goes_on() -> None:
     grown = any_history(random.Random(5), 3, 100, trims=False)
     grown.trim(grown.head.next)
@@ -261,9 +250,8 @@ def test_trimming_everything_leaves_a_head_without_history_that_goes_on() -> Non
     assert sum(entry.rows for entry in grown.walked(whole)) == 90
 
 
-@pytest.mark.usefixtures("small")
 def test_what_one_partition_still_needs_stays() -> None:
-    grown = Grown(head=empty_head(2))
+    grown = Grown(head=empty_head(2), sizes=SMALL)
     for _ in range(60):
         grown.publish({0: 1, 1: 1})
     grown.trim((60, 10))
@@ -274,24 +262,21 @@ def test_what_one_partition_still_needs_stays() -> None:
 # --- a head stays small -----------------------------------------------------------------------------------------------
 
 
-def assert_bounded(head: Head) -> None:
+def assert_bounded(head: Head, sizes: LogSizes) -> None:
     levels = [ref.level for ref in head.tree]
     assert levels == sorted(levels, reverse=True)  # oldest first, levels falling
-    assert all(levels.count(level) <= tree.FAN_OUT for level in levels)
-    assert len(head.entries) <= tree.INLINE_ENTRIES
-    assert sum(map(entry_bytes, head.entries)) <= tree.INLINE_BYTES
+    assert all(levels.count(level) <= sizes.fan_out for level in levels)
+    assert len(head.entries) <= sizes.inline_entries
+    assert sum(map(entry_bytes, head.entries)) <= sizes.inline_bytes
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_references_and_entries_are_bounded_at_every_moment(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)
-    monkeypatch.setattr(tree, "INLINE_BYTES", 2_000)
-    monkeypatch.setattr(tree, "FAN_OUT", 3)
+def test_references_and_entries_are_bounded_at_every_moment(seed: int) -> None:
     rng = random.Random(f"bounded {seed}")
-    grown = Grown(head=empty_head(8))
+    grown = Grown(head=empty_head(8), sizes=LogSizes(inline_entries=4, inline_bytes=2_000, fan_out=3))
     for _ in range(400):
         grown.publish(dict.fromkeys(sorted(rng.sample(range(8), rng.randint(1, 8))), 1))
-        assert_bounded(grown.head)
+        assert_bounded(grown.head, grown.sizes)
 
 
 def test_a_head_of_64_partitions_stays_small_for_thousands_of_publishes() -> None:
@@ -300,7 +285,7 @@ def test_a_head_of_64_partitions_stays_small_for_thousands_of_publishes() -> Non
     for number in range(2_000):
         grown.publish(dict.fromkeys(range(64), 1000))
         if number % 250 == 249:
-            assert_bounded(grown.head)
+            assert_bounded(grown.head, grown.sizes)
             largest = max(largest, len(codec.encode_head(grown.head)))
     assert largest < 128 * 1024
     assert max(ref.level for ref in grown.head.tree) >= 2
@@ -325,13 +310,15 @@ def test_overflow_takes_the_oldest_and_no_more_than_needed(sizes: list[int]) -> 
     for size in sizes:
         entry = place(grown.head, stage_of(grown.head), [unread(dict.fromkeys(range(size), 1))], None, "0" * 16, 0)
         entries.append(entry)
-    moved = tree.overflow(entries)
+    moved = tree.overflow(entries, LOG_SIZES)
     total = sum(map(entry_bytes, entries))
-    if total <= tree.INLINE_BYTES and len(entries) <= tree.INLINE_ENTRIES:
+    if total <= LOG_SIZES.inline_bytes and len(entries) <= LOG_SIZES.inline_entries:
         assert moved == 0
         return
     left = entries[moved:]
-    assert sum(map(entry_bytes, left)) <= tree.INLINE_BYTES // 2
-    assert len(left) <= tree.INLINE_ENTRIES // 2
+    assert sum(map(entry_bytes, left)) <= LOG_SIZES.inline_bytes // 2
+    assert len(left) <= LOG_SIZES.inline_entries // 2
     one_more = entries[moved - 1 :]
-    assert sum(map(entry_bytes, one_more)) > tree.INLINE_BYTES // 2 or len(one_more) > tree.INLINE_ENTRIES // 2
+    assert (
+        sum(map(entry_bytes, one_more)) > LOG_SIZES.inline_bytes // 2 or len(one_more) > LOG_SIZES.inline_entries // 2
+    )

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from partq_spark.base.errors import Corrupt, ObjectMissing
-from partq_spark.log import codec, tree, writers
+from partq_spark.log import codec, writers
 from partq_spark.log.model import Head, WriterRecord
 from partq_spark.log.publish import PublishIdentity, extended, place
+from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from tests.log.queues import World, send, stage_of, unread, values
 from tests.support.way import Hooked
 
@@ -47,15 +48,14 @@ class Passing:
 
 
 @pytest.fixture
-def passing(world: World, monkeypatch: pytest.MonkeyPatch) -> Passing:
-    monkeypatch.setattr(tree, "INLINE_ENTRIES", 4)  # entries are not what is measured here
+def passing(world: World) -> Passing:
+    world.sizes = replace(world.sizes, inline_entries=4)  # entries are not what is measured here
     return Passing(world)
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "HEAD_WRITERS", 8)
-    monkeypatch.setattr(writers, "PAGE_FAN_OUT", 3)
+def small(world: World) -> None:
+    world.sizes = LogSizes(head_writers=8, page_fan_out=3)
 
 
 # --- bounded, and complete within the age -----------------------------------------------------------------------------
@@ -67,10 +67,10 @@ def test_thousands_of_one_time_writers_leave_a_small_head_that_knows_them_all(pa
     for number in range(2_500):
         passing.publish(f"one-time writer {number:08}", 7, start_us + number * MINUTE_US)  # 1.7 days
         if number % 500 == 499:
-            assert len(passing.head.writers) <= writers.HEAD_WRITERS
+            assert len(passing.head.writers) <= passing.queue.sizes.head_writers
             levels = [page.level for page in passing.head.writer_pages]
             assert levels == sorted(levels, reverse=True)
-            assert all(levels.count(level) <= writers.PAGE_FAN_OUT for level in levels)
+            assert all(levels.count(level) <= passing.queue.sizes.page_fan_out for level in levels)
             assert len(codec.encode_head(passing.head)) < 64 * 1024
     assert passing.records() == 2_500
     for number in [*random.Random(3).sample(range(2_500), 40), 0, 2_499]:
@@ -97,7 +97,7 @@ def test_the_last_batch_of_any_writer_within_the_age_is_known(passing: Passing, 
                 if time_us >= passing.head.time_us - AGE_US:
                     assert passing.known(writer) == batch, writer
     levels = [page.level for page in passing.head.writer_pages]
-    assert all(levels.count(level) <= writers.PAGE_FAN_OUT for level in levels)
+    assert all(levels.count(level) <= passing.queue.sizes.page_fan_out for level in levels)
 
 
 @pytest.mark.usefixtures("small")
@@ -133,12 +133,12 @@ def test_a_look_for_an_unknown_writer_reads_a_line_of_each_page(world: World) ->
     for number in range(count):
         record = WriterRecord(batch=0, owner=None, token=f"{number:016x}", sequence=number, time_us=head.time_us)
         known = {**head.writers, f"publish-id:import of file {number:09}": record}
-        head = writers.rolled(replace(head, writers=known), 1, queue.create_blob, queue.load_page)
+        head = writers.rolled(replace(head, writers=known), 1, queue.create_blob, queue.load_page, queue.sizes)
     assert queue.etag is not None
     changed = replace(head, sequence=head.sequence + 1)
     queue.swap(changed)
-    assert len(changed.writer_pages) <= 4 * writers.PAGE_FAN_OUT
-    assert max(page.writers for page in changed.writer_pages) == writers.MOST_IN_A_PAGE
+    assert len(changed.writer_pages) <= 4 * LOG_SIZES.page_fan_out
+    assert max(page.writers for page in changed.writer_pages) == LOG_SIZES.page_writers
 
     watched = world.handle(store=(hooked := Hooked(world.store)))
     watched.refresh()
@@ -189,7 +189,7 @@ def test_what_is_past_its_age_is_dropped(passing: Passing) -> None:
     assert passing.known("early 0") is None
     assert passing.known("early 99") is None
     assert all(passing.known(f"late {number}") == 1 for number in range(40))
-    assert passing.records() <= 40 + writers.HEAD_WRITERS
+    assert passing.records() <= 40 + passing.queue.sizes.head_writers
 
 
 @pytest.mark.usefixtures("small")
@@ -205,7 +205,7 @@ def test_nothing_is_dropped_before_its_age(passing: Passing) -> None:
 def test_a_small_queue_forgets_nobody(passing: Passing) -> None:
     start_us = passing.world.clock.now_us
     passing.publish("long ago", 3, start_us)
-    for number in range(writers.HEAD_WRITERS - 1):
+    for number in range(passing.queue.sizes.head_writers - 1):
         passing.publish(f"writer {number}", 1, start_us + 50 * AGE_US)
     assert passing.known("long ago") == 3
     assert passing.head.writer_pages == ()
