@@ -83,8 +83,11 @@ class ResizePlan:
     groups: tuple[GroupPlan, ...]
 
 
-def plan(queue: QueueLog, partitions: int) -> ResizePlan:
-    """What altering `queue` to `partitions` would do, by its head, its groups' checkpoints and its newest messages.
+def plan(
+    queue: QueueLog, partitions: int, *, sample_messages: int = SAMPLE_MESSAGES, sample_bytes: int = SAMPLE_BYTES
+) -> ResizePlan:
+    """What altering `queue` to `partitions` would do, by its head, its groups' checkpoints and some of its newest
+    messages.
 
     Raises `Invalid` as altering does, and as reading the log does.
     """
@@ -92,7 +95,9 @@ def plan(queue: QueueLog, partitions: int) -> ResizePlan:
     changed = layouts.resized(head, partitions)
     return ResizePlan(
         partitions=count_change(head.partitions, partitions),
-        sample=queue.settled(lambda _: _sampled(queue, partitions)),
+        sample=queue.settled(
+            lambda now: sample_of(_newest_keys(queue, sample_messages, sample_bytes), now.partitions, partitions)
+        ),
         groups=group_plans(queue, changed),
     )
 
@@ -166,11 +171,7 @@ def sample_of(keys: Iterable[bytes | None], before: int, after: int) -> Sample:
 # --- the sample -------------------------------------------------------------------------------------------------------
 
 
-def _sampled(queue: QueueLog, partitions: int) -> Sample:
-    return sample_of(_newest_keys(queue), queue.head.partitions, partitions)
-
-
-def _newest_keys(queue: QueueLog) -> Iterable[bytes | None]:
+def _newest_keys(queue: QueueLog, most_messages: int, most_bytes: int) -> Iterable[bytes | None]:
     """The keys of the newest messages of every partition, in proportion to what it holds."""
     import pyarrow as pa
 
@@ -178,12 +179,12 @@ def _newest_keys(queue: QueueLog) -> Iterable[bytes | None]:
 
     head = queue.head
     shares = limits.split(
-        {partition: end - at(head.earliest, partition) for partition, end in enumerate(head.next)}, SAMPLE_MESSAGES
+        {partition: end - at(head.earliest, partition) for partition, end in enumerate(head.next)}, most_messages
     )
     wanted = {partition: (head.next[partition] - share, head.next[partition]) for partition, share in shares.items()}
     size_bytes = 0
     for piece in RangeReader(queue, head.queue_id, tree.view(head, wanted), fail_on_data_loss=False).pieces():
         yield from piece.batch.column("key").cast(pa.binary()).to_pylist()
         size_bytes += piece.batch.nbytes
-        if size_bytes >= SAMPLE_BYTES:
+        if size_bytes >= most_bytes:
             return

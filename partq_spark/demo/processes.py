@@ -141,12 +141,12 @@ def _start(command: list[str], log: Path, own: Mapping[str, str], *, talks: bool
         )
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[str], wait_s: float = _END_WAIT_S) -> None:
     """Ask, then insist: SIGTERM, and SIGKILL for the whole process group, with the JVM in it."""
     try:
         if process.poll() is None:
             process.terminate()
-            process.wait(_END_WAIT_S)
+            process.wait(wait_s)
     except subprocess.TimeoutExpired:
         pass
     finally:  # also after a second Ctrl-C

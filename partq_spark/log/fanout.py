@@ -126,14 +126,22 @@ class Fan:
     """
 
     def __init__(
-        self, store: ObjectStore, plan: FanPlan, *, seed: str, headers: bool = False, compression: str = "lz4"
+        self,
+        store: ObjectStore,
+        plan: FanPlan,
+        *,
+        seed: str,
+        headers: bool = False,
+        compression: str = "lz4",
+        run_bytes: int = RUN_BYTES,
+        least_run_bytes: int = LEAST_RUN_BYTES,
     ) -> None:
         self._store = store
         self._plan = plan
         self._seed = seed
         self._headers = headers
         self._compression = compression
-        self._run_bytes = max(LEAST_RUN_BYTES, RUN_BYTES // max(len(plan.destinations), 1))
+        self._run_bytes = max(least_run_bytes, run_bytes // max(len(plan.destinations), 1))
         self._attraction = Attraction(each.subscriptions for each in plan.destinations)
         self._rest = next((number for number, each in enumerate(plan.destinations) if each.named), None)
         self._owners: dict[str, tuple[int, ...]] = {}

@@ -41,7 +41,7 @@ from partq_spark.objects.retrying import Patience
 from partq_spark.objects.urls import AzureUrl
 
 _CONNECT_TIMEOUT_S: Final = 10
-_READ_TIMEOUT_S: Final = 30
+READ_TIMEOUT_S: Final = 30.0
 _ONE_REQUEST_BYTES: Final = 1 << 40
 """Larger than any blob: the SDK then reads with one ranged request, instead of a first part and the rest in chunks."""
 
@@ -58,15 +58,25 @@ class AzureStore:
     """Blobs below a prefix of one container, which is made at the first write.
 
     `retry_timeout_s` is for the parts of a writer, which nobody outside can repeat: staging a block, and committing
-    under a name that is unique by contract. `page_size` bounds one answer to a listing.
+    under a name that is unique by contract. `read_timeout_s` bounds the wait for an answer, `page_size` one answer to a
+    listing.
     """
 
-    def __init__(self, url: AzureUrl, access: Access, *, retry_timeout_s: float = 0.0, page_size: int = 5000) -> None:
+    def __init__(
+        self,
+        url: AzureUrl,
+        access: Access,
+        *,
+        retry_timeout_s: float = 0.0,
+        read_timeout_s: float = READ_TIMEOUT_S,
+        page_size: int = 5000,
+    ) -> None:
         self._url = str(url)
         self._container_name = url.container
         self._base = url.prefix + "/" if url.prefix else ""
         self._access = access
         self._retry_timeout_s = retry_timeout_s
+        self._read_timeout_s = read_timeout_s
         self._page_size = page_size
         self._clock = ServiceClock()
         self._client = self._connect()
@@ -258,7 +268,7 @@ class AzureStore:
         options: dict[str, Any] = {
             "retry_total": 0,
             "connection_timeout": _CONNECT_TIMEOUT_S,
-            "read_timeout": _READ_TIMEOUT_S,
+            "read_timeout": self._read_timeout_s,
             "max_single_get_size": _ONE_REQUEST_BYTES,
             "raw_response_hook": self._clock.hear,
         }

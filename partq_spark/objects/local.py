@@ -25,6 +25,7 @@ from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
 from partq_spark.objects.local_files import (
     LOOK_BYTES,
     READING,
+    SYNC_EVERY_BYTES,
     TemporaryFile,
     decode_document,
     encode_document,
@@ -57,16 +58,18 @@ _MAX_METADATA_FILE_BYTES: Final = 8 * MAX_METADATA_BYTES  # JSON takes up to six
 class LocalStore:
     """Objects as files below `folder`, an absolute path; it is made at the first write.
 
-    `lock_wait_s` bounds the wait for another process that replaces a document in the same folder.
+    `lock_wait_s` bounds the wait for another process that replaces a document in the same folder;
+    `sync_every_bytes` is how much of a growing object is written back at a time.
     """
 
-    def __init__(self, folder: str, *, lock_wait_s: float = 10.0) -> None:
+    def __init__(self, folder: str, *, lock_wait_s: float = 10.0, sync_every_bytes: int = SYNC_EVERY_BYTES) -> None:
         if not os.path.isabs(folder) or os.path.normpath(folder) != folder or folder == "/":
             raise Invalid(
                 f"local store {folder!r} is not an absolute path of a directory in plain form: write it in full"
             )
         self._root = folder
         self._lock_wait_s = lock_wait_s
+        self._sync_every_bytes = sync_every_bytes
         self._folders = Folders(folder)
 
     def __repr__(self) -> str:
@@ -94,7 +97,7 @@ class LocalStore:
             writer.write(data)
 
     def writer(self, name: str) -> LocalWriter:
-        return LocalWriter(f"{self._root}/{check_name(name)}", self._folders)
+        return LocalWriter(f"{self._root}/{check_name(name)}", self._folders, self._sync_every_bytes)
 
     def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
         check_range(name, start, length)
@@ -320,8 +323,9 @@ class LocalStore:
 class LocalWriter:
     """An immutable object that is written straight to its hidden file; see `ObjectWriter`."""
 
-    def __init__(self, path: str, folders: Folders) -> None:
+    def __init__(self, path: str, folders: Folders, sync_every_bytes: int) -> None:
         self._folders = folders
+        self._sync_every_bytes = sync_every_bytes
         self._path = path
         self._parent = os.path.dirname(path)
         self._folder = -1
@@ -331,7 +335,7 @@ class LocalWriter:
     def __enter__(self) -> Self:
         try:
             self._folder = self._folders.make(self._parent)
-            self._temporary = TemporaryFile(self._folder)
+            self._temporary = TemporaryFile(self._folder, sync_every_bytes=self._sync_every_bytes)
         except OSError as error:
             self._discard()
             raise explain(error, "writing", self._path) from error

@@ -43,7 +43,7 @@ _log = logging.getLogger("partq.objects")
 _BODY_START: Final = b'{"etag":"'
 _METADATA_START: Final = b'{"metadata.etag":"'
 _ETAG_CHARS: Final = 32
-_SYNC_EVERY_BYTES: Final = 32 * 1024 * 1024
+SYNC_EVERY_BYTES: Final = 32 * 1024 * 1024
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -146,13 +146,14 @@ def read_all(fd: int, size_bytes: int, offset: int = 0) -> bytes:
 class TemporaryFile:
     """A hidden file in an open folder that becomes an object by a link or a rename, or is gone after `discard`.
 
-    While it grows, a thread starts write-back of every 32 MB, so that the sync at the end, during which a Spark task
-    does nothing else, finds little to do. The thread's error is kept: Linux reports a failed write-back only once,
-    and the sync at the end would say that all is well.
+    While it grows, a thread starts write-back of every `sync_every_bytes`, so that the sync at the end, during which a
+    Spark task does nothing else, finds little to do. The thread's error is kept: Linux reports a failed write-back only
+    once, and the sync at the end would say that all is well.
     """
 
-    def __init__(self, folder: int) -> None:
+    def __init__(self, folder: int, *, sync_every_bytes: int = SYNC_EVERY_BYTES) -> None:
         self._folder = folder
+        self._sync_every_bytes = sync_every_bytes
         self.name = TEMPORARY_PREFIX + os.urandom(16).hex()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._fd = os.open(self.name, flags, 0o666, dir_fd=folder)
@@ -167,7 +168,7 @@ class TemporaryFile:
         view = memoryview(data)
         write_all(self._fd, view)
         self._unsynced_bytes += view.nbytes
-        if self._unsynced_bytes >= _SYNC_EVERY_BYTES:
+        if self._unsynced_bytes >= self._sync_every_bytes:
             self._unsynced_bytes = 0
             if self._syncer is None:
                 self._syncer = threading.Thread(target=self._sync_early, name="partq-write-back", daemon=True)

@@ -25,9 +25,9 @@ from partq_spark.query.notify import PAGE, Mailbox, Message
 BUSY_LOOK_S: Final = 0.5
 """How often the flow is looked after while Spark is busy with a batch and there are no news."""
 
-_BUSY_WAIT_S: Final = 20.0  # that a question through the mailbox waits for the flow; less than the asker waits
+BUSY_WAIT_S: Final = 20.0  # that a question through the mailbox waits for the flow; less than the asker waits
 _LEAST_PAUSE_S: Final = 0.01  # between two looks, however often there are news
-_STOP_WAIT_S: Final = 5.0
+STOP_WAIT_S: Final = 5.0
 _log = logging.getLogger("partq.flow")
 
 
@@ -36,7 +36,8 @@ class ConsumerProcess:
     is to wait with, if it has to let others in.
 
     `liveness`: for whom it works; None: the process that started this one, as Spark does. `mailbox`: whether others on
-    this machine may reach it.
+    this machine may reach it. `busy_wait_s` and `stop_wait_s`: how long a question through the mailbox and `stop` wait
+    for the flow.
     """
 
     def __init__(
@@ -46,7 +47,11 @@ class ConsumerProcess:
         is_flow: bool = True,
         liveness: Liveness | None = None,
         mailbox: bool = True,
+        busy_wait_s: float = BUSY_WAIT_S,
+        stop_wait_s: float = STOP_WAIT_S,
     ) -> None:
+        self._busy_wait_s = busy_wait_s
+        self._stop_wait_s = stop_wait_s
         self._monitor = threading.Condition(threading.RLock())
         self._consumer = make(self._wait if is_flow else None)
         self._asking = False  # Spark is: the flow is looked after anyway
@@ -106,7 +111,7 @@ class ConsumerProcess:
         if self._mailbox is not None:
             self._mailbox.close()
         try:
-            if not self._monitor.acquire(timeout=_STOP_WAIT_S):
+            if not self._monitor.acquire(timeout=self._stop_wait_s):
                 _log.warning("the flow's group will notice that it is gone: a store does not answer")
                 return
             try:
@@ -145,7 +150,7 @@ class ConsumerProcess:
                 self._stopping.wait(BUSY_LOOK_S)
             with self._monitor:
                 self._look()
-        self._left.wait(_STOP_WAIT_S)
+        self._left.wait(self._stop_wait_s)
         if self._consumer.member is not None:
             self._consumer.member.close()  # here, because this thread waits for news by its connections
 
@@ -192,7 +197,7 @@ class ConsumerProcess:
         self._consumer.notify = self._mailbox.path
 
     def _handle(self, message: Message) -> Message | None:
-        if not self._monitor.acquire(timeout=_BUSY_WAIT_S):
+        if not self._monitor.acquire(timeout=self._busy_wait_s):
             raise Unavailable("the reader process waits for a store that does not answer: ask again later")
         try:
             return self._handled(message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partq_spark.base.errors import Unavailable
+from partq_spark.client import resizing
 from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import GroupKey, Owner
@@ -183,14 +184,12 @@ def test_messages_without_a_key_and_an_empty_queue_have_no_keys_to_move(partq: P
     assert sample == {"messages": 2, "without_key": 2, "keys": 0, "keys_that_move": 0}
 
 
-def test_the_sample_is_bounded_and_of_the_newest(loaded: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_is_bounded_and_of_the_newest(loaded: Partq) -> None:
     loaded("publish", "orders", stdin=json_lines([{"key": "hot", "value": "x"} for _ in range(200)]))
-    monkeypatch.setattr("partq_spark.client.resizing.SAMPLE_MESSAGES", 20)
-    sample = loaded.json("queue", "alter", "orders", "--partitions", 8, "--dry-run")["sample"]
-    assert sample["messages"] == 20
-    assert sample["keys"] < 10
-    monkeypatch.setattr("partq_spark.client.resizing.SAMPLE_BYTES", 1)
-    assert loaded.json("queue", "alter", "orders", "--partitions", 8, "--dry-run")["sample"]["messages"] < 20
+    sample = resizing.plan(queue_of(loaded), 8, sample_messages=20).sample
+    assert sample.messages == 20
+    assert sample.keys < 10
+    assert resizing.plan(queue_of(loaded), 8, sample_messages=20, sample_bytes=1).sample.messages < 20
 
 
 def test_a_checkpoint_that_cannot_be_read_is_counted_from_the_groups_beginning(loaded: Partq) -> None:

@@ -174,7 +174,6 @@ def test_a_file_that_is_not_there_is_wrong_use(orders: Partq, tmp_path: Path) ->
 def test_a_parquet_file_is_read_in_batches_of_bounded_bytes(
     orders: Partq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("partq_spark.client.files.table_source.CHUNK_BYTES", 10_000)
     sizes: list[int] = []
     check = messages_module.check
 
@@ -183,10 +182,11 @@ def test_a_parquet_file_is_read_in_batches_of_bounded_bytes(
         check(chunk, *rest)
 
     monkeypatch.setattr(messages_module, "check", watched)
-    values = [os.urandom(1000) for _ in range(200)]
-    orders("publish", "orders", "--file", parquet(tmp_path / "a.parquet", value=values))
-    assert max(sizes) <= 12_000
-    assert len(orders.browse("orders")) == 200
+    values = [os.urandom(20_000) for _ in range(600)]
+    done = orders.json("publish", "orders", "--file", parquet(tmp_path / "a.parquet", value=values))
+    assert len(sizes) > 2
+    assert max(sizes) <= 1.2 * messages_module.CHUNK_BYTES
+    assert done["messages"] == 600
 
 
 def test_json_reports_are_complete(orders: Partq, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StructType
 
 from partq_spark.client.files import messages as messages_module
+from partq_spark.client.files.messages import CHUNK_BYTES
 from partq_spark.client.publication import Publication
 from partq_spark.log.partitioner import partition_of
 from partq_spark.spark import options as options_module
@@ -24,10 +25,10 @@ from tests.cli.conftest import Partq, json_lines, nothing_is_published, written
 
 
 @pytest.mark.conformance("DIS-08")
-def test_many_messages_are_one_publish_with_one_timestamp(partq: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partq_spark.client.files.json_source.CHUNK_ROWS", 100)
+def test_many_messages_are_one_publish_with_one_timestamp(partq: Partq) -> None:
     partq("queue", "create", "orders", "--partitions", 4)
-    rows = [{"key": f"k{i % 10}", "value": str(i)} for i in range(1000)]
+    padding = " " * (3 * CHUNK_BYTES // 1000)  # a few chunks
+    rows = [{"key": f"k{i % 10}", "value": str(i) + padding} for i in range(1000)]
     done = partq.json("publish", "orders", stdin=json_lines(rows))
     assert (done["published"], done["messages"], done["without_key"]) == (True, 1000, 0)
     found = partq.browse("orders")

@@ -49,17 +49,14 @@ def test_a_coordinator_that_ended_by_itself_is_an_error(tmp_path: Path) -> None:
             coordinator.news()
 
 
-def test_who_does_not_listen_is_killed_with_all_that_he_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "_END_WAIT_S", 0.3)
+def test_who_does_not_listen_is_killed_with_all_that_he_started(tmp_path: Path) -> None:
     deaf = "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     deaf += "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); print('up', flush=True); "
     process = processes._start([sys.executable, "-c", deaf + "time.sleep(60)"], tmp_path / "log", {}, talks=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     (child,) = psutil.Process(process.pid).children()
-    processes._end(process)
+    processes._end(process, wait_s=0.3)
     assert process.returncode == -9
     wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "end of the child")
     _close(process)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -53,12 +53,12 @@ def plan(world: World, named: str | None = None) -> FanPlan:
 
 
 def stage(
-    world: World, decided: FanPlan, *tasks: Sequence[Message], batch_rows: int = 1000
+    world: World, decided: FanPlan, *tasks: Sequence[Message], batch_rows: int = 1000, **sizes: Any
 ) -> tuple[list[list[StagedFor]], Unattracted]:
     """Every task's messages, in batches of so many rows; what nobody attracts of all of them."""
     staged, missed = [], []
     for number, messages in enumerate(tasks):
-        with Fan(world.store, decided, seed=f"test/{number}") as fan:
+        with Fan(world.store, decided, seed=f"test/{number}", **sizes) as fan:
             for start in range(0, len(messages), batch_rows):
                 rows = messages[start : start + batch_rows]
                 topics = pa.array([message.topic for message in rows], pa.string())
@@ -346,19 +346,17 @@ def test_a_queue_that_has_another_partition_count_meanwhile_gets_its_messages_pl
     assert len(read(world.handle("second"))) > 2
 
 
-def test_the_memory_of_a_task_is_shared_by_its_queues(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_task_is_shared_by_its_queues(world: World) -> None:
     """Each of four has a quarter of what one has, so it writes earlier; but never tiny pieces."""
     make(world, **{f"q{number}": [">"] for number in range(4)})
     batch = [Message("a", b"x" * 1000) for _ in range(100)]
 
-    def pieces() -> list[int]:
-        staged, _ = stage(world, plan(world), batch, batch_rows=10)
+    def pieces(**sizes: Any) -> list[int]:
+        staged, _ = stage(world, plan(world), batch, batch_rows=10, run_bytes=100_000, **sizes)
         return [len(each.segment.slices) for each in staged[0] if each.stage.partitions == 1]
 
-    monkeypatch.setattr(fanout, "RUN_BYTES", 100_000)
     assert pieces() == [1]
-    monkeypatch.setattr(fanout, "LEAST_RUN_BYTES", 1)
-    assert pieces() == [4]
+    assert pieces(least_run_bytes=1) == [4]
 
 
 @pytest.mark.azurite

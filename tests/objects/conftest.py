@@ -56,7 +56,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     made.close()
 
 
-def azure_store(azurite: Azurite, monkeypatch: pytest.MonkeyPatch, *, port: int | None = None) -> ObjectStore:
+def azure_store(
+    azurite: Azurite, monkeypatch: pytest.MonkeyPatch, *, port: int | None = None, **settings: float
+) -> ObjectStore:
     """A store in a fresh container, with small pages, that tries nothing again; `port` goes by a proxy."""
     from partq_spark.objects.azure import AzureStore
     from partq_spark.objects.azure_access import find_access
@@ -66,7 +68,8 @@ def azure_store(azurite: Azurite, monkeypatch: pytest.MonkeyPatch, *, port: int 
     monkeypatch.setenv(CONNECTION_STRING, connection_string)
     url = parse_url(azurite.fresh_url())
     assert isinstance(url, AzureUrl)
-    return AzureStore(url, find_access(str(url), {CONNECTION_STRING: connection_string}), page_size=PAGE_SIZE)
+    access = find_access(str(url), {CONNECTION_STRING: connection_string})
+    return AzureStore(url, access, page_size=PAGE_SIZE, **settings)
 
 
 @pytest.fixture(params=_SHARED_STORES)

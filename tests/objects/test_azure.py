@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, PartqError, Unavailable
-from partq_spark.objects import UNCHANGED, Document, ObjectStore, azure, open_store
+from partq_spark.objects import UNCHANGED, Document, ObjectStore, open_store
 from partq_spark.objects.azure_access import ACCOUNT, ACCOUNT_URL, CONNECTION_STRING, tell
 from tests.objects.conftest import PAGE_SIZE, azure_store, write
 from tests.support.proxy import Fault, Proxy
@@ -188,9 +188,8 @@ def test_an_answer_cut_short_is_never_taken_for_the_whole(store: ObjectStore, pr
 
 
 def test_a_server_that_does_not_answer_is_given_up_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(azure, "_READ_TIMEOUT_S", 0.5)
     with running(Azurite()) as own:
-        store = azure_store(own, monkeypatch)
+        store = azure_store(own, monkeypatch, read_timeout_s=0.5)
         store.create("made", b"")
         own.freeze()
         begin_s = time.monotonic()

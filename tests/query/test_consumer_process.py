@@ -25,7 +25,7 @@ from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.objects import open_store
-from partq_spark.query import consumer_process, notify, offsets
+from partq_spark.query import notify, offsets
 from partq_spark.query.consumer_process import ConsumerProcess
 from partq_spark.query.joining import open_consumer
 from partq_spark.query.planning import Spans
@@ -42,13 +42,13 @@ NOTHING: Spans = {}
 class Reader:
     """A reader process with its main thread: what Spark does with `spark.reader`, without Spark."""
 
-    def __init__(self, store_url: str, flow: str, options: dict[str, str]) -> None:
+    def __init__(self, store_url: str, flow: str, options: dict[str, str], **waits_s: Any) -> None:
         given = {"queue": KEY.queue, "store": store_url, "group": KEY.group, "ownership": "none", "flow": flow}
         given |= {"startingOffsets": "earliest", "checkpointInterval": "0s", "retryTimeout": "2s", **options}
         self.store_url = store_url
         self.flow = flow
         self.process = ConsumerProcess(
-            lambda wait: open_consumer(stream_source_options(given), wait=wait), is_flow=True
+            lambda wait: open_consumer(stream_source_options(given), wait=wait), is_flow=True, **waits_s
         )
         self.at: dict[str, Any] = dict(offsets.INITIAL)
         self._spark = ThreadPoolExecutor(1)
@@ -97,8 +97,10 @@ class Place:
         self.queue = admin.create_queue(self.store, KEY.namespace, KEY.queue, 1)
         self.readers: list[Reader] = []
 
-    def reader(self, flow: str = "left", **options: str) -> Reader:
-        made = Reader(self.url, flow, options)
+    def reader(
+        self, flow: str = "left", *, busy_wait_s: float = 20.0, stop_wait_s: float = 5.0, **options: str
+    ) -> Reader:
+        made = Reader(self.url, flow, options, busy_wait_s=busy_wait_s, stop_wait_s=stop_wait_s)
         self.readers.append(made)
         return made
 
@@ -190,10 +192,9 @@ def _names() -> tuple[str, str, str]:
     return KEY.namespace, KEY.queue, KEY.group
 
 
-def test_whoever_asks_is_told_that_the_reader_is_stuck(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_process, "_BUSY_WAIT_S", 0.3)
+def test_an_application_is_told_that_the_reader_is_stuck(place: Place) -> None:
     place.publish(1)
-    reader = place.reader(ackMode="manual").begun()
+    reader = place.reader(ackMode="manual", busy_wait_s=0.3).begun()
     with reader.process.asked():
         asking = ThreadPoolExecutor(1).submit(reader.application().in_hand)
         with pytest.raises(Unavailable, match="waits for a store that does not answer: ask again later"):
@@ -276,14 +277,11 @@ def test_stopping_writes_down_what_is_acknowledged_and_ends_everything(place: Pl
         reader.application(timeout_s=0.1).in_hand()
 
 
-def test_stopping_does_not_wait_for_ever(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(consumer_process, "_STOP_WAIT_S", 0.3)
+def test_stopping_does_not_wait_for_ever(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     place.publish(1)
-    reader = place.reader().begun()
+    reader = place.reader(stop_wait_s=0.3).begun()
     with reader.process.asked(), ThreadPoolExecutor(1) as other:
-        # Whoever has the flow is stuck in a store; the thread that ends the process is another one here.
+        # The thread that uses the flow is stuck in a store; another one ends the process.
         assert other.submit(took_s, reader.process.stop).result(SOON_S) < SOON_S / 2
     assert "the flow's group will notice that it is gone" in caplog.text
     reader.process.stop()

@@ -29,7 +29,7 @@ from partq_spark.group.documents.urls import RedisUrl
 
 MINIMUM_VERSION: Final = (6, 0)  # the first with users (ACL)
 _MAX_CONNECTIONS: Final = 16
-_PING_AFTER_S: Final = 5.0
+PING_AFTER_S: Final = 5.0
 _SUBSCRIBE_AGAIN_AFTER_S: Final = 0.5
 
 Reply = Any  # int, bytes, None or a list of such: what a script returned
@@ -143,10 +143,12 @@ class RedisClient:
         password: str = "",
         connect_timeout_s: float = 2.0,
         call_timeout_s: float = 2.0,
+        ping_after_s: float = PING_AFTER_S,
         minimum_version: tuple[int, int] = MINIMUM_VERSION,
     ) -> None:
         self.url = str(url)
         self.call_timeout_s = call_timeout_s
+        self.ping_after_s = ping_after_s  # of silence on a subscription
         self._minimum_version = minimum_version
         self._credentials = _Credentials(username, password)
         self._options: dict[str, Any] = {
@@ -382,8 +384,8 @@ class Listener:
     def _keep_alive(self, link: _Link, now_s: float) -> float | None:
         """When to look again; None if the server is silent for too long. A dead network sends no message either."""
         if self._asked_s is None:
-            if now_s < self._heard_s + _PING_AFTER_S:
-                return self._heard_s + _PING_AFTER_S
+            if now_s < self._heard_s + self._client.ping_after_s:
+                return self._heard_s + self._client.ping_after_s
             link.connection.send_command("PING", check_health=False)
             self._asked_s = now_s
         limit_s = self._asked_s + self._client.call_timeout_s

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, Self
 
 from partq_spark.group.documents.redis import RedisDocuments
-from partq_spark.group.documents.redis_client import RedisClient
+from partq_spark.group.documents.redis_client import PING_AFTER_S, RedisClient
 from partq_spark.group.documents.urls import RedisUrl, parse_ownership
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership
@@ -113,6 +113,7 @@ def open_redis(
     port: int | None = None,
     group: GroupKey | None = None,
     call_timeout_s: float = 2.0,
+    ping_after_s: float = PING_AFTER_S,
     password: str = "",
     username: str = "",
     minimum_version: tuple[int, int] | None = None,
@@ -127,6 +128,7 @@ def open_redis(
         password=password,
         connect_timeout_s=call_timeout_s,
         call_timeout_s=call_timeout_s,
+        ping_after_s=ping_after_s,
         **({} if minimum_version is None else {"minimum_version": minimum_version}),
     )
     return Ownership(RedisDocuments(client, store_id=lambda: store_id, group=group))

@@ -17,7 +17,7 @@ import pytest
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
-from partq_spark.objects import Document, local_files
+from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
 from partq_spark.objects.retrying import Retrying
 from tests.objects import processes
@@ -91,16 +91,14 @@ def test_folders_that_another_process_just_made_are_synced_too(
     assert calls.seen[:3] == ["fsync a", "fsync .", "fsync .."]
 
 
-def test_a_write_back_that_failed_early_is_not_taken_for_success(
-    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_back_that_failed_early_is_not_taken_for_success(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(str(root), sync_every_bytes=1000)
     failed = threading.Event()
 
     def fail(_: int) -> None:
         failed.set()
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(local_files, "_SYNC_EVERY_BYTES", 1000)
     monkeypatch.setattr(os, "fdatasync", fail)  # a disk cannot be made to break on demand
 
     def write_and_wait() -> None:
@@ -113,7 +111,8 @@ def test_a_write_back_that_failed_early_is_not_taken_for_success(
     assert files(root) == []
 
 
-def test_long_objects_are_written_back_while_they_grow(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_objects_are_written_back_while_they_grow(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(str(root), sync_every_bytes=1_000_000)
     synced: list[int] = []
     fdatasync = os.fdatasync
 
@@ -121,7 +120,6 @@ def test_long_objects_are_written_back_while_they_grow(store: LocalStore, monkey
         synced.append(os.fstat(fd).st_size)
         fdatasync(fd)
 
-    monkeypatch.setattr(local_files, "_SYNC_EVERY_BYTES", 1_000_000)
     monkeypatch.setattr(os, "fdatasync", noted)
     with store.writer("object") as writer:
         for _ in range(8):

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from partq_spark.base.errors import Unavailable
-from partq_spark.group.documents import redis_client
 from partq_spark.group.ownership import Ownership
 from tests.group.ownership.conftest import KEY
 from tests.group.ownership.redis_servers import STORE_ID, command, open_redis
@@ -38,11 +37,8 @@ def test_news_come_again_after_the_subscription_was_lost(server: RedisServer, st
     flow.close()
 
 
-def test_a_subscription_whose_server_is_silent_is_given_up(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redis_client, "_PING_AFTER_S", 0.1)
-    store = open_redis(server, call_timeout_s=0.2)
+def test_a_subscription_whose_server_is_silent_is_given_up(server: RedisServer) -> None:
+    store = open_redis(server, call_timeout_s=0.2, ping_after_s=0.1)
     assert store.wait_news(1) is None
     assert store.wait_news(0.5) == frozenset()  # asked several times whether it is there
     server.freeze()
