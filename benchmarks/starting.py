@@ -1,7 +1,7 @@
 """Part `start`: how long a new Spark session takes to write its first messages, and a query to start, read and end.
 
 Once with the Spark home that is installed, whose `pyspark.zip` every Python worker imports from, and once with one that
-has no such archive (`partq_spark.demo.processes`). Each sample is a driver of its own; the two take turns.
+has no such archive (`partq_spark.spark.home`). Each sample is a driver of its own; the two take turns.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Final
 
 from benchmarks.report import Measure, Series
 from benchmarks.settings import Settings
-from partq_spark.demo.processes import make_home
 from partq_spark.log.admin import create_queue
 from partq_spark.objects import open_store
+from partq_spark.spark.home import make_home
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _LIMIT_S: Final = 300
 
 def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     """Both homes, round by round, after one round to warm up the page cache."""
-    homes = (make_home(settings.work / "spark-home"), None)
+    homes = (make_home(settings.work / "spark-home").folder, None)
     found: list[list[dict[str, float]]] = [[], []]
     for number in range(settings.rounds + 1):
         for home, samples in zip(homes, found, strict=True):

@@ -30,6 +30,9 @@ COMMANDS = {
     ),
     "group": Lazy("partq_spark.cli.group_commands:group", "List a queue's consumer groups, and remove one."),
     "coordinator": Lazy("partq_spark.cli.coordinator_commands:coordinator", "Run the sidecar that shares partitions."),
+    "spark-home": Lazy(
+        "partq_spark.cli.spark_home_command:spark_home", "Make a Spark home whose Python workers start quickly."
+    ),
     "demo": Lazy("partq_spark.cli.demo:demo", "Send real flights through a queue with Spark."),
 }
 EPILOG = """\b

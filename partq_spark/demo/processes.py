@@ -17,12 +17,12 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Final
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.base.folders import private_folder
+from partq_spark.spark.home import make_home
 
 _END_WAIT_S: Final = 10.0
 
@@ -69,7 +69,7 @@ class DriverProcess:
         own = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         own["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         if "SPARK_HOME" not in os.environ:
-            own["SPARK_HOME"] = str(make_home(log.parent / "spark"))
+            own["SPARK_HOME"] = str(make_home(log.parent / "spark").folder)
         self._process = _start(command, log, own, talks=True)
         self._told: queues.SimpleQueue[dict[str, Any]] = queues.SimpleQueue()
         self._reader = threading.Thread(target=self._listen, daemon=True)
@@ -161,35 +161,6 @@ def _pipe(stream: IO[str] | None) -> IO[str]:
     if stream is None:
         raise RuntimeError("the process was started without a pipe")
     return stream
-
-
-_NEEDED: Final = ("bin", "jars", "sbin")
-
-
-def make_home(folder: Path) -> Path:
-    """Links to the installed PySpark's programs and jars, in `folder`, for the environment variable SPARK_HOME.
-
-    Spark puts `python/lib/pyspark.zip` of its home first on the path of every Python worker, and what comes from there
-    is compiled anew in each process: a second of processor time for every query that starts. A home without that
-    archive makes workers import the installed package, as the driver does.
-
-    Several processes may do it at once. Right only where workers run on this machine with this Python. Raises `Invalid`
-    if that has no PySpark with Spark in it.
-    """
-    spec = find_spec("pyspark")  # which imports nothing
-    installed = Path(spec.origin).parent if spec and spec.origin else None
-    if installed is None or not all((installed / name).is_dir() for name in _NEEDED):
-        raise Invalid(
-            f"{sys.executable} has no PySpark with Spark in it: run pip install 'partq[demo]' for this Python"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in _NEEDED:
-        link, target = folder / name, installed / name
-        if not (link.is_symlink() and link.readlink() == target):
-            unnamed = folder / f"{name}.{os.getpid()}"
-            unnamed.symlink_to(target)
-            unnamed.replace(link)
-    return folder
 
 
 _LOCK: Final = ".lock"

@@ -29,9 +29,10 @@ def examples() -> list[tuple[str, str]]:
 
 
 def without_chance(text: str) -> str:
-    """`text` without what differs from run to run: times, ids, the store's place, and sizes (compression decides)."""
+    """`text` without what differs from run to run: times, ids, where things are, sizes (compression decides)."""
     for pattern, name in (
         (r"file:///[\w/.-]+", "STORE"),
+        (r"(?<=SPARK_HOME=)\S+", "FOLDER"),
         (r"\d{4}-\d\d-\d\d[ T][\d:]+(\.\d+)?Z?", "TIME"),
         (r"\b[0-9a-f]{16}\b", "ID"),
         (r"in \d+\.\d s", "in SECONDS"),

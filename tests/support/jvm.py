@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from partq_spark.demo.processes import make_home
+from partq_spark.spark.home import make_home
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,7 +31,7 @@ _END_S: Final = 120
 @cache
 def home() -> Path:
     """SPARK_HOME for tests: their workers start faster than with the installed one."""
-    return make_home(Path(sys.prefix) / "spark-home")
+    return make_home(Path(sys.prefix) / "spark-home").folder
 
 
 def environment() -> dict[str, str]:

@@ -1,0 +1,159 @@
+"""A Spark home of links: made, made again, by several at once; refused where there is nothing to link to, and where
+the folder is somebody else's. And the command that makes one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from partq_spark.base.errors import Invalid
+from partq_spark.cli.main import cli
+from partq_spark.spark import home
+from partq_spark.spark.home import make_home
+
+LINKS = ("bin", "jars", "sbin")
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *, parts: tuple[str, ...] = LINKS) -> Path:
+    """Have this Python find a PySpark in that folder; returns the package."""
+    package = folder / "pyspark"
+    for part in (*parts, "python/lib"):
+        (package / part).mkdir(parents=True, exist_ok=True)
+    spec = ModuleSpec("pyspark", None, origin=str(package / "__init__.py"))
+    monkeypatch.setattr(home, "find_spec", lambda name: {"pyspark": spec}[name])
+    return package
+
+
+def links(folder: Path) -> dict[str, Path]:
+    return {path.name: path.readlink() for path in folder.iterdir()}
+
+
+def test_it_has_programs_and_jars_and_not_the_archive_of_pyspark(tmp_path: Path) -> None:
+    made = make_home(tmp_path / "new/home")
+    assert made.folder == tmp_path / "new/home"
+    assert links(made.folder) == {name: made.pyspark / name for name in LINKS}
+    assert (made.folder / "bin/spark-submit").exists()
+    assert list(made.folder.glob("jars/spark-core_*.jar"))
+    assert list(made.folder.parent.iterdir()) == [made.folder]
+
+
+def test_made_again_it_stays_and_follows_another_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "home"
+    for name in ("one", "one", "two"):
+        package = install(tmp_path / name, monkeypatch)
+        assert make_home(folder).pyspark == package
+        assert links(folder) == {part: package / part for part in LINKS}
+    (folder / "conf").mkdir()  # a user's own settings
+    assert make_home(folder).folder == folder
+    assert (folder / "conf").is_dir()
+
+
+def test_several_may_make_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each as a process of its own: what is half made has the name of a process."""
+    package = install(tmp_path, monkeypatch)
+    numbers = iter(range(1_000_000, 1_000_100))
+    monkeypatch.setattr(os, "getpid", lambda: next(numbers))
+    for name in ("a", "b", "c", "d", "e"):
+        folder = tmp_path / "homes" / name
+        with ThreadPoolExecutor(8) as several:
+            made = list(several.map(make_home, [folder] * 8))
+        assert {each.folder for each in made} == {folder}
+        assert links(folder) == {part: package / part for part in LINKS}
+        assert list(folder.parent.glob(f"{name}.*")) == []
+
+
+def test_a_pyspark_without_spark_and_none_at_all_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "client", monkeypatch, parts=())
+    for _ in range(2):
+        with pytest.raises(Invalid, match=r"has no PySpark with Spark in it: run pip install 'partq\[demo\]'"):
+            make_home(tmp_path / "home")
+        assert not (tmp_path / "home").exists()
+        monkeypatch.setattr(home, "find_spec", lambda _: None)
+
+
+def _empty(folder: Path) -> None:
+    folder.mkdir()
+
+
+def _file(folder: Path) -> None:
+    folder.touch()
+
+
+def _with_something(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "notes").touch()
+
+
+def _a_spark_of_its_own(folder: Path) -> None:
+    for name in LINKS:
+        (folder / name).mkdir(parents=True)
+
+
+def _links_elsewhere(folder: Path) -> None:
+    folder.mkdir()
+    for name in LINKS:
+        (folder / name).symlink_to(f"/usr/{name}")
+
+
+def _link_to_nothing(folder: Path) -> None:
+    folder.symlink_to(folder.with_name("nothing"))
+
+
+@pytest.mark.parametrize(
+    "other", [_empty, _file, _with_something, _a_spark_of_its_own, _links_elsewhere, _link_to_nothing]
+)
+def test_what_was_not_made_here_is_refused_and_left_as_it_is(tmp_path: Path, other: Callable[[Path], None]) -> None:
+    folder = tmp_path / "home"
+    other(folder)
+    before = sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    with pytest.raises(Invalid, match=r"home exists and was not made by partq spark-home: name a new folder"):
+        make_home(folder)
+    assert sorted((path, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def test_a_place_where_nothing_can_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Invalid, match=r"the Spark home .*/file/home cannot be made \(.*\): name a folder"):
+        make_home(tmp_path / "file/home")
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_what_a_shell_takes(tmp_path: Path) -> None:
+    folder = tmp_path / "a home"
+    first, done = (CliRunner().invoke(cli, ["spark-home", str(folder)]) for _ in range(2))
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == first.stdout
+    shown = subprocess.run(
+        ["sh", "-c", f'{done.stdout}\nprintf %s "$SPARK_HOME"'], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert shown.stdout == str(folder)
+    assert done.stdout == f"export SPARK_HOME={shlex.quote(str(folder))}\n"
+
+
+def test_the_command_prints_json_and_takes_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, ["spark-home", "home", "--json"])
+    assert json.loads(done.stdout) == {
+        "folder": str(tmp_path / "home"),
+        "pyspark": str(make_home(tmp_path / "home").pyspark),
+    }
+
+
+def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["spark-home", str(tmp_path)])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"Error: {tmp_path} exists and was not made by partq spark-home: name a new folder, or remove this one\n"
+    )
