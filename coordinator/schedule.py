@@ -7,6 +7,8 @@ that reaches it is a call that another thread put into its queue.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 import queue as queues
 import time
@@ -117,7 +119,11 @@ class Schedule:
     def __init__(self, *, effects: Effects, log: Log) -> None:
         self._effects = effects
         self._log = log
-        self._jobs: dict[Job, None] = {}
+        self._jobs: set[Job] = set()
+        # When jobs are due, and in which order that was found out. What is not a job's present time any more stays in
+        # it until that time has come: a coordinator of 200 groups must not look through all of them at each turn.
+        self._due: list[tuple[float, int, Job]] = []
+        self._found = itertools.count()
         # Putting into it takes no lock that an interrupted thread could hold, so that a signal handler may.
         self._calls: queues.SimpleQueue[Callable[[], None]] = queues.SimpleQueue()
         self._ending = False
@@ -130,11 +136,22 @@ class Schedule:
 
     def add(self, job: Job) -> None:
         """From now on it is done when it is due."""
-        self._jobs[job] = None
+        self._jobs.add(job)
+        self._put(job)
 
     def remove(self, job: Job) -> None:
         """It is not done any more; a step that runs comes to its end."""
-        del self._jobs[job]
+        self._jobs.remove(job)
+
+    def wake(self, job: Job) -> None:
+        """There are news for it."""
+        due_s = job.due_s
+        job.woken(self._effects.now_s())
+        if job.due_s != due_s:
+            self._put(job)
+
+    def _put(self, job: Job) -> None:
+        heapq.heappush(self._due, (job.due_s, next(self._found), job))
 
     def turn(self) -> None:
         """Begin what is due, wait for a call or for what is due next, and make all calls that are there."""
@@ -157,16 +174,12 @@ class Schedule:
     def _begin_what_is_due(self) -> float:
         """Returns the seconds until something else is due."""
         now_s = self._effects.now_s()
-        next_s = now_s + TURN_S
-        for job in self._jobs:
-            if job.running:
-                continue
-            if job.due_s <= now_s:
+        while self._due and self._due[0][0] <= now_s:
+            due_s, _, job = heapq.heappop(self._due)
+            if due_s == job.due_s and not job.running and job in self._jobs:
                 job.running = True
                 job.threads.submit(self._work, job)
-            else:
-                next_s = min(next_s, job.due_s)
-        return next_s - now_s
+        return min(TURN_S, self._due[0][0] - now_s) if self._due else TURN_S
 
     def _take(self, wait_s: float) -> None:
         """Wait for a call, then make all that are there."""
@@ -193,13 +206,16 @@ class Schedule:
 
     def _stepped(self, job: Job, next_s: float) -> None:
         failures = job.stepped(next_s, self._effects.now_s())
+        self._put(job)
         if failures:
             self._log("info", job.recovered_event, **job.facts, failures=failures)
         if self._ending:
             self._begin_release(job)
 
     def _failed(self, job: Job, problem: str) -> None:
-        if job.failed(problem, self._effects.now_s(), self._effects.uniform):
+        tell = job.failed(problem, self._effects.now_s(), self._effects.uniform)
+        self._put(job)
+        if tell:
             self._log(job.level, job.failed_event, **job.facts, reason=problem)
         if self._ending:
             self._begin_release(job)

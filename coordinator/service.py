@@ -170,7 +170,7 @@ class Service:
         for key in self._groups if groups is None else groups:
             group = self._groups.get(key)
             if group is not None:
-                group.job.woken(now_s)
+                self._schedule.wake(group.job)
             elif key.namespace == self._heads.namespace and (key.group == HEAD or self._may_look_for(key, now_s)):
                 self._threads.submit(self._look_at_queue, key.queue)
 
@@ -185,7 +185,6 @@ class Service:
 
     def _take_groups(self, *, all_seen: bool = False) -> None:
         """Begin and wake groups as the heads show them now. `all_seen`: all heads were looked at."""
-        now_s = self._effects.now_s()
         found = self._heads.groups()
         for key, facts in found.items():
             group = self._groups.get(key)
@@ -197,7 +196,7 @@ class Service:
             group.missing = 0
             if group.facts is not facts and group.facts != facts:
                 group.facts = facts
-                group.job.woken(now_s)
+                self._schedule.wake(group.job)
         if all_seen:
             self._drop_missing(set(self._groups) - set(found))
 

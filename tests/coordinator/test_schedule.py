@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import random
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 import pytest
 
@@ -171,7 +173,7 @@ def test_a_job_is_never_done_twice_at_once() -> None:
     def enough() -> bool:
         nonlocal steps
         steps += 1
-        one.woken(turns.now_s)
+        turns.schedule.wake(one)
         return steps > 30
 
     turns.until(enough)
@@ -217,3 +219,77 @@ def test_the_end_does_not_wait_for_a_step_that_hangs() -> None:
     begun_s = time.monotonic()
     assert turns.schedule.end(0.05) == 0
     assert time.monotonic() - begun_s < 0.9
+
+
+class Later(Executor):
+    """Runs what was submitted when it is told to, one at a time, in this thread."""
+
+    def __init__(self) -> None:
+        self.submitted: list[Callable[[], object]] = []
+
+    def submit(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Future[object]:  # type: ignore[override]
+        self.submitted.append(lambda: fn(*args, **kwargs))
+        return Future()
+
+    def run_one(self) -> None:
+        self.submitted.pop(0)()
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_whatever_happens_a_job_begins_when_it_is_due_and_not_before(seed: int) -> None:
+    rng = random.Random(seed)
+    turns, threads = Turns(), Later()
+    begun: list[Job] = []
+    jobs: list[Job] = []
+
+    def made() -> Job:
+        def step() -> float:
+            begun.append(one)
+            if rng.random() < 0.1:
+                raise Unavailable("the store is away (test)")
+            return rng.choice((0.0, 0.1, 0.35, 1.0, math.inf))
+
+        one = job(step, threads)
+        return one
+
+    for _ in range(300):
+        for _ in range(rng.randrange(4)):
+            match rng.randrange(4):
+                case 0 if len(jobs) < 6:
+                    jobs.append(made())
+                    turns.schedule.add(jobs[-1])
+                case 1 if jobs and not jobs[0].running:
+                    turns.schedule.remove(jobs.pop(0))
+                case 2 if jobs:
+                    turns.schedule.wake(rng.choice(jobs))
+                case 3 if threads.submitted:
+                    threads.run_one()
+        due = [one for one in jobs if not one.running and one.due_s <= turns.now_s]
+        waiting = len(threads.submitted)
+        turns.schedule.call(lambda: None)
+        turns.schedule.turn()
+        assert len(threads.submitted) - waiting == len(due), "one step for each that is due, and for no other"
+        assert all(one.running for one in due)
+        turns.now_s += rng.choice((0.0, 0.05, 0.2, 0.7))
+    assert begun
+
+
+def test_a_job_that_is_due_when_it_was_to_be_due_before_begins_once() -> None:
+    turns, threads = Turns(), Later()
+    one = job(lambda: 1.0, threads)
+
+    def turn() -> int:
+        turns.schedule.call(lambda: None)
+        turns.schedule.turn()
+        return len(threads.submitted)
+
+    turns.schedule.add(one)
+    assert turn() == 1
+    threads.run_one()
+    turn()  # it is due in a second
+    turns.schedule.wake(one)
+    assert turn() == 1
+    threads.run_one()
+    turn()  # it is due in a second again
+    turns.now_s += 1.0
+    assert turn() == 1

@@ -199,7 +199,7 @@ class Ownership(Flows):
         beats: dict[str, Beat] = {}
         for flow, heart, age_s in self._beats_in(key, sorted(listed)):
             lines.append(f"{flow} {heart.instance} {heart.bound} {heart.record}")
-            beats[flow] = Beat(instance=heart.instance, number=heart.beat, age_s=age_s)
+            beats[flow] = Beat(heart.instance, heart.beat, age_s)
         return Pulse(state_token=state_token, records_version=digest_of("\n".join(lines)), beats=beats)
 
     def release_lease(self, key: GroupKey, token: str) -> None:
