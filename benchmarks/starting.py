@@ -1,7 +1,7 @@
 """Part `start`: how long a new Spark session takes to write its first messages, and a query to start, read and end.
 
 Once with the Spark home that is installed, whose `pyspark.zip` every Python worker imports from, and once with one that
-has no such archive (`partq_spark.spark.home`). Each sample is a driver of its own; the two take turns.
+has no such archive (`partq_spark.spark.local`). Each sample is a driver of its own; the two take turns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.report import Measure, Series
 from benchmarks.settings import Settings
 from partq_spark.log.admin import create_queue
 from partq_spark.objects import open_store
-from partq_spark.spark.home import make_home
+from partq_spark.spark.local import make_home
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import click
 
 from partq_spark.cli import output
 from partq_spark.cli.arguments import json_option
-from partq_spark.spark.home import make_home
+from partq_spark.spark.local import make_home
 
 
 @click.command("spark-home")

@@ -34,6 +34,7 @@ import partq_spark
 from partq_spark.demo.flights import Feed
 from partq_spark.demo.processes import streaming_readers
 from partq_spark.demo.proof import DELIVERED, prove
+from partq_spark.spark.local import QUICK_LOGS
 
 LOOK_S = 0.1
 READER_WAIT_S = 120.0
@@ -232,6 +233,7 @@ def run(work: Path, queue: Mapping[str, str], shared: Mapping[str, str], partiti
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.local.dir", temporary)
+        .config(*QUICK_LOGS)
         # It lives for less than a minute: the compiler that starts fast is the faster one.
         .config(
             "spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir={temporary}"

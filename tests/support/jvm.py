@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from partq_spark.spark.home import make_home
+from partq_spark.spark.local import make_home
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,15 +37,6 @@ def home() -> Path:
 def environment() -> dict[str, str]:
     """For a process that starts Spark as it likes: a notebook's kernel, the demo."""
     return {"SPARK_HOME": str(home()), "SPARK_SUBMIT_OPTS": options()}
-
-
-QUICK_LOGS: Final = (
-    "spark.sql.streaming.checkpointFileManagerClass",
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
-)
-"""A setting for sessions that run many micro-batches: Spark's own logs without the processes that each write starts
-(spark-traps 41). Drivers that are killed on purpose keep Spark's default.
-"""
 
 
 def options() -> str:

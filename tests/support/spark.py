@@ -24,6 +24,7 @@ from partq_spark.log.publish import PublishIdentity, PublishResult, stage_for
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import Stager, segment_schema
 from partq_spark.objects import open_store
+from partq_spark.spark.local import QUICK_LOGS
 from tests.log.queues import publish_staged
 from tests.support import jvm
 from tests.support.messages import Message, browse
@@ -99,7 +100,7 @@ def _session(folder: Path) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "America/New_York")  # never the machine's: what depends on it shows
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
-        .config(*jvm.QUICK_LOGS)
+        .config(*QUICK_LOGS)  # drivers that are killed on purpose keep Spark's default
         .getOrCreate()
     )
 

@@ -1,9 +1,10 @@
-"""A Spark home whose Python workers start quickly: links to the installed PySpark's programs and jars, no more.
+"""What makes Spark quick on one machine: a home whose Python workers start quickly, and a setting for its own logs.
 
-Spark puts `python/lib/pyspark.zip` of its home first on the path of every Python worker, and what comes from there is
-compiled anew in each process: a second of processor time for every query that starts. A home without that archive makes
-workers import the installed package, as the driver does (decision 0033). No pyspark is imported here: the command line,
-the demo and the tests make homes before Spark starts. A folder that is anything else is never touched.
+The home is a folder of links to the installed PySpark's programs and jars, no more. Spark puts `python/lib/pyspark.zip`
+of its home first on the path of every Python worker, and what comes from there is compiled anew in each process: a
+second of processor time for every query that starts. A home without that archive makes workers import the installed
+package, as the driver does (decision 0033). No pyspark is imported here: the command line, the demo and the tests use
+this before Spark starts. A folder that was not made here is never touched.
 """
 
 from __future__ import annotations
@@ -17,6 +18,15 @@ from pathlib import Path
 from typing import Final
 
 from partq_spark.base.errors import Invalid
+
+QUICK_LOGS: Final = (
+    "spark.sql.streaming.checkpointFileManagerClass",
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+)
+"""A setting for sessions whose Spark checkpoints are on a local disk: Spark's two logs without the programs that each
+write starts by default where Hadoop's native library is missing, as in PySpark by pip (spark-traps 41). What it gives
+up: docs/operations.md.
+"""
 
 _LINKS: Final = ("bin", "jars", "sbin")
 _PACKAGE: Final = "pyspark"

@@ -1,5 +1,5 @@
 """A Spark home of links: made, made again, by several at once; refused where there is nothing to link to, and where
-the folder is somebody else's. And the command that makes one.
+the folder is somebody else's; the command that makes one. Spark's own logs, written in two ways.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import shlex
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from click.testing import CliRunner
 
 from partq_spark.base.errors import Invalid
 from partq_spark.cli.main import cli
-from partq_spark.spark import home
-from partq_spark.spark.home import make_home
+from partq_spark.spark import local
+from partq_spark.spark.local import QUICK_LOGS, make_home
+from tests.support.spark import Lab
 
 LINKS = ("bin", "jars", "sbin")
 
@@ -30,7 +32,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *, parts: tuple[str, 
     for part in (*parts, "python/lib"):
         (package / part).mkdir(parents=True, exist_ok=True)
     spec = ModuleSpec("pyspark", None, origin=str(package / "__init__.py"))
-    monkeypatch.setattr(home, "find_spec", lambda name: {"pyspark": spec}[name])
+    monkeypatch.setattr(local, "find_spec", lambda name: {"pyspark": spec}[name])
     return package
 
 
@@ -78,7 +80,7 @@ def test_a_pyspark_without_spark_and_none_at_all_are_refused(tmp_path: Path, mon
         with pytest.raises(Invalid, match=r"has no PySpark with Spark in it: run pip install 'partq\[demo\]'"):
             make_home(tmp_path / "home")
         assert not (tmp_path / "home").exists()
-        monkeypatch.setattr(home, "find_spec", lambda _: None)
+        monkeypatch.setattr(local, "find_spec", lambda _: None)
 
 
 def _empty(folder: Path) -> None:
@@ -157,3 +159,22 @@ def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     assert done.stderr == (
         f"Error: {tmp_path} exists and was not made by partq spark-home: name a new folder, or remove this one\n"
     )
+
+
+# --- Spark's own logs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_a_query_goes_on_where_it_was_with_either_way_to_write_sparks_logs(lab: Lab) -> None:
+    """The setting can be made and taken back at any time: the files are the same."""
+    lab.create("orders", 2)
+    setting, quick = QUICK_LOGS
+    assert lab.spark.conf.get(setting) == quick
+    plain = replace(lab, spark=lab.spark.newSession())
+    plain.spark.conf.set(setting, quick.replace("FileSystemBased", "FileContextBased"))  # Spark's default on a disk
+    consumer = lab.consumer()
+    for number, each in enumerate((plain, lab, plain)):
+        each.publish("orders", [(f"k{n}", b"%d/%d" % (number, n)) for n in range(5)])
+        consumer.run(each.stream("orders", startingOffsets="earliest"))
+        assert sorted(consumer.values) == [b"%d/%d" % (earlier, n) for earlier in range(number + 1) for n in range(5)]
+        assert consumer.log_files("commits") == list(range(number + 1))
