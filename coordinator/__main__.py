@@ -7,6 +7,7 @@ health port and the ownership store's password and version included; 1 anything 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -27,6 +28,9 @@ from partq_spark.objects import open_store
 
 _STORE_RETRY_S = 2.0
 """Of one read: what fails for longer is tried again after the group's pause."""
+
+_COLLECT_AFTER = 50_000
+"""Objects made and not dropped yet after which Python looks for circles of them: some megabytes."""
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
@@ -93,6 +97,9 @@ def _serve(settings: Settings, log: Log, environ: Mapping[str, str]) -> int:
         ownership=ownership.url,
         health_port=health.port if health is not None else None,
     )
+    # Each look makes and drops values by the thousand, hardly ever in circles; by default Python would look for circles
+    # after every few of them, through everything that lives.
+    gc.set_threshold(_COLLECT_AFTER)
     service.run()
     return 0
 
