@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from partq_spark.base.errors import Corrupt
-from partq_spark.group.checksums import check_sealed, digest_of, sealed
+from partq_spark.group.checksums import CHECKSUM, check_sealed, digest_of, sealed
 from partq_spark.group.codec import decode_lease, decode_record
 from partq_spark.group.documents.api import Value
 from partq_spark.group.model import FlowRecord, GroupKey, Lease, Owner, OwnershipRecord
@@ -95,24 +95,28 @@ class Heartbeat(NamedTuple):
     token: str
 
     def fields(self) -> dict[str, str]:
-        """As written."""
-        return sealed(
-            {
-                "instance": self.instance,
-                "count": str(self.beat),
-                "bound": "1" if self.bound else "0",
-                "record": self.record,
-                "token": self.token,
-            }
-        )
+        """As written, sealed."""
+        bound, count = "1" if self.bound else "0", str(self.beat)
+        return {
+            "instance": self.instance,
+            "count": count,
+            "bound": bound,
+            "record": self.record,
+            "token": self.token,
+            CHECKSUM: _checksum(bound, count, self.instance, self.record, self.token),
+        }
+
+
+def _checksum(bound: str, count: str, instance: str, record: str, token: str) -> str:
+    """What `checksum_of` says of a heartbeat's fields, without sorting them each time."""
+    return digest_of(f"bound={bound}\ncount={count}\ninstance={instance}\nrecord={record}\ntoken={token}\n")
 
 
 def whole_heartbeat(value: Value) -> Heartbeat | None:
     """What `decode_heartbeat` gives, in a third of the time; None if there is anything wrong."""
     try:
         checksum, bound, count, instance, record, token = _in_order(value)
-        lines = f"bound={bound}\ncount={count}\ninstance={instance}\nrecord={record}\ntoken={token}\n"
-        if len(value) != 6 or digest_of(lines) != checksum:
+        if len(value) != 6 or _checksum(bound, count, instance, record, token) != checksum:
             return None
         return Heartbeat(instance, int(count), bound == "1", record, token)
     except (KeyError, ValueError, TypeError):
