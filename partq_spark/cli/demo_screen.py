@@ -68,7 +68,7 @@ class Screen:
         for change in changes:
             match change:
                 case Joined() if len(ledger.bound) > 1:
-                    also = f"whoever comes or goes within {self._rebalance_delay_s:g} s is dealt with together"
+                    also = f"flows that come or go within {self._rebalance_delay_s:g} s are dealt with together"
                     self.tell(ledger, f"{change.flow} has joined; {also}")
                 case Joined():
                     pass  # it gets everything at once, which is the next change

@@ -53,9 +53,9 @@ class CheckpointWriter:
     def acknowledged(
         self, partitions: Collection[int], *, by_records: AcknowledgedBy | None = None
     ) -> Mapping[int, int]:
-        """How far each is acknowledged, whoever has it. What is in hand is known; of all others, if there are any,
-        their checkpoints say it; where offsets are not kept `by_records` does, if flows have records. Raises
-        `Unavailable` and what `by_records` raises.
+        """How far each is acknowledged, by this flow or another. What this flow has is known here. For the others their
+        checkpoints say it; where offsets are not kept `by_records` does, if flows have records. Raises `Unavailable`
+        and what `by_records` raises.
         """
         own = self._holdings.written(partitions)
         others = [partition for partition in partitions if partition not in own]
@@ -84,7 +84,7 @@ class CheckpointWriter:
         return True
 
     def leave(self, holding: Holding) -> None:
-        """Write down how far it is acknowledged and read, for whoever has it next. Raises as `advance` does."""
+        """Write down how far it is acknowledged and read, for its next owner. Raises as `advance` does."""
         if holding.checkpoint is None:
             return
         offset = holding.done if self._settings.keep_offsets else None

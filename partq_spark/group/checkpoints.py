@@ -1,8 +1,9 @@
 """How far a group has acknowledged each partition, and whose the partition is: one small blob per partition (seed 004).
 
-A checkpoint carries the fence: whoever lost a partition fails at his next write, however late it arrives (CHK-05). It
-is changed by compare-and-swap only, and only forward in (epoch, offset) (CHK-04). Its owner moves the offset
-(`update_checkpoint`), the coordinator replaces the owner (`fence`), a person goes back by a new epoch (`rewind`).
+A checkpoint carries the fence: a flow that lost a partition fails at its next write, however late that arrives
+(CHK-05). It is changed by compare-and-swap only, and only forward in (epoch, offset) (CHK-04). Its owner moves the
+offset (`update_checkpoint`), the coordinator replaces the owner (`fence`), a person goes back by a new epoch
+(`rewind`).
 
 Nothing here knows who should have what, nor when a checkpoint is to be written. Reading is tried again by the object
 store; a swap whose outcome is unknown is settled by reading (`objects.register`).
@@ -154,7 +155,7 @@ class CheckpointStore:
         def fenced(found: Checkpoint | None) -> Checkpoint:
             if found is not None and self._is_fence(found, to, epoch):
                 if to is None and (delivered or 0) > found.redelivered_below:
-                    # A rewind looks like a fence for nobody, and whoever lost the partition by it may have gone on.
+                    # A rewind looks like a fence for nobody, and the flow that lost the partition may have gone on.
                     return replace(found, redelivered_below=delivered or 0, updated=self._now())
                 return found
             if found is not None and not self._may_fence(found, to, epoch, replaces):
@@ -234,7 +235,7 @@ class CheckpointStore:
         """Go back to `offset`, at a new epoch without an owner: everything from there on is delivered again, marked.
 
         Refused with `Conflict` while a flow owns the partition, unless `fence` takes it away from that flow;
-        `delivered` is then how far it may have delivered (the log's end, if nobody knows): what whoever had it before
+        `delivered` is then how far it may have delivered (the log's end, if nobody knows); what earlier owners
         delivered is marked already. Raises `Invalid` where there is no offset to go back from.
         """
         before: Checkpoint | None = None
@@ -291,7 +292,7 @@ class CheckpointStore:
         return found.epoch < epoch
 
     def _is_held(self, found: Checkpoint, held: Checkpoint) -> bool:
-        """The same queue, flow, instance and epoch: whoever wrote meanwhile was this very owner."""
+        """The same queue, flow, instance and epoch: what was written meanwhile was written by this very owner."""
         return found.is_of(held.queue_id, held.owner, held.epoch)
 
     def _still_held(self, found: Checkpoint | None, held: Checkpoint) -> Checkpoint:

@@ -87,7 +87,9 @@ class Partition:
 
     @property
     def holder(self) -> Owner | None:
-        """Who has it as far as balance and people are concerned: the receiver as soon as it is being fenced for it."""
+        """The flow that counts as having it, for balance and for people: the receiver as soon as it is being fenced for
+        that flow.
+        """
         return self.to if self.phase is Phase.FENCING else self.owner
 
 

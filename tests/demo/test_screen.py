@@ -84,7 +84,7 @@ def test_each_change_is_a_line_with_the_mapping() -> None:
     ]
     screen.changed(ledger, changes, {"blue": 3_500})
     assert [line[9:] for line in file.getvalue().splitlines()] == [
-        "AbC·  coral has joined; whoever comes or goes within 1 s is dealt with together",
+        "AbC·  coral has joined; flows that come or go within 1 s are dealt with together",
         "AbC·  blue was silent for 5 s: lost; its partitions wait 1 s in case it comes back",
         "AbC·  amber → coral: 0-1, paused 49, 51 ms; coral → amber: 2, moved by force after 3012 ms",
         "AbC·  blue → amber: 1 (6.5 s after the kill, from where it had acknowledged)",

@@ -82,7 +82,7 @@ def _renews_any_lease() -> AbstractContextManager[object]:
     def renew_lease(store: Ownership, key: GroupKey, _: Lease) -> Pulse:
         state = store._state(key)
         look = state.look()
-        listed, answer = store._documents.ask(key, Listing(BEATS), look.step)
+        listed, answer = store._documents.ask(key, Listing(BEATS), look.operation)
         seen = state.saw(look, answer)
         return store._pulse(key, listed, None if seen is None else seen.value.token)
 

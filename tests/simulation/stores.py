@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from coordinator.core.invariants import violations
 from partq_spark.base.effects import Effects
 from partq_spark.group.codec import decode_state
-from partq_spark.group.documents.api import Announce, Documents, Remove, Step, Swap, Value
+from partq_spark.group.documents.api import Announce, Documents, Operation, Remove, Swap, Value
 from partq_spark.group.documents.memory import MemoryDocuments, MemoryServer
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Lease, Owner
 from partq_spark.group.ownership import Beat, Ownership, Pulse
@@ -181,21 +181,21 @@ class ServerDocuments(MemoryDocuments):
         self._known = found  # not before it was heard
         return found
 
-    def carry_out(self, group: GroupKey, steps: Sequence[Step[Any]]) -> Sequence[Any]:
+    def carry_out(self, group: GroupKey, operations: Sequence[Operation[Any]]) -> Sequence[Any]:
         lease, sent_us = self.lease, self._link.now_us
 
         def effect() -> Sequence[Any]:
             before = {name: stored.value for name, stored in self._server.groups.get(group, {}).items()}
-            answers = MemoryDocuments.carry_out(self, group, steps)
-            for step, answer in zip(steps, answers, strict=False):
-                if isinstance(step, Swap) and answer is not None:
-                    self._witness.swapped(step.name, step.value, before.get(step.name), lease, sent_us)
-                elif isinstance(step, Remove) and answer:
-                    self._witness.removed(step.name, before.get(step.name))
+            answers = MemoryDocuments.carry_out(self, group, operations)
+            for operation, answer in zip(operations, answers, strict=False):
+                if isinstance(operation, Swap) and answer is not None:
+                    self._witness.swapped(operation.name, operation.value, before.get(operation.name), lease, sent_us)
+                elif isinstance(operation, Remove) and answer:
+                    self._witness.removed(operation.name, before.get(operation.name))
             return answers
 
-        writes = any(isinstance(step, Swap | Remove | Announce) for step in steps)
-        return self._link.call(_called(steps), effect, write=writes, mortal=True)
+        writes = any(isinstance(operation, Swap | Remove | Announce) for operation in operations)
+        return self._link.call(_called(operations), effect, write=writes, mortal=True)
 
     def drop(self, group: GroupKey) -> None:
         self._link.call("drop", lambda: MemoryDocuments.drop(self, group), write=True, mortal=True)
@@ -210,11 +210,10 @@ class ServerDocuments(MemoryDocuments):
             self._board.wait_us(left_us)
 
 
-def _called(steps: Sequence[Step[Any]]) -> str:
+def _called(operations: Sequence[Operation[Any]]) -> str:
     """What is done, for counts of faults."""
-    return " ".join(
-        f"{type(step).__name__.lower()} {getattr(step, 'name', '').partition('/')[0]}" for step in steps[:3]
-    )
+    words = ((type(each).__name__.lower(), getattr(each, "name", "").partition("/")[0]) for each in operations[:3])
+    return " ".join(f"{kind} {folder}" for kind, folder in words)
 
 
 class Carrier(Protocol):

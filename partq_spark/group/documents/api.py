@@ -1,10 +1,10 @@
 """A group's documents: small named values, each changed only on condition that nobody changed it since it was read.
 
 Only the contract lives here; `ownership` says what is written into documents and what it means. A caller hands over
-*steps*, which are carried out in the order given, and the first condition that does not hold ends the call. Nothing is
-promised about several documents together: others may see the first step done and the second not yet. Nothing is tried
-again inside. An answer that did not come is `Unavailable`: then each step may have been done, and reading tells. Every
-call is bounded in time.
+*operations*, which are carried out in the order given, and the first condition that does not hold ends the call.
+Nothing is promised about several documents together: others may see the first operation done and the second not yet.
+Nothing is tried again inside. An answer that did not come is `Unavailable`: then each operation may have been done, and
+reading tells. Every call is bounded in time.
 """
 
 from __future__ import annotations
@@ -61,15 +61,17 @@ class Audience(StrEnum):
     FLOWS = "changed"
 
 
-class Step(Generic[T]):
-    """One thing that is asked of the documents of a group. `NOT_DONE` is the answer to a step that was not reached."""
+class Operation(Generic[T]):
+    """One thing that is asked of the documents of a group. `NOT_DONE` is the answer to an operation that was not
+    reached.
+    """
 
     __slots__ = ()
     NOT_DONE: ClassVar[object] = None
 
 
 @dataclass(frozen=True, slots=True)
-class Load(Step[Found | Unchanged | None]):
+class Load(Operation[Found | Unchanged | None]):
     """Read a document: None if there is none, `UNCHANGED` if its token is `known`. `aged`: its age is of interest."""
 
     name: str
@@ -78,7 +80,7 @@ class Load(Step[Found | Unchanged | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing(Step[tuple[Found, ...]]):
+class Listing(Operation[tuple[Found, ...]]):
     """All documents with fields below a folder, in any order."""
 
     NOT_DONE: ClassVar[object] = ()
@@ -86,7 +88,7 @@ class Listing(Step[tuple[Found, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Names(Step[tuple[str, ...]]):
+class Names(Operation[tuple[str, ...]]):
     """The names of all documents below a folder, whatever they have, in any order."""
 
     NOT_DONE: ClassVar[object] = ()
@@ -94,7 +96,7 @@ class Names(Step[tuple[str, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Swap(Step[str | None]):
+class Swap(Operation[str | None]):
     """Replace the document whose token is `expected` (None: there must be none): its new token, or None if the
     condition did not hold, which ends the call. `optional`: neither that nor an unknown outcome ends it.
     """
@@ -106,7 +108,7 @@ class Swap(Step[str | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Remove(Step[bool]):
+class Remove(Operation[bool]):
     """Remove the document whose token is `expected` (None: whatever it is). False, which ends the call: it is
     another one by now. One that is gone already counts as removed.
     """
@@ -117,7 +119,7 @@ class Remove(Step[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class Announce(Step[None]):
+class Announce(Operation[None]):
     """Wake the group's flows, or coordinators. A lost call costs time only."""
 
     audience: Audience
@@ -149,29 +151,30 @@ class Documents(ABC):
         """
 
     @overload
-    def ask(self, group: GroupKey, one: Step[A], /) -> tuple[A]: ...
+    def ask(self, group: GroupKey, one: Operation[A], /) -> tuple[A]: ...
 
     @overload
-    def ask(self, group: GroupKey, one: Step[A], two: Step[B], /) -> tuple[A, B]: ...
+    def ask(self, group: GroupKey, one: Operation[A], two: Operation[B], /) -> tuple[A, B]: ...
 
     @overload
-    def ask(self, group: GroupKey, one: Step[A], two: Step[B], three: Step[C], /) -> tuple[A, B, C]: ...
+    def ask(self, group: GroupKey, one: Operation[A], two: Operation[B], three: Operation[C], /) -> tuple[A, B, C]: ...
 
     @overload
-    def ask(self, group: GroupKey, /, *steps: Step[A]) -> tuple[A, ...]: ...
+    def ask(self, group: GroupKey, /, *operations: Operation[A]) -> tuple[A, ...]: ...
 
-    def ask(self, group: GroupKey, /, *steps: Step[Any]) -> tuple[Any, ...]:
-        """Carry out `steps` on the group's documents, one after the other, in one round trip where that is possible.
+    def ask(self, group: GroupKey, /, *operations: Operation[Any]) -> tuple[Any, ...]:
+        """Carry out `operations` on the group's documents, one after the other, in one round trip where that is
+        possible.
 
-        The answers, one for each step. Raises `Unavailable` (`Reincarnated`: nothing was done), `Corrupt` where what
-        is there was not written by this module.
+        The answers, one for each operation. Raises `Unavailable` (`Reincarnated`: nothing was done), `Corrupt` where
+        what is there was not written by this module.
         """
-        answers = self.carry_out(group, steps) if steps else ()
-        return (*answers, *(step.NOT_DONE for step in steps[len(answers) :]))
+        answers = self.carry_out(group, operations) if operations else ()
+        return (*answers, *(operation.NOT_DONE for operation in operations[len(answers) :]))
 
     @abstractmethod
-    def carry_out(self, group: GroupKey, steps: Sequence[Step[Any]]) -> Sequence[Any]:
-        """For `ask`: the answers of the steps that were reached."""
+    def carry_out(self, group: GroupKey, operations: Sequence[Operation[Any]]) -> Sequence[Any]:
+        """For `ask`: the answers of the operations that were reached."""
 
     @abstractmethod
     def drop(self, group: GroupKey) -> None:

@@ -22,8 +22,8 @@ from partq_spark.group.documents.api import (
     Listing,
     Load,
     Names,
+    Operation,
     Remove,
-    Step,
     Swap,
     Value,
     reincarnated,
@@ -92,13 +92,13 @@ class MemoryServer:
         with self.changed:
             self.groups = {}
 
-    def carry_out(self, key: GroupKey, steps: Sequence[Step[Any]]) -> list[Any]:
-        """The answers of the steps that were reached; called with the lock held."""
+    def carry_out(self, key: GroupKey, operations: Sequence[Operation[Any]]) -> list[Any]:
+        """The answers of the operations that were reached; called with the lock held."""
         group = self.groups.get(key, {})
         answers: list[Any] = []
-        for step in steps:
-            answers.append(self._do(key, group, step))
-            if answers[-1] is step.NOT_DONE and _ends(step):
+        for operation in operations:
+            answers.append(self._do(key, group, operation))
+            if answers[-1] is operation.NOT_DONE and _ends(operation):
                 break
         if group:
             self.groups[key] = group
@@ -106,8 +106,8 @@ class MemoryServer:
             self.groups.pop(key, None)
         return answers
 
-    def _do(self, key: GroupKey, group: dict[str, Stored], step: Step[Any]) -> object:
-        match step:
+    def _do(self, key: GroupKey, group: dict[str, Stored], operation: Operation[Any]) -> object:
+        match operation:
             case Load(name=name, known=known):
                 return self._load(group, name, known)
             case Listing(folder=folder):
@@ -127,7 +127,7 @@ class MemoryServer:
                 self._news_of[audience, key] = self._news
                 self.changed.notify_all()
                 return None
-        raise TypeError(f"{step!r} is no step")
+        raise TypeError(f"{operation!r} is no operation")
 
     def _load(self, group: dict[str, Stored], name: str, known: str | None) -> Found | Unchanged | None:
         found = group.get(name)
@@ -155,8 +155,8 @@ class MemoryServer:
         )
 
 
-def _ends(step: Step[Any]) -> bool:
-    return isinstance(step, Remove) or (isinstance(step, Swap) and not step.optional)
+def _ends(operation: Operation[Any]) -> bool:
+    return isinstance(operation, Remove) or (isinstance(operation, Swap) and not operation.optional)
 
 
 class MemoryDocuments(Documents):
@@ -189,10 +189,10 @@ class MemoryDocuments(Documents):
             self._known = self._server.incarnation
         return self._known
 
-    def carry_out(self, group: GroupKey, steps: Sequence[Step[Any]]) -> Sequence[Any]:
+    def carry_out(self, group: GroupKey, operations: Sequence[Operation[Any]]) -> Sequence[Any]:
         with self._server.changed:
             self._check_life()
-            return self._server.carry_out(group, steps)
+            return self._server.carry_out(group, operations)
 
     def drop(self, group: GroupKey) -> None:
         with self._server.changed:

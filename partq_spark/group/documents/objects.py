@@ -1,8 +1,8 @@
 """Documents as objects beside the queue (`ownership=store`), below `<namespace>/<queue>/<group>/ownership/`.
 
-Each step is one request or, for a listing, one for each page. Fields are metadata, bodies are bodies. The records of
-seed 004 (`ownership/<partition>`) lie directly in that folder, the others below it under their own names. There are no
-messages: `wait` waits a little and says that all groups have to be looked at.
+Each operation is one request or, for a listing, one for each page. Fields are metadata, bodies are bodies. The records
+of seed 004 (`ownership/<partition>`) lie directly in that folder, the others below it under their own names. There are
+no messages: `wait` waits a little and says that all groups have to be looked at.
 """
 
 from __future__ import annotations
@@ -12,7 +12,18 @@ from typing import Any, Final
 
 from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import Conflict, Unavailable
-from partq_spark.group.documents.api import Announce, Documents, Found, Listing, Load, Names, Remove, Step, Swap, Value
+from partq_spark.group.documents.api import (
+    Announce,
+    Documents,
+    Found,
+    Listing,
+    Load,
+    Names,
+    Operation,
+    Remove,
+    Swap,
+    Value,
+)
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import Document, ObjectStore, Unchanged
 
@@ -48,34 +59,34 @@ class ObjectDocuments(Documents):
     def where(self, group: GroupKey, name: str) -> str:
         return f"object {_object(group, name)} of {self._store.url}"
 
-    def carry_out(self, group: GroupKey, steps: Sequence[Step[Any]]) -> Sequence[Any]:
+    def carry_out(self, group: GroupKey, operations: Sequence[Operation[Any]]) -> Sequence[Any]:
         answers: list[Any] = []
-        for step in steps:
-            match step:
+        for operation in operations:
+            match operation:
                 case Load():
-                    answers.append(self._load(_object(group, step.name), step))
+                    answers.append(self._load(_object(group, operation.name), operation))
                 case Listing():
-                    answers.append(tuple(self._list(group, step.folder)))
+                    answers.append(tuple(self._list(group, operation.folder)))
                 case Names():
-                    answers.append(tuple(found.name for found in self._list(group, step.folder)))
+                    answers.append(tuple(found.name for found in self._list(group, operation.folder)))
                 case Swap():
-                    answers.append(self._swap(_object(group, step.name), step))
-                    if answers[-1] is None and not step.optional:
+                    answers.append(self._swap(_object(group, operation.name), operation))
+                    if answers[-1] is None and not operation.optional:
                         break
                 case Remove():
-                    answers.append(self._remove(_object(group, step.name), step.expected))
+                    answers.append(self._remove(_object(group, operation.name), operation.expected))
                     if not answers[-1]:
                         break
                 case Announce():
                     answers.append(None)  # there is nobody to tell: everybody looks
         return answers
 
-    def _load(self, name: str, step: Load) -> Found | Unchanged | None:
-        found = self._store.load(name, known=step.known)
+    def _load(self, name: str, operation: Load) -> Found | Unchanged | None:
+        found = self._store.load(name, known=operation.known)
         if not isinstance(found, Document):
             return found
-        age_s = self._age_s(name, found.etag) if step.aged else 0.0
-        return Found(name=step.name, token=found.etag, value=_content(found), age_s=age_s)
+        age_s = self._age_s(name, found.etag) if operation.aged else 0.0
+        return Found(name=operation.name, token=found.etag, value=_content(found), age_s=age_s)
 
     def _age_s(self, name: str, etag: str) -> float:
         """The age of an object that was just read, without comparing clocks: the store is asked the first time; from
@@ -99,16 +110,16 @@ class ObjectDocuments(Documents):
                 break  # names come in order, digits first
             yield Found(name=f"{folder}/{rest}", token="", value=info.metadata, age_s=info.age_s)
 
-    def _swap(self, name: str, step: Swap) -> str | None:
+    def _swap(self, name: str, operation: Swap) -> str | None:
         try:
             try:
-                return self._store.swap(name, step.value, expected=step.expected)
+                return self._store.swap(name, operation.value, expected=operation.expected)
             except Conflict:
                 found = self._store.load(name)
                 # One's own success, which something in between has sent again.
-                return found.etag if isinstance(found, Document) and _content(found) == step.value else None
+                return found.etag if isinstance(found, Document) and _content(found) == operation.value else None
         except Unavailable:
-            if not step.optional:
+            if not operation.optional:
                 raise
             return None
 

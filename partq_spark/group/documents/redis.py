@@ -25,8 +25,8 @@ from partq_spark.group.documents.api import (
     Listing,
     Load,
     Names,
+    Operation,
     Remove,
-    Step,
     Swap,
     Value,
 )
@@ -95,16 +95,17 @@ class RedisDocuments(Documents):
     def where(self, group: GroupKey, name: str) -> str:
         return self._at(group).shown(name)
 
-    # ---- steps
+    # ---- operations
 
-    def carry_out(self, group: GroupKey, steps: Sequence[Step[Any]]) -> Sequence[Any]:
+    def carry_out(self, group: GroupKey, operations: Sequence[Operation[Any]]) -> Sequence[Any]:
         place = self._at(group)
         call = _Call(place, self._token)
-        for step in steps:
-            call.add(step)
+        for operation in operations:
+            call.add(operation)
         replies = self._client.call(list(call.keys) or [place.key("state")], *call.arguments)
-        answered = zip(steps, call.tokens, replies, strict=False)  # no replies come after a condition that did not hold
-        return [_answer(place, step, token, reply) for step, token, reply in answered]
+        # No replies come after a condition that did not hold.
+        answered = zip(operations, call.tokens, replies, strict=False)
+        return [_answer(place, operation, token, reply) for operation, token, reply in answered]
 
     def drop(self, group: GroupKey) -> None:
         place = self._at(group)
@@ -168,9 +169,9 @@ class _Call:
         self.arguments: list[str | bytes | int] = []
         self.tokens: list[str] = []
 
-    def add(self, step: Step[Any]) -> None:
+    def add(self, operation: Operation[Any]) -> None:
         token = ""
-        match step:
+        match operation:
             case Load(name=name, known=known):
                 self.arguments += ["load", *self._field(name), known or ""]
             case Listing(folder=folder):
@@ -196,8 +197,8 @@ class _Call:
         return self._key(folder), field
 
 
-def _answer(place: _Place, step: Step[Any], token: str, reply: Reply) -> object:
-    match step:
+def _answer(place: _Place, operation: Operation[Any], token: str, reply: Reply) -> object:
+    match operation:
         case Load(name=name):
             return _loaded(place, name, reply)
         case Listing(folder=folder):

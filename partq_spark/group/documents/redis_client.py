@@ -315,7 +315,7 @@ class _Lent:
         if error is None or isinstance(error, PartqError):
             self._client.give_back(self._link, good=True)
             return
-        # A replica may have been the master a moment ago: the next call looks for whoever is it now.
+        # A replica may have been the master a moment ago: the next call looks for the present master.
         good = isinstance(error, exceptions.ResponseError) and not isinstance(
             error, exceptions.ReadOnlyError | exceptions.ClusterDownError
         )

@@ -1,5 +1,5 @@
-"""The script that runs inside Redis: it carries out the steps of one call, so that each call is one round trip, and
-nothing comes between its steps. Lua only; `redis` makes its arguments and reads its answer.
+"""The script that runs inside Redis: it carries out the operations of one call, so that each call is one round trip,
+and nothing comes between them. Lua only; `redis` makes its arguments and reads its answer.
 
 Keys of a group begin with `partq:{store id/namespace/queue/group}:` (the braces keep them on one cluster slot). Each
 folder of documents is one key, a hash with two fields for each document: its name → its value, and its name, space,
@@ -26,10 +26,10 @@ REBORN: Final = "PARTQREBORN"
 """How the error begins with which the script refuses to do anything for who knows another life of the server."""
 
 # A server that was a replica for a moment has a new replication id, also where no connection broke, and perhaps an old
-# copy of everything. It is looked at together with the steps, so that nothing comes in between. ARGV begins with the id
-# that the caller knows (empty: the server has none); then come the steps, each a word and its arguments, of which the
-# first is the place of the folder's key in KEYS. The answer has one for each step that was reached; what is read comes
-# with the time.
+# copy of everything. It is looked at together with the operations, so that nothing comes in between. ARGV begins with
+# the id that the caller knows (empty: the server has none); then come the operations, each a word and its arguments, of
+# which the first is the place of the folder's key in KEYS. The answer has one for each operation that was reached; what
+# is read comes with the time.
 SCRIPT: Final = (
     """
 local known = ARGV[1]

@@ -1,27 +1,27 @@
-"""Flows in a group's documents: each has a heartbeat, which decides, and a record of what it delivered.
+"""Flows in a group's documents, as they are written: each has a heartbeat, which decides, and a record of what it
+delivered.
 
 `beats/<flow>` are fields: instance, count, bound, the token of the instance's record, and one of its own. To bind is to
 swap this one document, after the record was written. `flows/<flow>/<instance>` is the record, a body, because 1,000
 deliveries do not fit in fields. What changes a record is told by the heartbeat that follows it, so that one listing of
-heartbeats tells which records have to be read. Nothing of leases and ownership records is known here.
+heartbeats tells which records have to be read (`flow_reader`). Nothing of leases and ownership records is known here.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Corrupt, Unavailable
+from partq_spark.base.errors import Unavailable
 from partq_spark.group.codec import encode_record
-from partq_spark.group.documents.api import Announce, Audience, Documents, Found, Listing, Load, Remove, Step
-from partq_spark.group.model import Delivery, FlowRecord, GroupKey
+from partq_spark.group.documents.api import Announce, Audience, Documents, Found, Load, Operation, Remove
+from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Owner
 from partq_spark.group.ownership.encoding import (
-    BEATS,
     STATE,
     Heartbeat,
     StateVersion,
@@ -30,17 +30,14 @@ from partq_spark.group.ownership.encoding import (
     decode_heartbeat,
     decode_version,
     record_name,
-    whole_heartbeat,
 )
+from partq_spark.group.ownership.flow_reader import FlowReader
 from partq_spark.group.ownership.refusals import checked_flow, checked_note, name_taken, not_bound, restless
 from partq_spark.group.ownership.register import DocumentRegister, Seen
 from partq_spark.group.ownership.values import Beat
 
 _TRIES: Final = 3
 """How often a document is read again that changed meanwhile. Each has one writer, so that twice is rare already."""
-
-_AT_ONCE: Final = 100
-"""So many records are read in one call: Redis does nothing else meanwhile."""
 
 _MOST_UNUSED: Final = 64
 """More than one process can leave behind between two binds that went well."""
@@ -66,19 +63,20 @@ class _Own:
         self.record.forget()
 
 
-class Flows:
-    """The flows of all groups, as one user sees them. `effects` is for the tokens of heartbeats, `lock` makes locks."""
+class Flows(FlowReader):
+    """The flows of all groups, as one user sees and changes them. `effects` is for the tokens of heartbeats, `lock`
+    makes locks.
+    """
 
     def __init__(
         self, documents: Documents, effects: Effects, *, lock: Callable[[], AbstractContextManager[object]]
     ) -> None:
-        self._documents = documents
+        super().__init__(documents)
         self._effects = effects
         self._lock = lock
         self._making = threading.Lock()
         self._states: dict[GroupKey, DocumentRegister[StateVersion]] = {}
         self._own: dict[tuple[GroupKey, str], _Own] = {}
-        self._records: dict[tuple[GroupKey, str], tuple[Heartbeat, FlowRecord]] = {}  # as read last
         self._unused: dict[tuple[GroupKey, str], deque[str]] = {}  # instances whose records may be there for nobody
 
     def _state(self, key: GroupKey) -> DocumentRegister[StateVersion]:
@@ -86,92 +84,16 @@ class Flows:
         found = self._states.get(key)
         return found or self._states.setdefault(key, DocumentRegister(self._documents, key, STATE, decode_version))
 
-    # ---- read by anybody
-
-    def _beats_in(self, key: GroupKey, listed: Iterable[Found]) -> Iterator[tuple[str, Heartbeat, float]]:
-        """Every flow's heartbeat and its age in seconds."""
-        for found in listed:
-            heart = whole_heartbeat(found.value)
-            if heart is None:
-                heart = decode_heartbeat(found.value, self._documents.where(key, found.name))  # says what is wrong
-            yield found.name.removeprefix(f"{BEATS}/"), heart, found.age_s
-
-    def _beats(self, key: GroupKey) -> Iterator[tuple[str, Heartbeat, float]]:
-        """The same, one listing."""
-        (listed,) = self._documents.ask(key, Listing(BEATS))
-        return self._beats_in(key, listed)
-
-    def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
-        """All records of the group, by flow name: a listing, and what has changed since it was read last."""
-        hearts = {flow: heart for flow, heart, _ in self._beats(key)}
-        self._read_records(key, hearts)
-        found = {}
-        for flow, heart in sorted(hearts.items()):
-            record = self._remembered(key, flow, heart)
-            if record is None:  # bound anew or forgotten since the listing
-                record, _ = self._read_flow(key, flow) or (None, None)
-            if record is not None:
-                found[flow] = record
-        return found
-
-    def read_flow(self, key: GroupKey, flow: str) -> tuple[FlowRecord, Beat] | None:
-        """One flow's record and heartbeat."""
-        return self._read_flow(key, flow)
-
-    def _read_flow(self, key: GroupKey, flow: str) -> tuple[FlowRecord, Beat] | None:
-        for _ in range(_TRIES):
-            (found,) = self._documents.ask(key, Load(beat_name(flow), aged=True))
-            if not isinstance(found, Found):
-                return None
-            heart = decode_heartbeat(found.value, self._documents.where(key, found.name))
-            self._read_records(key, {flow: heart})
-            record = self._remembered(key, flow, heart)
-            if record is not None:
-                return record, Beat(instance=heart.instance, number=heart.beat, age_s=found.age_s)
-        return None  # its record was lost, and nobody can be bound to it
-
-    def _remembered(self, key: GroupKey, flow: str, heart: Heartbeat) -> FlowRecord | None:
-        """The record that the heartbeat refers to, if it was read."""
-        known = self._records.get((key, flow))
-        if known is None or (known[0].instance, known[0].record) != (heart.instance, heart.record):
-            return None
-        return replace(known[1], bound=heart.bound)
-
-    def _read_records(self, key: GroupKey, hearts: Mapping[str, Heartbeat]) -> None:
-        """Read the records that heartbeats refer to and that are not remembered; those that are gone are forgotten."""
-        changed = [(flow, heart) for flow, heart in hearts.items() if self._remembered(key, flow, heart) is None]
-        for first in range(0, len(changed), _AT_ONCE):
-            some = changed[first : first + _AT_ONCE]
-            answers = self._documents.ask(key, *(Load(record_name(flow, heart.instance)) for flow, heart in some))
-            for (flow, heart), found in zip(some, answers, strict=True):
-                self._records.pop((key, flow), None)
-                if isinstance(found, Found):
-                    where = self._documents.where(key, found.name)
-                    record = decode_flow(found.value, where)
-                    if (record.flow, record.instance) != (flow, heart.instance):
-                        raise Corrupt(
-                            f"{where} holds the record of instance {record.instance} of flow {record.flow!r}: remove"
-                            " it, flows bind anew"
-                        )
-                    self._records[key, flow] = heart, record
-
-    def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
-        """All heartbeats of the group, by flow name, in one call: for people and tools. A leader renews."""
-        return {
-            flow: Beat(instance=heart.instance, number=heart.beat, age_s=age_s)
-            for flow, heart, age_s in self._beats(key)
-        }
-
     # ---- written by their flow
 
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
         """Write `record` (bound, with a new instance) and start its heartbeat at 0; news for the coordinator.
 
         Allowed where there is no record of that name, or its heartbeat is still exactly at `replaces` (instance and
-        count), also if its flow has unbound: whoever takes over a name must have watched that the former instance is
-        still, and has put the deliveries to be kept into `record` as they were at that heartbeat. Raises `Conflict`
-        otherwise, and nothing was changed. Repeating a bind whose answer was lost succeeds and changes nothing. Whoever
-        binds has no `note` yet, whatever `record` says.
+        count), also if its flow has unbound. An instance that takes over a name must have watched that the former
+        instance is still, and has put the deliveries to be kept into `record` as they were at that heartbeat. Raises
+        `Conflict` otherwise, and nothing was changed. Repeating a bind whose answer was lost succeeds and changes
+        nothing. A flow that binds has no `note` yet: the one in `record` is dropped.
         """
         checked_flow(record.instance)
         record = replace(record, note="")
@@ -198,24 +120,19 @@ class Flows:
             if (now := own.heart.read()) is not None and now.value.instance == record.instance:
                 return  # an earlier try, which was late
             unused.pop()
-            self._remove_records(key, record.flow, (record.instance,))
+            self._are_removed(key, record.flow, (record.instance,))
             raise name_taken(key, record.flow)  # the former instance's heart beats, or somebody else was faster
         unused.pop()
         if former is not None and former.value.instance != record.instance:
             unused.append(former.value.instance)
         # Also of earlier tries: what is still on its way of them fails now, because the heartbeat has moved.
-        if self._remove_records(key, record.flow, unused):
+        if self._are_removed(key, record.flow, unused):
             unused.clear()
 
-    def _has_record(self, key: GroupKey, flow: str, heart: Heartbeat) -> bool:
-        """Whether somebody can be bound: a record may be lost while its heartbeat is still there."""
-        (found,) = self._documents.ask(key, Load(record_name(flow, heart.instance)))
-        return found is not None
-
-    def _remove_records(self, key: GroupKey, flow: str, instances: Iterable[str]) -> bool:
+    def _are_removed(self, key: GroupKey, flow: str, instances: Iterable[str]) -> bool:
         """Remove records that no heartbeat names. False: they may still be there."""
         try:
-            self._documents.ask(key, *(Remove(record_name(flow, instance), None) for instance in instances))
+            self.remove_records(key, (Owner(flow, instance) for instance in instances))
         except Unavailable:
             return False
         return True
@@ -244,11 +161,11 @@ class Flows:
     def _beat(self, key: GroupKey, flow: str, instance: str) -> str | None:
         state = self._state(key)
         look = state.look()
-        (answer,) = self._move(key, flow, instance, look.step)
+        (answer,) = self._move(key, flow, instance, look.operation)
         seen = state.saw(look, answer)
         return None if seen is None else seen.value.token
 
-    def _move(self, key: GroupKey, flow: str, instance: str, *then: Step[Any]) -> tuple[Any, ...]:
+    def _move(self, key: GroupKey, flow: str, instance: str, *then: Operation[Any]) -> tuple[Any, ...]:
         """Move the heartbeat, with the token of the record as it is now, and ask `then`. Raises `Fenced`."""
         own = self._made(key, flow, instance)
         with own.beating:
@@ -291,7 +208,7 @@ class Flows:
         self._write(key, flow, instance, lambda record: replace(record, note=checked_note(text)))
 
     def _write(
-        self, key: GroupKey, flow: str, instance: str, change: Callable[[FlowRecord], FlowRecord], *then: Step[Any]
+        self, key: GroupKey, flow: str, instance: str, change: Callable[[FlowRecord], FlowRecord], *then: Operation[Any]
     ) -> None:
         """Change the record, then let the heartbeat tell of it, then ask `then`."""
         own = self._made(key, flow, instance)
@@ -305,9 +222,9 @@ class Flows:
         """Store `deliveries` (merged by partition), on condition that the state's token is still `state_token`.
 
         False: the state has changed, nothing may be delivered, look again. What makes a handoff safe is this: when
-        True was returned, whoever swaps in a later state and then reads the records sees these deliveries. Counts as
-        a heartbeat. Raises as `beat` does. After `Unavailable` the deliveries may be in the record: a flow that does
-        not deliver them after all says so with `report`.
+        True was returned, a coordinator that swaps in a later state and then reads the records sees these deliveries.
+        Counts as a heartbeat. Raises as `beat` does. After `Unavailable` the deliveries may be in the record: a flow
+        that does not deliver them after all says so with `report`.
 
         In three steps, in this order: the record, the heartbeat that tells of it, and a look at the state. A state
         that is swapped in after the third finds the first two done.
@@ -361,7 +278,7 @@ class Flows:
         name, state = beat_name(flow), self._state(key)
         for _ in range(_TRIES):
             look = state.look()
-            found, answer = self._documents.ask(key, Load(name), look.step)
+            found, answer = self._documents.ask(key, Load(name), look.operation)
             seen = state.saw(look, answer)
             if seen is None or seen.value.token != state_token:
                 return False
@@ -377,6 +294,10 @@ class Flows:
         self._records.pop((key, flow), None)
         self._documents.ask(key, Remove(record_name(flow, instance), None))
         return True
+
+    def remove_records(self, key: GroupKey, owners: Iterable[Owner]) -> None:
+        """Remove records that no heartbeat has named for so long that none will."""
+        self._documents.ask(key, *(Remove(record_name(*owner), None) for owner in sorted(owners)))
 
     def _forget_group(self, key: GroupKey) -> None:
         """Its documents are gone."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from partq_spark.group.documents.api import Documents, Found, Load, Step, Swap, Value
+from partq_spark.group.documents.api import Documents, Found, Load, Operation, Swap, Value
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import Unchanged
 
@@ -28,9 +28,9 @@ class Seen(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Look(Generic[T]):
-    """A question for a document: `step` is to be asked, and its answer given to `saw` with this look."""
+    """A question for a document: `operation` is to be asked, and its answer given to `saw` with this look."""
 
-    step: Load
+    operation: Load
     seen: Seen[T] | None
     changes: int
 
@@ -62,7 +62,7 @@ class DocumentRegister(Generic[T]):
             self._seen = seen
 
     def look(self) -> Look[T]:
-        """To be asked together with other steps; costs little where nothing has changed."""
+        """To be asked together with other operations; costs little where nothing has changed."""
         with self._lock:
             seen = self._seen
             return Look(Load(self.name, known=None if seen is None else seen.token), seen, self._changes)
@@ -83,20 +83,20 @@ class DocumentRegister(Generic[T]):
     def read(self) -> Seen[T] | None:
         """The document as it is now; None: there is none."""
         look = self.look()
-        (answer,) = self._documents.ask(self._group, look.step)
+        (answer,) = self._documents.ask(self._group, look.operation)
         return self.saw(look, answer)
 
     def known(self) -> Seen[T] | None:
         """As it was seen last, read only where there is doubt."""
         return self._seen or self.read()
 
-    def swap(self, expected: Seen[T] | None, value: T, encoded: Value, *then: Step[Any]) -> tuple[Any, ...] | None:
+    def swap(self, expected: Seen[T] | None, value: T, encoded: Value, *then: Operation[Any]) -> tuple[Any, ...] | None:
         """Replace the version `expected` (None: there must be none) and ask `then`, whose answers come. None: the
         condition did not hold, and nothing was done.
         """
-        step = Swap(self.name, encoded, None if expected is None else expected.token)
+        operation = Swap(self.name, encoded, None if expected is None else expected.token)
         try:
-            token, *answers = self._documents.ask(self._group, step, *then)
+            token, *answers = self._documents.ask(self._group, operation, *then)
         except BaseException:
             self.forget()
             raise

@@ -5,14 +5,14 @@ Every change is conditional and nothing is retried inside, beyond reading again 
 did not come is `Unavailable`: whether the change took place is found out by reading (design, "One principle"). The
 state's body is opaque here (`codec` makes it).
 
-What it costs, in calls (Redis: one round trip; objects: one request for each step): a heartbeat is one call, the swap
-of the heartbeat and a conditional read of the state. A delivery is two: the record, then those; a report two as well.
-A leader's look is one: the lease, a listing of heartbeats and a conditional read of the state; it reads the records
-whose token has changed. With objects, a flow that beats every 2.5 s, and delivers and reports once a second, makes 5.8
-requests a second, 4.4 of them writes. Azure documents 500 requests a second for one blob and 20,000 for one account, so
-that one account carries some 3,000 such flows; what the writes cost in money comes sooner. No document is written by
-two processes in turn, except `leader` and `state` when the leader changes, so that no write meets a conflict in
-ordinary times.
+What it costs, in calls (Redis: one round trip; objects: one request for each operation): a heartbeat is one call, the
+swap of the heartbeat and a conditional read of the state. A delivery is two: the record, then those; a report two as
+well. A leader's look is one: the lease, a listing of heartbeats and a conditional read of the state; it reads the
+records whose token has changed. With objects, a flow that beats every 2.5 s, and delivers and reports once a second,
+makes 5.8 requests a second, 4.4 of them writes. Azure documents 500 requests a second for one blob and 20,000 for one
+account, so that one account carries some 3,000 such flows; what the writes cost in money comes sooner. No document is
+written by two processes in turn, except `leader` and `state` when the leader changes, so that no write meets a conflict
+in ordinary times.
 """
 
 from __future__ import annotations
@@ -36,26 +36,22 @@ from partq_spark.group.documents.api import (
     Found,
     Listing,
     Load,
-    Names,
     Reincarnated,
     Remove,
     Swap,
 )
-from partq_spark.group.model import GroupKey, Lease, Owner, OwnershipRecord
+from partq_spark.group.model import GroupKey, Lease, OwnershipRecord
 from partq_spark.group.ownership.encoding import (
     BEATS,
     LEADER,
     OWNERSHIP,
-    RECORDS,
     STATE,
     StateVersion,
     decode_leader,
     decode_ownership,
     encode_ownership,
     encode_version,
-    owner_of,
     ownership_name,
-    record_name,
 )
 from partq_spark.group.ownership.flows import Flows
 from partq_spark.group.ownership.refusals import lease_changed, only_group, state_changed
@@ -125,7 +121,7 @@ class Ownership(Flows):
         """
         state = self._state(key)
         look = state.look()
-        (found,) = self._documents.ask(key, Load(STATE, aged=True) if known is None else look.step)
+        (found,) = self._documents.ask(key, Load(STATE, aged=True) if known is None else look.operation)
         seen = state.saw(look, found)
         if seen is None:
             return None
@@ -186,7 +182,7 @@ class Ownership(Flows):
                 found = register.read()
             if found is None or not _may_renew(found.value, lease):
                 break
-            answers = register.swap(found, lease, encode_lease(lease), Listing(BEATS), look.step)
+            answers = register.swap(found, lease, encode_lease(lease), Listing(BEATS), look.operation)
             if answers is not None:
                 listed, answer = answers
                 seen = state.saw(look, answer)
@@ -209,20 +205,6 @@ class Ownership(Flows):
         if found is not None and found.value.token == token:
             register.forget()
             self._documents.ask(key, Remove(LEADER, found.token))  # refused: it is somebody else's by now
-
-    # --- records that no heartbeat names -----------------------------------------------------------------------------
-
-    def unnamed_records(self, key: GroupKey) -> frozenset[Owner]:
-        """Instances that have a record and no heartbeat: a bind under way, or what is left of one that did not come to
-        its end, or of a flow whose heartbeat was evicted.
-        """
-        names, listed = self._documents.ask(key, Names(RECORDS), Listing(BEATS))
-        named = {Owner(flow, heart.instance) for flow, heart, _ in self._beats_in(key, listed)}
-        return frozenset(owner for name in names if (owner := owner_of(name)) is not None) - named
-
-    def remove_records(self, key: GroupKey, owners: Iterable[Owner]) -> None:
-        """Remove records that no heartbeat has named for so long that none will."""
-        self._documents.ask(key, *(Remove(record_name(*owner), None) for owner in sorted(owners)))
 
     # --- who has what, for people and tools (seed 004) ----------------------------------------------------------------
 
@@ -293,8 +275,9 @@ class Ownership(Flows):
     # --- news ---------------------------------------------------------------------------------------------------------
 
     def announce(self, key: GroupKey) -> None:
-        """Wake whoever waits for news of this group, coordinators and flows. With `HEAD` as the group: coordinators
-        look at the queue's head, after it was altered or a group was rewound. A lost call costs time only."""
+        """Wake the coordinators and flows that wait for news of this group. With `HEAD` as the group: coordinators
+        look at the queue's head, after it was altered or a group was rewound. A lost call costs time only.
+        """
         self._documents.ask(key, Announce(Audience.COORDINATORS), Announce(Audience.FLOWS))
 
     def wait_news(self, timeout_s: float) -> frozenset[GroupKey] | None:

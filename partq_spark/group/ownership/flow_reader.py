@@ -1,0 +1,128 @@
+"""Flows as anybody reads them from a group's documents: every heartbeat by one listing, a record when it has changed.
+
+A heartbeat names the version of its record, so that a record is read again only where it names another one. A record
+that no heartbeat names counts for nobody. Nothing is written here (`flows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from partq_spark.base.errors import Corrupt
+from partq_spark.group.documents.api import Documents, Found, Listing, Load, Names
+from partq_spark.group.model import FlowRecord, GroupKey, Owner
+from partq_spark.group.ownership.encoding import (
+    BEATS,
+    RECORDS,
+    Heartbeat,
+    beat_name,
+    decode_flow,
+    decode_heartbeat,
+    owner_of,
+    record_name,
+    whole_heartbeat,
+)
+from partq_spark.group.ownership.values import Beat
+
+_TRIES: Final = 3
+"""How often a heartbeat is read again whose record is another one by now. A flow binds seldom."""
+
+_AT_ONCE: Final = 100
+"""So many records are read in one call: Redis does nothing else meanwhile."""
+
+
+class FlowReader:
+    """The flows of all groups, as one user sees them."""
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+        self._records: dict[tuple[GroupKey, str], tuple[Heartbeat, FlowRecord]] = {}  # as read last
+
+    def _beats_in(self, key: GroupKey, listed: Iterable[Found]) -> Iterator[tuple[str, Heartbeat, float]]:
+        """Every flow's heartbeat and its age in seconds."""
+        for found in listed:
+            heart = whole_heartbeat(found.value)
+            if heart is None:
+                heart = decode_heartbeat(found.value, self._documents.where(key, found.name))  # says what is wrong
+            yield found.name.removeprefix(f"{BEATS}/"), heart, found.age_s
+
+    def _beats(self, key: GroupKey) -> Iterator[tuple[str, Heartbeat, float]]:
+        """The same, one listing."""
+        (listed,) = self._documents.ask(key, Listing(BEATS))
+        return self._beats_in(key, listed)
+
+    def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
+        """All records of the group, by flow name: a listing, and what has changed since it was read last."""
+        hearts = {flow: heart for flow, heart, _ in self._beats(key)}
+        self._read_records(key, hearts)
+        found = {}
+        for flow, heart in sorted(hearts.items()):
+            record = self._remembered(key, flow, heart)
+            if record is None:  # bound anew or forgotten since the listing
+                record, _ = self._read_flow(key, flow) or (None, None)
+            if record is not None:
+                found[flow] = record
+        return found
+
+    def read_flow(self, key: GroupKey, flow: str) -> tuple[FlowRecord, Beat] | None:
+        """One flow's record and heartbeat."""
+        return self._read_flow(key, flow)
+
+    def _read_flow(self, key: GroupKey, flow: str) -> tuple[FlowRecord, Beat] | None:
+        for _ in range(_TRIES):
+            (found,) = self._documents.ask(key, Load(beat_name(flow), aged=True))
+            if not isinstance(found, Found):
+                return None
+            heart = decode_heartbeat(found.value, self._documents.where(key, found.name))
+            self._read_records(key, {flow: heart})
+            record = self._remembered(key, flow, heart)
+            if record is not None:
+                return record, Beat(instance=heart.instance, number=heart.beat, age_s=found.age_s)
+        return None  # its record was lost, and nobody can be bound to it
+
+    def _remembered(self, key: GroupKey, flow: str, heart: Heartbeat) -> FlowRecord | None:
+        """The record that the heartbeat refers to, if it was read."""
+        known = self._records.get((key, flow))
+        if known is None or (known[0].instance, known[0].record) != (heart.instance, heart.record):
+            return None
+        return replace(known[1], bound=heart.bound)
+
+    def _read_records(self, key: GroupKey, hearts: Mapping[str, Heartbeat]) -> None:
+        """Read the records that heartbeats refer to and that are not remembered; those that are gone are forgotten."""
+        changed = [(flow, heart) for flow, heart in hearts.items() if self._remembered(key, flow, heart) is None]
+        for first in range(0, len(changed), _AT_ONCE):
+            some = changed[first : first + _AT_ONCE]
+            answers = self._documents.ask(key, *(Load(record_name(flow, heart.instance)) for flow, heart in some))
+            for (flow, heart), found in zip(some, answers, strict=True):
+                self._records.pop((key, flow), None)
+                if isinstance(found, Found):
+                    where = self._documents.where(key, found.name)
+                    record = decode_flow(found.value, where)
+                    if (record.flow, record.instance) != (flow, heart.instance):
+                        raise Corrupt(
+                            f"{where} holds the record of instance {record.instance} of flow {record.flow!r}: remove"
+                            " it, flows bind anew"
+                        )
+                    self._records[key, flow] = heart, record
+
+    def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
+        """All heartbeats of the group, by flow name, in one call: for people and tools. A leader renews."""
+        return {
+            flow: Beat(instance=heart.instance, number=heart.beat, age_s=age_s)
+            for flow, heart, age_s in self._beats(key)
+        }
+
+    def _has_record(self, key: GroupKey, flow: str, heart: Heartbeat) -> bool:
+        """Whether a flow can be bound to this heartbeat: its record may be lost."""
+        (found,) = self._documents.ask(key, Load(record_name(flow, heart.instance)))
+        return found is not None
+
+    def unnamed_records(self, key: GroupKey) -> frozenset[Owner]:
+        """Instances that have a record and no heartbeat: a bind under way, or what is left of one that did not come to
+        its end, or of a flow whose heartbeat was evicted.
+        """
+        names, listed = self._documents.ask(key, Names(RECORDS), Listing(BEATS))
+        named = {Owner(flow, heart.instance) for flow, heart, _ in self._beats_in(key, listed)}
+        return frozenset(owner for name in names if (owner := owner_of(name)) is not None) - named
