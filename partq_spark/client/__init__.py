@@ -32,7 +32,6 @@ __all__ = list(_MODULE_OF)
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
-        later = ": it comes with a later version" if name == "supervise" else ""
-        raise AttributeError(f"partq has no {name!r}{later}")
+        raise AttributeError(f"partq has no {name!r}")
     found = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
     return found

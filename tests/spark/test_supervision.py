@@ -1,0 +1,314 @@
+"""When a query is started again, after which pause, and what ends it: with a clock of the test's own, without Spark.
+
+`test_supervised_queries.py` shows the same with real queries, whose errors' texts stand here shortened.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from partq_spark.base.effects import Effects
+from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.log.publish import Full
+from partq_spark.spark.supervision import Raised, Restarts, StreamingQuery, keep_running, raised, refusal, supervise
+
+# --- a query, a clock -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Time:
+    """Time passes when somebody waits."""
+
+    now_s: float = 1000.0
+    pauses: list[float] = field(default_factory=list)
+
+    def sleep(self, wait_s: float) -> None:
+        self.pauses.append(wait_s)
+        self.now_s += wait_s
+
+    @property
+    def effects(self) -> Effects:
+        return Effects(now_s=lambda: self.now_s, sleep=self.sleep, uniform=lambda low, high: (low + high) / 2)
+
+
+@dataclass(frozen=True)
+class Life:
+    """What becomes of one start: a query that runs for `ran_s`, then fails with `error` (None: it ends well)."""
+
+    error: Exception | None = None
+    ran_s: float = 1.0
+    answers: bool = True  # False: its JVM is gone when it is asked what it failed with
+    failed: bool = True  # False: it did not fail, waiting for it did
+
+
+class Query:
+    def __init__(self, time: Time, life: Life) -> None:
+        self._time, self._life = time, life
+
+    def awaitTermination(self) -> None:  # noqa: N802 - Spark's name
+        self._time.now_s += self._life.ran_s
+        if self._life.error is not None:
+            raise self._life.error
+
+    def exception(self) -> Exception | None:
+        if not self._life.answers:
+            raise ConnectionRefusedError("the JVM is gone")
+        return self._life.error if self._life.failed else None
+
+
+class Starts:
+    """`start()`, whose answers are given: lives, or what it raises."""
+
+    def __init__(self, time: Time, lives: Iterable[Life | Exception]) -> None:
+        self._time, self._lives = time, iter(lives)
+        self.count = 0
+
+    def __call__(self) -> StreamingQuery:
+        self.count += 1
+        life = next(self._lives)
+        if isinstance(life, Exception):
+            raise life
+        return Query(self._time, life)
+
+
+def there(_query: StreamingQuery) -> bool:
+    return True
+
+
+def gone(_query: StreamingQuery) -> bool:
+    return False
+
+
+def run(*lives: Life | Exception, is_there: Callable[[StreamingQuery], bool] = there) -> tuple[Time, Starts]:
+    time = Time()
+    starts = Starts(time, lives)
+    keep_running(starts, time.effects, is_there)
+    return time, starts
+
+
+BROKEN = Life(RuntimeError("the store is away"))
+WELL = Life()
+
+
+# --- pauses -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_that_ends_well_is_not_started_again() -> None:
+    time, starts = run(WELL)
+    assert (starts.count, time.pauses) == (1, [])
+
+
+def test_a_query_that_fails_is_started_again_with_growing_pauses_of_at_most_a_minute() -> None:
+    time, starts = run(*[BROKEN] * 9, WELL)
+    assert starts.count == 10
+    assert time.pauses == pytest.approx([1.125, 2.25, 4.5, 9, 18, 36, 54, 54, 54])
+
+
+@pytest.mark.parametrize(("chance", "first", "longest"), [(0.0, 1.0, 48.0), (1.0, 1.25, 60.0)])
+def test_whatever_chance_says_a_pause_takes_1_to_60_seconds(chance: float, first: float, longest: float) -> None:
+    restarts = Restarts()
+    uniform: Callable[[float, float], float] = lambda low, high: low + chance * (high - low)  # noqa: E731
+    pauses = [restarts.failed(ran_s=0.0, now_s=0.0, uniform=uniform) for _ in range(2000)]
+    assert (pauses[0], pauses[-1]) == pytest.approx((first, longest))
+    assert restarts.failures == 2000
+
+
+def test_pauses_begin_anew_after_a_healthy_minute() -> None:
+    time, _ = run(BROKEN, BROKEN, replace(BROKEN, ran_s=59.9), replace(BROKEN, ran_s=60.0), BROKEN, WELL)
+    assert time.pauses == pytest.approx([1.125, 2.25, 4.5, 1.125, 2.25])
+
+
+def test_a_start_that_fails_later_is_tried_again_and_is_no_healthy_minute() -> None:
+    away = Unavailable("the store is away")
+    time, starts = run(BROKEN, away, away, replace(BROKEN, ran_s=61.0), away, WELL)
+    assert starts.count == 6
+    assert time.pauses == pytest.approx([1.125, 2.25, 4.5, 1.125, 2.25])
+
+
+def test_each_failure_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="partq.supervise"):
+        run(Life(RuntimeError(IN_A_TASK)), Life(RuntimeError("two\nlines")), Life(RuntimeError()), WELL)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the query failed ({number} in a row), it is started again in {pause_s} s: {reason}"
+        for number, pause_s, reason in (
+            (1, 1.1, "partq_spark.base.errors.Corrupt: segment x of queue 'orders' is damaged"),
+            (2, 2.2, "two"),
+            (3, 4.5, "RuntimeError"),
+        )
+    ]
+
+
+# --- what ends it -----------------------------------------------------------------------------------------------------
+
+
+def test_what_the_first_start_raises_is_raised() -> None:
+    wrong = Unavailable("no such place")
+    with pytest.raises(Unavailable) as caught:
+        run(wrong)
+    assert caught.value is wrong
+
+
+@pytest.mark.parametrize("lives", [[BROKEN, Invalid("wrong")], [Life(Invalid("wrong"))]])
+def test_invalid_is_raised(lives: list[Life | Exception]) -> None:
+    with pytest.raises(Invalid, match=r"^wrong$"):
+        run(*lives)
+
+
+def test_what_a_query_failed_with_in_another_process_is_raised_as_invalid() -> None:
+    error = RuntimeError(IN_THE_READER)
+    with pytest.raises(Invalid, match=r"^option 'endingOffsets' .* leave it out$") as caught:
+        run(BROKEN, Life(error))
+    assert caught.value.__cause__ is error
+
+
+def test_a_dead_jvm_raises_what_waiting_for_the_query_raised() -> None:
+    dead = ConnectionError("Answer from Java side is empty")
+    with pytest.raises(ConnectionError) as caught:
+        run(Life(dead, answers=False))
+    assert caught.value is dead
+
+
+def test_a_jvm_that_died_meanwhile_or_a_session_that_was_stopped_raises_what_the_start_raised() -> None:
+    dead = ConnectionError("Connection refused")
+    with pytest.raises(ConnectionError) as caught:
+        run(BROKEN, dead, is_there=gone)
+    assert caught.value is dead
+
+
+def test_a_start_that_makes_another_session_goes_on() -> None:
+    time, _ = run(BROKEN, WELL, is_there=gone)
+    assert len(time.pauses) == 1
+
+
+def test_waiting_that_fails_while_the_query_runs_is_raised() -> None:
+    """A Spark Connect client that lost its server for a moment: another start would be a second query."""
+    with pytest.raises(TimeoutError):
+        run(Life(TimeoutError("the answer"), failed=False))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_start_that_returns_no_query_is_refused(first: bool) -> None:
+    answers: list[object] = [None] if first else [Query(Time(), BROKEN), None]
+    time = Time()
+    with pytest.raises(Invalid, match=r"start\(\) returned None, which is no streaming query"):
+        keep_running(lambda: answers.pop(0), time.effects, there)  # type: ignore[arg-type, return-value] # a mistake
+
+
+def test_ctrl_c_gets_through() -> None:
+    time = Time()
+
+    def interrupted(_wait_s: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        keep_running(Starts(time, [BROKEN, WELL]), replace(time.effects, sleep=interrupted), there)
+
+
+# --- what Spark says of an error --------------------------------------------------------------------------------------
+
+IN_THE_READER = """\
+[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform getDefaultReadLimit: \
+Traceback (most recent call last):
+  File "/opt/partq_spark/spark/option_values.py", line 50, in refuse
+    raise Invalid(f"option {name!r} (value {shown}) {why}: {do}")
+partq_spark.base.errors.Invalid: option 'endingOffsets' (value 'latest') is for batch reads: leave it out
+ SQLSTATE: 38000
+=== Streaming Query ===
+Identifier: [id = 26fcda4f-6f9d-4b78-ac67-d41c46e579d0, runId = f266650f-acef-4ee3-bf19-11ec2f4e5860]
+"""
+IN_A_TASK = """\
+[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/opt/partq_spark/log/segment.py", line 48, in read_slice
+    raise Corrupt(f"segment {name} of {queue} is damaged")
+partq_spark.base.errors.Corrupt: segment x of queue 'orders' is damaged
+ SQLSTATE: 38000
+=== Streaming Query ===
+"""
+A_BATCH_READ_IN_FOREACH_BATCH = """\
+An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "/opt/pyspark/sql/utils.py", line 163, in call
+    self.func(DataFrame(jdf, wrapped_session_jdf), batch_id)
+pyspark.errors.exceptions.captured.AnalysisException: [PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source \
+instance: Traceback (most recent call last):
+  File "/opt/partq_spark/log/queue.py", line 115, in _present
+    raise Invalid(f"{self} {gone}: create it with `partq queue create {self.name} --partitions N`")
+           ^^^^^^^^^^^^^^^^^^^^^^^^
+partq_spark.base.errors.Invalid: queue 'nothing' does not exist: create it
+ SQLSTATE: 38000
+
+=== Streaming Query ===
+"""
+DEALT_WITH = """\
+An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "/home/job.py", line 42, in handle
+    raise Invalid("inner")
+partq_spark.base.errors.Invalid: inner
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/home/job.py", line 44, in handle
+    raise RuntimeError("outer") from error
+RuntimeError: outer
+partq_spark.base.errors.Invalid: quoted
+
+=== Streaming Query ===
+"""
+FULL = IN_A_TASK.replace("base.errors.Corrupt: segment x", "log.publish.Full: queue")
+WITH_THE_JVMS_STACK = IN_THE_READER.replace("=== Streaming", "\nJVM stacktrace:\n\tat org.apache…\n=== Streaming")
+IN_THE_PLAN = """\
+[SPARK] something
+=== Streaming Query ===
+Project [Traceback (most recent call last):
+partq_spark.base.errors.Invalid: a text of the query's own]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "refuses"),
+    [
+        (IN_THE_READER, "partq_spark.base.errors.Invalid", True),
+        (WITH_THE_JVMS_STACK, "partq_spark.base.errors.Invalid", True),
+        (A_BATCH_READ_IN_FOREACH_BATCH, "partq_spark.base.errors.Invalid", True),
+        (FULL, "partq_spark.log.publish.Full", True),
+        (IN_A_TASK, "partq_spark.base.errors.Corrupt", False),
+        (DEALT_WITH, "RuntimeError", False),
+        (IN_A_TASK.replace("partq_spark.base.errors.Corrupt: seg", "other.Invalid: seg"), "other.Invalid", False),
+    ],
+)
+def test_the_last_traceback_says_what_was_raised(text: str, kind: str, refuses: bool) -> None:
+    found = raised(text)
+    assert found is not None
+    assert (found.kind, found.is_refusal) == (kind, refuses)
+    assert (refusal(RuntimeError(text)) is not None) is refuses
+
+
+@pytest.mark.parametrize("text", ["", "no traceback", IN_THE_PLAN, "Traceback (most recent call last):\n  cut off"])
+def test_an_error_without_a_traceback_says_nothing(text: str) -> None:
+    assert raised(text) is None
+    assert refusal(RuntimeError(text)) is None
+
+
+def test_an_error_without_a_message_has_its_class_alone() -> None:
+    text = "Traceback (most recent call last):\n  File …\nValueError\n"
+    assert raised(text) == Raised(kind="ValueError", message="")
+
+
+def test_every_kind_of_invalid_is_known() -> None:
+    """A query's error has only the name of its class."""
+    every = {Invalid, *Invalid.__subclasses__()}
+    assert {each for each in every if each.__module__.startswith("partq_spark")} == {Invalid, Full}
+    assert all(Raised(kind=f"{each.__module__}.{each.__name__}", message="").is_refusal for each in (Invalid, Full))
+
+
+def test_it_brings_no_spark() -> None:
+    assert supervise.__module__ == "partq_spark.spark.supervision"
+    code = "import sys, partq; partq.supervise; print({'pyspark', 'py4j'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "set()\n"
