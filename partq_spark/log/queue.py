@@ -242,4 +242,5 @@ class QueueLog:
         from partq_spark.log.segment import read_slice, times_us  # Arrow, which few seeks need
 
         name = self.segment_folder + entry.segments[piece.segment]
-        return times_us(read_slice(self.store, name, piece, entry.headers, entry.times))
+        only = ("timestamp",)
+        return times_us(read_slice(self.store, name, piece, entry.headers, entry.times, only=only))

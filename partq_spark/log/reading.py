@@ -7,7 +7,7 @@ head once more, by offset, before it calls that a loss (design, "Trimming").
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -32,7 +32,8 @@ class _LookAgain(Exception):
 
 
 class Piece(NamedTuple):
-    """Consecutive messages of one partition; `batch` has the columns of a segment, `offset` is that of its first row.
+    """Consecutive messages of one partition; `batch` has the columns of a segment, or those of them that the reader was
+    asked for; `offset` is that of its first row.
 
     All were published at `time_us`, unless the batch has the column `timestamp`: then that says when, and `time_us` is
     the time of the last of those that were compacted with them.
@@ -55,14 +56,23 @@ class RangeReader:
 
     `segment_folder` and `log_folder` are those of the queue when the view was made; `queue` is asked only when an
     object is gone. With `fail_on_data_loss=False` messages that are gone are skipped with a warning; otherwise
-    `ObjectMissing` is raised.
+    `ObjectMissing` is raised. `only` as in `read_slice`.
     """
 
-    def __init__(self, queue: QueueLog, queue_id: str, log: tree.LogView, *, fail_on_data_loss: bool = True) -> None:
+    def __init__(
+        self,
+        queue: QueueLog,
+        queue_id: str,
+        log: tree.LogView,
+        *,
+        fail_on_data_loss: bool = True,
+        only: Collection[str] | None = None,
+    ) -> None:
         self._queue = queue
         self._queue_id = queue_id
         self._log = log
         self._fail = fail_on_data_loss
+        self._only = only
         self._next = {partition: start for partition, (start, _) in log.wanted.items()}
         self._ends = {partition: to for partition, (_, to) in log.wanted.items()}
         self._segment_folder = names.segment_folder(queue.namespace, queue.name, queue_id)
@@ -108,7 +118,7 @@ class RangeReader:
             )
         name = self._segment_folder + entry.segments[piece.segment]
         try:
-            batch = read_slice(self._queue.store, name, piece, entry.headers, entry.times)
+            batch = read_slice(self._queue.store, name, piece, entry.headers, entry.times, only=self._only)
         except Corrupt as error:
             if isinstance(error, ObjectMissing):
                 self._look_again_for(name, error)

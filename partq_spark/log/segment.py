@@ -7,7 +7,7 @@ at a message boundary reads as a shorter stream without an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -18,6 +18,7 @@ import xxhash
 
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.log import names
+from partq_spark.log.decoding import decoded
 from partq_spark.log.model import MAX_KEY_BYTES, Slice
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
@@ -336,9 +337,17 @@ class _HashingFile:
 
 
 def read_slice(
-    store: ObjectStore, name: str, piece: Slice, headers: bool, times: bool = False, *, thoroughly: bool = False
+    store: ObjectStore,
+    name: str,
+    piece: Slice,
+    headers: bool,
+    times: bool = False,
+    *,
+    only: Collection[str] | None = None,
+    thoroughly: bool = False,
 ) -> pa.RecordBatch:
-    """The messages of one slice of the segment object `name`.
+    """The messages of one slice of the segment object `name`; with `only` those of its columns that are named there, in
+    the segment's order. Its bytes are read whole, and their checksum compared, either way.
 
     Raises `ObjectMissing` if the segment is gone, `Corrupt` if the bytes are not those that were published, or no Arrow
     that partq could have written; `thoroughly` as in `check_batch`.
@@ -352,7 +361,7 @@ def read_slice(
             f"{piece.xxh3}; restore the object from a backup"
         )
     try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(data), segment_schema(headers, times))
+        batch = decoded(data, segment_schema(headers, times), only)
         check_batch(batch, thoroughly=thoroughly)
     except (pa.ArrowException, OSError, EOFError, MemoryError) as error:
         raise Corrupt(

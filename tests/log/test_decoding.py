@@ -1,0 +1,121 @@
+"""A slice's columns on request: each as in the whole slice, and no look at the others."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+
+import pyarrow as pa
+import pytest
+import xxhash
+
+from partq_spark.base.errors import Corrupt
+from partq_spark.log.decoding import decoded
+from partq_spark.log.model import Slice
+from partq_spark.log.segment import HEADERS, TIMESTAMP, SegmentWriter, read_slice, segment_schema
+from partq_spark.objects.memory import MemoryStore
+from tests.log.malformed import originals
+
+NAMES = ("key", "value", "headers", "timestamp")
+CHOICES = [only for size in range(len(NAMES) + 1) for only in itertools.combinations(NAMES, size)]
+
+
+def test_some_columns_are_as_in_the_whole_slice() -> None:
+    """Whatever a segment stores, and also where it does not store a column that is named."""
+    for original in originals(40):
+        schema = segment_schema(original.headers, original.times)
+        data = memoryview(original.data)
+        whole = decoded(data, schema, None)
+        for only in CHOICES:
+            found = decoded(data, schema, only)
+            stored = [name for name in schema.names if name in only]
+            assert found.schema.equals(pa.schema([schema.field(name) for name in stored]), check_metadata=True)
+            assert found.num_rows == original.rows
+            assert all(found.column(name).equals(whole.column(name)) for name in stored)
+            found.validate(full=True)
+
+
+@pytest.mark.parametrize("only", CHOICES[1:])
+def test_what_is_not_compressed_is_not_copied(only: tuple[str, ...]) -> None:
+    (original,) = (each for each in originals(1_000)[:4] if each.headers and each.times)
+    data = pa.py_buffer(original.data)
+    found = decoded(memoryview(original.data), segment_schema(True, True), only)
+    for column in found.columns:
+        for buffer in filter(None, column.buffers()):
+            assert data.address <= buffer.address <= buffer.address + buffer.size <= data.address + data.size
+
+
+# --- what is not asked for --------------------------------------------------------------------------------------------
+
+ROWS = 2_000
+FRAMES = {"lz4": b"\x04\x22\x4d\x18", "zstd": b"\x28\xb5\x2f\xfd"}  # how a compressed buffer begins
+
+
+def with_much_in(column: str) -> pa.RecordBatch:
+    """All four columns; nearly all bytes are those of one."""
+    rng = random.Random(column)
+    much = [rng.randbytes(100).hex() for _ in range(ROWS)]
+    few = ["x"] * ROWS
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(much if column == "key" else few),
+            pa.array([text.encode() for text in (much if column == "value" else few)]),
+            pa.array([[{"key": "h", "value": text}] for text in (much if column == "headers" else few)], HEADERS),
+            pa.array([rng.getrandbits(60) if column == "timestamp" else 7 for _ in range(ROWS)], TIMESTAMP),
+        ],
+        schema=segment_schema(True, True),
+    )
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("broken", NAMES)
+def test_what_is_not_asked_for_is_not_decompressed(broken: str, compression: str) -> None:
+    """It could not be: its longest buffer is no such thing, under a right checksum."""
+    store = MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
+    batch = with_much_in(broken)
+    with SegmentWriter(store, "good.arrow", batch.schema, compression) as writer:
+        at = writer.write(0, batch)
+    data = bytearray(store.read("good.arrow", start=at.start, length=at.length))
+    begins = [found.start() for found in re.finditer(re.escape(FRAMES[compression]), data)]
+    longest = max(itertools.pairwise([*begins, at.length]), key=lambda frame: frame[1] - frame[0])
+    data[longest[0]] ^= 0xFF
+    store.create("bad.arrow", bytes(data))
+    piece = Slice(0, 0, 0, at.length, 0, ROWS, xxhash.xxh3_64_hexdigest(data))
+    for only in CHOICES:
+        if broken in only:
+            with pytest.raises(Corrupt, match="no Arrow that partq wrote"):
+                read_slice(store, "bad.arrow", piece, True, True, only=only)
+        else:
+            assert read_slice(store, "bad.arrow", piece, True, True, only=only).equals(batch.select(list(only)))
+    with pytest.raises(Corrupt, match="is damaged"):
+        read_slice(store, "bad.arrow", piece._replace(xxh3=at.xxh3), True, True, only=())
+
+
+def test_the_number_of_rows_is_compared_where_no_column_is_asked_for() -> None:
+    (original, *_) = originals(40)
+    store = MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
+    store.create("a.arrow", original.data)
+    piece = Slice(0, 0, 0, len(original.data), 0, 39, xxhash.xxh3_64_hexdigest(original.data))
+    with pytest.raises(Corrupt, match=r"has 40 messages at byte .* the log says 39"):
+        read_slice(store, "a.arrow", piece, original.headers, original.times, only=())
+
+
+# --- no Arrow ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"rubbish",
+        b"\xff\xff\xff\xff\0\0\0\0",  # the end of a stream
+        b"\xff\xff\xff\xff\0\0\0\x7f",
+        segment_schema(True).serialize().to_pybytes(),
+        segment_schema(True).serialize().to_pybytes() * 2,
+    ],
+)
+def test_bytes_that_are_no_record_batch_are_refused(data: bytes) -> None:
+    for only in (None, *CHOICES):
+        with pytest.raises((pa.ArrowException, OSError, EOFError)):
+            decoded(memoryview(data), segment_schema(True, True), only)
