@@ -18,6 +18,7 @@ from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import Run, checked, parquet_stream
 from partq_spark.log.admin import delete_queue
+from partq_spark.query.schema import default_columns
 from partq_spark.spark.options import batch_source_options
 from partq_spark.spark.reader import PartqBatchReader, read_task
 
@@ -87,7 +88,7 @@ def read(settings: Settings) -> tuple[list[Measure], list[str]]:
 
 def _ready_made(made: Bed, rows: int, ddl: str, options: dict[str, str]) -> Side:
     """A Python source that only gives out what partq made before: how much of the time is Spark's own."""
-    reader = PartqBatchReader(batch_source_options(options))
+    reader = PartqBatchReader(batch_source_options(options), default_columns(False))
     file = made.fresh_folder()
     write_ready(file, read_task(reader.partitions()[0]))
     made.spark.dataSource.register(ReadySource)

@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final, Literal, Self
@@ -34,8 +34,12 @@ from partq_spark.query import offsets, planning
 from partq_spark.query.consumer_process import ConsumerProcess
 from partq_spark.query.joining import open_consumer
 from partq_spark.query.offsets import Span
+from partq_spark.query.schema import STORED, WantedColumns, default_columns, named_columns
 from partq_spark.query.settings import Place, SourceOptions
 from partq_spark.query.waiting import StoreRetry
+
+_Read = Callable[[Collection[str] | None], Iterator[Piece]]
+"""Reads the messages of a batch, with those of the stored columns that are named, or all of them."""
 
 _SLICE_S: Final = 0.1  # of a wait, between two looks at whether to stop
 _log = logging.getLogger("partq.client")
@@ -47,7 +51,8 @@ class _Stopped(Exception):
 
 class Batch:
     """Messages that were given out together: iterate over them, or take them as a table (`__arrow_c_stream__`, so that
-    pyarrow, polars, pandas and duckdb read it), with the columns of the Spark source.
+    pyarrow, polars, pandas and duckdb read it), with the columns of the Spark source, or those that the consumer was
+    asked for. Iterating gives whole messages; where these columns do not make any, they are read again.
     """
 
     def __init__(
@@ -56,14 +61,17 @@ class Batch:
         name: str,
         queue: str,
         spans: Mapping[int, Span],
-        columns: Sequence[str] | None,
+        wanted: WantedColumns | None,
+        read: _Read,
     ) -> None:
+        """`wanted`: None for whole messages; `read` reads them again."""
         self._process = process
         self._name = name
         self._queue = queue
         self.pieces: Sequence[Piece] = ()
-        """The messages as the log keeps them."""
-        self._columns = columns
+        """The messages as the log keeps them, with what of them is wanted."""
+        self._wanted = wanted
+        self._read = read
         self._below = {partition: span.redelivered_below for partition, span in spans.items()}
         self._ends = {partition: Position(span.epoch, span.to) for partition, span in spans.items()}
         self.is_settled = False
@@ -73,11 +81,13 @@ class Batch:
         return sum(piece.batch.num_rows for piece in self.pieces)
 
     def __iter__(self) -> Iterator[Message]:
-        for piece in self.pieces:
+        is_whole = self._wanted is None or set(STORED) <= set(self._wanted.stored)
+        for piece in self.pieces if is_whole else self._read(None):
             yield from messages_of(piece, self._queue, self._below)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return _stream(self.pieces, self._queue, self._below, self._columns).__arrow_c_stream__(requested_schema)
+        wanted = self._wanted or default_columns(False)
+        return _stream(self.pieces, self._queue, self._below, wanted).__arrow_c_stream__(requested_schema)
 
     def acknowledge(self, message: Message | None = None) -> frozenset[int]:
         """All of it is dealt with; or of one partition everything up to this message. What came before it in the same
@@ -121,7 +131,7 @@ class Consumer:
         if acknowledge not in ("next", "manual"):
             raise Invalid(f"acknowledge={acknowledge!r} is not allowed: give 'next' or 'manual'")
         self._options = options
-        self._columns = checked_columns(columns)
+        self._wanted = None if columns is None else named_columns(columns)
         self._by_next = acknowledge == "next"
         self._idle_timeout_s = idle_timeout_s
         self._pid = os.getpid()
@@ -223,10 +233,10 @@ class Consumer:
         if found is None:
             return None
         queue, head, log, spans = found
-        reader = RangeReader(queue, head.queue_id, log, fail_on_data_loss=self._options.fail_on_data_loss)
-        batch = Batch(process, name, queue.name, spans, self._columns)
+        read = partial(_pieces, queue, head.queue_id, log, self._options.fail_on_data_loss)
+        batch = Batch(process, name, queue.name, spans, self._wanted, read)
         try:
-            batch.pieces = tuple(reader.pieces())
+            batch.pieces = tuple(read(None if self._wanted is None else self._wanted.stored))
         except BaseException:
             batch.release()  # nobody has it, and what is acknowledged later must not skip it
             raise
@@ -268,33 +278,21 @@ class Consumer:
 
 def read(queue: QueueLog, starting: Place, ending: Place, columns: Sequence[str] | None) -> pa.RecordBatchReader:
     """The messages between two places, as a stream of Arrow batches that is read on demand. Raises `Invalid`."""
-    wanted = checked_columns(columns)
+    wanted = default_columns(False) if columns is None else named_columns(columns)
     head = queue.refresh()
     spans = planning.between(head, starting, ending, ("starting", "ending"), queue.offsets_at)
     log = planning.log_view(head, spans, fail_on_data_loss=True, warn=_log.warning)
-    reader = RangeReader(queue, head.queue_id, log)
-    return _stream(reader.pieces(), queue.name, {}, wanted)
+    return _stream(_pieces(queue, head.queue_id, log, True, wanted.stored), queue.name, {}, wanted)
 
 
-def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Raises `Invalid` for a column that the source does not have, or that is named twice."""
-    if columns is None:
-        return None
-    known = source_columns.WITH_HEADERS.names
-    for name in columns:
-        if name not in known or list(columns).count(name) > 1:
-            raise Invalid(f"columns={list(columns)!r} is not allowed: give some of {', '.join(known)}, once each")
-    return tuple(columns)
+def _pieces(
+    queue: QueueLog, queue_id: str, log: tree.LogView, fail_on_data_loss: bool, only: Collection[str] | None
+) -> Iterator[Piece]:
+    return RangeReader(queue, queue_id, log, fail_on_data_loss=fail_on_data_loss, only=only).pieces()
 
 
 def _stream(
-    pieces: Iterator[Piece] | Sequence[Piece], queue: str, below: Mapping[int, int], columns: Sequence[str] | None
+    pieces: Iterator[Piece] | Sequence[Piece], queue: str, below: Mapping[int, int], wanted: WantedColumns
 ) -> pa.RecordBatchReader:
-    headers = columns is not None and "headers" in columns
-    schema = source_columns.WITH_HEADERS if headers else source_columns.PLAIN
-    batches = source_columns.batches(iter(pieces), queue=queue, include_headers=headers, redelivered_below=below)
-    if columns is None:
-        return pa.RecordBatchReader.from_batches(schema, batches)
-    chosen = list(columns)
-    some = pa.schema([schema.field(name) for name in chosen])
-    return pa.RecordBatchReader.from_batches(some, (batch.select(chosen) for batch in batches))
+    batches = source_columns.batches(iter(pieces), queue=queue, wanted=wanted, redelivered_below=below)
+    return pa.RecordBatchReader.from_batches(source_columns.arrow_schema(wanted), batches)

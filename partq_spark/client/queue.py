@@ -229,9 +229,11 @@ class Queue:
         """A flow of a group, in this process: a context manager over which a loop iterates.
 
         `flow` is its name (None: generated), `ownership` how the group is shared, `starting` where a group begins that
-        is made by this. With `acknowledge="next"` asking for the next batch acknowledges the last; with `manual` only
-        `batch.acknowledge()` does. A batch has at most so many messages and stored bytes. The loop ends after
-        `idle_timeout_s` without messages; the flow leaves its group if nothing is asked for `max_poll_interval_s`.
+        is made by this. `columns` are those that a batch has as a table (None: all but `headers`), in their order; no
+        other is decoded unless somebody iterates. With `acknowledge="next"` asking for the next batch acknowledges the
+        last; with `manual` only `batch.acknowledge()` does. A batch has at most so many messages and stored bytes. The
+        loop ends after `idle_timeout_s` without messages; the flow leaves its group if nothing is asked for
+        `max_poll_interval_s`.
 
         Raises `Invalid` for what is out of its range.
         """
@@ -274,7 +276,8 @@ class Queue:
         columns: Sequence[str] | None = None,
     ) -> pa.RecordBatchReader:
         """The messages between two places, without a group: a stream of Arrow batches, read on demand, with the columns
-        of the Spark source, or these. Anything that takes `__arrow_c_stream__` reads it, once.
+        of the Spark source but `headers`, or these; no other is decoded. Anything that takes `__arrow_c_stream__` reads
+        it, once.
         """
         from partq_spark.client import consumer
 

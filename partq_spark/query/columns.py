@@ -7,38 +7,45 @@ small ones are joined, because every batch costs the JVM something too.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
+from partq_spark.base.errors import Invalid
 from partq_spark.log.reading import Piece
 from partq_spark.log.segment import HEADERS, TIMESTAMP
+from partq_spark.log.validation import first_not_utf8
+from partq_spark.query.schema import HEADERS_TYPE, WantedColumns
 
 MOST_ROWS = 32_768  # of one batch
 MOST_BYTES = 16 * 1024 * 1024  # of one batch, unless a single message is larger: bounds the JVM's memory too
 JOINED_ROWS = 8_192  # pieces are joined up to here
 
-PLAIN = pa.schema(
-    [
-        pa.field("key", pa.string()),
-        pa.field("value", pa.binary()),
-        pa.field("queue", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", TIMESTAMP),
-        pa.field("redelivered", pa.bool_()),
-    ]
-)
-WITH_HEADERS = PLAIN.append(pa.field("headers", HEADERS))
+ARROW_TYPES: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "timestamp": TIMESTAMP,
+    "boolean": pa.bool_(),
+    HEADERS_TYPE: HEADERS,
+}
+
+
+def arrow_schema(wanted: WantedColumns) -> pa.Schema:
+    """That of the batches."""
+    return pa.schema([pa.field(column.name, ARROW_TYPES[column.type]) for column in wanted.columns])
 
 
 def batches(
-    pieces: Iterable[Piece], *, queue: str, include_headers: bool, redelivered_below: Mapping[int, int]
+    pieces: Iterable[Piece], *, queue: str, wanted: WantedColumns, redelivered_below: Mapping[int, int]
 ) -> Iterator[pa.RecordBatch]:
-    """The source's rows for `pieces`, in their order. `redelivered_below`: per partition, offsets under it are
-    repeats.
+    """The rows for `pieces`, in their order, with the columns that are wanted; the pieces have what of them is stored.
+    `redelivered_below`: per partition, offsets under it are repeats.
+
+    Raises `Invalid` for a value that is wanted as text and is not UTF-8.
     """
-    make = _Maker(queue, include_headers, redelivered_below)
+    make = _Maker(queue, wanted, redelivered_below)
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
     for piece in pieces:
@@ -72,69 +79,101 @@ def _cut(piece: Piece) -> Iterator[Piece]:
 
 
 class _Maker:
-    """Puts the columns that the log does not store beside those it does; constant ones are made once and sliced.
+    """Puts the columns that the log does not store beside those that it does, those alone that are wanted.
 
-    They are made from buffers, because `pa.scalar` and `pa.array` import pandas where it is installed: 0.2 s and 30 MB
-    in every worker of Spark's.
+    Constant ones are made once and sliced, and from buffers, because `pa.scalar` and `pa.array` import pandas where it
+    is installed: 0.2 s and 30 MB in every worker of Spark's.
     """
 
-    def __init__(self, queue: str, include_headers: bool, redelivered_below: Mapping[int, int]) -> None:
-        self._headers = include_headers
-        self._schema = WITH_HEADERS if include_headers else PLAIN
+    def __init__(self, queue: str, wanted: WantedColumns, redelivered_below: Mapping[int, int]) -> None:
+        source: Mapping[str, Callable[[Piece], pa.Array]] = {
+            "key": self._key,
+            "value": self._value,
+            "queue": self._queue,
+            "partition": self._partition,
+            "offset": self._offset,
+            "timestamp": self._timestamp,
+            "redelivered": self._redelivered,
+            "headers": self._headers,
+        }
+        self._columns = [source[column.source] for column in wanted.columns]
+        self._schema = arrow_schema(wanted)
+        self._text = any(column.source == "value" and column.type == "string" for column in wanted.columns)
+        self._name = queue
         self._redelivered_below = redelivered_below
-        self._queue_name = queue.encode()
         self._rows = 0  # of the constant columns
-        self._queue = self._false = pa.nulls(0)
-        self._partition: tuple[int, pa.Array] | None = None
-        self._timestamp: tuple[int, pa.Array] | None = None
+        # One of each: a task may have a thousand partitions, and as many times.
+        self._constants: dict[str, tuple[int, pa.Array]] = {}
 
     def __call__(self, piece: Piece) -> pa.RecordBatch:
         rows = piece.batch.num_rows
-        self._grow(rows)
-        columns = [
-            piece.batch.column(0),
-            piece.batch.column(1),
-            self._queue.slice(0, rows),
-            self._partition_column(piece.partition).slice(0, rows),
-            pa.arange(piece.offset, piece.offset + rows),
-            self._times(piece),
-            self._redelivered(piece, rows),
-        ]
-        if self._headers:
-            has_headers = "headers" in piece.batch.schema.names
-            columns.append(piece.batch.column("headers") if has_headers else pa.nulls(rows, HEADERS))
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        if rows > self._rows:
+            self._rows = min(MOST_ROWS, max(rows, 2 * self._rows))
+            self._constants.clear()
+        return pa.RecordBatch.from_arrays([column(piece) for column in self._columns], schema=self._schema)
 
-    def _grow(self, rows: int) -> None:
-        if rows <= self._rows:
-            return
-        self._rows = rows = min(MOST_ROWS, max(rows, 2 * self._rows))
-        length = len(self._queue_name)
-        ends = pa.arange(0, (rows + 1) * length, length).cast(pa.int32()).buffers()[1]  # a name is never empty
-        self._queue = _array(pa.string(), rows, ends, self._queue_name * rows)
-        self._false = _flags(0, rows)
-        self._partition = self._timestamp = None
+    # --- stored
 
-    # One partition and one time are kept: a task may have a thousand of each.
+    def _key(self, piece: Piece) -> pa.Array:
+        return piece.batch.column("key")
 
-    def _partition_column(self, partition: int) -> pa.Array:
-        if self._partition is None or self._partition[0] != partition:
-            self._partition = (partition, _array(pa.int32(), self._rows, struct.pack("=i", partition) * self._rows))
-        return self._partition[1]
+    def _value(self, piece: Piece) -> pa.Array:
+        values = piece.batch.column("value")
+        if not self._text:
+            return values
+        try:
+            return values.cast(pa.string())  # looks at every byte and copies none
+        except pa.ArrowInvalid:
+            bad = first_not_utf8(values.view(pa.string())) or 0
+        raise Invalid(
+            f"the value at offset {piece.offset + bad} of partition {piece.partition} of queue {self._name!r} is not "
+            f"UTF-8 ({values[bad].as_buffer().to_pybytes()[:40]!r}), and is asked for as STRING: ask for value BINARY "
+            "in .schema()"
+        )
 
-    def _times(self, piece: Piece) -> pa.Array:
+    def _headers(self, piece: Piece) -> pa.Array:
+        stored = "headers" in piece.batch.schema.names
+        return piece.batch.column("headers") if stored else pa.nulls(piece.batch.num_rows, HEADERS)
+
+    # --- stored or made
+
+    def _timestamp(self, piece: Piece) -> pa.Array:
         if "timestamp" in piece.batch.schema.names:
             return piece.batch.column("timestamp")
-        return self._timestamp_column(piece.time_us).slice(0, piece.batch.num_rows)
+        time = struct.pack("=q", piece.time_us)
+        return self._constant(piece, "timestamp", piece.time_us, lambda rows: _array(TIMESTAMP, rows, time * rows))
 
-    def _timestamp_column(self, time_us: int) -> pa.Array:
-        if self._timestamp is None or self._timestamp[0] != time_us:
-            self._timestamp = (time_us, _array(TIMESTAMP, self._rows, struct.pack("=q", time_us) * self._rows))
-        return self._timestamp[1]
+    # --- made
 
-    def _redelivered(self, piece: Piece, rows: int) -> pa.Array:
+    def _offset(self, piece: Piece) -> pa.Array:
+        return pa.arange(piece.offset, piece.offset + piece.batch.num_rows)
+
+    def _partition(self, piece: Piece) -> pa.Array:
+        number = struct.pack("=i", piece.partition)
+        return self._constant(piece, "partition", piece.partition, lambda rows: _array(pa.int32(), rows, number * rows))
+
+    def _queue(self, piece: Piece) -> pa.Array:
+        return self._constant(piece, "queue", 0, lambda rows: _texts(self._name.encode(), rows))
+
+    def _redelivered(self, piece: Piece) -> pa.Array:
+        rows = piece.batch.num_rows
         repeats = min(max(self._redelivered_below.get(piece.partition, 0) - piece.offset, 0), rows)
-        return _flags(repeats, rows) if repeats else self._false.slice(0, rows)
+        if repeats:
+            return _flags(repeats, rows)
+        return self._constant(piece, "redelivered", 0, lambda rows: _flags(0, rows))
+
+    def _constant(self, piece: Piece, column: str, value: int, make: Callable[[int], pa.Array]) -> pa.Array:
+        """As many rows as the piece has; made anew where the last one had another value."""
+        held = self._constants.get(column)
+        if held is None or held[0] != value:
+            held = self._constants[column] = (value, make(self._rows))
+        return held[1].slice(0, piece.batch.num_rows)
+
+
+def _texts(text: bytes, rows: int) -> pa.Array:
+    """`rows` times one text that is not empty."""
+    ends = pa.arange(0, (rows + 1) * len(text), len(text)).cast(pa.int32()).buffers()[1]
+    return _array(pa.string(), rows, ends, text * rows)
 
 
 def _flags(true: int, rows: int) -> pa.Array:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from partq_spark.base.errors import Invalid
 
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
-SOURCE_TYPES: Mapping[str, str] = {
-    "key": "string",
-    "value": "binary",
-    "queue": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "redelivered": "boolean",
+
+# The types in which each column of the source may be asked for, the first unless it is said.
+SOURCE_TYPES: Mapping[str, tuple[str, ...]] = {
+    "key": ("string",),
+    "value": ("binary", "string"),
+    "queue": ("string",),
+    "partition": ("int",),
+    "offset": ("bigint",),
+    "timestamp": ("timestamp",),
+    "redelivered": ("boolean",),
+    "headers": (HEADERS_TYPE,),
 }
+STORED = ("key", "value", "headers", "timestamp")  # in segments; the others are made where messages are read
 
 # What a sink takes; the source's other columns are ignored, so that a plain copy from queue to queue works.
 SINK_TYPES: Mapping[str, tuple[str, ...]] = {
@@ -27,23 +32,96 @@ SINK_TYPES: Mapping[str, tuple[str, ...]] = {
 IGNORED = ("queue", "partition", "offset", "timestamp", "redelivered")
 
 
-def source_types(include_headers: bool) -> dict[str, str]:
-    """The source's columns in order, name to Spark's simple type string."""
-    return {**SOURCE_TYPES, "headers": HEADERS_TYPE} if include_headers else dict(SOURCE_TYPES)
+# --- the source -------------------------------------------------------------------------------------------------------
 
 
-def source_ddl(include_headers: bool) -> str:
-    """The source's columns as a DDL string."""
-    return ", ".join(f"{name} {kind}" for name, kind in source_types(include_headers).items())
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WantedColumn:
+    """A column that a reader gives: what it is called there, which of the source's it is, and Spark's word for the type
+    that it has.
+    """
+
+    name: str
+    source: str
+    type: str
 
 
-def check_source_columns(columns: Sequence[tuple[str, str]], include_headers: bool) -> None:
-    """Raises `Invalid` for a schema that the user gave and that is not the source's (spark-traps 16)."""
-    if list(columns) != list(source_types(include_headers).items()):
-        found = ", ".join(f"{name} {kind}" for name, kind in columns)
-        raise Invalid(
-            f"schema ({found}) is not that of a partq source ({source_ddl(include_headers)}): leave .schema() out"
-        )
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WantedColumns:
+    """The columns that a reader gives, in its order."""
+
+    columns: tuple[WantedColumn, ...]
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """What of a segment they need; the rest of it is not decoded."""
+        return tuple(column.source for column in self.columns if column.source in STORED)
+
+    @property
+    def ddl(self) -> str:
+        """As a DDL string."""
+        return ", ".join(f"{column.name} {column.type}" for column in self.columns)
+
+
+def default_columns(include_headers: bool) -> WantedColumns:
+    """The source's columns for readers that name none."""
+    names = (name for name in SOURCE_TYPES if include_headers or name != "headers")
+    return WantedColumns(
+        columns=tuple(WantedColumn(name=name, source=name, type=SOURCE_TYPES[name][0]) for name in names)
+    )
+
+
+def wanted_columns(given: Sequence[tuple[str, str]]) -> WantedColumns:
+    """The columns that a reader's `.schema()` names, each with its type in Spark's words and with ` not null` behind
+    any type that excludes null. Raises `Invalid` for the first that the source does not have so (spark-traps 16).
+    """
+    allowed = ", ".join(f"{name} {' or '.join(types)}" for name, types in SOURCE_TYPES.items())
+    wanted: list[WantedColumn] = []
+    for name, kind in given:
+        source = _source_name(name)
+        if source is None:
+            raise Invalid(
+                f"column {name!r} ({kind}) is no column of a partq source, which has {allowed}: name some of these in "
+                ".schema(), or leave it out; what the messages hold is in value, for example for from_json(value, ...)"
+            )
+        for other in wanted:
+            if other.source == source:
+                raise Invalid(f"column {name!r} is named twice in .schema() (as {other.name!r} before): name it once")
+        if kind not in SOURCE_TYPES[source]:
+            types = " or ".join(SOURCE_TYPES[source])
+            if kind.replace(" not null", "") in SOURCE_TYPES[source]:
+                raise Invalid(
+                    f"column {name!r} is NOT NULL in .schema() ({kind}), and null is allowed in the source's: make it "
+                    f"{types}, without NOT NULL"
+                )
+            raise Invalid(
+                f"column {name!r} has type {kind} in .schema(), a partq source has it as {types}: name it so, and cast "
+                "it after .load()"
+            )
+        wanted.append(WantedColumn(name=name, source=source, type=kind))
+    if not wanted:
+        raise Invalid(f".schema() names no column: name some of {allowed}, or leave it out")
+    return WantedColumns(columns=tuple(wanted))
+
+
+def named_columns(names: Sequence[str]) -> WantedColumns:
+    """The columns of these names, as `wanted_columns`. Raises `Invalid`."""
+    sources = [_source_name(name) for name in names]
+    known = [source for source in sources if source is not None]
+    if not sources or len(set(known)) < len(sources):
+        raise Invalid(f"columns={list(names)!r} is not allowed: give some of {', '.join(SOURCE_TYPES)}, once each")
+    return wanted_columns([(name, SOURCE_TYPES[source][0]) for name, source in zip(names, known, strict=True)])
+
+
+def _source_name(name: str) -> str | None:
+    """The source's column that is meant: of exactly that name, else the only one but for the case of letters."""
+    if name in SOURCE_TYPES:
+        return name
+    alike = [known for known in SOURCE_TYPES if known.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else None
+
+
+# --- the sink ---------------------------------------------------------------------------------------------------------
 
 
 def check_sink_columns(columns: Sequence[tuple[str, str]]) -> None:

@@ -30,7 +30,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import Span
 from partq_spark.query.planning import Spans
-from partq_spark.query.schema import check_source_columns
+from partq_spark.query.schema import WantedColumns, wanted_columns
 from partq_spark.query.settings import Place, SourceOptions
 from partq_spark.spark.garbage_collection import spare_collector
 from partq_spark.spark.options import stream_source_options
@@ -53,7 +53,7 @@ class LogPartition(InputPartition):
         queue_id: str,
         log: tree.LogView,
         redelivered_below: Mapping[int, int],
-        include_headers: bool,
+        wanted: WantedColumns,
         fail_on_data_loss: bool,
     ) -> None:
         super().__init__(tuple(log.wanted))
@@ -61,7 +61,7 @@ class LogPartition(InputPartition):
         self.queue_id = queue_id
         self.log = log
         self.redelivered_below = redelivered_below
-        self.include_headers = include_headers
+        self.wanted = wanted
         self.fail_on_data_loss = fail_on_data_loss
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class LogPartition(InputPartition):
 
 
 def plan_tasks(
-    queue: QueueLog, head: Head, spans: Mapping[int, Span], options: SourceOptions
+    queue: QueueLog, head: Head, spans: Mapping[int, Span], options: SourceOptions, wanted: WantedColumns
 ) -> Sequence[InputPartition]:
     """The tasks of a batch that reads `spans`. Raises `ObjectMissing` for what is gone (failOnDataLoss)."""
     log = planning.log_view(head, spans, fail_on_data_loss=options.fail_on_data_loss, warn=logger.warning)
@@ -79,7 +79,7 @@ def plan_tasks(
             queue_id=head.queue_id,
             log=log.only(partitions),
             redelivered_below={partition: spans[partition].redelivered_below for partition in partitions},
-            include_headers=options.include_headers,
+            wanted=wanted,
             fail_on_data_loss=options.fail_on_data_loss,
         )
         for partitions in planning.tasks(log.wanted)
@@ -87,7 +87,7 @@ def plan_tasks(
 
 
 def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, as Arrow batches of the source's schema."""
+    """The rows of one task, as Arrow batches with the columns that are wanted."""
     spare_collector()
     if not isinstance(partition, LogPartition):
         return  # a batch read of nothing: Spark asks with InputPartition(None) (spark-traps 29)
@@ -95,12 +95,16 @@ def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     from partq_spark.query.columns import batches
 
     reader = RangeReader(
-        open_queue(partition.target), partition.queue_id, partition.log, fail_on_data_loss=partition.fail_on_data_loss
+        open_queue(partition.target),
+        partition.queue_id,
+        partition.log,
+        fail_on_data_loss=partition.fail_on_data_loss,
+        only=partition.wanted.stored,
     )
     yield from batches(
         reader.pieces(),
         queue=partition.target.queue,
-        include_headers=partition.include_headers,
+        wanted=partition.wanted,
         redelivered_below=partition.redelivered_below,
     )
 
@@ -108,15 +112,16 @@ def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 class PartqBatchReader(DataSourceReader):
     """`spark.read.format("partq")`: a fixed range of every partition, decided once."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, wanted: WantedColumns) -> None:
         self._options = options
+        self._wanted = wanted
 
     def partitions(self) -> Sequence[InputPartition]:
         queue = open_queue(self._options.target)
         head = queue.refresh()
         start, end = self._options.start or Place(edge="earliest"), self._options.end
         spans = planning.between(head, start, end, ("startingOffsets", "endingOffsets"), queue.offsets_at)
-        return plan_tasks(queue, head, spans, self._options)
+        return plan_tasks(queue, head, spans, self._options, self._wanted)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(partition)
@@ -139,7 +144,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def options(self) -> SourceOptions:
         if self._options is None:
             parsed = stream_source_options(self._given)
-            check_source_columns(self._columns, parsed.include_headers)
+            wanted_columns(self._columns)
             self._options = parsed
         return self._options
 
@@ -181,7 +186,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         def tasks(head: Head, spans: Spans) -> Sequence[InputPartition]:
-            return plan_tasks(consumer.queue, head, spans, self.options)
+            return plan_tasks(consumer.queue, head, spans, self.options, wanted_columns(self._columns))
 
         with self.process.asked() as consumer:
             return consumer.batch(start, end, tasks, [])

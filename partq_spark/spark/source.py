@@ -15,13 +15,13 @@ from pyspark.sql.datasource import DataSource
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.connect import open_queue
-from partq_spark.query.schema import check_sink_columns, check_source_columns, source_ddl
+from partq_spark.query.schema import check_sink_columns, default_columns, wanted_columns
 from partq_spark.spark import options
 from partq_spark.spark.garbage_collection import spare_collector
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from partq_spark.spark.reader import PartqBatchReader, PartqStreamReader
     from partq_spark.spark.writer import PartqBatchWriter, PartqStreamWriter
@@ -45,24 +45,25 @@ class PartqDataSource(DataSource):
         return "partq"
 
     def schema(self) -> str:
-        """The source's columns. Runs at `.load()`: unknown options and an unknown queue are refused here."""
+        """The source's columns. Runs at `.load()`, so unknown options and an unknown queue are refused here; not where
+        `.schema()` names columns, since Spark calls nothing before it plans then (spark-traps 36).
+        """
         parsed = options.source_options(self.options)
         open_queue(parsed.target).refresh()
-        return source_ddl(parsed.include_headers)
+        return default_columns(parsed.include_headers).ddl
 
     def reader(self, schema: StructType) -> PartqBatchReader:
         from partq_spark.spark.reader import PartqBatchReader
 
         parsed = options.batch_source_options(self.options)
-        check_source_columns(column_types(schema), parsed.include_headers)
-        return PartqBatchReader(parsed)
+        return PartqBatchReader(parsed, wanted_columns(column_types(schema, nulls=True)))
 
     def streamReader(self, schema: StructType) -> PartqStreamReader:
         spare_collector()
         # What is wrong is said by the reader's first call: raised here, Spark would bury the message.
         from partq_spark.spark.reader import PartqStreamReader
 
-        return PartqStreamReader(dict(self.options), column_types(schema))
+        return PartqStreamReader(dict(self.options), column_types(schema, nulls=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> PartqBatchWriter:
         from partq_spark.spark.writer import PartqBatchWriter
@@ -84,9 +85,25 @@ class PartqDataSource(DataSource):
         return PartqStreamWriter(parsed, schema, plans=not self._sent)
 
 
-def column_types(schema: StructType) -> list[tuple[str, str]]:
-    """The columns in order, name and Spark's simple type string."""
+def column_types(schema: StructType, *, nulls: bool = False) -> list[tuple[str, str]]:
+    """The columns in order, name and Spark's simple type string. With `nulls`, ` not null` stands behind what excludes
+    null, within other types too.
+    """
+    if nulls:
+        return [(column.name, _type_text(column.dataType, column.nullable)) for column in schema.fields]
     return [(column.name, column.dataType.simpleString()) for column in schema.fields]
+
+
+def _type_text(kind: DataType, nullable: bool) -> str:
+    from pyspark.sql.types import ArrayType, StructType
+
+    text = kind.simpleString()
+    if isinstance(kind, ArrayType):
+        text = f"array<{_type_text(kind.elementType, kind.containsNull)}>"
+    elif isinstance(kind, StructType):
+        fields = ",".join(f"{field.name}:{_type_text(field.dataType, field.nullable)}" for field in kind.fields)
+        text = f"struct<{fields}>"
+    return text if nullable else f"{text} not null"
 
 
 def register(spark: SparkSession) -> None:

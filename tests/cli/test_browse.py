@@ -98,9 +98,9 @@ def test_places_that_do_not_exist(filled: Partq, arguments: list[str]) -> None:
 def test_only_the_slices_that_are_shown_are_read(filled: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Slice] = []
 
-    def counted(store: Any, name: str, piece: Slice, headers: bool, times: bool) -> Any:
+    def counted(store: Any, name: str, piece: Slice, *how: Any, **more: Any) -> Any:
         read.append(piece)
-        return read_slice(store, name, piece, headers, times)
+        return read_slice(store, name, piece, *how, **more)
 
     monkeypatch.setattr("partq_spark.log.reading.read_slice", counted)
     last = filled.json("queue", "describe", "orders")["partitions"][1]["next"] - 1

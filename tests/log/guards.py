@@ -127,7 +127,9 @@ def _checks_no_chunk() -> Iterator[None]:
 
 
 def _checks_no_slice() -> AbstractContextManager[object]:
-    def unchecked(store: ObjectStore, name: str, piece: Slice, headers: bool, times: bool) -> pa.RecordBatch:
+    def unchecked(
+        store: ObjectStore, name: str, piece: Slice, headers: bool, times: bool, *, only: object
+    ) -> pa.RecordBatch:
         data = store.read(name, start=piece.start, length=piece.length)
         return pa.ipc.read_record_batch(pa.py_buffer(data), segment_schema(headers, times))
 

@@ -21,6 +21,7 @@ from partq_spark.log.reading import Piece
 from partq_spark.log.segment import HEADERS, TIMESTAMP, SegmentWriter, read_slice, segment_schema
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.query import columns
+from partq_spark.query.schema import SOURCE_TYPES, WantedColumns, default_columns, named_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,25 +80,24 @@ def damaged(original: Original, rng: random.Random) -> bytes:
     return bytes(data[: len(original.data)].ljust(len(original.data), b"\0"))
 
 
-def use(data: bytes, original: Original, *, thoroughly: bool) -> str:
-    """Read it, and hand it on as the source does to Spark if it was checked `thoroughly`."""
+def use(data: bytes, original: Original, wanted: WantedColumns, *, thoroughly: bool) -> str:
+    """Read the wanted columns, and hand them on as the source does to Spark if they were checked `thoroughly`."""
     store = MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
     store.create("a.arrow", data)
     piece = Slice(0, 0, 0, len(data), 0, original.rows, xxhash.xxh3_64_hexdigest(data))
     try:
-        batch = read_slice(store, "a.arrow", piece, original.headers, original.times, thoroughly=thoroughly)
+        batch = read_slice(
+            store, "a.arrow", piece, original.headers, original.times, only=wanted.stored, thoroughly=thoroughly
+        )
     except Corrupt as problem:
         return "refused" if re.search("segment a.arrow .* restore", str(problem)) else str(problem)
     if not thoroughly:
         return "read"
-    made = columns.batches(
-        [Piece(0, 0, 0, batch)], queue="orders", include_headers=original.headers, redelivered_below={}
-    )
-    for each in made:
+    for each in columns.batches([Piece(0, 0, 0, batch)], queue="orders", wanted=wanted, redelivered_below={}):
         with pa.ipc.new_stream(io.BytesIO(), each.schema) as stream:
             stream.write_batch(each)
         each.take(pa.array(range(each.num_rows)))
-        for name in ("key", "value"):
+        for name in {"key", "value"} & set(each.schema.names):
             each.column(name).cast(pa.binary()).to_pylist()
     return "read"
 
@@ -106,15 +106,18 @@ def main(count: int, first: int, last: int) -> None:
     """Damage with each seed of a range; what became of it is printed, and the seeds as they are begun."""
     forms = originals(count)
     for original in forms:
-        assert use(original.data, original, thoroughly=True) == "read"
+        assert use(original.data, original, default_columns(True), thoroughly=True) == "read"
     found: Counter[str] = Counter()
     for seed in range(first, last):
         rng = random.Random(seed)
         original = rng.choice(forms)
         sys.stderr.write(f"{seed}\n")
         data = damaged(original, rng)
-        found[use(data, original, thoroughly=False)] += 1
-        found["thoroughly " + use(data, original, thoroughly=True)] += 1
+        found[use(data, original, default_columns(True), thoroughly=False)] += 1
+        found["thoroughly " + use(data, original, default_columns(True), thoroughly=True)] += 1
+        some = named_columns(rng.sample(list(SOURCE_TYPES), rng.randrange(1, 8)))
+        found["some " + use(data, original, some, thoroughly=False)] += 1
+        found["some thoroughly " + use(data, original, some, thoroughly=True)] += 1
     sys.stdout.write(json.dumps(found))
 
 

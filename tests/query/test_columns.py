@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partq_spark.base.errors import Invalid
 from partq_spark.log.reading import Piece
 from partq_spark.log.segment import HEADERS, segment_schema
 from partq_spark.query import columns
 from partq_spark.query.columns import MOST_BYTES, MOST_ROWS, batches
-from partq_spark.query.schema import HEADERS_TYPE, source_types
+from partq_spark.query.schema import HEADERS_TYPE, WantedColumns, default_columns, wanted_columns
 
 
 def piece(partition: int, offset: int, rows: int, *, row_bytes: int = 4, headers: bool = False) -> Piece:
@@ -30,9 +31,14 @@ def piece(partition: int, offset: int, rows: int, *, row_bytes: int = 4, headers
 
 
 def made(
-    pieces: Sequence[Piece], *, headers: bool = False, below: dict[int, int] | None = None
+    pieces: Sequence[Piece],
+    *,
+    headers: bool = False,
+    wanted: WantedColumns | None = None,
+    below: dict[int, int] | None = None,
 ) -> list[pa.RecordBatch]:
-    return list(batches(pieces, queue="orders", include_headers=headers, redelivered_below=below or {}))
+    wanted = wanted or default_columns(headers)
+    return list(batches(pieces, queue="orders", wanted=wanted, redelivered_below=below or {}))
 
 
 @pytest.mark.parametrize("headers", [False, True])
@@ -54,13 +60,16 @@ def test_batches_have_sparks_own_arrow_schema_to_the_letter(headers: bool, store
         "boolean": types.BooleanType(),
         HEADERS_TYPE: types.ArrayType(header),
     }
-    schema = types.StructType([types.StructField(name, of_spark[kind]) for name, kind in source_types(headers).items()])
-    assert {field.name: field.dataType.simpleString() for field in schema.fields} == source_types(headers)
-    expected = to_arrow_schema(schema, timezone="UTC")
     pieces = [piece(0, 0, 3, headers=stored), piece(1, 5, MOST_ROWS + 1, headers=stored)]
-    for batch in made(pieces, headers=headers, below={1: 7}):
-        assert batch.schema.equals(expected, check_metadata=True)
-        batch.validate(full=True)
+    everything = default_columns(headers)
+    backwards = [(column.name.upper(), column.type) for column in reversed(everything.columns)]
+    for wanted in (everything, wanted_columns(backwards), wanted_columns([("value", "string")])):
+        schema = types.StructType([types.StructField(each.name, of_spark[each.type]) for each in wanted.columns])
+        assert [field.dataType.simpleString() for field in schema.fields] == [each.type for each in wanted.columns]
+        expected = to_arrow_schema(schema, timezone="UTC")
+        for batch in made(pieces, wanted=wanted, below={1: 7}):
+            assert batch.schema.equals(expected, check_metadata=True)
+            batch.validate(full=True)
 
 
 def test_a_row_has_what_the_log_knows_of_it() -> None:
@@ -122,6 +131,40 @@ def test_every_row_comes_once_and_in_order(
         assert table.column("value").to_pylist() == [b"%d" % at for _, at in expected]
         assert table.column("redelivered").to_pylist() == [at < below.get(partition, 0) for partition, at in expected]
     assert all(1 <= batch.num_rows <= MOST_ROWS for batch in found)
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+TEXT = wanted_columns([("offset", "bigint"), ("value", "string")])
+
+
+def test_a_value_may_be_asked_for_as_text_and_is_not_copied() -> None:
+    given_piece = piece(0, 40, 3)
+    (batch,) = made([given_piece], wanted=TEXT)
+    assert batch.to_pylist() == [{"offset": at, "value": f"{at}...."} for at in (40, 41, 42)]
+    assert batch.column("value").buffers()[2].address == given_piece.batch.column("value").buffers()[2].address
+
+
+@pytest.mark.parametrize("bad", [0, 1, 6_000, MOST_ROWS - 1, MOST_ROWS, 49_999])
+def test_a_value_that_is_not_utf8_is_named(bad: int) -> None:
+    """Queue, partition and offset, wherever the piece was cut, and what to ask for instead."""
+    contents = [b"gr\xc3\xb6\xc3\x9fe"] * 50_000
+    contents[bad] = b"\xc3"
+    batch = pa.RecordBatch.from_arrays(
+        [pa.nulls(50_000, pa.string()), pa.array(contents)], schema=segment_schema(False)
+    )
+    given_piece = Piece(3, 100, 0, batch)
+    says = rf"offset {100 + bad} of partition 3 of queue 'orders' is not UTF-8 \(b'\\xc3'\).*ask for value BINARY"
+    with pytest.raises(Invalid, match=says):
+        made([given_piece], wanted=TEXT)
+    assert sum(each.num_rows for each in made([given_piece])) == 50_000
+    # What lies beside the range that is read is nobody's matter.
+    before = given_piece._replace(batch=batch.slice(0, bad))
+    after = given_piece._replace(offset=101 + bad, batch=batch.slice(bad + 1))
+    assert sum(each.num_rows for each in made([before, after], wanted=TEXT)) == 49_999
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
 
 
 def test_many_small_pieces_become_few_batches() -> None:

@@ -83,15 +83,34 @@ def test_a_stream_refuses_what_only_a_batch_read_has(orders: Lab, available_now:
     assert "'endingOffsets' (value 'latest') is for batch reads" in failure(query)
 
 
-def test_a_schema_of_the_users_own_is_refused(orders: Lab) -> None:
-    """Spark hands it over unchecked (spark-traps 16)."""
-    says = "schema (value string) is not that of a partq source"
-    reader = orders.spark.read.format("partq").option("store", orders.url).schema("value string")
+SCHEMAS = {
+    "an unknown column": ("value string, price double", {}, "column 'price' (double) is no column of a partq source"),
+    "another type": ("offset int", {}, "column 'offset' has type int in .schema(), a partq source has it as bigint"),
+    "a column twice": ("key string, KEY string", {}, "column 'KEY' is named twice in .schema()"),
+    "NOT NULL": ("key string NOT NULL", {}, "column 'key' is NOT NULL in .schema() (string not null)"),
+    "NOT NULL within": (
+        "headers array<struct<key: string NOT NULL, value: binary>>",
+        {},
+        "column 'headers' is NOT NULL in .schema() (array<struct<key:string not null,value:binary>>)",
+    ),
+    "an unknown option": ("key string", {"codec": "lz4"}, "'codec' (value 'lz4') is unknown"),
+    "an unknown queue": ("key string", {"queue": "bills"}, "queue 'bills'"),
+}
+
+
+@pytest.mark.parametrize("case", SCHEMAS)
+def test_with_a_schema_everything_is_refused_when_a_batch_is_planned(orders: Lab, case: str) -> None:
+    """And not at .load(), where Spark then asks nobody (spark-traps 16, 36)."""
+    columns, options, says = SCHEMAS[case]
+    options = {"store": orders.url, "queue": "orders", **options}
+    rows = orders.spark.read.format("partq").options(**options).schema(columns).load()
     with pytest.raises(PySparkException) as caught:
-        reader.load("orders").collect()
+        rows.collect()
     assert says in str(caught.value)
-    stream = orders.spark.readStream.format("partq").option("store", orders.url).schema("value string")
-    assert says in failure(orders.consumer().start(stream.load("orders")))
+    for available_now in (False, True):  # since Spark's first call is not the same
+        stream = orders.spark.readStream.format("partq").options(**options).schema(columns).load()
+        query = orders.consumer(f"by {available_now}").start(stream, available_now=available_now)
+        assert says in failure(query)
 
 
 # --- sinks: a batch write at .save(), a stream in its first batch -----------------------------------------------------

@@ -20,11 +20,14 @@ import pyarrow as pa
 from partq_spark.query.columns import batches
 from partq_spark.log.reading import Piece
 from partq_spark.log.segment import PLAIN
+from partq_spark.query.schema import default_columns, wanted_columns
+text = wanted_columns([("value", "string"), ("timestamp", "timestamp")])
 values = pa.Array.from_buffers(pa.binary(), 3, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")], null_count=0)
 piece = Piece(0, 5, 7, pa.RecordBatch.from_arrays([pa.nulls(3, pa.string()), values], schema=PLAIN))
 for below in ({}, {0: 6}, {0: 100}):
-    made = list(batches([piece, piece], queue="orders", include_headers=True, redelivered_below=below))
-    assert [batch.num_rows for batch in made] == [6]
+    for wanted in (default_columns(True), text):
+        made = list(batches([piece, piece], queue="orders", wanted=wanted, redelivered_below=below))
+        assert [batch.num_rows for batch in made] == [6]
 print("pandas" in sys.modules)
 """
 
