@@ -27,6 +27,7 @@ PARTITIONS = (
     Column("delivered", lambda each: each.delivered, ">"),
     Column("end", lambda each: each.end, ">"),
     Column("lag", lambda each: each.lag, ">"),
+    Column("lag_s", lambda each: None if each.lag_s is None else f"{each.lag_s:,.1f}", ">"),
 )
 FLOWS = (
     Column("flow", lambda each: each.flow),
@@ -99,12 +100,18 @@ def _print_facts(view: client.GroupView) -> None:
             ("rebalancing", rebalancing),
             ("scaling", view.scale_status),
             ("partitions", ", ".join(f"{count:,} {status}" for status, count in counts.items() if count)),
-            ("lag", output.plural(sum(each.lag for each in view.partitions), "message")),
+            ("lag", _lag(view)),
             ("coordinator", leader),
         ]
     )
     for note in view.notes:
         output.say(f"! {note}")
+
+
+def _lag(view: client.GroupView) -> str:
+    messages = output.plural(sum(each.lag for each in view.partitions), "message")
+    oldest_s = max((each.lag_s or 0.0 for each in view.partitions), default=0.0)
+    return f"{messages}, the oldest of them {oldest_s:,.1f} s old" if oldest_s else messages
 
 
 def _print_flows(flows: Sequence[client.FlowView]) -> None:

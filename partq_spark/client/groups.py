@@ -9,18 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.client.addresses import opened_ownership, ownership_for, ownership_url
 from partq_spark.group import codec, lifecycle
 from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.lifecycle import GroupSummary, Remains
 from partq_spark.group.model import FlowRecord, GroupKey
 from partq_spark.group.ownership import Ownership, StateDocument
-from partq_spark.group.status import GroupReading, GroupView, view
+from partq_spark.group.status import GroupReading, GroupView, view, with_lag_s
 from partq_spark.log import admin
 from partq_spark.log.admin import group_of
 from partq_spark.log.groups import kind_of
-from partq_spark.log.model import Group, Head, group_start
+from partq_spark.log.model import Group, Head, at, group_start
+from partq_spark.log.reading import published_us
 
 if TYPE_CHECKING:
     from partq_spark.log.queue import QueueLog
@@ -130,7 +131,24 @@ def status(queue: QueueLog, ownership: Ownership | None, group: str) -> GroupVie
     key = lifecycle.key_of(queue, group)
     checkpoints, damaged = lifecycle.checkpoints_of(queue, group).list_readable()
     seen = _seen(key, head, ownership, checkpoints)
-    return view(replace(seen, damaged={number: str(problem) for number, problem in damaged.items()}))
+    made = view(replace(seen, damaged={number: str(problem) for number, problem in damaged.items()}))
+    return _with_lag_s(queue, made)
+
+
+def _with_lag_s(queue: QueueLog, made: GroupView) -> GroupView:
+    """A look into the log for those partitions alone that have a lag; one that cannot be read hides nothing else."""
+    behind = {each.partition: each.acknowledged for each in made.partitions if each.lag}
+    published: dict[int, int] = {}
+    if behind:
+
+        def look(head: Head) -> dict[int, int]:
+            return published_us(queue, head, {p: max(offset, at(head.earliest, p)) for p, offset in behind.items()})
+
+        try:
+            published = queue.settled(look)
+        except Corrupt as error:
+            made = replace(made, notes=(*made.notes, f"how old the unacknowledged messages are is not known: {error}"))
+    return with_lag_s(made, published, queue.now_us())
 
 
 def _seen(

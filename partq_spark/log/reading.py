@@ -7,7 +7,7 @@ head once more, by offset, before it calls that a loss (design, "Trimming").
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -176,7 +176,7 @@ class RangeReader:
             raise
 
 
-MOST_LOOKED_INTO = 16  # slices: beyond so many partitions the time of the oldest message may be said too early
+MOST_LOOKED_INTO = 16  # slices: beyond so many partitions the time of a compacted message may be said too early
 
 
 def oldest_us(queue: QueueLog, head: Head, wanted: tree.Wanted) -> int | None:
@@ -199,3 +199,24 @@ def oldest_us(queue: QueueLog, head: Head, wanted: tree.Wanted) -> int | None:
         if found[-1] == entry.first_time_us:
             break
     return min(found)
+
+
+def published_us(queue: QueueLog, head: Head, offsets: Mapping[int, int]) -> dict[int, int]:
+    """By partition, when the message at this offset was published (Unix, microseconds); without those that are not in
+    the log. Reads only the chunks that lead there.
+
+    Of compacted entries the times are read, first of those that span the longest time; beyond `MOST_LOOKED_INTO` slices
+    a message counts as published when its entry begins. Raises as `QueueLog.load_chunk` and `read_slice`.
+    """
+    wanted = {partition: (offset, offset + 1) for partition, offset in offsets.items()}
+    found: dict[int, int] = {}
+    compacted: list[tuple[Entry, Slice]] = []
+    for entry in tree.walk(tree.view(head, wanted), queue.load_chunk):
+        for piece in entry.slices:
+            found[piece.partition] = entry.first_time_us
+        if entry.times:
+            compacted.extend((entry, piece) for piece in entry.slices)
+    compacted.sort(key=lambda each: each[0].first_time_us - each[0].time_us)
+    for entry, piece in compacted[:MOST_LOOKED_INTO]:
+        found[piece.partition] = queue.times_us(entry, piece)[offsets[piece.partition] - piece.offset]
+    return found

@@ -90,6 +90,7 @@ def test_the_json_is_the_interfaces(handoff: Partq) -> None:
     assert (found["rebalance_status"], found["rebalance_deadline_s"]) == ("Rebalancing", None)
     assert found["scale_status"] == "Ready"
     ready, paused = found["partitions"]
+    assert 0 < ready.pop("lag_s") < 60
     assert ready == {
         "partition": 0,
         "status": "Ready",
