@@ -1,0 +1,186 @@
+"""The types that a typed queue keeps, each in one form of Arrow's: what foreign forms mean, and what may widen to what.
+
+The normal form is what Spark's readers want to the letter (spark-traps 11): `to_arrow_schema(schema, "UTC")`. Elements
+of arrays and values of maps may always be null; columns and fields of structs only where they are not NOT NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import types as is_
+
+from partq_spark.base.errors import Invalid
+
+MAX_COLUMNS: Final = 1000
+MAX_DEPTH: Final = 32
+"""A column that is no ARRAY, MAP or STRUCT is one deep. Arrow's files nest 63 deep at most, and a map takes two."""
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+TIMESTAMP_NTZ: Final = pa.timestamp("us")
+
+_WHOLE: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_UNSIGNED: Final = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
+_AS_THEY_ARE: Final = frozenset(
+    (*_WHOLE, pa.bool_(), pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32(), TIMESTAMP, TIMESTAMP_NTZ)
+)
+
+
+def list_of(element: pa.DataType) -> pa.DataType:
+    """An ARRAY."""
+    return pa.list_(pa.field("element", element))
+
+
+def map_of(key: pa.DataType, value: pa.DataType) -> pa.DataType:
+    """A MAP."""
+    return pa.map_(key, pa.field("value", value))
+
+
+def normal(kind: pa.DataType) -> pa.DataType | None:
+    """The normal form of whatever holds the same values: large and view types, dictionaries, other units and zones of
+    time, unsigned numbers, which a wider signed type holds. None: a queue keeps no such values.
+
+    A form that may hold more than the normal one (nanoseconds) is checked value by value when it is published.
+    """
+    if kind in _AS_THEY_ARE:
+        return kind
+    if kind in _UNSIGNED:
+        return _UNSIGNED[kind]
+    if is_.is_dictionary(kind) or is_.is_run_end_encoded(kind):
+        return normal(kind.value_type)
+    if is_.is_large_string(kind) or is_.is_string_view(kind):
+        return pa.string()
+    if is_.is_large_binary(kind) or is_.is_binary_view(kind) or is_.is_fixed_size_binary(kind):
+        return pa.binary()
+    if is_.is_float16(kind):
+        return pa.float32()
+    if is_.is_date64(kind):
+        return pa.date32()
+    if is_.is_timestamp(kind):
+        return TIMESTAMP_NTZ if kind.tz is None else TIMESTAMP
+    if is_.is_decimal(kind):
+        fits = kind.precision <= 38 and 0 <= kind.scale <= kind.precision
+        return pa.decimal128(kind.precision, kind.scale) if fits else None
+    return _nested(kind)
+
+
+def _nested(kind: pa.DataType) -> pa.DataType | None:
+    if is_.is_map(kind):
+        key, value = normal(kind.key_type), normal(kind.item_type)
+        return None if key is None or value is None else map_of(key, value)
+    if is_.is_struct(kind) and kind.num_fields:
+        inner = [(field, normal(field.type)) for field in kind]
+        if any(found is None for _, found in inner):
+            return None
+        return pa.struct([pa.field(field.name, found, field.nullable) for field, found in inner])
+    lists = (is_.is_list, is_.is_large_list, is_.is_fixed_size_list, is_.is_list_view, is_.is_large_list_view)
+    if any(is_list(kind) for is_list in lists):
+        element = normal(kind.value_type)
+        return None if element is None else list_of(element)
+    return None
+
+
+def normal_schema(schema: pa.Schema) -> pa.Schema:
+    """Columns in the normal form, without metadata, checked. Raises `Invalid` by column."""
+    fields = []
+    for field in schema:
+        kind = normal(field.type)
+        if kind is None:
+            raise Invalid(
+                f"schema: column {field.name!r} has type {field.type}, which a queue does not keep: cast it, or keep it"
+                " as text"
+            )
+        fields.append(pa.field(field.name, kind, field.nullable))
+    found = pa.schema(fields)
+    check_columns(found)
+    return found
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Raises `Invalid` for columns, in the normal form, that no queue can have: their number, depth and names."""
+    if not 1 <= len(schema) <= MAX_COLUMNS:
+        raise Invalid(f"schema has {len(schema)} columns, 1 to {MAX_COLUMNS} are possible")
+    _check_names(schema, "schema")
+    for field in schema:
+        if field.name.startswith("_"):
+            raise Invalid(f"schema: column {field.name!r} begins with '_', which partq keeps for itself: rename it")
+        if depth_of(field.type) > MAX_DEPTH:
+            raise Invalid(
+                f"schema: column {field.name!r} is nested {depth_of(field.type)} deep, at most {MAX_DEPTH} are allowed:"
+                " nest less, or keep a part of it as text"
+            )
+        for inner in _structs_in(field.type):
+            _check_names(inner, f"schema: fields in column {field.name!r}")
+
+
+def _check_names(fields: Iterable[pa.Field], where: str) -> None:
+    seen: dict[str, str] = {}
+    for field in fields:
+        name, lower = field.name, field.name.lower()
+        if not name:
+            raise Invalid(f"{where}: a name is empty: name every column and field")
+        if seen.get(lower) == name:
+            raise Invalid(f"{where}: {name!r} is there twice: rename one of them")
+        if lower in seen:
+            raise Invalid(
+                f"{where}: {seen[lower]!r} and {name!r} differ in case alone, which Spark does not tell apart: rename"
+                " one of them"
+            )
+        seen[lower] = name
+
+
+def depth_of(kind: pa.DataType) -> int:
+    """How deep a type is nested; 1 without ARRAY, MAP and STRUCT."""
+    return 1 + max((depth_of(inner) for inner in _inner(kind)), default=0)
+
+
+def _inner(kind: pa.DataType) -> list[pa.DataType]:
+    if is_.is_map(kind):
+        return [kind.key_type, kind.item_type]
+    return [kind.field(index).type for index in range(kind.num_fields)]
+
+
+def _structs_in(kind: pa.DataType) -> Iterable[pa.StructType]:
+    if is_.is_struct(kind):
+        yield kind
+    for inner in _inner(kind):
+        yield from _structs_in(inner)
+
+
+def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    """Whether `wide` holds every value of `narrow` in the same words, and is another type: what `--widen` may do.
+
+    TINYINT → SMALLINT → INT → BIGINT, FLOAT → DOUBLE, DECIMAL with no digit less on either side of the point.
+    """
+    if narrow in _WHOLE and wide in _WHOLE:
+        return _WHOLE.index(narrow) < _WHOLE.index(wide)
+    if is_.is_decimal(narrow) and is_.is_decimal(wide):
+        before = wide.precision - wide.scale >= narrow.precision - narrow.scale
+        return before and wide.scale >= narrow.scale and narrow != wide
+    return (narrow, wide) == (pa.float32(), pa.float64())
+
+
+KEY_TYPES: Final = (
+    pa.string(),
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.bool_(),
+    pa.date32(),
+    pa.binary(),
+)
+"""Types whose values Spark casts to STRING in the same way in all sessions."""
+
+
+def without_not_null(kind: pa.DataType) -> pa.DataType:
+    """The type with all fields of its structs nullable: what decides whether one is the other, values being checked."""
+    if is_.is_map(kind):
+        return map_of(without_not_null(kind.key_type), without_not_null(kind.item_type))
+    if is_.is_list(kind):
+        return list_of(without_not_null(kind.value_type))
+    if is_.is_struct(kind):
+        return pa.struct([pa.field(field.name, without_not_null(field.type)) for field in kind])
+    return kind
