@@ -55,7 +55,12 @@ def _does_not_fit(column: pa.Array, narrow: pa.Array, field: pa.Field, where: Ca
 
 
 def _first_changed(column: pa.Array, narrow: pa.Array) -> int:
-    for row in range(len(column)):
-        if not _same(column.slice(row, 1), narrow.slice(row, 1).cast(column.type, safe=False)):
-            return row
-    return 0
+    """The first row whose value is another one; there is one."""
+    first, rows = 0, len(column)
+    while rows > 1:
+        half = rows // 2
+        if _same(column.slice(first, half), narrow.slice(first, half).cast(column.type, safe=False)):
+            first, rows = first + half, rows - half
+        else:
+            rows = half
+    return first

@@ -87,10 +87,17 @@ class Taking:
 
 def conformed(column: pa.Array, field: pa.Field, row_of: RowOf) -> pa.Array:
     """One column as `field` says. Raises `Invalid` with the row of a value that cannot be taken."""
-    plain = without_not_null(field.type)
-    column = _cast(column, plain, field.name, row_of)
-    _check(column, field, _Place(field.name, row_of))
-    return column if plain == field.type else _relabelled(column, field.type)
+    try:
+        found = _as(column, field.type)
+    except pa.ArrowInvalid as error:
+        row = _first_refused(column, field.type)
+        value = str(column[row].as_py())[:60]
+        raise Invalid(
+            f"row {row_of(row)}, column {field.name!r}: {value} of type {column.type} is no {type_text(field.type)}"
+            f" ({error})"
+        ) from None
+    _check(found, field, _Place(field.name, row_of))
+    return found
 
 
 def _fits(given: pa.DataType, wanted: pa.DataType, *, nullable: bool) -> bool:
@@ -111,52 +118,41 @@ def _said(kind: pa.DataType) -> str:
 # ---- conversion
 
 
-def _cast(column: pa.Array, kind: pa.DataType, name: str, row_of: RowOf) -> pa.Array:
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values as `kind`, of which their type is another form. What is nested is built anew: Arrow's own cast
+    refuses a null under a struct that is null itself, and of list views it makes other lists (26.0).
+    """
     if column.type == kind:
         return column
+    if is_.is_dictionary(column.type):
+        return _as(column.dictionary_decode(), kind)
     if is_.is_run_end_encoded(column.type):
-        column = pc.run_end_decode(column)
-    try:
-        return column.cast(kind)
-    except pa.ArrowNotImplementedError:
-        raise Invalid(
-            f"column {name!r} of type {column.type} cannot be taken as {type_text(kind)}: cast it before"
-        ) from None
-    except pa.ArrowInvalid as error:
-        row = _first_refused(column, kind)
-        value = str(column[row].as_py())[:60]
-        raise Invalid(
-            f"row {row_of(row)}, column {name!r}: {value} of type {column.type} is no {type_text(kind)} ({error})"
-        ) from None
+        return _as(pc.run_end_decode(column), kind)
+    mask = column.is_null() if column.null_count else None
+    if is_.is_struct(kind) and is_.is_struct(column.type):
+        inner = [_as(column.field(index), kind.field(index).type) for index in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(inner, fields=list(kind), mask=mask)
+    if is_.is_map(kind) and is_.is_map(column.type):
+        keys, items = _as(column.keys, kind.key_type), _as(column.items, kind.item_type)
+        return pa.MapArray.from_arrays(column.offsets, keys, items, type=kind, mask=mask)
+    if is_.is_list(kind) and not is_.is_null(column.type):
+        ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64()))
+        offsets = pa.concat_arrays([pa.arange(0, 1), ends]).cast(pa.int32())
+        return pa.ListArray.from_arrays(offsets, _as(pc.list_flatten(column), kind.value_type), type=kind, mask=mask)
+    return column.cast(kind)
 
 
 def _first_refused(column: pa.Array, kind: pa.DataType) -> int:
-    """The first row that cannot be cast; there is one."""
+    """The first row that cannot be taken; there is one."""
     first, rows = 0, len(column)
     while rows > 1:
         half = rows // 2
         try:
-            column.slice(first, half).cast(kind)
+            _as(column.slice(first, half), kind)
             first, rows = first + half, rows - half
         except pa.ArrowInvalid:
             rows = half
     return first
-
-
-def _relabelled(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values under a type that differs in what its fields say about null: Arrow's own cast refuses it where a
-    null lies under a struct that is null itself.
-    """
-    if column.type == kind:
-        return column
-    mask = column.is_null() if column.null_count else None
-    if is_.is_struct(kind):
-        inner = [_relabelled(column.field(index), kind.field(index).type) for index in range(kind.num_fields)]
-        return pa.StructArray.from_arrays(inner, fields=list(kind), mask=mask)
-    if is_.is_map(kind):
-        keys, items = _relabelled(column.keys, kind.key_type), _relabelled(column.items, kind.item_type)
-        return pa.MapArray.from_arrays(column.offsets, keys, items, type=kind, mask=mask)
-    return pa.ListArray.from_arrays(column.offsets, _relabelled(column.values, kind.value_type), type=kind, mask=mask)
 
 
 # ---- what is refused
@@ -199,8 +195,8 @@ def _check(values: pa.Array, field: pa.Field, place: _Place, hidden: pa.Array | 
         _check_range(values.view(pa.int64()), _FIRST_DAY * _DAY_US, _DAYS_END * _DAY_US, "TIMESTAMP", place)
     elif is_.is_struct(kind):
         above = values.is_null() if hidden is None else pc.or_(values.is_null(), hidden)
-        for index, inner in enumerate(kind):
-            _check(values.field(index), inner, place.inside(inner.name), above)
+        for inner, child in zip(kind, values.flatten(), strict=True):  # flattened: null where the struct is
+            _check(child, inner, place.inside(inner.name), above)
     elif is_.is_map(kind):
         _check_map(values, place)
     elif is_.is_list(kind):

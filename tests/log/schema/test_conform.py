@@ -1,0 +1,161 @@
+"""What publishers hand over becomes a queue's columns, or is refused with its row and column (TYP-02, TYP-04)."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partq_spark.base.errors import Invalid
+from partq_spark.log.schema.conform import Taking
+from partq_spark.log.schema.ddl import parse_ddl
+from partq_spark.log.schema.types import normal_schema, widens
+from tests.log.schema.shapes import batches, same, values
+
+
+def taken(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    return Taking.of(batch.schema, schema)(batch, lambda row: row)
+
+
+def foreign(kind: pa.DataType, draw: st.DrawFn) -> pa.DataType:
+    """Another form of Arrow's for the same values."""
+    if pa.types.is_string(kind):
+        return draw(st.sampled_from([kind, pa.large_string(), pa.string_view(), pa.dictionary(pa.int16(), pa.string())]))
+    if pa.types.is_binary(kind):
+        return draw(st.sampled_from([kind, pa.large_binary(), pa.binary_view()]))
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return draw(st.sampled_from([kind, pa.timestamp("us", "Europe/Berlin")]))
+    if pa.types.is_list(kind):
+        make = draw(st.sampled_from([pa.list_, pa.large_list, pa.list_view]))
+        return make(foreign(kind.value_type, draw))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, foreign(field.type, draw)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(foreign(kind.key_type, draw), foreign(kind.item_type, draw))
+    return kind
+
+
+@given(batches(), st.data())
+def test_every_form_of_the_same_values_is_taken(batch: pa.RecordBatch, data: st.DataObject) -> None:
+    forms = [foreign(field.type, data.draw) for field in batch.schema]
+    columns = [pa.array(column.to_pylist(), kind) for column, kind in zip(batch.columns, forms, strict=True)]
+    names = data.draw(st.permutations(range(len(columns))))
+    given_batch = pa.RecordBatch.from_arrays(
+        [columns[index] for index in names], names=[batch.schema.names[index] for index in names]
+    )
+    found = taken(given_batch, batch.schema)
+    found.validate(full=True)
+    assert found.schema == batch.schema
+    assert same(found.to_pylist(), batch.to_pylist())
+
+
+@given(batches(), st.integers(0, 3))
+def test_a_part_of_a_batch_is_taken_as_the_whole(batch: pa.RecordBatch, start: int) -> None:
+    part = batch.slice(min(start, batch.num_rows))
+    found = taken(part, batch.schema)
+    found.validate(full=True)
+    assert same(found.to_pylist(), part.to_pylist())
+
+
+@given(batches())
+def test_the_normal_form_of_foreign_columns_is_their_own(batch: pa.RecordBatch) -> None:
+    assert normal_schema(batch.schema) == batch.schema
+
+
+WIDER = [
+    ("TINYINT", "BIGINT"),
+    ("TINYINT", "SMALLINT"),
+    ("INT", "BIGINT"),
+    ("FLOAT", "DOUBLE"),
+    ("DECIMAL(5,2)", "DECIMAL(10,4)"),
+    ("DECIMAL(38,0)", "DECIMAL(38,0)"),
+]
+
+
+@pytest.mark.parametrize(("narrow", "wide"), WIDER)
+@given(data=st.data())
+def test_what_widen_could_widen_is_taken(narrow: str, wide: str, data: st.DataObject) -> None:
+    (given_field,), (field,) = parse_ddl(f"a {narrow}"), parse_ddl(f"a {wide}")
+    assert widens(given_field.type, field.type) or narrow == wide
+    column = pa.array([data.draw(values(given_field.type)) for _ in range(3)], given_field.type)
+    found = taken(pa.record_batch([column], names=["a"]), pa.schema([field]))
+    assert found.schema == pa.schema([field])
+    assert same(found.column(0).to_pylist(), column.to_pylist())
+
+
+def column(kind: pa.DataType, *rows: Any) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(rows, kind)], names=["a"])
+
+
+NOT_UTF8 = pa.record_batch([pa.array([b"ok", b"\xff"]).view(pa.string())], names=["a"])
+REFUSED = [
+    ("a INT", column(pa.int64(), 1), "column 'a' has type BIGINT, the queue's is INT"),
+    ("a BIGINT", column(pa.uint64(), 1), "column 'a' has type uint64, the queue's is BIGINT"),
+    ("a STRING", column(pa.int64(), 1), "column 'a' has type BIGINT, the queue's is STRING"),
+    ("a DOUBLE", column(pa.int32(), 1), "column 'a' has type INT, the queue's is DOUBLE"),
+    ("a DATE", column(pa.timestamp("us"), None), "column 'a' has type TIMESTAMP_NTZ, the queue's is DATE"),
+    ("a TIMESTAMP", column(pa.timestamp("us"), None), "has type TIMESTAMP_NTZ, the queue's is TIMESTAMP"),
+    ("a ARRAY<BIGINT>", column(pa.list_(pa.int32()), None), "has type ARRAY<INT>, the queue's is ARRAY<BIGINT>"),
+    ("a INT NOT NULL", column(pa.null(), None), "column 'a' has type null, the queue's is INT"),
+    ("a INT, b INT NOT NULL", column(pa.int32(), 1), "column 'b' (INT NOT NULL) is missing"),
+    ("b INT", column(pa.int32(), 1), "column 'a' (INT) is none of the queue's (b)"),
+    ("a INT NOT NULL", column(pa.int32(), 1, None), "row 11, column 'a': null, where the queue's schema says NOT NULL"),
+    ("a STRING", NOT_UTF8, "row 11, column 'a': a STRING that is not UTF-8"),
+    ("a DATE", column(pa.date32(), date(1, 1, 1), None), None),
+    ("a DATE", pa.record_batch([pa.array([0, 2932897], pa.int32()).view(pa.date32())], names=["a"]), "row 11, column"),
+    ("a DATE", pa.record_batch([pa.array([-719163], pa.int32()).view(pa.date32())], names=["a"]), "row 10, column 'a'"),
+    ("a TIMESTAMP_NTZ", column(pa.timestamp("s"), None, datetime(9999, 12, 31)), None),
+    ("a TIMESTAMP_NTZ", column(pa.timestamp("ns"), 1_000, 1_001), "row 11, column 'a': "),
+    ("a TIMESTAMP_NTZ", column(pa.timestamp("s"), 0, 253402300800), "a TIMESTAMP outside of the years 1 to 9999"),
+    ("a MAP<STRING, INT>", column(pa.map_(pa.string(), pa.int32()), [], [("x", 1), ("y", 2), ("x", 3)]), "'x' twice"),
+    (
+        "a STRUCT<b: INT NOT NULL>",
+        column(pa.struct([("b", pa.int32())]), None, {"b": None}),
+        "row 11, column 'a.b': null, where",
+    ),
+    (
+        "a ARRAY<STRUCT<b: ARRAY<STRING>>>",
+        column(
+            pa.list_(pa.struct([("b", pa.list_(pa.binary()))])), [{"b": [b"x"]}], [{"b": []}, {"b": [b"x", b"\xff"]}]
+        ),
+        "column 'a' has type ARRAY<STRUCT<b: ARRAY<BINARY>>>, the queue's is ARRAY<STRUCT<b: ARRAY<STRING>>>",
+    ),
+    ("a STRUCT<b: INT>", column(pa.struct([("c", pa.int32())]), None), "has type STRUCT<c: INT>"),
+]
+
+
+@pytest.mark.parametrize(("ddl", "batch", "message"), REFUSED)
+def test_what_does_not_fit_is_refused_by_row_and_column(ddl: str, batch: pa.RecordBatch, message: str | None) -> None:
+    if message is None:
+        Taking.of(batch.schema, parse_ddl(ddl))(batch, lambda row: row + 10)
+        return
+    with pytest.raises(Invalid) as refused:
+        taking = Taking.of(batch.schema, parse_ddl(ddl))
+        taking(batch, lambda row: row + 10)
+    assert message in str(refused.value)
+
+
+def test_a_text_deep_inside_that_is_not_utf8_is_found() -> None:
+    texts = pa.array([b"x", b"y", b"\xff"]).view(pa.string())
+    inner = pa.StructArray.from_arrays([texts], names=["b"])
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 3], pa.int32()), inner)
+    with pytest.raises(Invalid, match=r"row 1, column 'a\.element\.b': a STRING that is not UTF-8"):
+        taken(pa.record_batch([lists], names=["a"]), parse_ddl("a ARRAY<STRUCT<b: STRING>>"))
+
+
+def test_null_under_a_null_struct_is_no_null() -> None:
+    batch = column(pa.struct([("b", pa.int32())]), None, {"b": 1})
+    found = taken(batch, parse_ddl("a STRUCT<b: INT NOT NULL>"))
+    found.validate(full=True)
+    assert found.column(0).to_pylist() == [None, {"b": 1}]
+
+
+def test_names_may_differ_in_case_but_not_be_given_twice() -> None:
+    batch = pa.record_batch([pa.array([1], pa.int32())] * 2, names=["A", "a"])
+    with pytest.raises(Invalid, match="columns 'A' and 'a' are both the queue's column 'a'"):
+        Taking.of(batch.schema, parse_ddl("a INT"))
+    assert taken(batch.select([0]), parse_ddl("a INT")).schema.names == ["a"]

@@ -1,0 +1,92 @@
+"""Spark's DDL without a JVM: what is read, what is written, and what is refused with its place."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partq_spark.base.errors import Invalid
+from partq_spark.log.schema.ddl import MAX_TEXT, ddl_of, parse_ddl
+from partq_spark.log.schema.types import MAX_COLUMNS, MAX_DEPTH, depth_of
+from tests.log.schema.shapes import schemas
+from tests.log.schema.texts import a_ddl
+
+
+@given(schemas())
+def test_what_is_written_is_read_as_the_same(schema: pa.Schema) -> None:
+    assert parse_ddl(ddl_of(schema)) == schema
+
+
+@given(st.randoms(use_true_random=False))
+def test_every_text_is_read_or_refused_in_words(rng: random.Random) -> None:
+    try:
+        schema = parse_ddl(a_ddl(rng))
+    except Invalid as refused:
+        assert str(refused).startswith("schema")
+    else:
+        assert parse_ddl(ddl_of(schema)) == schema
+
+
+def test_columns_as_people_write_them() -> None:
+    found = parse_ddl(
+        "id bigint NOT NULL COMMENT 'of the order', /* money */ `total sum` Decimal(12, 2), -- until here\n"
+        "tags array<string>, where struct<lat: double not null, lon double>, m map<string,ARRAY<int>>"
+    )
+    assert ddl_of(found) == (
+        "id BIGINT NOT NULL, `total sum` DECIMAL(12,2), tags ARRAY<STRING>,"
+        " where STRUCT<lat: DOUBLE NOT NULL, lon: DOUBLE>, m MAP<STRING, ARRAY<INT>>"
+    )
+
+
+REFUSED = [
+    ("", "at character 1: the end stands where a column's name was expected"),
+    ("a", "at character 2: the end stands where a type was expected"),
+    ("a int,", "at character 7: the end stands where a column's name was expected"),
+    ("a int b int", "at character 7: 'b' stands where ',' or the end was expected"),
+    ("a array<int", "at character 12: the end stands where '>' was expected"),
+    ("a array int", "at character 9: 'int' stands where '<' was expected"),
+    ("a map<int>", "at character 10: '>' stands where ',' was expected"),
+    ("a struct<>", "at character 3: STRUCT<> has no field"),
+    ("a int(3)", "at character 6: INT takes nothing in parentheses"),
+    ("a int not", "at character 10: the end stands where NULL was expected"),
+    ("a int comment x", "at character 15: 'x' stands where a comment in quotes was expected"),
+    ("a decimal(39)", "at character 3: DECIMAL(39,0) is not possible"),
+    ("a decimal(3,4)", "at character 3: DECIMAL(3,4) is not possible"),
+    ("a-b int", "at character 2: a name with '-' needs back quotes"),
+    ("é int", "at character 1: the name 'é' has letters that need back quotes: write `é`"),
+    ("a time(3)", "at character 3: type 'time' is none that a queue keeps: it keeps BIGINT"),
+    ("a variant", "type 'variant' is none that a queue keeps"),
+    ("a varchar(3)", "type 'varchar' is none that a queue keeps"),
+    ("a interval day to second", "type 'interval' is none that a queue keeps"),
+    ("a void", "type 'void' is none that a queue keeps"),
+    ("a string collate UTF8_LCASE", "at character 10: collations are not kept"),
+    ("a int /* open", "at character 7: this comment does not end"),
+    ("a int; b int", "at character 6: ';' belongs to no column"),
+    ("a int, b string, A date", "'a' and 'A' differ in case alone"),
+    ("a int, a int", "'a' is there twice"),
+    ("a struct<x: int, y: struct<Z: int, z: int>>", "fields in column 'a': 'Z' and 'z' differ in case alone"),
+    ("_a int", "column '_a' begins with '_'"),
+    ("a " + "array<" * MAX_DEPTH + "int" + ">" * MAX_DEPTH, f"types are nested more than {MAX_DEPTH} deep"),
+    (", ".join(f"c{n} int" for n in range(2 * MAX_COLUMNS)), f"schema has {2 * MAX_COLUMNS} columns, 1 to"),
+    ("a int " + " " * MAX_TEXT, "characters, at most"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED, ids=[text[:30] for text, _ in REFUSED])
+def test_what_cannot_be_kept_is_refused_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        parse_ddl(text)
+    assert message in str(refused.value)
+
+
+def test_the_deepest_type_can_be_written_as_a_file_of_arrow() -> None:
+    deepest = parse_ddl("a " + "map<int, " * (MAX_DEPTH - 1) + "int" + ">" * (MAX_DEPTH - 1))
+    assert depth_of(deepest.field("a").type) == MAX_DEPTH
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, deepest) as writer:
+        writer.write_batch(pa.record_batch([pa.nulls(1, deepest.field("a").type)], schema=deepest))
+    assert pa.ipc.open_file(sink.getvalue()).read_all().num_rows == 1
