@@ -18,7 +18,7 @@ from pyarrow import types as is_
 from partq_spark.base.errors import Invalid
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.types import normal, without_not_null, widens
-from partq_spark.log.utf8 import first_not_utf8
+from partq_spark.log.validation import first_not_utf8
 
 RowOf = Callable[[int], int]
 """Says which row of what the publisher handed over an index into a batch is."""
