@@ -49,7 +49,8 @@ def check_sum(data: bytes | memoryview, said: str, name: str, repair: str) -> No
 class JsonDocument(Generic[T]):
     """One kind of document. `check` raises `ValueError` for contents whose fields contradict each other.
 
-    A document of another format is refused with `other_format`, whose message ends with the `upgrade` to make.
+    A document of another format is refused with `other_format`, whose message ends with the `upgrade` to make. Contents
+    that software of before would take for something else have the next format: those that `is_newer` says.
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class JsonDocument(Generic[T]):
         upgrade: str,
         other_format: type[PartqError] = Corrupt,
         check: Callable[[T], None] | None = None,
+        is_newer: Callable[[T], bool] | None = None,
     ) -> None:
         self._kind = kind
-        self._format = format_number
-        self._begin = b'{"format":%d,' % format_number
+        self._formats = (format_number,) if is_newer is None else (format_number, format_number + 1)
+        self._begins = {number: b'{"format":%d,' % number for number in self._formats}
+        self._is_newer = is_newer
         self._decoder = msgspec.json.Decoder(content)
         self._repair = repair
         self._upgrade = upgrade
@@ -75,21 +78,24 @@ class JsonDocument(Generic[T]):
     def write(self, content: T) -> bytes:
         """Without a checksum: for what is referred to with one. Raises `Invalid` for what JSON has no words for."""
         try:
-            return self._begin + msgspec.json.encode(content)[1:]
+            return self._begins[self._format_of(content)] + msgspec.json.encode(content)[1:]
         except UnicodeEncodeError as error:
             raise Invalid(f"a text in the {self._kind} is not UTF-8 ({error}): give another one") from None
 
     def read(self, body: bytes | memoryview, name: str) -> T:
         """The content of what `write` gave. Raises `Corrupt`, or the error for another format."""
-        if body[: len(self._begin)] != self._begin:
-            self._check_format(body, name)
+        found = next((n for n, begin in self._begins.items() if body[: len(begin)] == begin), None)
+        if found is None:
+            found = self._parsed_format(body, name)
         try:
             content = self._decoder.decode(body)
+            if self._format_of(content) != found:
+                raise ValueError(f"they are those of format {self._format_of(content)}")
             if self._check is not None:
                 self._check(content)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise Corrupt(
-                f"{name} has the right checksum but not the fields of format {self._format}:"
+                f"{name} has the right checksum but not the fields of format {found}:"
                 f" {error}{self._found(body, str(error))}; {self._repair}"
             ) from None
         return content
@@ -110,13 +116,17 @@ class JsonDocument(Generic[T]):
         check_sum(body, document[len(_PREFIX) : _HASH_END].decode(errors="replace"), name, self._repair)
         return self.read(body, name)
 
-    def _check_format(self, body: bytes | memoryview, name: str) -> None:
+    def _format_of(self, content: T) -> int:
+        """The format that a content is written in."""
+        return self._formats[-1] if self._is_newer is not None and self._is_newer(content) else self._formats[0]
+
+    def _parsed_format(self, body: bytes | memoryview, name: str) -> int:
         raw = _parsed(body)
-        version = raw.get("format") if isinstance(raw, dict) else None
-        if type(version) is not int or version != self._format:
-            raise self._other_format(
-                f"{name} has format {version!r}, this partq reads format {self._format}: {self._upgrade}"
-            )
+        number = raw.get("format") if isinstance(raw, dict) else None
+        if type(number) is not int or number not in self._formats:
+            known = " and ".join(map(str, self._formats))
+            raise self._other_format(f"{name} has format {number!r}, this partq reads format {known}: {self._upgrade}")
+        return number
 
     def _found(self, body: bytes | memoryview, error: str) -> str:
         """The value that an error of msgspec is about, where it says the path."""

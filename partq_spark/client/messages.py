@@ -64,8 +64,8 @@ def messages_of(piece: Piece, queue: str, redelivered_below: Mapping[int, int]) 
     batch = piece.batch
     headers: list[list[dict[str, Any] | None] | None] = [None] * batch.num_rows
     try:
-        if "headers" in batch.schema.names:
-            headers = batch.column("headers").to_pylist()
+        if piece.headers is not None:
+            headers = piece.headers.to_pylist()
         keys, values = (batch.column(name).to_pylist() for name in ("key", "value"))
     except UnicodeDecodeError as error:
         offsets = f"offsets {piece.offset} to {piece.offset + batch.num_rows}"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 
 from partq_spark.base.errors import Invalid, PartqError
-from partq_spark.log import fanout, tree
+from partq_spark.log import destinations, fanout, tree
 from partq_spark.log.connect import NamespaceAddress, shared_namespace
 from partq_spark.log.model import MAX_KEY_BYTES
 from partq_spark.log.names import new_id
@@ -22,7 +22,7 @@ from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.publish import PublishIdentity, PublishResult
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
-from partq_spark.log.segment import HEADERS, segment_schema
+from partq_spark.log.segment_columns import HEADERS, segment_schema
 
 MESSAGE_BYTES = 500  # that a message takes in memory beside its key, value and headers
 
@@ -99,9 +99,9 @@ def publish_together(
     identity = None if publish_id is None else PublishIdentity.of_publish_id(publish_id)
     by_topic = any(each.topic is not None for each in messages)
     if by_topic:
-        plan = fanout.plan_topics(where.namespace, shared_namespace(where).queues(), queue)
+        plan = destinations.plan_topics(where.namespace, shared_namespace(where).queues(), queue)
     else:
-        plan = fanout.plan_queue(queue)
+        plan = destinations.plan_queue(queue)
     batch = _batch(messages)
     with fanout.Fan(queue.store, plan, seed=f"{seed}/0/0", headers="headers" in batch.schema.names) as fan:
         fan.add(batch, pa.array([each.topic for each in messages], pa.string()) if by_topic else None)
@@ -149,7 +149,7 @@ def _found(queue: QueueLog, queue_id: str, done: PublishResult, messages: Sequen
         for piece in RangeReader(queue, queue_id, tree.view(queue.require(queue_id), wanted)).pieces():
             batch = piece.batch
             keys, values = (batch.column(name).to_pylist() for name in ("key", "value"))
-            rows = batch.column("headers").to_pylist() if "headers" in batch.schema.names else [None] * batch.num_rows
+            rows = [None] * batch.num_rows if piece.headers is None else piece.headers.to_pylist()
             for index, (key, value, headers) in enumerate(zip(keys, values, rows, strict=True)):
                 pairs = tuple((each["key"], each["value"]) for each in headers or ())
                 places[key, value, pairs].append(Published(piece.partition, piece.offset + index))

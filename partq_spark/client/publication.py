@@ -24,7 +24,8 @@ from partq_spark.log.topics import checked_topic
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from partq_spark.log.fanout import Fan, FanPlan, QueueOutcome
+    from partq_spark.log.destinations import FanPlan
+    from partq_spark.log.fanout import Fan, QueueOutcome
     from partq_spark.log.publish import PublishIdentity
 
 Watch = Callable[[int, int, "int | None"], None]
@@ -96,7 +97,7 @@ class Publication:
         """Reads heads. Raises `Invalid` if there is no such queue, and with `fail_unattracted` if no queue attracts the
         topic.
         """
-        from partq_spark.log import fanout
+        from partq_spark.log import destinations
 
         if (queue is None) == (topic is None):
             raise Invalid("say where to: give either a queue or a topic")
@@ -111,7 +112,7 @@ class Publication:
 
             namespace = Namespace(self._store, where.namespace, retry_timeout_s=where.retry_timeout_s)
             self._queues = {each.name: each for each in namespace.queues()}
-            self._plan = fanout.plan_topic(where.namespace, self._queues.values(), checked_topic(topic))
+            self._plan = destinations.plan_topic(where.namespace, self._queues.values(), checked_topic(topic))
             if fail_unattracted and not self._plan.destinations:
                 raise Invalid(
                     f"no queue of namespace {where.namespace!r} attracts {topic}: nothing was published; let one with "
@@ -120,7 +121,7 @@ class Publication:
         else:
             opened = open_queue(where.target(checked_name("queue", queue or "")))
             self._queues = {opened.name: opened}
-            self._plan = fanout.plan_queue(opened)
+            self._plan = destinations.plan_queue(opened)
         self._identity, self._known = self._already()
         self._exit = ExitStack()
         self._fan: Fan | None = None

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log.segment import HEADERS, segment_schema
+from partq_spark.log.segment_columns import HEADERS, segment_schema
 from partq_spark.query.schema import IGNORED
 
 CHUNK_ROWS = 8192  # what is cast at a time

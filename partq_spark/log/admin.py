@@ -16,6 +16,7 @@ from partq_spark.log import codec, groups, names
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import ACCESS_TYPES, MAX_PARTITIONS, Group, Head, QueueConfig
 from partq_spark.log.queue import RETRY_TIMEOUT_S, QueueLog
+from partq_spark.log.schema.columns import Columns
 from partq_spark.objects.api import ObjectStore, Unchanged
 
 _LARGEST_MESSAGE_BYTES = 1_000_000_000  # Arrow's 32-bit offsets end at 2 GiB, a run must hold more than one message
@@ -71,14 +72,17 @@ def create_queue(
     config: QueueConfig | None = None,
     effects: Effects | None = None,
     *,
+    columns: Columns | None = None,
     retry_timeout_s: float = RETRY_TIMEOUT_S,
 ) -> QueueLog:
-    """Create a queue. Raises `Invalid` for a bad name, count or setting, and when the queue exists already."""
+    """Create a queue, a typed one with `columns` (`schema.versions.columns_of`). Raises `Invalid` for a bad name, count
+    or setting, and when the queue exists already.
+    """
     queue = QueueLog(store, namespace, name, effects, retry_timeout_s=retry_timeout_s)
     partitions = checked_partitions(partitions)
     now_us = queue.now_us()
     settings = checked_config(config or QueueConfig())
-    head = Head.created(queue.namespace, queue.name, "", partitions, config=settings, now_us=now_us)
+    head = Head.created(queue.namespace, queue.name, "", partitions, config=settings, now_us=now_us, columns=columns)
     tried: set[str] = set()
 
     def decide(found: Head | None) -> Head:
@@ -98,27 +102,68 @@ def create_queue(
     return queue
 
 
-def alter_queue(queue: QueueLog, *, partitions: int | None = None, **settings: Any) -> Head:
-    """Change the queue's partition count, some of its settings (named as the fields of `QueueConfig`), or both in one
-    swap; the others stay as they are then. Returns the new head.
+def alter_queue(
+    queue: QueueLog,
+    *,
+    partitions: int | None = None,
+    add_columns: str | None = None,
+    widen: str | None = None,
+    **settings: Any,
+) -> Head:
+    """Change the queue's partition count, its columns, some of its settings (named as the fields of `QueueConfig`), or
+    several of these in one swap; the others stay as they are then. Returns the new head.
+
+    `add_columns` and `widen` are DDL: the columns that a typed queue gets, and those that get a wider type.
 
     Everything may run meanwhile: publishers place what they staged again, consumers keep the order of every key
-    (RES-01, RES-03). Raises `Invalid` if one of the values is not allowed, or if messages of too many earlier counts
-    are still there.
+    (RES-01, RES-03), and both go on with the columns that they loaded (TYP-05). Raises `Invalid` if one of the values
+    is not allowed, if messages of too many earlier counts are still there, and for columns as `schema.versions` does.
     """
     if partitions is not None:
         partitions = checked_partitions(partitions)
     checked_config(replace(QueueConfig(), **settings))  # each has a range of its own, so this needs no queue
+    tried: list[Columns] = []
 
     def decide(head: Head) -> Head:
         # On the head's own settings, so that two who alter different ones both succeed.
         config = replace(head.config, **settings)
         wanted = head if partitions is None else resized(head, partitions)
-        if wanted is head and config == head.config:
+        columns = head.columns
+        # An answer may have been lost, and the change not: to make it twice would be refused.
+        if (add_columns is not None or widen is not None) and not any(_has_been(columns, each) for each in tried):
+            columns = _altered(head, add_columns, widen)
+            tried.append(columns)
+        if wanted is head and config == head.config and columns == head.columns:
             return head
-        return replace(wanted, config=config, sequence=head.sequence + 1)
+        return replace(wanted, config=config, columns=columns, sequence=head.sequence + 1)
 
     return queue.change(decide)
+
+
+def _altered(head: Head, add_columns: str | None, widen: str | None) -> Columns:
+    """The head's columns, altered; one version later, or two."""
+    from partq_spark.log.schema import versions  # Arrow, which other changes do not need
+
+    columns = head.columns
+    if columns is None:
+        raise Invalid(
+            f"queue {head.queue!r} is untyped, its messages are key and value: it has no columns to add to or to "
+            "widen; create another queue with a schema and publish to that"
+        )
+    if add_columns is not None:
+        columns = versions.with_added(columns, add_columns)
+    if widen is not None:
+        columns = versions.with_widened(columns, widen)
+    return columns
+
+
+def _has_been(columns: Columns | None, made: Columns) -> bool:
+    """Whether the queue has, or had before others went on, the version that an earlier try made."""
+    from partq_spark.log.schema.versions import schema_of
+
+    if columns is None or columns.version < made.version:
+        return False
+    return bool(schema_of(columns, made.version) == schema_of(made))
 
 
 def delete_queue(queue: QueueLog) -> int:

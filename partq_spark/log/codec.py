@@ -38,11 +38,21 @@ T = TypeVar("T")
 
 
 def _document(
-    kind: str, content: type[T], check: Callable[[T], None] | None = None, repair: str = _RESTORE
+    kind: str,
+    content: type[T],
+    check: Callable[[T], None] | None = None,
+    repair: str = _RESTORE,
+    is_newer: Callable[[T], bool] | None = None,
 ) -> JsonDocument[T]:
-    upgrade = "install the partq that wrote it"
     return JsonDocument(
-        kind, content, format_number=FORMAT, repair=repair, upgrade=upgrade, other_format=Invalid, check=check
+        kind,
+        content,
+        format_number=FORMAT,
+        repair=repair,
+        upgrade="install the partq that wrote it",
+        other_format=Invalid,
+        check=check,
+        is_newer=is_newer,
     )
 
 
@@ -59,6 +69,11 @@ def _check_entries(entries: Sequence[Entry]) -> None:
 def _check_head(head: Head) -> None:
     """Vectors have a place for every partition that is named anywhere, so that each can be looked up."""
     _check_entries(head.entries)
+    known = head.columns.version if head.columns is not None else 0
+    for entry in head.entries:
+        version = entry.schema_version or 0
+        if version > known or (version == 0) != (known == 0):
+            raise ValueError(f"entry {entry.sequence} has version {version} of the queue's columns, which has {known}")
     for layout in head.layouts:
         if len(layout.begin) != layout.partitions:
             count = len(layout.begin)
@@ -72,7 +87,7 @@ def _check_head(head: Head) -> None:
 
 # --- the head ---------------------------------------------------------------------------------------------------------
 
-_HEAD: Final = _document("head", Head, check=_check_head)
+_HEAD: Final = _document("head", Head, check=_check_head, is_newer=lambda head: head.columns is not None)
 
 
 def encode_head(head: Head) -> bytes:

@@ -25,7 +25,10 @@ from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.runs import MOST_BYTES, MOST_SLICES, ChunkRun, RunLimits, choose, fits
-from partq_spark.log.segment import HEADERS, TIMESTAMP, SegmentWriter, read_slice, segment_schema
+from partq_spark.log.schema.bring import widened
+from partq_spark.log.schema.types import TIMESTAMP
+from partq_spark.log.segment import SegmentWriter, read_slice
+from partq_spark.log.segment_columns import SegmentColumns, columns_of_entry, segment_columns
 from partq_spark.log.sizes import LogSizes
 
 MIN_AGE_S: Final = 300.0
@@ -239,7 +242,7 @@ def _written(queue: QueueLog, head: Head, plan: _Plan) -> Entry:
     first, last = plan.entries[0], plan.entries[-1]
     headers = any(entry.headers for entry in plan.entries)
     segment_bytes, run_bytes = queue.sizes.segment_bytes, queue.sizes.run_bytes
-    schema = segment_schema(headers, times=True)
+    columns = segment_columns(head.columns, headers=headers, times=True)  # of the newest version, if it has any
     segments: list[str] = []
     slices: list[Slice] = []
     with ExitStack() as open_segment:
@@ -250,9 +253,9 @@ def _written(queue: QueueLog, head: Head, plan: _Plan) -> Entry:
                 open_segment.close()
                 segments.append(names.new_segment(head.sequence))
                 path = queue.segment_folder + segments[-1]
-                writer = open_segment.enter_context(SegmentWriter(queue.store, path, schema))
+                writer = open_segment.enter_context(SegmentWriter(queue.store, path, columns.schema))
             partition, offset = sources[0].piece.partition, sources[0].piece.offset
-            for batch in _joined((_read(queue, source, schema) for source in sources), run_bytes):
+            for batch in _joined((_read(queue, head, source, columns) for source in sources), run_bytes):
                 made = writer.write(partition, batch)
                 slices.append(
                     Slice(partition, len(segments) - 1, made.start, made.length, offset, made.rows, made.xxh3)
@@ -266,6 +269,7 @@ def _written(queue: QueueLog, head: Head, plan: _Plan) -> Entry:
         time_us=last.time_us,
         generation=last.generation,
         headers=headers,
+        schema_version=head.columns.version if head.columns is not None else None,
         segments=tuple(segments),
         slices=tuple(slices),
         first=(first.first_sequence, first.first_time_us),
@@ -286,17 +290,16 @@ def _joined(batches: Iterator[pa.RecordBatch], run_bytes: int) -> Iterator[pa.Re
     yield pa.concat_batches(held)
 
 
-def _read(queue: QueueLog, source: _Source, schema: pa.Schema) -> pa.RecordBatch:
+def _read(queue: QueueLog, head: Head, source: _Source, columns: SegmentColumns) -> pa.RecordBatch:
+    """A slice with `columns`: with its times, and null for headers and columns that it does not have."""
     entry, piece = source
     name = queue.segment_folder + entry.segments[piece.segment]
-    batch = read_slice(queue.store, name, piece, entry.headers, entry.times, thoroughly=True)
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    batch = read_slice(queue.store, name, piece, columns_of_entry(entry, head.columns), thoroughly=True)
     if not entry.times:
-        times = pa.py_buffer(struct.pack("=q", entry.time_us) * batch.num_rows)  # pa.scalar would import pandas
-        columns["timestamp"] = pa.Array.from_buffers(TIMESTAMP, batch.num_rows, [None, times], null_count=0)
-    if "headers" in schema.names and not entry.headers:
-        columns["headers"] = pa.nulls(batch.num_rows, HEADERS)  # as readers show a column that is not there
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+        data = pa.py_buffer(struct.pack("=q", entry.time_us) * batch.num_rows)  # pa.scalar would import pandas
+        times = pa.Array.from_buffers(TIMESTAMP, batch.num_rows, [None, data], null_count=0)
+        batch = batch.append_column(pa.field(columns.times_name, TIMESTAMP, nullable=False), times)
+    return widened(batch, columns.schema)
 
 
 def _reference(queue: QueueLog, head: Head, run: ChunkRun, entries: Sequence[Entry]) -> ChunkRef:

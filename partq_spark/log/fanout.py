@@ -1,9 +1,9 @@
-"""Which queues get which messages of one batch, how a task stages them, and how all of it is published (DIS-07).
+"""How a task stages messages for all queues that get them, and how all of it is published (DIS-07).
 
-What attracts what is decided once per batch, on the driver, and travels to the batch's tasks as a `FanPlan`, so that
-all of them agree. A task stages one segment for each queue that gets something. Publishing then takes one queue after
-the other, each all or nothing under the batch's identity in its own head. A batch that is cut off between two queues is
-completed by its repetition, which adds nothing to the queues that have it. No pyspark.
+What attracts what is decided before (`destinations`). A task stages one segment for each queue that gets something.
+Publishing then takes one queue after the other, each all or nothing under the batch's identity in its own head. A batch
+that is cut off between two queues is completed by its repetition, which adds nothing to the queues that have it. No
+pyspark.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -20,11 +19,14 @@ import pyarrow.compute as pc
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.log import writers
+from partq_spark.log.destinations import FanPlan, check_alike, taking
 from partq_spark.log.publish import PublishIdentity, PublishResult, check_floor, check_quota
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import Staged, publish_tasks
-from partq_spark.log.segment import RUN_BYTES, Stager, check_keys
-from partq_spark.log.staged import Stage, StagedSegment, stage_of
+from partq_spark.log.schema.conform import Taking
+from partq_spark.log.segment import RUN_BYTES, RowOf, Stager, check_keys
+from partq_spark.log.segment_columns import HEADERS, headers_name
+from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.log.topics import Attraction, checked_topic
 from partq_spark.log.validation import first_not_utf8
 from partq_spark.objects.api import ObjectStore
@@ -35,70 +37,6 @@ SHOWN_TOPICS = 5  # of those that nobody attracts
 SHOWN_QUEUES = 20  # in the message of a batch that ended between two
 
 logger = logging.getLogger(__name__)
-
-
-# --- deciding, on the driver ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Destination:
-    """A queue that messages may go to. `named`: by the user, and not only by what it attracts."""
-
-    stage: Stage
-    named: bool
-    subscriptions: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FanPlan:
-    """Where the messages of one batch go; free of secrets, the same for all of its tasks.
-
-    `by_topic`: each message by its own topic, one without a topic to the named destination. Otherwise all messages go
-    to all destinations, which are those that attract `topic` if there is one.
-    """
-
-    namespace: str
-    destinations: tuple[Destination, ...]  # in order of their names
-    by_topic: bool = False
-    topic: str | None = None
-
-
-def plan_queue(queue: QueueLog) -> FanPlan:
-    """All messages go to one queue; reads its head. Raises `Invalid` if there is no such queue."""
-    return FanPlan(namespace=queue.namespace, destinations=(Destination(stage=stage_of(queue.refresh()), named=True),))
-
-
-def plan_topic(namespace: str, queues: Iterable[QueueLog], topic: str, named: QueueLog | None = None) -> FanPlan:
-    """All messages have one topic. `queues` are those of the namespace, their heads read.
-
-    Raises `Invalid` if the named queue does not exist; it gets the messages only if it attracts them too.
-    """
-    every = _destinations(queues, named)
-    owners = Attraction(each.subscriptions for each in every).owners(topic)
-    attracted = tuple(
-        Destination(stage=every[owner].stage, named=every[owner].named) for owner in owners
-    )  # without their subscriptions, which the tasks do not need
-    return FanPlan(namespace=namespace, destinations=attracted, topic=topic)
-
-
-def plan_topics(namespace: str, queues: Iterable[QueueLog], named: QueueLog | None = None) -> FanPlan:
-    """Each message has its own topic, or none: those go to the named queue. Raises `Invalid` if that does not exist."""
-    return FanPlan(namespace=namespace, destinations=_destinations(queues, named), by_topic=True)
-
-
-def _destinations(queues: Iterable[QueueLog], named: QueueLog | None) -> tuple[Destination, ...]:
-    found = {
-        queue.name: Destination(
-            stage=stage_of(queue.head),
-            named=named is not None and queue.name == named.name,
-            subscriptions=queue.head.subscriptions,
-        )
-        for queue in queues
-        if queue.head.subscriptions
-    }
-    if named is not None and named.name not in found:
-        found[named.name] = Destination(stage=stage_of(named.refresh()), named=True)
-    return tuple(found[name] for name in sorted(found))
 
 
 # --- staging, in a task -----------------------------------------------------------------------------------------------
@@ -123,6 +61,9 @@ class Fan:
     """Takes one task's messages and stages them for every queue that gets them, one segment each, in the memory that a
     single queue would take, more only with many queues. Use as a context manager; leaving it by an exception leaves no
     object.
+
+    `given`: the columns that the messages for typed queues have, in any form and order that these take; None: messages
+    are keys and values, with the columns of an untyped queue's segment.
     """
 
     def __init__(
@@ -133,6 +74,7 @@ class Fan:
         seed: str,
         headers: bool = False,
         compression: str = "lz4",
+        given: pa.Schema | None = None,
         run_bytes: int = RUN_BYTES,
         least_run_bytes: int = LEAST_RUN_BYTES,
     ) -> None:
@@ -140,6 +82,7 @@ class Fan:
         self._plan = plan
         self._seed = seed
         self._headers = headers
+        self._given = given
         self._compression = compression
         self._run_bytes = max(least_run_bytes, run_bytes // max(len(plan.destinations), 1))
         self._attraction = Attraction(each.subscriptions for each in plan.destinations)
@@ -147,6 +90,7 @@ class Fan:
         self._owners: dict[str, tuple[int, ...]] = {}
         self._exit = ExitStack()
         self._stagers: dict[int, Stager] = {}
+        self._takings: dict[int, Taking | None] = {}
         self._rows = 0
         self._unattracted = Unattracted()
 
@@ -160,6 +104,7 @@ class Fan:
 
     def add(self, batch: pa.RecordBatch, topics: pa.Array | None = None) -> None:
         """Take messages in publish order, as `Stager.add` does; `topics` (text, may be null) if the plan goes by them.
+        Rows have the columns `given`, and behind them `_headers` if there are headers.
 
         Raises `Invalid` for a message that cannot be published anywhere or has a malformed topic, naming its row,
         counted from 0 in this task.
@@ -167,13 +112,14 @@ class Fan:
         first_row = self._rows
         self._rows += batch.num_rows
         if self._plan.by_topic and topics is not None:
-            check_keys(batch.column("key"), lambda index: first_row + index)
+            self._check_keys(batch, first_row)
             self._spread(batch, topics, first_row)
             return
+        taken = _Taken(batch, lambda index: first_row + index, headers=self._headers)
         for number in range(len(self._plan.destinations)):
-            self._stager(number).add(batch)
+            self._stager(number).add(taken.by(self._taking(number)))
         if self._plan.topic is not None and not self._plan.destinations:
-            check_keys(batch.column("key"), lambda index: first_row + index)
+            self._check_keys(batch, first_row)
             self._missed(batch.num_rows, [self._plan.topic])
 
     def finish(self) -> tuple[list[StagedFor], Unattracted]:
@@ -202,12 +148,14 @@ class Fan:
                 theirs.setdefault(owner, []).append(entry)
             if not owners:
                 missed.append(entry)
+        taken = _Taken(batch, lambda index: first_row + index, headers=self._headers)
         for owner, entries in theirs.items():
+            theirs_taken = taken.by(self._taking(owner))
             if len(entries) == len(distinct):
-                self._stager(owner).add(batch, lambda index: first_row + index)
+                self._stager(owner).add(theirs_taken, lambda index: first_row + index)
                 continue
             chosen = _chosen(entries, len(distinct)).take(encoded.indices)
-            self._stager(owner).add(batch.filter(chosen), _row_of(chosen, first_row))
+            self._stager(owner).add(theirs_taken.filter(chosen), _row_of(chosen, first_row))
         if missed:
             chosen = _chosen(missed, len(distinct)).take(encoded.indices)
             self._missed(chosen.true_count, [topic for entry in missed if (topic := distinct[entry]) is not None])
@@ -236,6 +184,22 @@ class Fan:
     def _missed(self, messages: int, topics: Iterable[str]) -> None:
         self._unattracted = _sum(self._unattracted, Unattracted(messages, tuple(topics)))
 
+    def _check_keys(self, batch: pa.RecordBatch, first_row: int) -> None:
+        """Also of messages that go nowhere. Rows that go nowhere are not looked at: no queue says what they are."""
+        if self._given is None:
+            check_keys(batch.column("key"), lambda index: first_row + index)
+
+    def _taking(self, number: int) -> Taking | None:
+        """How a destination takes the messages. Raises `Invalid` if it does not, or if the batch goes to one with other
+        columns too.
+        """
+        if number not in self._takings:
+            stage = self._plan.destinations[number].stage
+            for other in self._takings:
+                check_alike(self._plan.destinations[other].stage, stage)
+            self._takings[number] = taking(stage, self._given)
+        return self._takings[number]
+
     def _stager(self, number: int) -> Stager:
         stager = self._stagers.get(number)
         if stager is None:
@@ -250,6 +214,28 @@ class Fan:
                 )
             )
         return stager
+
+
+class _Taken:
+    """One batch as the queues take it: made once for all that have their columns in the same order."""
+
+    def __init__(self, batch: pa.RecordBatch, row_of: RowOf, *, headers: bool) -> None:
+        self._batch = batch
+        self._row_of = row_of
+        self._headers = headers
+        self._made: dict[Taking, pa.RecordBatch] = {}
+
+    def by(self, how: Taking | None) -> pa.RecordBatch:
+        """Raises `Invalid` as `Taking` does."""
+        if how is None:
+            return self._batch
+        if how not in self._made:
+            made = how(self._batch, self._row_of)
+            if self._headers:
+                name = headers_name(typed=True)
+                made = made.append_column(pa.field(name, HEADERS), self._batch.column(name))
+            self._made[how] = made
+        return self._made[how]
 
 
 def _chosen(entries: Sequence[int], count: int) -> pa.Array:
@@ -307,14 +293,16 @@ def publish_all(
     Each queue keeps the identity in its own head, so repeating the call after a crash completes it and adds nothing to
     those that have it. `open_queue` gives a handle by name. Raises as `publish_tasks` does, for the first queue for
     which it does: before anything is published, if that can be seen in the heads (a full queue, messages staged too
-    long ago); else the message says which queues have the batch. A queue that has been deleted since the batch was
-    planned is an error only if it was named.
+    long ago) or in what was staged (queues with other columns); else the message says which queues have the batch. A
+    queue that has been deleted since the batch was planned is an error only if it was named.
     """
     by_queue: dict[str, list[StagedFor]] = {}
     for task in tasks:
         for staged in task:
             by_queue.setdefault(staged.stage.queue, []).append(staged)
     queues = {name: open_queue(name) for name in sorted(by_queue)}
+    for staged_for in by_queue.values():  # tasks see each their own part of the batch
+        check_alike(next(iter(by_queue.values()))[0].stage, staged_for[0].stage)
     if len(queues) > 1:  # a single one refuses by itself, whole
         for name, queue in queues.items():
             _check(queue, by_queue[name], identity)

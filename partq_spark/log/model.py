@@ -14,8 +14,11 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta, Struct
 
 from partq_spark.base.json_documents import Positive, Seconds, Whole
+from partq_spark.log.schema.columns import Columns
 
 FORMAT = 1
+"""The head of a typed queue has the next one, so that software that knows no columns refuses it by name (TYP-08)."""
+
 MAX_PARTITIONS = 1000
 MAX_KEY_BYTES = 255  # conformance DIS-04
 DEFAULT_MAX_MESSAGE_BYTES = 10_000_000
@@ -55,6 +58,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     time_us: Whole  # Unix time of publishing, strictly growing from entry to entry, unless one is false (`clocks`)
     generation: Whole  # of the layout that placed its messages
     headers: bool  # whether its segments have the headers column
+    schema_version: Positive | None = None  # of the queue's columns, which its segments have; None: key and value
     segments: tuple[str, ...]
     slices: tuple[Slice, ...]  # in publish order for each partition
     first: tuple[Whole, Whole] | None = None  # compacted: sequence and time of the first publish in it
@@ -228,7 +232,7 @@ class Head:
     `next` and `earliest` have one offset per partition number ever used. `tree` is oldest first, its levels falling;
     the entries in `entries` follow it. `tree_begin` is the offset, per partition, of the first message that `tree`
     counts. An entry up to `trimmed_sequence` may be gone from tree and entries, trimmed or compacted; none after it is.
-    `subscriptions` are the topics that this queue attracts (DIS-07), sorted.
+    `subscriptions` are the topics that this queue attracts (DIS-07), sorted. `columns` are those of a typed queue.
     """
 
     namespace: str
@@ -238,6 +242,7 @@ class Head:
     sequence: Whole
     time_us: Whole
     config: QueueConfig
+    columns: Columns | None = None
     layouts: Annotated[tuple[Layout, ...], Meta(min_length=1)]
     next: Offsets
     earliest: Offsets
@@ -253,7 +258,15 @@ class Head:
 
     @classmethod
     def created(
-        cls, namespace: str, queue: str, queue_id: str, partitions: int, *, config: QueueConfig, now_us: int
+        cls,
+        namespace: str,
+        queue: str,
+        queue_id: str,
+        partitions: int,
+        *,
+        config: QueueConfig,
+        now_us: int,
+        columns: Columns | None = None,
     ) -> Head:
         """A queue as it begins: nothing in it, nobody knows it."""
         zeros = (0,) * partitions
@@ -265,6 +278,7 @@ class Head:
             sequence=1,
             time_us=now_us,
             config=config,
+            columns=columns,
             layouts=(Layout(generation=0, partitions=partitions, since_sequence=1, begin=zeros),),
             next=zeros,
             earliest=zeros,

@@ -217,6 +217,7 @@ def _landed(queue: QueueLog, tried: Entry, identity: PublishIdentity | None, con
 def check_stage(stage: Stage, head: Head) -> None:
     """Guard: blobs staged below the floor may be gone already; messages placed for an older layout lie wrong."""
     check_floor(stage, head)
+    check_version(stage, head)
     if stage.generation != head.layout.generation:
         raise Repartitioned(
             f"messages for queue {head.queue!r} were placed for {stage.partitions} partitions, it has "
@@ -230,6 +231,18 @@ def check_floor(stage: Stage, head: Head) -> None:
         raise Outdated(
             f"messages for queue {head.queue!r} were staged at sequence {stage.sequence}, collection has passed "
             f"{head.floor.sequence}: publish them again"
+        )
+
+
+def check_version(stage: Stage, head: Head) -> None:
+    """Guard: what was staged for a version of the columns that the head does not have could not be read. An earlier
+    version than the present one is welcome (TYP-05).
+    """
+    if stage.columns is not None and (head.columns is None or head.columns.version < stage.columns.version):
+        known = head.columns.version if head.columns is not None else 0
+        raise Outdated(
+            f"messages for queue {head.queue!r} were staged for version {stage.columns.version} of its columns, its "
+            f"head knows {known} (was the store restored from an older copy?): publish them again"
         )
 
 
@@ -276,6 +289,7 @@ def place(
         time_us=clocks.following_us(head.time_us, now_us),
         generation=stage.generation,
         headers=any(segment.headers for segment in segments),
+        schema_version=stage.columns.version if stage.columns is not None else None,
         segments=tuple(segment.name for segment in segments),
         slices=tuple(slices),
     )

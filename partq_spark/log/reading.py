@@ -16,7 +16,10 @@ from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.log import names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, at
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.schema.bring import Bringing
+from partq_spark.log.schema.versions import schema_of
 from partq_spark.log.segment import read_slice, times_us
+from partq_spark.log.segment_columns import SegmentColumns, columns_of_entry, headers_name, times_name
 
 logger = logging.getLogger(__name__)
 
@@ -32,23 +35,55 @@ class _LookAgain(Exception):
 
 
 class Piece(NamedTuple):
-    """Consecutive messages of one partition; `batch` has the columns of a segment, or those of them that the reader was
-    asked for; `offset` is that of its first row.
-
-    All were published at `time_us`, unless the batch has the column `timestamp`: then that says when, and `time_us` is
-    the time of the last of those that were compacted with them.
+    """Consecutive messages of one partition; `offset` is that of the first. `batch` has the columns of an untyped
+    queue's segment, or those of them that the reader was asked for; of a typed queue's the columns that the reader
+    takes, and behind them those of partq's own that the segment has (`headers`, `times`).
     """
 
     partition: int
     offset: int
-    time_us: int
+    time_us: int  # when all were published, unless `times` says it; then that of the last they were compacted with
     batch: pa.RecordBatch
+    typed: bool = False
+
+    @property
+    def headers(self) -> pa.Array | None:
+        """The column of headers; None: there are none."""
+        return self._column(headers_name(typed=self.typed))
+
+    @property
+    def times(self) -> pa.Array | None:
+        """When each message was published; None: all at `time_us`."""
+        return self._column(times_name(typed=self.typed))
 
     def times_us(self) -> list[int]:
         """When each message was published (Unix, microseconds)."""
-        if "timestamp" in self.batch.schema.names:
-            return times_us(self.batch)
-        return [self.time_us] * self.batch.num_rows
+        times = self.times
+        return [self.time_us] * self.batch.num_rows if times is None else times_us(times)
+
+    def _column(self, name: str) -> pa.Array | None:
+        return self.batch.column(name) if name in self.batch.schema.names else None
+
+
+class _Slices(NamedTuple):
+    """What slices of one kind of entry have, which of it is decoded, and how that becomes the reader's columns, if it
+    takes anything.
+    """
+
+    columns: SegmentColumns
+    only: Collection[str] | None
+    bringing: Bringing | None
+
+
+def _slices(columns: SegmentColumns, payload: pa.Schema, only: Collection[str] | None) -> _Slices:
+    """For slices of a typed queue, of which the reader takes `payload`, and of partq's own columns those in `only`."""
+    wanted = SegmentColumns(
+        payload=payload,
+        headers=columns.headers and (only is None or columns.headers_name in only),
+        times=columns.times and (only is None or columns.times_name in only),
+    ).schema
+    there = pa.schema([field for field in columns.schema if field.name in wanted.names])
+    return _Slices(columns, frozenset(there.names), Bringing.of(there, wanted))
 
 
 class RangeReader:
@@ -56,7 +91,11 @@ class RangeReader:
 
     `segment_folder` and `log_folder` are those of the queue when the view was made; `queue` is asked only when an
     object is gone. With `fail_on_data_loss=False` messages that are gone are skipped with a warning; otherwise
-    `ObjectMissing` is raised. `only` as in `read_slice`.
+    `ObjectMissing` is raised.
+
+    `payload`: the columns that the reader of a typed queue takes (`schema.bring.chosen`), in its order and with its
+    types; None: those that the queue had when the view was made. `only` as in `read_slice`; a typed queue's payload is
+    decoded as `payload` says, and `only` says which of partq's own columns are.
     """
 
     def __init__(
@@ -66,13 +105,16 @@ class RangeReader:
         log: tree.LogView,
         *,
         fail_on_data_loss: bool = True,
+        payload: pa.Schema | None = None,
         only: Collection[str] | None = None,
     ) -> None:
         self._queue = queue
         self._queue_id = queue_id
         self._log = log
         self._fail = fail_on_data_loss
+        self._payload = schema_of(log.columns) if payload is None and log.columns is not None else payload
         self._only = only
+        self._slices: dict[tuple[int | None, bool, bool], _Slices] = {}
         self._next = {partition: start for partition, (start, _) in log.wanted.items()}
         self._ends = {partition: to for partition, (_, to) in log.wanted.items()}
         self._segment_folder = names.segment_folder(queue.namespace, queue.name, queue_id)
@@ -84,7 +126,8 @@ class RangeReader:
     def pieces(self) -> Iterator[Piece]:
         """All messages wanted, in publish order; several partitions interleave, each in its own order.
 
-        Raises `ObjectMissing` (gone and not accepted), `Corrupt` (damaged, or the log has a gap), `Unavailable`.
+        Raises `ObjectMissing` (gone and not accepted), `Corrupt` (damaged, or the log has a gap), `Unavailable`, and
+        `Invalid` for the first value that does not fit the reader's type for its column, which was widened since.
         """
         while True:
             try:
@@ -117,8 +160,9 @@ class RangeReader:
                 f"{piece.partition}"
             )
         name = self._segment_folder + entry.segments[piece.segment]
+        slices = self._slices_of(entry)
         try:
-            batch = read_slice(self._queue.store, name, piece, entry.headers, entry.times, only=self._only)
+            batch = read_slice(self._queue.store, name, piece, slices.columns, only=slices.only)
         except Corrupt as error:
             if isinstance(error, ObjectMissing):
                 self._look_again_for(name, error)
@@ -127,9 +171,35 @@ class RangeReader:
             self._lost(piece.partition, expected, to, str(error))
             return None
         self._looks = 0
+        rows = Piece(
+            piece.partition,
+            expected,
+            entry.time_us,
+            batch.slice(expected - piece.offset, to - expected),
+            self._payload is not None,
+        )
+        if slices.bringing is not None:
+            rows = self._brought(rows, slices.bringing)
         self._next[piece.partition] = to
-        skipped = expected - piece.offset
-        return Piece(piece.partition, expected, entry.time_us, batch.slice(skipped, to - expected))
+        return rows
+
+    def _slices_of(self, entry: Entry) -> _Slices:
+        kind = (entry.schema_version, entry.headers, entry.times)
+        found = self._slices.get(kind)
+        if found is None:
+            columns = columns_of_entry(entry, self._log.columns)
+            if self._payload is None:
+                found = _Slices(columns, self._only, None)
+            else:
+                found = _slices(columns, self._payload, self._only)
+            self._slices[kind] = found
+        return found
+
+    def _brought(self, piece: Piece, bringing: Bringing) -> Piece:
+        def where(row: int) -> str:
+            return f"{self._queue}, partition {piece.partition}, offset {piece.offset + row}"
+
+        return piece._replace(batch=bringing(piece.batch, where))
 
     def _look_again_for(self, name: str, error: ObjectMissing) -> None:
         """Raise `_LookAgain` unless it is certain that the object is lost: the head by which it was asked for was read

@@ -1,8 +1,9 @@
-"""Publishing what was staged for a partition count that the queue no longer has: the staged messages are placed again.
+"""Publishing what was staged for a partition count that the queue no longer has, or by tasks of which some saw other
+columns than the rest: the staged messages are placed again.
 
 A key lies in another partition under another count, so a publish that meets a new layout at its swap is refused there
 (`publish.Repartitioned`). Its rows are durable already; they are read back, slice by slice, and staged for the present
-layout. Nothing is deleted: what is left over is for collection.
+layout, with the present columns of a typed queue. Nothing is deleted: what is left over is for collection.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def publish_tasks(
     seed: str,
     compression: str = "lz4",
 ) -> PublishResult:
-    """`publish.publish` for tasks that may have staged for different layouts: where the partition count has changed
-    since, their messages are staged again for the present one.
+    """`publish.publish` for tasks that may have staged for different layouts or columns: where the partition count has
+    changed since, or not all have the same columns, their messages are staged again for the present ones.
 
     `seed` names writer and batch: it decides, with the number of the task, where messages without a key go when they
     are placed again (DIS-03). Raises as `publish` does, `Repartitioned` only after 16 changes in a row, `Corrupt` if a
@@ -63,7 +64,7 @@ def publish_tasks(
         present = stage_of(queue.require(queue_id))
         tasks = [
             task
-            if task.stage.generation == present.generation
+            if _fits(task.stage, present)
             else restaged(queue, task, present, seed=f"{seed}/{number}", compression=compression)
             for number, task in enumerate(tasks)
         ]
@@ -74,19 +75,24 @@ def restaged(queue: QueueLog, task: Staged, present: Stage, *, seed: str, compre
 
     Raises `Outdated` if collection has passed the staged segment, `Corrupt` if it is damaged.
     """
-    from partq_spark.log.segment import Stager, read_slice  # Arrow, which a publish does not need otherwise
+    # Arrow, which a publish does not need otherwise
+    from partq_spark.log.schema.bring import widened
+    from partq_spark.log.segment import Stager, read_slice
+    from partq_spark.log.segment_columns import segment_columns
 
     old, segment = task
     name = names.segment_folder(old.namespace, old.queue, old.queue_id) + segment.name
     # What was taken once is not refused for a limit that was lowered since.
     stage = replace(present, max_message_bytes=max(present.max_message_bytes, old.max_message_bytes))
+    before = segment_columns(old.columns, headers=segment.headers)
+    after = segment_columns(present.columns, headers=segment.headers)
     with Stager(queue.store, stage, seed=seed, headers=segment.headers, compression=compression) as stager:
         for piece in segment.slices:
             # A key lies in one partition, and its slices are in publish order: so reading them one by one keeps it.
             # Offsets come with the publish; read here is where the bytes lie.
             where = Slice(piece.partition, 0, piece.start, piece.length, 0, piece.rows, piece.xxh3)
             try:
-                stager.add(read_slice(queue.store, name, where, segment.headers, thoroughly=True))
+                stager.add(widened(read_slice(queue.store, name, where, before, thoroughly=True), after.schema))
             except ObjectMissing:
                 check_floor(old, queue.require(old.queue_id))
                 raise
@@ -95,9 +101,16 @@ def restaged(queue: QueueLog, task: Staged, present: Stage, *, seed: str, compre
 
 
 def _stage_of_all(tasks: Sequence[Staged]) -> Stage:
-    """What may be said of all of `tasks` at once: staged no earlier than the oldest, for their common layout if any."""
+    """What may be said of all of `tasks` at once: staged no earlier than the oldest, for their common layout and
+    columns, if they have.
+    """
     stages = [task.stage for task in tasks]
     oldest = min(stages, key=lambda stage: stage.sequence)
-    if len({stage.generation for stage in stages}) == 1:
+    if all(_fits(stage, oldest) for stage in stages):
         return oldest
     return replace(oldest, generation=_MIXED)
+
+
+def _fits(stage: Stage, other: Stage) -> bool:
+    """Whether both are of one layout and one version of the columns."""
+    return stage.generation == other.generation and stage.columns == other.columns

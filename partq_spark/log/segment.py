@@ -21,25 +21,17 @@ from partq_spark.log import names
 from partq_spark.log.decoding import decoded
 from partq_spark.log.model import MAX_KEY_BYTES, Slice
 from partq_spark.log.partitioner import partitions_of
+from partq_spark.log.schema.keys import texts_of
+from partq_spark.log.schema.sizes import row_bytes
+from partq_spark.log.segment_columns import SegmentColumns, segment_columns
 from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
 from partq_spark.log.validation import check_batch, first_not_utf8
 from partq_spark.objects.api import ObjectStore, ObjectWriter
 
+RowOf = Callable[[int], int]
+"""Says which row of its task an index in a batch is."""
+
 RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory
-
-HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
-
-PLAIN = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.binary(), nullable=False)])
-WITH_HEADERS = PLAIN.append(pa.field("headers", HEADERS))
-TIMESTAMP = pa.timestamp("us", tz="UTC")
-
-
-def segment_schema(headers: bool, times: bool = False) -> pa.Schema:
-    """The columns of a segment: `key` (string, nullable), `value` (binary), `headers` where it has them, and
-    `timestamp` (of publishing) where it was compacted from several publishes.
-    """
-    schema = WITH_HEADERS if headers else PLAIN
-    return schema.append(pa.field("timestamp", TIMESTAMP, nullable=False)) if times else schema
 
 
 def check_values(values: pa.Array, first_row: int) -> None:
@@ -49,7 +41,7 @@ def check_values(values: pa.Array, first_row: int) -> None:
         raise Invalid(f"row {row} has no value: every message needs one (an empty value is allowed, null is not)")
 
 
-def check_keys(keys: pa.Array, row_of: Callable[[int], int]) -> None:
+def check_keys(keys: pa.Array, row_of: RowOf) -> None:
     """Raises `Invalid` if one of `keys` (text) is not UTF-8, or longer than 255 bytes (DIS-04). `row_of` says which row
     of its task an index is.
     """
@@ -69,7 +61,7 @@ def check_keys(keys: pa.Array, row_of: Callable[[int], int]) -> None:
         )
 
 
-def check_headers(headers: pa.Array, row_of: Callable[[int], int]) -> None:
+def check_headers(headers: pa.Array, row_of: RowOf) -> None:
     """Raises `Invalid` if the key of a header is not UTF-8; `row_of` as in `check_keys`."""
     bad = first_not_utf8(headers)
     if bad is not None:
@@ -116,7 +108,8 @@ class Stager:
         self._store = store
         self._stage = stage
         self._seed = seed
-        self._schema = segment_schema(headers)
+        self._columns = segment_columns(stage.columns, headers=headers)
+        self._key = None if stage.columns is None else stage.columns.key
         self._compression = compression
         self._run_bytes = run_bytes
         self._rows = 0
@@ -133,17 +126,25 @@ class Stager:
     ) -> None:
         self._exit.__exit__(kind, error, trace)
 
-    def add(self, batch: pa.RecordBatch, row_of: Callable[[int], int] | None = None) -> None:
-        """Take messages in publish order. `batch` has exactly the columns of `segment_schema`.
+    def add(self, batch: pa.RecordBatch, row_of: RowOf | None = None) -> None:
+        """Take messages in publish order. `batch` has exactly the columns of the segment (`segment_columns`); a typed
+        queue's values were looked at before (`schema.conform`).
 
         Raises `Invalid` for a message that cannot be published, naming its row (counted from 0 in this task) and the
         limit. `row_of` says which row an index in `batch` is, where not all of the task's rows come here.
         """
         if batch.num_rows == 0:
             return
-        self._check(batch, row_of or (lambda index: self._rows + index))
-        keys = batch.column("key").cast(pa.binary())
-        self._run.add(batch, partitions_of(keys, self._stage.partitions, self._seed, self._rows))
+        rows = row_of or (lambda index: self._rows + index)
+        if self._columns.payload is None:
+            check_values(batch.column("value"), self._rows)
+        keys = self._keys(batch)
+        check_keys(keys, rows)
+        if self._columns.headers:
+            check_headers(batch.column(self._columns.headers_name), rows)
+        if batch.nbytes > self._stage.max_message_bytes:  # else no single message can be larger
+            self._check_sizes(batch, rows)
+        self._run.add(batch, partitions_of(keys.cast(pa.binary()), self._stage.partitions, self._seed, self._rows))
         self._rows += batch.num_rows
         if self._run.bytes >= self._run_bytes:
             self._flush()
@@ -158,30 +159,26 @@ class Stager:
         self._exit.close()
         return StagedSegment(
             name=self._name,
-            headers=self._schema is WITH_HEADERS,
+            headers=self._columns.headers,
             slices=tuple(self._segment.slices),
             bytes=self._segment.position,
         )
 
-    def _check(self, batch: pa.RecordBatch, row_of: Callable[[int], int]) -> None:
-        check_values(batch.column("value"), self._rows)
-        check_keys(batch.column("key"), row_of)
-        if self._schema is WITH_HEADERS:
-            check_headers(batch.column("headers"), row_of)
-        limit = self._stage.max_message_bytes
-        if batch.nbytes > limit:  # else no single message can be larger
-            self._check_sizes(batch, limit, row_of)
+    def _keys(self, batch: pa.RecordBatch) -> pa.Array:
+        if self._columns.payload is None:
+            return batch.column("key")
+        if self._key is None:
+            return pa.nulls(batch.num_rows, pa.string())
+        return texts_of(batch.column(self._key))
 
-    def _check_sizes(self, batch: pa.RecordBatch, limit: int, row_of: Callable[[int], int]) -> None:
-        key_bytes = pc.fill_null(pc.binary_length(batch.column("key")), 0)
-        sizes = pc.add(pc.cast(key_bytes, pa.int64()), pc.cast(pc.binary_length(batch.column("value")), pa.int64()))
-        if self._schema is WITH_HEADERS:
-            sizes = pc.add(sizes, _header_bytes(batch.column("headers")))
+    def _check_sizes(self, batch: pa.RecordBatch, row_of: RowOf) -> None:
+        sizes, limit = row_bytes(batch), self._stage.max_message_bytes
         largest = pc.max(sizes).as_py()
         if largest > limit:
             row = row_of(pc.index(sizes, largest).as_py())
+            what = "key, value and headers" if self._columns.payload is None else "in all its columns"
             raise Invalid(
-                f"the message of row {row} has {largest} bytes (key, value and headers), queue {self._stage.queue!r} "
+                f"the message of row {row} has {largest} bytes ({what}), queue {self._stage.queue!r} "
                 f"takes {limit}: store large payloads elsewhere and publish their address, or raise the limit with "
                 f"`partq queue alter {self._stage.queue} --max-message-bytes N`"
             )
@@ -192,7 +189,7 @@ class Stager:
         if self._segment is None:
             folder = names.segment_folder(self._stage.namespace, self._stage.queue, self._stage.queue_id)
             self._segment = self._exit.enter_context(
-                SegmentWriter(self._store, folder + self._name, self._schema, self._compression)
+                SegmentWriter(self._store, folder + self._name, self._columns.schema, self._compression)
             )
         for partition, rows in self._run.clustered():
             self._segment.write(partition, rows)
@@ -285,15 +282,6 @@ class _Run:
         self._block, self._rows_in_block = [], 0
 
 
-def _header_bytes(headers: pa.Array) -> pa.Array:
-    """Bytes of the headers of each row."""
-    entries = headers.to_pylist()  # only reached for batches larger than one message may be
-    return pa.array(
-        [sum(len((h["key"] or "").encode()) + len(h["value"] or b"") for h in row or ()) for row in entries],
-        type=pa.int64(),
-    )
-
-
 class _HashingFile:
     """What Arrow writes into: passes on to the store, and knows position and checksum of the slice being written.
 
@@ -340,14 +328,13 @@ def read_slice(
     store: ObjectStore,
     name: str,
     piece: Slice,
-    headers: bool,
-    times: bool = False,
+    columns: SegmentColumns,
     *,
     only: Collection[str] | None = None,
     thoroughly: bool = False,
 ) -> pa.RecordBatch:
-    """The messages of one slice of the segment object `name`; with `only` those of its columns that are named there, in
-    the segment's order. Its bytes are read whole, and their checksum compared, either way.
+    """The messages of one slice of the segment object `name`, which has these columns; with `only` those of them that
+    are named there, in the segment's order. Its bytes are read whole, and their checksum compared, either way.
 
     Raises `ObjectMissing` if the segment is gone, `Corrupt` if the bytes are not those that were published, or no Arrow
     that partq could have written; `thoroughly` as in `check_batch`.
@@ -361,7 +348,7 @@ def read_slice(
             f"{piece.xxh3}; restore the object from a backup"
         )
     try:
-        batch = decoded(data, segment_schema(headers, times), only)
+        batch = decoded(data, columns.schema, only)
         check_batch(batch, thoroughly=thoroughly)
     except (pa.ArrowException, OSError, EOFError, MemoryError) as error:
         raise Corrupt(
@@ -377,6 +364,6 @@ def read_slice(
     return batch
 
 
-def times_us(batch: pa.RecordBatch) -> list[int]:
-    """The times of the messages of a batch that has the timestamp column (Unix, microseconds)."""
-    return batch.column("timestamp").cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+def times_us(times: pa.Array) -> list[int]:
+    """A column of times of publishing as Unix time in microseconds."""
+    return times.cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from partq_spark.log.model import Head
+from partq_spark.log.schema.columns import Columns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +22,7 @@ class Stage:
     generation: int
     partitions: int
     max_message_bytes: int
+    columns: Columns | None = None  # of a typed queue
 
 
 class StagedSlice(NamedTuple):
@@ -57,4 +59,5 @@ def stage_of(head: Head) -> Stage:
         generation=head.layout.generation,
         partitions=head.partitions,
         max_message_bytes=head.config.max_message_bytes,
+        columns=head.columns,
     )

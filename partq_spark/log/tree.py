@@ -16,6 +16,7 @@ from msgspec import structs
 from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
 from partq_spark.log.model import ChunkRef, Entry, Head, add, at, below
+from partq_spark.log.schema.columns import Columns
 from partq_spark.log.seeking import Load, Seek, Times
 from partq_spark.log.sizes import LogSizes
 
@@ -116,12 +117,14 @@ def node(refs: Sequence[ChunkRef], stage_sequence: int, create: Create, level: i
 class LogView:
     """What of a head is needed to find the messages of some ranges: small enough to travel to a task.
 
-    `chunks` pairs each chunk with the offset at which it begins in the wanted partitions.
+    `chunks` pairs each chunk with the offset at which it begins in the wanted partitions. `columns` are those of a
+    typed queue: what slices of each version hold.
     """
 
     wanted: Wanted
     chunks: tuple[tuple[ChunkRef, Mapping[int, int]], ...]
     entries: tuple[Entry, ...]
+    columns: Columns | None = None
 
     def only(self, partitions: Sequence[int]) -> LogView:
         """The view for some of its partitions; chunks and entries that have nothing of them are left out where it
@@ -133,6 +136,7 @@ class LogView:
             wanted=wanted,
             chunks=tuple((ref, {p: begin[p] for p in partitions}) for ref, begin in self.chunks),
             entries=tuple(entry for entry in entries if entry.slices),
+            columns=self.columns,
         )
 
 
@@ -147,6 +151,7 @@ def view(head: Head, wanted: Wanted) -> LogView:
             (structs.replace(ref, rows=()), here) for ref, here in _touched(head.tree, begin, wanted)
         ),  # the task reads the children's own counts; leaving the roots' out keeps a plan small
         entries=tuple(entry for entry in entries if entry.slices),
+        columns=head.columns,
     )
 
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.reading import Piece
-from partq_spark.log.segment import HEADERS, TIMESTAMP
+from partq_spark.log.schema.types import TIMESTAMP
+from partq_spark.log.segment_columns import HEADERS
 from partq_spark.log.validation import first_not_utf8
 from partq_spark.query.schema import HEADERS_TYPE, WantedColumns
 
@@ -132,14 +133,15 @@ class _Maker:
         )
 
     def _headers(self, piece: Piece) -> pa.Array:
-        stored = "headers" in piece.batch.schema.names
-        return piece.batch.column("headers") if stored else pa.nulls(piece.batch.num_rows, HEADERS)
+        headers = piece.headers
+        return pa.nulls(piece.batch.num_rows, HEADERS) if headers is None else headers
 
     # --- stored or made
 
     def _timestamp(self, piece: Piece) -> pa.Array:
-        if "timestamp" in piece.batch.schema.names:
-            return piece.batch.column("timestamp")
+        times = piece.times
+        if times is not None:
+            return times
         time = struct.pack("=q", piece.time_us)
         return self._constant(piece, "timestamp", piece.time_us, lambda rows: _array(TIMESTAMP, rows, time * rows))
 

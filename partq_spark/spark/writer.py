@@ -1,4 +1,4 @@
-"""The Spark sink: tasks stage, the driver publishes. Thin: `log.fanout` says what goes where, `log.publish` how.
+"""The Spark sink: tasks stage, the driver publishes. Thin: `log.destinations` says what goes where, `log.fanout` how.
 
 A micro-batch is published under (query id, batch id) in every queue that gets something of it, so a batch that Spark
 repeats adds nothing (DIS-09). Abort deletes nothing: Spark calls it also after a commit that failed halfway and may
@@ -16,12 +16,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log import fanout
+from partq_spark.log import destinations, fanout
 from partq_spark.log.connect import open_queue, shared_namespace, shared_store
-from partq_spark.log.fanout import FanPlan, StagedFor, Unattracted
+from partq_spark.log.destinations import FanPlan
+from partq_spark.log.fanout import StagedFor, Unattracted
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.segment import HEADERS, check_values, segment_schema
+from partq_spark.log.segment import check_values
+from partq_spark.log.segment_columns import HEADERS, segment_schema
 from partq_spark.spark.garbage_collection import spare_collector
 from partq_spark.spark.options import SinkOptions
 
@@ -70,11 +72,11 @@ class _Sink:
         named = self._queue(self._options.queue) if self._options.queue is not None else None
         topic, where = self._options.topic, self._options.where
         if topic is None and "topic" not in self._columns and named is not None:
-            return fanout.plan_queue(named)
+            return destinations.plan_queue(named)
         queues = shared_namespace(where).queues()
         if topic is not None:
-            return fanout.plan_topic(where.namespace, queues, topic, named)
-        return fanout.plan_topics(where.namespace, queues, named)
+            return destinations.plan_topic(where.namespace, queues, topic, named)
+        return destinations.plan_topics(where.namespace, queues, named)
 
     def stage(self, rows: Iterator[pa.RecordBatch]) -> StagedTask:
         from pyspark import TaskContext

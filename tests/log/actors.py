@@ -12,7 +12,8 @@ from partq_spark.log import admin, housekeeping, tree
 from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, stage_for
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
-from partq_spark.log.segment import PLAIN, Stager
+from partq_spark.log.segment import Stager
+from partq_spark.log.segment_columns import PLAIN
 from partq_spark.log.staged import Stage, StagedSegment
 from tests.log.oracle import Attempt
 from tests.log.plans import BEGIN_US, GRACE_US, MOST_SKEW_US, NAMESPACE, QUEUE, SLEEPS_US

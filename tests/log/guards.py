@@ -23,7 +23,7 @@ from partq_spark.log import codec, compaction, housekeeping, names, publish, rea
 from partq_spark.log.model import Entry, Head, Marks, Slice
 from partq_spark.log.publish import PublishIdentity, PublishResult
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.segment import segment_schema
+from partq_spark.log.segment_columns import SegmentColumns
 from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.objects.api import ObjectStore
 from tests.log.interleave import run_seed
@@ -128,10 +128,10 @@ def _checks_no_chunk() -> Iterator[None]:
 
 def _checks_no_slice() -> AbstractContextManager[object]:
     def unchecked(
-        store: ObjectStore, name: str, piece: Slice, headers: bool, times: bool, *, only: object
+        store: ObjectStore, name: str, piece: Slice, columns: SegmentColumns, *, only: object
     ) -> pa.RecordBatch:
         data = store.read(name, start=piece.start, length=piece.length)
-        return pa.ipc.read_record_batch(pa.py_buffer(data), segment_schema(headers, times))
+        return pa.ipc.read_record_batch(pa.py_buffer(data), columns.schema)
 
     return patch.object(reading, "read_slice", unchecked)
 

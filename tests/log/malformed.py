@@ -18,7 +18,9 @@ import xxhash
 from partq_spark.base.errors import Corrupt
 from partq_spark.log.model import Slice
 from partq_spark.log.reading import Piece
-from partq_spark.log.segment import HEADERS, TIMESTAMP, SegmentWriter, read_slice, segment_schema
+from partq_spark.log.schema.types import TIMESTAMP
+from partq_spark.log.segment import SegmentWriter, read_slice
+from partq_spark.log.segment_columns import HEADERS, SegmentColumns, segment_columns, segment_schema
 from partq_spark.objects.memory import MemoryStore
 from partq_spark.query import columns
 from partq_spark.query.schema import SOURCE_TYPES, WantedColumns, default_columns, named_columns
@@ -32,6 +34,11 @@ class Original:
     rows: int
     headers: bool
     times: bool
+
+    @property
+    def columns(self) -> SegmentColumns:
+        """All that it has."""
+        return segment_columns(None, headers=self.headers, times=self.times)
 
 
 def originals(count: int) -> list[Original]:
@@ -86,9 +93,7 @@ def use(data: bytes, original: Original, wanted: WantedColumns, *, thoroughly: b
     store.create("a.arrow", data)
     piece = Slice(0, 0, 0, len(data), 0, original.rows, xxhash.xxh3_64_hexdigest(data))
     try:
-        batch = read_slice(
-            store, "a.arrow", piece, original.headers, original.times, only=wanted.stored, thoroughly=thoroughly
-        )
+        batch = read_slice(store, "a.arrow", piece, original.columns, only=wanted.stored, thoroughly=thoroughly)
     except Corrupt as problem:
         return "refused" if re.search("segment a.arrow .* restore", str(problem)) else str(problem)
     if not thoroughly:

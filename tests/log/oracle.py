@@ -18,7 +18,7 @@ from partq_spark.log import codec, tree, writers
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import Staged
-from partq_spark.log.segment import segment_schema
+from partq_spark.log.segment_columns import segment_schema
 from partq_spark.log.staged import Stage
 from partq_spark.objects.api import Document
 from partq_spark.objects.memory import MemoryStore

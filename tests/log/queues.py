@@ -22,7 +22,8 @@ from partq_spark.log.publish import PublishIdentity, PublishResult, publish, sta
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.restaging import Staged, publish_tasks
-from partq_spark.log.segment import Stager, segment_schema
+from partq_spark.log.segment import Stager
+from partq_spark.log.segment_columns import segment_schema
 from partq_spark.log.sizes import LOG_SIZES
 from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
 from partq_spark.objects.api import Document, ObjectStore

@@ -265,7 +265,7 @@ def test_a_head_says_how_a_group_is_shared(ownership: str | None) -> None:
     assert codec.decode_head(codec.encode_head(head), "h") == head
 
 
-@pytest.mark.parametrize("version", ["2", '"one"', "null"])
+@pytest.mark.parametrize("version", ["3", '"one"', "null"])
 def test_a_newer_format_is_refused_by_name(version: str) -> None:
     body = b'{"format":' + version.encode() + b',"other":1}'
     line, ref = sealed("line", body), ref_to(body)

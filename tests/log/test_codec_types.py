@@ -119,10 +119,12 @@ def mutated(raw: Any) -> Iterator[Any]:
 NULLABLE = (
     r"\.config\.(retention_s|quota_bytes)|.*\.(writer|first|holds)|\.writers\.\w+\.1|\.groups\.\w+\.3|\.holddown_left_s"
 )
-NULLABLE += r"|\.partitions\.\d+\.6"
-OPTIONAL = r"\.config\.\w+|.*\.(first|holds)|\.groups\.\w+\.[23]|\.partitions\.\d+\.[4-9]"
+NULLABLE += r"|\.partitions\.\d+\.6|\.columns(\.key)?|.*\.schema_version"
+OPTIONAL = r"\.columns(\.(key|version|columns\.\d+\.(nullable|since|former)))?|.*\.schema_version"
+OPTIONAL += r"|\.config\.\w+|.*\.(first|holds)|\.groups\.\w+\.[23]|\.partitions\.\d+\.[4-9]"
 OR_NOBODY = r"\.partitions\.\d+\.[34]"
-POSITIVE = r"\.layouts\.\d+\.1|\.writer_pages\.\d+\.5"
+POSITIVE = r"\.layouts\.\d+\.1|\.writer_pages\.\d+\.5|.*\.schema_version"
+POSITIVE += r"|\.columns\.version|\.columns\.columns\.\d+\.(since|former\.\d+\.1)"
 FIELDS = r"|\.config|\.(entries|tree|chunks|rounds)\.\d+"  # objects with these fields, and lists of so many values
 VALUES = r"\.floor|\.(layouts|writer_pages|owners|flows|partitions)\.\d+|\.(groups|writers|deliveries)\.\w+"
 VALUES += r"|.*\.(slices|folders)\.\d+|.*\.first|\.(tree|chunks)\.\d+\.(sequence|time_us)"

@@ -19,7 +19,8 @@ from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.runs import ChunkRun, RunLimits
-from partq_spark.log.segment import Stager, read_slice, segment_schema
+from partq_spark.log.segment import Stager, read_slice
+from partq_spark.log.segment_columns import segment_columns, segment_schema
 from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from tests.log.histories import SECOND_US, Message, all_steps, filled, leaf_slices, messages
 from tests.log.queues import BEGIN_US, HOUR_US, World, everything, send, values
@@ -319,7 +320,9 @@ def test_a_slice_says_itself_whether_it_has_times(world: World) -> None:
     all_steps(queue)
     (entry,) = codec.decode_entries(queue.load_chunk(queue.head.tree[0]), queue.head.tree[0])
     piece: Slice = entry.slices[0]
-    batch = read_slice(queue.store, queue.segment_folder + entry.segments[0], piece, False, entry.times)
+    batch = read_slice(
+        queue.store, queue.segment_folder + entry.segments[0], piece, segment_columns(None, times=entry.times)
+    )
     assert batch.schema == segment_schema(False, times=True)
     assert entry.first_sequence < entry.sequence
     assert (entry.first_time_us, entry.time_us) == (

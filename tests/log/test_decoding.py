@@ -13,10 +13,13 @@ import xxhash
 from partq_spark.base.errors import Corrupt
 from partq_spark.log.decoding import decoded
 from partq_spark.log.model import Slice
-from partq_spark.log.segment import HEADERS, TIMESTAMP, SegmentWriter, read_slice, segment_schema
+from partq_spark.log.schema.types import TIMESTAMP
+from partq_spark.log.segment import SegmentWriter, read_slice
+from partq_spark.log.segment_columns import HEADERS, segment_columns, segment_schema
 from partq_spark.objects.memory import MemoryStore
 from tests.log.malformed import originals
 
+EVERYTHING = segment_columns(None, headers=True, times=True)
 NAMES = ("key", "value", "headers", "timestamp")
 CHOICES = [only for size in range(len(NAMES) + 1) for only in itertools.combinations(NAMES, size)]
 
@@ -85,11 +88,11 @@ def test_what_is_not_asked_for_is_not_decompressed(broken: str, compression: str
     for only in CHOICES:
         if broken in only:
             with pytest.raises(Corrupt, match="no Arrow that partq wrote"):
-                read_slice(store, "bad.arrow", piece, True, True, only=only)
+                read_slice(store, "bad.arrow", piece, EVERYTHING, only=only)
         else:
-            assert read_slice(store, "bad.arrow", piece, True, True, only=only).equals(batch.select(list(only)))
+            assert read_slice(store, "bad.arrow", piece, EVERYTHING, only=only).equals(batch.select(list(only)))
     with pytest.raises(Corrupt, match="is damaged"):
-        read_slice(store, "bad.arrow", piece._replace(xxh3=at.xxh3), True, True, only=())
+        read_slice(store, "bad.arrow", piece._replace(xxh3=at.xxh3), EVERYTHING, only=())
 
 
 def test_the_number_of_rows_is_compared_where_no_column_is_asked_for() -> None:
@@ -98,7 +101,7 @@ def test_the_number_of_rows_is_compared_where_no_column_is_asked_for() -> None:
     store.create("a.arrow", original.data)
     piece = Slice(0, 0, 0, len(original.data), 0, 39, xxhash.xxh3_64_hexdigest(original.data))
     with pytest.raises(Corrupt, match=r"has 40 messages at byte .* the log says 39"):
-        read_slice(store, "a.arrow", piece, original.headers, original.times, only=())
+        read_slice(store, "a.arrow", piece, original.columns, only=())
 
 
 # --- no Arrow ---------------------------------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.log import fanout
+from partq_spark.log import destinations, fanout
 from partq_spark.log.admin import alter_queue, create_queue, delete_queue
-from partq_spark.log.fanout import Fan, FanPlan, QueueOutcome, StagedFor, Unattracted
+from partq_spark.log.destinations import FanPlan
+from partq_spark.log.fanout import Fan, QueueOutcome, StagedFor, Unattracted
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
@@ -49,7 +50,7 @@ def make(world: World, **subscriptions: Sequence[str]) -> None:
 def plan(world: World, named: str | None = None) -> FanPlan:
     """By topic, with the queue that gets messages without one."""
     queues = Namespace(world.store, "default").queues()
-    return fanout.plan_topics("default", queues, world.handle(named) if named else None)
+    return destinations.plan_topics("default", queues, world.handle(named) if named else None)
 
 
 def stage(
@@ -164,7 +165,7 @@ def test_messages_without_a_topic_go_to_the_named_queue_which_gets_else_what_it_
 def test_all_messages_may_have_one_topic(world: World) -> None:
     make(world, archive=[">"], eu=["*/eu"], us=["*/us"])
     queues = list(Namespace(world.store, "default").queues())
-    decided = fanout.plan_topic("default", queues, "orders/eu")
+    decided = destinations.plan_topic("default", queues, "orders/eu")
     assert [(each.stage.queue, each.subscriptions) for each in decided.destinations] == [("archive", ()), ("eu", ())]
     with Fan(world.store, decided, seed="test") as fan:
         fan.add(batch_of(values(1, 2)), pa.array(["orders/us", None]))  # the column does not count
@@ -178,9 +179,9 @@ def test_a_named_queue_must_exist(world: World) -> None:
     make(world, eu=[">"])
     nowhere = world.handle("nowhere")
     ways: list[Callable[[], FanPlan]] = [
-        lambda: fanout.plan_queue(nowhere),
-        lambda: fanout.plan_topics("default", [], nowhere),
-        lambda: fanout.plan_topic("default", [], "a", nowhere),
+        lambda: destinations.plan_queue(nowhere),
+        lambda: destinations.plan_topics("default", [], nowhere),
+        lambda: destinations.plan_topic("default", [], "a", nowhere),
     ]
     for decide in ways:
         with pytest.raises(Invalid, match=r"'nowhere' .* does not exist"):
@@ -370,7 +371,7 @@ def test_on_azure_too(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None
         namespace = Namespace(store, "default")
         assert [queue.name for queue in namespace.queues()] == [f"q{number:02}" for number in range(20)]
         unsubscribe(QueueLog(store, "default", "q00"), "a/*")
-        decided = fanout.plan_topics("default", namespace.queues())
+        decided = destinations.plan_topics("default", namespace.queues())
         assert len(decided.destinations) == 19
         with Fan(store, decided, seed="test") as fan:
             fan.add(batch_of(values(1, 2)), pa.array(["a/1", "b"]))

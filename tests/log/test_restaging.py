@@ -16,7 +16,8 @@ from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import Outdated, PublishIdentity, Repartitioned, publish, stage_for
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import Staged, publish_tasks
-from partq_spark.log.segment import WITH_HEADERS, Stager
+from partq_spark.log.segment import Stager
+from partq_spark.log.segment_columns import WITH_HEADERS
 from tests.log.queues import (
     Row,
     World,

@@ -18,7 +18,8 @@ from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
 from partq_spark.log import names, segment
 from partq_spark.log.model import Slice
 from partq_spark.log.partitioner import partitions_of
-from partq_spark.log.segment import Stager, read_slice, segment_schema
+from partq_spark.log.segment import Stager, read_slice
+from partq_spark.log.segment_columns import segment_columns, segment_schema
 from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.log.validation import check_batch
 from partq_spark.objects.api import ObjectStore
@@ -29,6 +30,7 @@ from tests.support.texts import BAD, headers_of, texts
 from tests.support.way import Hooked
 
 SEED = "writer/1/0"
+PLAIN = segment_columns(None)
 
 
 def stage(partitions: int = 4, max_message_bytes: int = 10_000_000) -> Stage:
@@ -75,7 +77,7 @@ def got(store: ObjectStore, made: StagedSegment) -> dict[int, list[tuple[str | N
     found: dict[int, list[tuple[str | None, bytes]]] = {}
     for piece in made.slices:
         sliced = Slice(piece.partition, 0, piece.start, piece.length, 0, piece.rows, piece.xxh3)
-        batch = read_slice(store, path_of(made), sliced, made.headers)
+        batch = read_slice(store, path_of(made), sliced, segment_columns(None, headers=made.headers))
         assert batch.num_rows == piece.rows > 0
         rows = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
         found.setdefault(piece.partition, []).extend(rows)
@@ -164,7 +166,9 @@ def test_the_whole_segment_opens_as_an_arrow_file(
         whole = file.read_all()
         for index, piece in enumerate(made.slices):
             sliced = Slice(piece.partition, 0, piece.start, piece.length, 0, piece.rows, piece.xxh3)
-            assert file.get_batch(index).equals(read_slice(store, path_of(made), sliced, headers))
+            assert file.get_batch(index).equals(
+                read_slice(store, path_of(made), sliced, segment_columns(None, headers=headers))
+            )
     assert sorted(whole.column("value").to_pylist()) == sorted(value for _, value in rows)
     if headers:
         found = dict(zip(whole.column("value").to_pylist(), whole.column("headers").to_pylist(), strict=True))
@@ -305,11 +309,11 @@ def test_every_flipped_bit_of_a_slice_is_noticed(world: World, compression: str)
         world.store.delete(name)
         world.store.create(name, bytes(damaged))
         with pytest.raises(Corrupt, match=re.escape(name)) as caught:
-            read_slice(world.store, name, piece, False)
+            read_slice(world.store, name, piece, PLAIN)
         assert f"offsets 17 to {17 + piece.rows}" in str(caught.value)
     world.store.delete(name)
     world.store.create(name, data)
-    assert read_slice(world.store, name, piece, False).num_rows == piece.rows
+    assert read_slice(world.store, name, piece, PLAIN).num_rows == piece.rows
 
 
 @pytest.mark.parametrize("local", [False, True])
@@ -322,17 +326,17 @@ def test_a_segment_cut_short_or_gone_is_noticed(world: World, tmp_path: Path, lo
         store.delete(name)
         store.create(name, data[:length])
         with pytest.raises(Corrupt, match=re.escape(name)) as caught:
-            read_slice(store, name, piece, False)
+            read_slice(store, name, piece, PLAIN)
         assert not isinstance(caught.value, ObjectMissing)
     store.delete(name)
     with pytest.raises(ObjectMissing, match=re.escape(name)):
-        read_slice(store, name, piece, False)
+        read_slice(store, name, piece, PLAIN)
 
 
 def test_a_slice_with_another_number_of_messages_is_noticed(world: World) -> None:
     made = some(put(world.store, [batch_of([("key", b"value")] * 50)]))
     with pytest.raises(Corrupt, match=r"has 50 messages at byte .* the log says 49"):
-        read_slice(world.store, path_of(made), first_slice(made)._replace(rows=49), False)
+        read_slice(world.store, path_of(made), first_slice(made)._replace(rows=49), PLAIN)
 
 
 @pytest.mark.slow

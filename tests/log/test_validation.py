@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log import fanout
+from partq_spark.log import destinations
 from partq_spark.log.fanout import Fan
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.subscriptions import subscribe
@@ -45,7 +45,7 @@ def staged(world: World, queue: QueueLog, rows: pa.RecordBatch, *, by_topic: boo
     """As a task of the Spark sink does it; 10 rows came before."""
     columns = rows.schema.names
     headers = "headers" in columns
-    plan = fanout.plan_topics("default", [queue], queue) if by_topic else fanout.plan_queue(queue)
+    plan = destinations.plan_topics("default", [queue], queue) if by_topic else destinations.plan_queue(queue)
     with Fan(world.store, plan, seed="s", headers=headers) as fan:
         for batch, first_row in ((good_rows(columns), 0), (rows, 10)):
             fan.add(normalised(batch, columns, headers, first_row), topics_of(batch, columns))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.reading import Piece
-from partq_spark.log.segment import HEADERS, segment_schema
+from partq_spark.log.segment_columns import HEADERS, segment_schema
 from partq_spark.query import columns
 from partq_spark.query.columns import MOST_BYTES, MOST_ROWS, batches
 from partq_spark.query.schema import HEADERS_TYPE, WantedColumns, default_columns, wanted_columns

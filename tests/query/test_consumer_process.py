@@ -23,7 +23,8 @@ from partq_spark.log import admin
 from partq_spark.log.model import Head
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.segment import Stager, segment_schema
+from partq_spark.log.segment import Stager
+from partq_spark.log.segment_columns import segment_schema
 from partq_spark.objects import open_store
 from partq_spark.query import notify, offsets
 from partq_spark.query.consumer_process import ConsumerProcess

@@ -15,7 +15,8 @@ from partq_spark.log.model import Head
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
-from partq_spark.log.segment import HEADERS, Stager, segment_schema
+from partq_spark.log.segment import Stager
+from partq_spark.log.segment_columns import HEADERS, segment_schema
 from partq_spark.log.sizes import LogSizes
 from partq_spark.query.columns import arrow_schema, batches
 from partq_spark.query.schema import SOURCE_TYPES, WantedColumns, default_columns, wanted_columns

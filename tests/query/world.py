@@ -24,7 +24,8 @@ from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.segment import Stager, segment_schema
+from partq_spark.log.segment import Stager
+from partq_spark.log.segment_columns import segment_schema
 from partq_spark.query import offsets
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.joining import create_group, membership_in

@@ -19,7 +19,7 @@ import sys
 import pyarrow as pa
 from partq_spark.query.columns import batches
 from partq_spark.log.reading import Piece
-from partq_spark.log.segment import PLAIN
+from partq_spark.log.segment_columns import PLAIN
 from partq_spark.query.schema import default_columns, wanted_columns
 text = wanted_columns([("value", "string"), ("timestamp", "timestamp")])
 values = pa.Array.from_buffers(pa.binary(), 3, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")], null_count=0)

@@ -22,7 +22,8 @@ from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.publish import PublishIdentity, PublishResult, stage_for
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.segment import Stager, segment_schema
+from partq_spark.log.segment import Stager
+from partq_spark.log.segment_columns import segment_schema
 from partq_spark.objects import open_store
 from partq_spark.spark.local import QUICK_LOGS
 from tests.log.queues import publish_staged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from partq_spark.log.segment import HEADERS
+from partq_spark.log.segment_columns import HEADERS
 
 BAD = b"\xffA"
 """As `CAST(X'FF41' AS STRING)` gives it."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
 from partq_spark.client.files.messages import CHUNK_BYTES, CHUNK_ROWS, HEADER_BYTES, Chunk, Lines, Shape, shape_of
-from partq_spark.log.segment import HEADERS, segment_schema
+from partq_spark.log.segment_columns import HEADERS, segment_schema
 from partq_spark.query.schema import IGNORED
 
 _ALSO = ("value_encoding",)

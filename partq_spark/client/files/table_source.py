@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from partq_spark.base.errors import Invalid
 from partq_spark.client.files import json_text
 from partq_spark.client.files.messages import CHUNK_BYTES, CHUNK_ROWS, FIELD_BYTES, Chunk, Lines, Shape, shape_of
-from partq_spark.log.segment import HEADERS, segment_schema
+from partq_spark.log.segment_columns import HEADERS, segment_schema
 from partq_spark.log.validation import first_not_utf8
 
 

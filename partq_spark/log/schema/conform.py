@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Final
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from pyarrow import types as is_
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.schema.ddl import type_text
-from partq_spark.log.schema.types import normal, without_not_null, widens
+from partq_spark.log.schema.types import normal, widens, without_not_null
 from partq_spark.log.validation import first_not_utf8
 
 RowOf = Callable[[int], int]
@@ -88,7 +89,7 @@ class Taking:
 def conformed(column: pa.Array, field: pa.Field, row_of: RowOf) -> pa.Array:
     """One column as `field` says. Raises `Invalid` with the row of a value that cannot be taken."""
     try:
-        found = _as(column, field.type)
+        found = as_form(column, field.type)
     except pa.ArrowInvalid as error:
         row = _first_refused(column, field.type)
         value = str(column[row].as_py())[:60]
@@ -118,28 +119,45 @@ def _said(kind: pa.DataType) -> str:
 # ---- conversion
 
 
-def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values as `kind`, of which their type is another form. What is nested is built anew: Arrow's own cast
-    refuses a null under a struct that is null itself, and of list views it makes other lists (26.0).
+def as_form(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values as `kind`, of which their type is another form. Raises `pa.ArrowInvalid` for one that is not.
+
+    What is nested is built anew: Arrow's own cast refuses a null under a struct that is null itself, and of list views
+    it makes other lists (26.0).
     """
     if column.type == kind:
         return column
     if is_.is_dictionary(column.type):
-        return _as(column.dictionary_decode(), kind)
+        return as_form(column.dictionary_decode(), kind)
     if is_.is_run_end_encoded(column.type):
-        return _as(pc.run_end_decode(column), kind)
+        return as_form(pc.run_end_decode(column), kind)
     mask = column.is_null() if column.null_count else None
     if is_.is_struct(kind) and is_.is_struct(column.type):
-        inner = [_as(column.field(index), kind.field(index).type) for index in range(kind.num_fields)]
+        inner = [as_form(column.field(index), kind.field(index).type) for index in range(kind.num_fields)]
         return pa.StructArray.from_arrays(inner, fields=list(kind), mask=mask)
     if is_.is_map(kind) and is_.is_map(column.type):
-        keys, items = _as(column.keys, kind.key_type), _as(column.items, kind.item_type)
-        return pa.MapArray.from_arrays(column.offsets, keys, items, type=kind, mask=mask)
+        entries = _entries(column)
+        pairs = entries.flatten()
+        keys, items = as_form(pairs.field(0), kind.key_type), as_form(pairs.field(1), kind.item_type)
+        return pa.MapArray.from_arrays(_offsets(entries), keys, items, type=kind, mask=mask)
     if is_.is_list(kind) and not is_.is_null(column.type):
-        ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64()))
-        offsets = pa.concat_arrays([pa.arange(0, 1), ends]).cast(pa.int32())
-        return pa.ListArray.from_arrays(offsets, _as(pc.list_flatten(column), kind.value_type), type=kind, mask=mask)
+        elements = as_form(pc.list_flatten(column), kind.value_type)
+        return pa.ListArray.from_arrays(_offsets(column), elements, type=kind, mask=mask)
     return column.cast(kind)
+
+
+def _entries(column: pa.Array) -> pa.Array:
+    """Maps as lists of structs."""
+    kind = column.type
+    return column.cast(pa.list_(pa.struct([pa.field("key", kind.key_type, False), ("value", kind.item_type)])))
+
+
+def _offsets(column: pa.Array) -> pa.Array:
+    """Of lists, from 0 on: where each begins among all elements that can be seen. Those of a part of a column begin
+    elsewhere, and may lead through elements of what is null.
+    """
+    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64()))
+    return pa.concat_arrays([pa.arange(0, 1), ends]).cast(pa.int32())
 
 
 def _first_refused(column: pa.Array, kind: pa.DataType) -> int:
@@ -148,7 +166,7 @@ def _first_refused(column: pa.Array, kind: pa.DataType) -> int:
     while rows > 1:
         half = rows // 2
         try:
-            _as(column.slice(first, half), kind)
+            as_form(column.slice(first, half), kind)
             first, rows = first + half, rows - half
         except pa.ArrowInvalid:
             rows = half
@@ -193,6 +211,8 @@ def _check(values: pa.Array, field: pa.Field, place: _Place, hidden: pa.Array | 
         _check_range(values.view(pa.int32()), _FIRST_DAY, _DAYS_END, "DATE", place)
     elif is_.is_timestamp(kind):
         _check_range(values.view(pa.int64()), _FIRST_DAY * _DAY_US, _DAYS_END * _DAY_US, "TIMESTAMP", place)
+    elif is_.is_decimal(kind):
+        _check_digits(values, place)
     elif is_.is_struct(kind):
         above = values.is_null() if hidden is None else pc.or_(values.is_null(), hidden)
         for inner, child in zip(kind, values.flatten(), strict=True):  # flattened: null where the struct is
@@ -212,9 +232,19 @@ def _check_range(numbers: pa.Array, first: int, end: int, what: str, place: _Pla
         raise place.refuse(pc.index(outside, True).as_py(), f"a {what} outside of the years 1 to 9999")
 
 
+def _check_digits(values: pa.Array, place: _Place) -> None:
+    """Arrow lets a decimal have more digits than its type says."""
+    end = Decimal(10 ** (values.type.precision - values.type.scale))
+    bounds = pc.min_max(values)
+    least, most = bounds["min"].as_py(), bounds["max"].as_py()
+    if least is not None and (least <= -end or most >= end):
+        index = next(i for i, value in enumerate(values.to_pylist()) if value is not None and abs(value) >= end)
+        raise place.refuse(index, f"{values[index].as_py()} has more digits than {type_text(values.type)}")
+
+
 def _check_map(values: pa.Array, place: _Place) -> None:
     kind = values.type
-    entries = values.cast(pa.list_(pa.struct([pa.field("key", kind.key_type, False), ("value", kind.item_type)])))
+    entries = _entries(values)
     parents = pc.list_parent_indices(entries)
     flat = entries.flatten()
     keys = flat.field(0)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final
 
 import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
+from partq_spark.log.schema.columns import name_text
 from partq_spark.log.schema.types import MAX_DEPTH, TIMESTAMP, TIMESTAMP_NTZ, check_columns, list_of, map_of
 
 MAX_TEXT: Final = 256 * 1024
@@ -53,7 +54,6 @@ _SIMPLE: Final[Mapping[str, pa.DataType]] = {
     "TIMESTAMP_NTZ": TIMESTAMP_NTZ,
 }
 _DECIMALS: Final = ("DECIMAL", "DEC", "NUMERIC")
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +108,12 @@ def type_text(kind: pa.DataType) -> str:
     return _TEXTS[kind]
 
 
-def name_text(name: str) -> str:
-    """A name as it stands in a DDL, in back quotes where it needs them."""
-    return name if _PLAIN_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"
-
-
 def _column_text(field: pa.Field, between: str) -> str:
     not_null = "" if field.nullable else " NOT NULL"
     return f"{name_text(field.name)}{between}{type_text(field.type)}{not_null}"
 
 
-_TEXTS: Final[Mapping[pa.DataType, str]] = {kind: text for text, kind in reversed(_SIMPLE.items())}
+_TEXTS: Final[Mapping[pa.DataType, str]] = {kind: text for text, kind in reversed(tuple(_SIMPLE.items()))}
 
 
 class _Parser:
@@ -156,7 +151,7 @@ class _Parser:
         if self._next.word == "COMMENT":
             self._take()
             if self._next.kind != "string":
-                self._unexpected("a comment in quotes")
+                raise self._unexpected("a comment in quotes")
             self._take()
         return pa.field(name, kind, nullable)
 
@@ -167,20 +162,24 @@ class _Parser:
         elif token.kind == "word":
             name = token.text
             if not name.isascii():
-                _refuse(token.at, f"the name {name!r} has letters that need back quotes: write {name_text(name)}")
+                raise _refused(
+                    token.at, f"the name {name!r} has letters that need back quotes: write {name_text(name)}"
+                )
         else:
-            self._unexpected("a column's name")
+            raise self._unexpected("a column's name")
         self._take()
         if token.kind == "word" and self._next.text == "-" and self._next.at == token.at + len(token.text):
-            _refuse(self._next.at, "a name with '-' needs back quotes around it")
+            raise _refused(self._next.at, "a name with '-' needs back quotes around it")
         return name
 
     def _type(self, depth: int) -> pa.DataType:
         if depth > MAX_DEPTH:
-            _refuse(self._next.at, f"types are nested more than {MAX_DEPTH} deep: nest less, or keep this part as text")
+            raise _refused(
+                self._next.at, f"types are nested more than {MAX_DEPTH} deep: nest less, or keep this part as text"
+            )
         token = self._next
         if token.kind != "word":
-            self._unexpected("a type")
+            raise self._unexpected("a type")
         self._take()
         if token.word in ("ARRAY", "MAP", "STRUCT"):
             return self._nested(token, depth + 1)
@@ -188,11 +187,11 @@ class _Parser:
             return self._decimal(token)
         kind = _SIMPLE.get(token.word)
         if kind is None:
-            _refuse(token.at, f"type {token.text!r} is none that a queue keeps: it keeps {_kept()}")
+            raise _refused(token.at, f"type {token.text!r} is none that a queue keeps: it keeps {_kept()}")
         if self._next.text == "(":
-            _refuse(self._next.at, f"{token.word} takes nothing in parentheses")
+            raise _refused(self._next.at, f"{token.word} takes nothing in parentheses")
         if self._next.word == "COLLATE":
-            _refuse(self._next.at, "collations are not kept: leave COLLATE out, and name it where you compare")
+            raise _refused(self._next.at, "collations are not kept: leave COLLATE out, and name it where you compare")
         return kind
 
     def _nested(self, token: _Token, depth: int) -> pa.DataType:
@@ -204,7 +203,7 @@ class _Parser:
             self._mark(",")
             kind = map_of(key, self._type(depth))
         elif self._next.text == ">":
-            _refuse(token.at, "STRUCT<> has no field: name at least one")
+            raise _refused(token.at, "STRUCT<> has no field: name at least one")
         else:
             kind = pa.struct(self._fields(lambda: self._struct_field(depth)))
         self._mark(">")
@@ -223,7 +222,7 @@ class _Parser:
                 scale = self._whole("a number of digits behind the point")
             self._mark(")")
         if not 1 <= precision <= 38 or scale > precision:
-            _refuse(
+            raise _refused(
                 token.at,
                 f"DECIMAL({precision},{scale}) is not possible: 1 to 38 digits, of which no more than all are behind"
                 " the point",
@@ -233,7 +232,7 @@ class _Parser:
     def _whole(self, wanted: str) -> int:
         token = self._next
         if token.kind != "number" or not token.text.isdigit() or len(token.text) > 9:
-            self._unexpected(wanted)
+            raise self._unexpected(wanted)
         self._take()
         return int(token.text)
 
@@ -250,19 +249,19 @@ class _Parser:
 
     def _mark(self, mark: str) -> None:
         if not self._took(mark):
-            self._unexpected(repr(mark))
+            raise self._unexpected(repr(mark))
 
     def _keyword(self, word: str) -> None:
         if self._next.word != word:
-            self._unexpected(word)
+            raise self._unexpected(word)
         self._take()
 
     def _end(self) -> None:
         if self._next.kind != "end":
-            self._unexpected("',' or the end")
+            raise self._unexpected("',' or the end")
 
-    def _unexpected(self, wanted: str) -> NoReturn:
-        _refuse(self._next.at, f"{self._next} stands where {wanted} was expected")
+    def _unexpected(self, wanted: str) -> Invalid:
+        return _refused(self._next.at, f"{self._next} stands where {wanted} was expected")
 
 
 def _tokens(text: str) -> Iterator[_Token]:
@@ -271,7 +270,7 @@ def _tokens(text: str) -> Iterator[_Token]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            _refuse(at, f"{text[at]!r} belongs to no column and no type")
+            raise _refused(at, f"{text[at]!r} belongs to no column and no type")
         kind = match.lastgroup or ""
         if kind == "comment":
             at = _after_comment(text, at)
@@ -290,12 +289,12 @@ def _after_comment(text: str, at: int) -> int:
         depth += 1 if match.group() == "/*" else -1
         if depth == 0:
             return match.end()
-    _refuse(at, "this comment does not end: close it with */")
+    raise _refused(at, "this comment does not end: close it with */")
 
 
 def _kept() -> str:
     return f"{', '.join(sorted(set(_TEXTS.values())))}, DECIMAL, ARRAY, MAP and STRUCT"
 
 
-def _refuse(at: int, what: str) -> NoReturn:
-    raise Invalid(f"schema, at character {at + 1}: {what}")
+def _refused(at: int, what: str) -> Invalid:
+    return Invalid(f"schema, at character {at + 1}: {what}")

@@ -1,4 +1,4 @@
-"""The partition key of a typed message: its key column cast to STRING, as Spark SQL casts (conformance TYP-03). Pure."""
+"""The partition key of a typed message: its key column cast to STRING as Spark SQL casts (conformance TYP-03). Pure."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -52,12 +52,12 @@ def _field(found: Any, path: str) -> pa.Field:
         name, kind, nullable = found["name"], found["type"], found["nullable"]
         collated = _COLLATIONS in (found.get("metadata") or {})
     except (TypeError, KeyError, AttributeError):
-        _refuse(path, "is no field of a StructType")
+        raise _refused(path, "is no field of a StructType") from None
     where = f"{path}.{name}" if path else str(name)
     if not isinstance(name, str) or not isinstance(nullable, bool):
-        _refuse(where, "is no field of a StructType")
+        raise _refused(where, "is no field of a StructType")
     if collated:
-        _refuse(where, "has a collation, which is not kept: leave it out, and name it where you compare")
+        raise _refused(where, "has a collation, which is not kept: leave it out, and name it where you compare")
     return pa.field(name, _type(kind, where), nullable)
 
 
@@ -70,7 +70,7 @@ def _type(found: Any, where: str) -> pa.DataType:
                 return pa.decimal128(precision, scale)
         if found in _SIMPLE:
             return _SIMPLE[found]
-        _refuse(where, f"has type {found!r}, which a queue does not keep: cast it, or keep it as text")
+        raise _refused(where, f"has type {found!r}, which a queue does not keep: cast it, or keep it as text")
     kind = found.get("type") if isinstance(found, dict) else None
     try:
         if kind == "array":
@@ -81,8 +81,8 @@ def _type(found: Any, where: str) -> pa.DataType:
             return pa.struct([_field(field, where) for field in found["fields"]])
     except (KeyError, TypeError):
         pass
-    _refuse(where, f"has type {str(found)[:60]!r}, which a queue does not keep: cast it, or keep it as text")
+    raise _refused(where, f"has type {str(found)[:60]!r}, which a queue does not keep: cast it, or keep it as text")
 
 
-def _refuse(where: str, what: str) -> NoReturn:
-    raise Invalid(f"schema: column {where!r} {what}")
+def _refused(where: str, what: str) -> Invalid:
+    return Invalid(f"schema: column {where!r} {what}")

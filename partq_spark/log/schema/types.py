@@ -22,7 +22,18 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ: Final = pa.timestamp("us")
 
 _WHOLE: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-_UNSIGNED: Final = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
+_OTHERS: Final = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+}
+"""Other forms of the same values, or of some of them."""
 _AS_THEY_ARE: Final = frozenset(
     (*_WHOLE, pa.bool_(), pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32(), TIMESTAMP, TIMESTAMP_NTZ)
 )
@@ -46,18 +57,12 @@ def normal(kind: pa.DataType) -> pa.DataType | None:
     """
     if kind in _AS_THEY_ARE:
         return kind
-    if kind in _UNSIGNED:
-        return _UNSIGNED[kind]
+    if kind in _OTHERS:
+        return _OTHERS[kind]
     if is_.is_dictionary(kind) or is_.is_run_end_encoded(kind):
         return normal(kind.value_type)
-    if is_.is_large_string(kind) or is_.is_string_view(kind):
-        return pa.string()
-    if is_.is_large_binary(kind) or is_.is_binary_view(kind) or is_.is_fixed_size_binary(kind):
+    if is_.is_fixed_size_binary(kind):
         return pa.binary()
-    if is_.is_float16(kind):
-        return pa.float32()
-    if is_.is_date64(kind):
-        return pa.date32()
     if is_.is_timestamp(kind):
         return TIMESTAMP_NTZ if kind.tz is None else TIMESTAMP
     if is_.is_decimal(kind):
@@ -158,8 +163,8 @@ def widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
         return _WHOLE.index(narrow) < _WHOLE.index(wide)
     if is_.is_decimal(narrow) and is_.is_decimal(wide):
         before = wide.precision - wide.scale >= narrow.precision - narrow.scale
-        return before and wide.scale >= narrow.scale and narrow != wide
-    return (narrow, wide) == (pa.float32(), pa.float64())
+        return bool(before and wide.scale >= narrow.scale and narrow != wide)
+    return bool(narrow == pa.float32() and wide == pa.float64())
 
 
 KEY_TYPES: Final = (

@@ -9,17 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
+from partq_spark.log.schema import versions
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.ddl import ddl_of, parse_ddl
+from partq_spark.log.schema.versions import columns_of, schema_of
 from tests.log.schema.shapes import schemas
 
-ORDERS = Columns.of(parse_ddl("id INT NOT NULL, name STRING, total DECIMAL(5,2), weight FLOAT"), "ID")
+ORDERS = columns_of(parse_ddl("id INT NOT NULL, name STRING, total DECIMAL(5,2), weight FLOAT"), "ID")
 
 
 @given(schemas())
 def test_a_queue_begins_with_the_columns_that_it_is_given(schema: pa.Schema) -> None:
-    columns = Columns.of(schema)
-    assert columns.schema == schema
+    columns = columns_of(schema)
+    assert schema_of(columns) == schema
+    assert columns.ddl == ddl_of(schema)
     assert msgspec.json.decode(msgspec.json.encode(columns), type=Columns) == columns
 
 
@@ -40,24 +43,24 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_every_version_can_be_told_from_the_columns_of_today(steps: list[tuple[str, str]]) -> None:
-    columns, schemas = ORDERS, {1: ORDERS.schema}
+    columns, schemas = ORDERS, {1: schema_of(ORDERS)}
     for change, ddl in steps:
         try:
-            columns = getattr(columns, change)(ddl)
+            columns = getattr(versions, change)(columns, ddl)
         except Invalid:
             continue  # it was done before
-        schemas[columns.version] = columns.schema
-    assert {version: columns.at(version) for version in schemas} == schemas
+        schemas[columns.version] = schema_of(columns)
+    assert {version: schema_of(columns, version) for version in schemas} == schemas
     assert columns.key == "id"
 
 
 def test_a_column_keeps_what_it_has_been() -> None:
-    widened = ORDERS.with_widened("ID bigint").with_added("coupon STRING")
+    widened = versions.with_added(versions.with_widened(ORDERS, "ID bigint"), "coupon STRING")
     column = widened.column("id")
     assert column is not None
     assert list(column.types()) == ["INT", "BIGINT"]
-    assert not widened.schema.field("id").nullable, "NOT NULL stays"
-    assert ddl_of(widened.at(2)) == "id BIGINT NOT NULL, name STRING, total DECIMAL(5,2), weight FLOAT"
+    assert not schema_of(widened).field("id").nullable, "NOT NULL stays"
+    assert ddl_of(schema_of(widened, 2)) == "id BIGINT NOT NULL, name STRING, total DECIMAL(5,2), weight FLOAT"
 
 
 REFUSED = [
@@ -81,10 +84,10 @@ REFUSED = [
 @pytest.mark.parametrize(("change", "ddl", "message"), REFUSED)
 def test_what_could_lose_or_change_a_value_is_refused(change: str, ddl: str, message: str | None) -> None:
     if message is None:
-        assert getattr(ORDERS, change)(ddl).version == 2
+        assert getattr(versions, change)(ORDERS, ddl).version == 2
         return
     with pytest.raises(Invalid) as refused:
-        getattr(ORDERS, change)(ddl)
+        getattr(versions, change)(ORDERS, ddl)
     assert message in str(refused.value)
 
 
@@ -97,4 +100,4 @@ def test_what_could_lose_or_change_a_value_is_refused(change: str, ddl: str, mes
 )
 def test_a_key_is_a_column_whose_text_is_the_same_everywhere(key: str, message: str) -> None:
     with pytest.raises(Invalid, match=message):
-        Columns.of(ORDERS.schema, key)
+        columns_of(schema_of(ORDERS), key)

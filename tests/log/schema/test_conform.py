@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -21,10 +23,12 @@ def taken(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return Taking.of(batch.schema, schema)(batch, lambda row: row)
 
 
-def foreign(kind: pa.DataType, draw: st.DrawFn) -> pa.DataType:
+def foreign(kind: pa.DataType, draw: Callable[[st.SearchStrategy[Any]], Any]) -> pa.DataType:
     """Another form of Arrow's for the same values."""
     if pa.types.is_string(kind):
-        return draw(st.sampled_from([kind, pa.large_string(), pa.string_view(), pa.dictionary(pa.int16(), pa.string())]))
+        return draw(
+            st.sampled_from([kind, pa.large_string(), pa.string_view(), pa.dictionary(pa.int16(), pa.string())])
+        )
     if pa.types.is_binary(kind):
         return draw(st.sampled_from([kind, pa.large_binary(), pa.binary_view()]))
     if pa.types.is_timestamp(kind) and kind.tz:
@@ -51,6 +55,16 @@ def test_every_form_of_the_same_values_is_taken(batch: pa.RecordBatch, data: st.
     found.validate(full=True)
     assert found.schema == batch.schema
     assert same(found.to_pylist(), batch.to_pylist())
+
+
+@given(batches(), st.integers(0, 3), st.data())
+def test_a_part_of_another_form_is_taken_as_the_whole(batch: pa.RecordBatch, start: int, data: st.DataObject) -> None:
+    forms = [foreign(field.type, data.draw) for field in batch.schema]
+    columns = [pa.array(column.to_pylist(), kind) for column, kind in zip(batch.columns, forms, strict=True)]
+    part = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).slice(min(start, batch.num_rows))
+    found = taken(part, batch.schema)
+    found.validate(full=True)
+    assert same(found.to_pylist(), part.to_pylist())
 
 
 @given(batches(), st.integers(0, 3))
@@ -108,9 +122,16 @@ REFUSED = [
     ("a DATE", column(pa.date32(), date(1, 1, 1), None), None),
     ("a DATE", pa.record_batch([pa.array([0, 2932897], pa.int32()).view(pa.date32())], names=["a"]), "row 11, column"),
     ("a DATE", pa.record_batch([pa.array([-719163], pa.int32()).view(pa.date32())], names=["a"]), "row 10, column 'a'"),
-    ("a TIMESTAMP_NTZ", column(pa.timestamp("s"), None, datetime(9999, 12, 31)), None),
+    ("a TIMESTAMP_NTZ", column(pa.timestamp("s"), None, datetime(9999, 12, 31, tzinfo=UTC).replace(tzinfo=None)), None),
     ("a TIMESTAMP_NTZ", column(pa.timestamp("ns"), 1_000, 1_001), "row 11, column 'a': "),
     ("a TIMESTAMP_NTZ", column(pa.timestamp("s"), 0, 253402300800), "a TIMESTAMP outside of the years 1 to 9999"),
+    (
+        "a DECIMAL(3,1)",
+        pa.record_batch(
+            [pa.array([Decimal("1.5"), Decimal("-100.0")], pa.decimal128(9, 1)).view(pa.decimal128(3, 1))], names=["a"]
+        ),
+        "row 11, column 'a': -100.0 has more digits than DECIMAL(3,1)",
+    ),
     ("a MAP<STRING, INT>", column(pa.map_(pa.string(), pa.int32()), [], [("x", 1), ("y", 2), ("x", 3)]), "'x' twice"),
     (
         "a STRUCT<b: INT NOT NULL>",
@@ -134,8 +155,7 @@ def test_what_does_not_fit_is_refused_by_row_and_column(ddl: str, batch: pa.Reco
         Taking.of(batch.schema, parse_ddl(ddl))(batch, lambda row: row + 10)
         return
     with pytest.raises(Invalid) as refused:
-        taking = Taking.of(batch.schema, parse_ddl(ddl))
-        taking(batch, lambda row: row + 10)
+        Taking.of(batch.schema, parse_ddl(ddl))(batch, lambda row: row + 10)
     assert message in str(refused.value)
 
 

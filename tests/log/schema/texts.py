@@ -5,13 +5,87 @@ from __future__ import annotations
 import random
 from typing import Final
 
-NAMES: Final = ("a", "B", "c_d", "e1", "1st", "_x", "`f g`", "`h``i`", "`é`", "int", "Array", "not", "null", "comment", "x-y", "é", "12", "1d", "3e4", "7L")
-SIMPLE: Final = (
-    "boolean tinyint byte smallint short int integer bigint long float real double string binary date timestamp"
-    " timestamp_ltz timestamp_ntz decimal dec numeric decimal(5) decimal(38,38) numeric(7,2) DECIMAL(3,4) decimal(0)"
-    " decimal(39,1) varchar(3) char(2) void interval variant time(3) int(3) text datetime uuid"
-).split()
-ADDITIONS: Final = (" ", ",", "<", ">", "(", ")", ":", "`", "'", "-", "--", "/*", "*/", " not null", " null", "<>", ";", "\n")
+NAMES: Final = (
+    "a",
+    "B",
+    "c_d",
+    "e1",
+    "1st",
+    "_x",
+    "`f g`",
+    "`h``i`",
+    "`é`",
+    "int",
+    "Array",
+    "not",
+    "null",
+    "comment",
+    "x-y",
+    "é",
+    "12",
+    "1d",
+    "3e4",
+    "7L",
+)
+SIMPLE: Final = [
+    "boolean",
+    "tinyint",
+    "byte",
+    "smallint",
+    "short",
+    "int",
+    "integer",
+    "bigint",
+    "long",
+    "float",
+    "real",
+    "double",
+    "string",
+    "binary",
+    "date",
+    "timestamp",
+    "timestamp_ltz",
+    "timestamp_ntz",
+    "decimal",
+    "dec",
+    "numeric",
+    "decimal(5)",
+    "decimal(38,38)",
+    "numeric(7,2)",
+    "DECIMAL(3,4)",
+    "decimal(0)",
+    "decimal(39,1)",
+    "varchar(3)",
+    "char(2)",
+    "void",
+    "interval",
+    "variant",
+    "time(3)",
+    "int(3)",
+    "text",
+    "datetime",
+    "uuid",
+]
+ADDITIONS: Final = (
+    " ",
+    ",",
+    "<",
+    ">",
+    "(",
+    ")",
+    ":",
+    "`",
+    "'",
+    "-",
+    "--",
+    "/*",
+    "*/",
+    " not null",
+    " null",
+    "<>",
+    ";",
+    "\n",
+)
 
 
 def a_type(rng: random.Random, depth: int = 0) -> str:
