@@ -24,7 +24,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader, oldest_us
 from partq_spark.log.schema.bring import chosen
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_widened
-from partq_spark.log.segment import Stager
+from partq_spark.log.segment import Stager, read_slice
 from partq_spark.log.segment_columns import HEADERS
 from partq_spark.log.staged import stage_of
 from tests.log import typed
@@ -429,3 +429,44 @@ def test_a_reader_whose_plan_knows_fewer_versions_goes_on_after_compaction(world
         world.store.delete(name)
     rows = [row for piece in reader.pieces() for row in typed.rows_of(piece)]
     assert rows == [{"id": number, "name": None, "total": None} for number in range(60)]
+
+
+# --- columns on request -----------------------------------------------------------------------------------------------
+
+
+def test_only_the_columns_that_the_reader_takes_are_decoded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = typed.create(world, "a INT, b STRING, c INT", partitions=1, key="a")
+    stage = stage_for(queue)
+    heads = [[{"key": "h", "value": b"1"}]]
+    publish(queue, stage, typed.staged(queue, stage, [{"a": 1, "b": "x", "c": 2}], headers=heads))
+    alter_queue(queue, add_columns="d INT")
+    stage = stage_for(queue)
+    publish(queue, stage, typed.staged(queue, stage, [{"a": 3, "b": "y", "c": 4, "d": 5}], headers=heads))
+    decoded: list[list[str]] = []
+
+    def noted(*given: Any, **more: Any) -> pa.RecordBatch:
+        batch = read_slice(*given, **more)
+        decoded.append(batch.schema.names)
+        return batch
+
+    monkeypatch.setattr("partq_spark.log.reading.read_slice", noted)
+    head = queue.refresh()
+
+    def seen(ddl: str | None, only: tuple[str, ...] | None) -> tuple[list[list[str]], list[dict[str, Any]], list[bool]]:
+        decoded.clear()
+        payload = pa.schema([]) if ddl is None else schema_from(ddl)
+        view = tree.view(head, everything(head))
+        found = list(RangeReader(queue, head.queue_id, view, payload=payload, only=only).pieces())
+        assert [piece.batch.num_rows for piece in found] == [1, 1]
+        return (
+            [*decoded],
+            [row for piece in found for row in typed.rows_of(piece)],
+            [bool(each.headers) for each in found],
+        )
+
+    assert seen("c INT, a INT", ()) == ([["a", "c"]] * 2, [{"c": 2, "a": 1}, {"c": 4, "a": 3}], [False, False])
+    assert seen("d INT", ()) == ([[], ["d"]], [{"d": None}, {"d": 5}], [False, False])
+    assert seen("a INT", ("_headers", "_timestamp")) == ([["a", "_headers"]] * 2, [{"a": 1}, {"a": 3}], [True, True])
+    assert seen(None, ("_headers",))[0] == [["_headers"], ["_headers"]]
+    assert seen(None, ())[0] == [[], []]
+    assert seen("b STRING", None)[0] == [["b", "_headers"]] * 2
