@@ -4,6 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import partq
+from partq_spark.log.segment import read_slice
+from partq_spark.query.schema import wanted_columns
+from partq_spark.spark.options import batch_source_options
+from partq_spark.spark.reader import PartqBatchReader, read_task
 
 COUNT_FROZEN = """
 import gc
@@ -39,6 +50,28 @@ def test_what_lives_at_the_second_task_is_left_out_of_later_collections() -> Non
 def test_making_batches_imports_no_pandas() -> None:
     """It takes 0.2 s and 30 MB in each worker, and PyArrow imports it behind one's back."""
     assert output(MAKE_BATCHES) == ["False"]
+
+
+def test_a_task_decodes_the_columns_that_are_wanted_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = f"file://{tmp_path}"
+    queue = partq.create_queue("orders", partitions=1, store=store)
+    with queue.publication() as publication:
+        publication.add(pa.table({"key": ["a"], "value": ["1"]}))
+        publication.commit()
+    asked: list[object] = []
+
+    def noted(*where: Any, only: Any, **more: Any) -> pa.RecordBatch:
+        asked.append(only)
+        return read_slice(*where, only=only, **more)
+
+    monkeypatch.setattr("partq_spark.log.reading.read_slice", noted)
+    wanted = wanted_columns([("offset", "bigint"), ("value", "string")])
+    options = batch_source_options({"queue": "orders", "store": store})
+    (task,) = PartqBatchReader(options, wanted).partitions()
+    (batch,) = read_task(task)
+    assert batch.to_pylist() == [{"offset": 0, "value": "1"}]
+    assert pa.table(queue.read(columns=["key", "partition"])).to_pylist() == [{"key": "a", "partition": 0}]
+    assert asked == [("value",), ("key",)]
 
 
 def output(program: str) -> list[str]:
