@@ -71,6 +71,7 @@ def with_much_in(column: str) -> pa.RecordBatch:
     )
 
 
+@pytest.mark.conformance("TYP-01")
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 @pytest.mark.parametrize("broken", NAMES)
 def test_what_is_not_asked_for_is_not_decompressed(broken: str, compression: str) -> None:

@@ -81,6 +81,7 @@ def named(names: Sequence[str], text: bool) -> WantedColumns:
     return wanted_columns([(name, types[name]) for name in names])
 
 
+@pytest.mark.conformance("TYP-01")
 @examples(100)
 @given(
     PLANS,

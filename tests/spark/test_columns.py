@@ -41,6 +41,7 @@ def orders(lab: Lab) -> Lab:
     return lab
 
 
+@pytest.mark.conformance("TYP-01")
 @pytest.mark.parametrize(
     "columns",
     [
@@ -68,6 +69,7 @@ def test_include_headers_says_nothing_where_columns_are_named(orders: Lab) -> No
     assert batch(orders, HEADERS, includeHeaders="false").where("headers is not null").count() == 200
 
 
+@pytest.mark.conformance("TYP-01")
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_value_that_is_no_text_ends_the_batch_and_is_named(lab: Lab, fail: str) -> None:
     """A wrong type is no loss of data, so `failOnDataLoss=false` skips nothing."""

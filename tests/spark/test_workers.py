@@ -52,6 +52,7 @@ def test_making_batches_imports_no_pandas() -> None:
     assert output(MAKE_BATCHES) == ["False"]
 
 
+@pytest.mark.conformance("TYP-01")
 def test_a_task_decodes_the_columns_that_are_wanted_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = f"file://{tmp_path}"
     queue = partq.create_queue("orders", partitions=1, store=store)

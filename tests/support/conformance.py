@@ -30,6 +30,7 @@ REQUIRED = frozenset(
         *(f"CHK-{number:02}" for number in range(1, 8)),
         *(f"RES-{number:02}" for number in range(1, 7)),
         *(f"API-{number:02}" for number in range(1, 4)),
+        "TYP-01",
     }
 )
 """The statements that must be proven now. An issue that builds the behaviour of others adds them here."""
