@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import alike
-from partq_spark.log.schema.conform import Taking
-from partq_spark.log.schema.versions import schema_of
 from partq_spark.log.staged import Stage, stage_of
 from partq_spark.log.topics import Attraction
+
+if TYPE_CHECKING:
+    from partq_spark.log.schema.conform import Taking
 
 SHOWN_DDL = 200  # characters
 
@@ -140,6 +142,9 @@ def taking(stage: Stage, given: pa.Schema | None) -> Taking | None:
             f"queue {stage.queue!r} ({_of(stage)}) cannot take messages that are {what}: publish what it has columns "
             "for"
         )
+    from partq_spark.log.schema.conform import Taking
+    from partq_spark.log.schema.versions import schema_of
+
     try:
         return Taking.of(given, schema_of(stage.columns))
     except Invalid as error:

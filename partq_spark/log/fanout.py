@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,13 +23,15 @@ from partq_spark.log.destinations import FanPlan, check_alike, taking
 from partq_spark.log.publish import PublishIdentity, PublishResult, check_floor, check_quota
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import Staged, publish_tasks
-from partq_spark.log.schema.conform import Taking
 from partq_spark.log.segment import RUN_BYTES, RowOf, Stager, check_keys
 from partq_spark.log.segment_columns import HEADERS, headers_name
 from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.log.topics import Attraction, checked_topic
 from partq_spark.log.validation import first_not_utf8
 from partq_spark.objects.api import ObjectStore
+
+if TYPE_CHECKING:
+    from partq_spark.log.schema.conform import Taking
 
 LEAST_RUN_BYTES = 1024 * 1024  # of each of a task's queues; together they have what a single one would have
 MOST_KNOWN = 50_000  # topics that a task keeps in mind

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -16,10 +16,11 @@ from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.log import names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, at
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.schema.bring import Bringing
-from partq_spark.log.schema.versions import schema_of
 from partq_spark.log.segment import read_slice, times_us
-from partq_spark.log.segment_columns import SegmentColumns, columns_of_entry, headers_name, times_name
+from partq_spark.log.segment_columns import SegmentColumns, columns_of_entry, headers_name, segment_columns, times_name
+
+if TYPE_CHECKING:
+    from partq_spark.log.schema.bring import Bringing
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,8 @@ class _Slices(NamedTuple):
 
 def _slices(columns: SegmentColumns, payload: pa.Schema, only: Collection[str] | None) -> _Slices:
     """For slices of a typed queue, of which the reader takes `payload`, and of partq's own columns those in `only`."""
+    from partq_spark.log.schema.bring import Bringing
+
     wanted = SegmentColumns(
         payload=payload,
         headers=columns.headers and (only is None or columns.headers_name in only),
@@ -112,7 +115,9 @@ class RangeReader:
         self._queue_id = queue_id
         self._log = log
         self._fail = fail_on_data_loss
-        self._payload = schema_of(log.columns) if payload is None and log.columns is not None else payload
+        self._payload = payload
+        if payload is None and log.columns is not None:
+            self._payload = segment_columns(log.columns).payload
         self._only = only
         self._slices: dict[tuple[int | None, bool, bool], _Slices] = {}
         self._next = {partition: start for partition, (start, _) in log.wanted.items()}

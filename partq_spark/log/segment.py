@@ -21,8 +21,6 @@ from partq_spark.log import names
 from partq_spark.log.decoding import decoded
 from partq_spark.log.model import MAX_KEY_BYTES, Slice
 from partq_spark.log.partitioner import partitions_of
-from partq_spark.log.schema.keys import texts_of
-from partq_spark.log.schema.sizes import row_bytes
 from partq_spark.log.segment_columns import SegmentColumns, segment_columns
 from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
 from partq_spark.log.validation import check_batch, first_not_utf8
@@ -169,9 +167,13 @@ class Stager:
             return batch.column("key")
         if self._key is None:
             return pa.nulls(batch.num_rows, pa.string())
+        from partq_spark.log.schema.keys import texts_of
+
         return texts_of(batch.column(self._key))
 
     def _check_sizes(self, batch: pa.RecordBatch, row_of: RowOf) -> None:
+        from partq_spark.log.schema.sizes import row_bytes
+
         sizes, limit = row_bytes(batch), self._stage.max_message_bytes
         largest = pc.max(sizes).as_py()
         if largest > limit:

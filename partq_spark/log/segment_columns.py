@@ -3,6 +3,9 @@
 An untyped queue's messages are `key` and `value`. A typed queue's are the columns of the version that they were staged
 for, under their own names, so that any Arrow tool reads a segment (TYP-07); partq's own begin with `_` there, which no
 column of a queue does. The key is not stored twice.
+
+What typed queues alone need is imported where it is used, here, in `segment`, `reading` and `fanout`: it would cost
+each of Spark's workers 6 ms for untyped ones too.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from partq_spark.base.errors import Corrupt
 from partq_spark.log.model import Entry
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.types import TIMESTAMP
-from partq_spark.log.schema.versions import schema_of
 
 HEADERS: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
@@ -79,6 +81,8 @@ def segment_columns(
     """
     if columns is None:
         return _UNTYPED[headers, times]
+    from partq_spark.log.schema.versions import schema_of
+
     return SegmentColumns(payload=schema_of(columns, version), headers=headers, times=times)
 
 

@@ -13,7 +13,6 @@ from pyarrow import types as is_
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.schema.columns import Column, Columns
-from partq_spark.log.schema.conform import as_form
 from partq_spark.log.schema.ddl import parse_type, type_text
 
 Where = Callable[[int], str]
@@ -61,7 +60,7 @@ def brought(column: pa.Array | None, rows: int, field: pa.Field, where: Where) -
     if column.type == field.type:
         return column
     if is_.is_nested(field.type):
-        return as_form(column, field.type)  # no nested column is widened: they differ in what may be null
+        return column.cast(field.type)  # no nested column is widened: less is NOT NULL in the reader's type
     found = _cast(column, field.type)
     if found is None:
         row = _first_that_does_not_fit(column, field.type)

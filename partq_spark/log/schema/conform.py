@@ -89,7 +89,7 @@ class Taking:
 def conformed(column: pa.Array, field: pa.Field, row_of: RowOf) -> pa.Array:
     """One column as `field` says. Raises `Invalid` with the row of a value that cannot be taken."""
     try:
-        found = as_form(column, field.type)
+        found = _as(column, field.type)
     except pa.ArrowInvalid as error:
         row = _first_refused(column, field.type)
         value = str(column[row].as_py())[:60]
@@ -119,7 +119,7 @@ def _said(kind: pa.DataType) -> str:
 # ---- conversion
 
 
-def as_form(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """The same values as `kind`, of which their type is another form. Raises `pa.ArrowInvalid` for one that is not.
 
     What is nested is built anew: Arrow's own cast refuses a null under a struct that is null itself, and of list views
@@ -128,20 +128,20 @@ def as_form(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
     if is_.is_dictionary(column.type):
-        return as_form(column.dictionary_decode(), kind)
+        return _as(column.dictionary_decode(), kind)
     if is_.is_run_end_encoded(column.type):
-        return as_form(pc.run_end_decode(column), kind)
+        return _as(pc.run_end_decode(column), kind)
     mask = column.is_null() if column.null_count else None
     if is_.is_struct(kind) and is_.is_struct(column.type):
-        inner = [as_form(column.field(index), kind.field(index).type) for index in range(kind.num_fields)]
+        inner = [_as(column.field(index), kind.field(index).type) for index in range(kind.num_fields)]
         return pa.StructArray.from_arrays(inner, fields=list(kind), mask=mask)
     if is_.is_map(kind) and is_.is_map(column.type):
         entries = _entries(column)
         pairs = entries.flatten()
-        keys, items = as_form(pairs.field(0), kind.key_type), as_form(pairs.field(1), kind.item_type)
+        keys, items = _as(pairs.field(0), kind.key_type), _as(pairs.field(1), kind.item_type)
         return pa.MapArray.from_arrays(_offsets(entries), keys, items, type=kind, mask=mask)
     if is_.is_list(kind) and not is_.is_null(column.type):
-        elements = as_form(pc.list_flatten(column), kind.value_type)
+        elements = _as(pc.list_flatten(column), kind.value_type)
         return pa.ListArray.from_arrays(_offsets(column), elements, type=kind, mask=mask)
     return column.cast(kind)
 
@@ -166,7 +166,7 @@ def _first_refused(column: pa.Array, kind: pa.DataType) -> int:
     while rows > 1:
         half = rows // 2
         try:
-            as_form(column.slice(first, half), kind)
+            _as(column.slice(first, half), kind)
             first, rows = first + half, rows - half
         except pa.ArrowInvalid:
             rows = half
