@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import click
 
 from partq_spark import client
+from partq_spark.base import words
 from partq_spark.cli import output
 from partq_spark.cli.arguments import Where, json_option, queue_argument, where_options
 from partq_spark.cli.output import Column
@@ -112,4 +113,4 @@ def _text(value: bytes | str | None) -> str:
     if value is None:
         return "null"
     data = value.encode() if isinstance(value, str) else value
-    return output.readable(data) if data else '""'
+    return words.readable(data) if data else '""'

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import click
 
 from partq_spark import client
+from partq_spark.base import words
 from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.base.timestamps import parse_rfc3339, unix_us
 from partq_spark.cli import output
@@ -23,6 +24,7 @@ from partq_spark.cli.arguments import (
 )
 from partq_spark.cli.lazy import Lazy, LazyGroup
 from partq_spark.cli.output import Column
+from partq_spark.client import words as sayings
 
 EARLIEST = "earliest"
 
@@ -92,8 +94,8 @@ def show(where: Where, name: str, group: str, as_json: bool) -> None:
             first=lambda each: (not isinstance(each, client.DamagedCheckpoint), -getattr(each, "lag", 0)),
         )
         output.say()
-        lag = output.plural(found.lag, "message")
-        output.say(f"Total: {output.plural(len(found.partitions), 'partition')}, {lag} to be acknowledged.")
+        lag = words.plural(found.lag, "message")
+        output.say(f"Total: {words.plural(len(found.partitions), 'partition')}, {lag} to be acknowledged.")
     for each in found.partitions:
         if isinstance(each, client.DamagedCheckpoint):
             raise PartqError(each.error)
@@ -134,7 +136,7 @@ def _columns() -> tuple[Column, ...]:
 def _age(updated: str, now_us: int) -> str:
     """How long ago a writer's clock said that it was, in words; the text as it is where that is no time."""
     try:
-        return output.age((now_us - parse_rfc3339(updated)) / 1e6)
+        return words.age((now_us - parse_rfc3339(updated)) / 1e6)
     except Invalid:
         return updated
 
@@ -211,11 +213,10 @@ def rewind(
     else:
         _print_steps(done.partitions)
         _print_notes(done)
-    messages = output.plural(sum(each.messages for each in done.partitions), "message")
     if not dry_run:
-        raise Refused(f"this would deliver {messages} of {queue} to group {group!r} again. Add --yes to do so.")
+        raise Refused(f"this would deliver {sayings.comes_again(done, queue)}. Add --yes to do so.")
     if not as_json:
-        output.say(f"Would deliver {messages} of {queue} to group {group!r} again. Nothing was changed.")
+        output.say(f"Would deliver {sayings.comes_again(done, queue)}. Nothing was changed.")
 
 
 def _print(queue: client.Queue, rewind: client.Rewind, *, as_json: bool, finished: bool) -> None:
@@ -224,14 +225,10 @@ def _print(queue: client.Queue, rewind: client.Rewind, *, as_json: bool, finishe
         output.print_json(output.document(rewind))
         return
     done = [each for each in rewind.partitions if each.rewound]
-    group = f"group {rewind.group!r}"
     if done:
         _print_steps(done)
-        messages = output.plural(sum(each.messages for each in done), "message")
-        partitions = output.plural(len(done), "partition")
-        output.say(f"Rewound {partitions} of {queue} for {group}: {messages} will be delivered again, marked.")
-    elif finished:
-        output.say(f"Nothing to rewind: {group} of {queue} is not past that place.")
+    if told := sayings.rewound(rewind, queue, finished=finished):
+        output.say(told)
     _print_notes(rewind)
 
 

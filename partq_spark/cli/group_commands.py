@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from partq_spark.base import words
 from partq_spark.cli import output
 from partq_spark.cli.arguments import (
     OWNERSHIP,
@@ -28,7 +29,7 @@ GROUPS = (
     Column("since", lambda each: each.since_sequence, ">"),
     Column("ownership", lambda each: each.ownership),
     Column("unacknowledged", lambda each: each.unacknowledged, ">"),
-    Column("oldest of them", lambda each: None if each.oldest is None else f"{output.when(each.oldest)} UTC"),
+    Column("oldest of them", lambda each: None if each.oldest is None else f"{words.when(each.oldest)} UTC"),
     Column("changed", lambda each: "never" if each.changed_s is None else f"{each.changed_s:.0f} s ago", ">"),
 )
 FLOWS = Column("flows", lambda each: ", ".join(each.flows or ()), "*")
@@ -116,7 +117,7 @@ def remove(where: Where, name: str, group: str, yes: bool, force: bool, as_json:
     """
     queue = where.queue(name)
     done = queue.remove_group(group, ownership=where.ownership, force=force, dry_run=not yes)
-    checkpoints = output.plural(done.checkpoints, "checkpoint")
+    checkpoints = words.plural(done.checkpoints, "checkpoint")
     if not yes:
         what = f"group {group!r}" if done.removed else f"what is left of group {group!r}"
         raise Refused(f"this would remove {what}, with {checkpoints} of {queue} for good. Add --yes to do so.")

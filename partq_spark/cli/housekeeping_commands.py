@@ -6,6 +6,7 @@ import json
 
 import click
 
+from partq_spark.base import words
 from partq_spark.base.errors import Invalid
 from partq_spark.cli import output
 from partq_spark.cli.arguments import (
@@ -18,7 +19,7 @@ from partq_spark.cli.arguments import (
     where_options,
     wrong_use,
 )
-from partq_spark.cli.describe_command import held_back_words
+from partq_spark.client import words as sayings
 
 _DAY_S = 86_400.0  # the default grace
 
@@ -64,9 +65,9 @@ def trim(where: Where, name: str, before: str | None, before_offsets: dict[int, 
     if as_json:
         output.print_json(output.document(done))
         return
-    output.say(f"Trimmed {output.plural(done.trimmed, 'message')} of {queue}; {done.messages:,} can still be read.")
+    output.say(f"Trimmed {words.plural(done.trimmed, 'message')} of {queue}; {done.messages:,} can still be read.")
     if done.held_back:
-        output.say(f"Held back: {held_back_words(done.held_back)}.")
+        output.say(f"Held back: {sayings.held_back(done.held_back)}.")
     if done.trimmed:
         output.say(f"The space is given back by: partq queue collect {name}")
 
@@ -98,8 +99,8 @@ def compact(where: Where, name: str, min_age_s: float | None, as_json: bool) -> 
         output.say(f"Nothing of {queue} is worth compacting: what is old enough lies in large pieces already.")
         return
     output.say(
-        f"Compacted {output.plural(done.messages, 'message')} of {queue}: {output.plural(done.slices_before, 'slice')} "
-        f"({output.size(done.bytes_before)}) became {done.slices:,} ({output.size(done.bytes)})."
+        f"Compacted {words.plural(done.messages, 'message')} of {queue}: {words.plural(done.slices_before, 'slice')} "
+        f"({words.size(done.bytes_before)}) became {done.slices:,} ({words.size(done.bytes)})."
     )
     if not done.finished:
         output.say("There may be more: run it again.")
@@ -128,13 +129,13 @@ def collect(where: Where, name: str, grace_s: float | None, as_json: bool) -> No
     if as_json:
         output.print_json(output.document(done))
         return
-    output.say(f"Deleted {output.plural(done.deleted, 'object')} ({output.size(done.deleted_bytes)}) of {queue}.")
+    output.say(f"Deleted {words.plural(done.deleted, 'object')} ({words.size(done.deleted_bytes)}) of {queue}.")
     if done.temporary:
-        files = output.plural(done.temporary, "temporary file")
+        files = words.plural(done.temporary, "temporary file")
         output.say(f"Removed {files} of writers that died, in the whole store.")
     if not done.deleted and not done.marked:
         output.say("Nothing was due: with regular rounds an object goes two graces after it was needed last.")
     if done.marked:
         grace_s = _DAY_S if grace_s is None else grace_s
-        wait = f"{grace_s / 3600:g} h" if grace_s >= 3600 else output.seconds(grace_s)
-        output.say(f"Marked {output.plural(done.marked, 'object')}: a round at least {wait} from now deletes them.")
+        wait = f"{grace_s / 3600:g} h" if grace_s >= 3600 else words.seconds(grace_s)
+        output.say(f"Marked {words.plural(done.marked, 'object')}: a round at least {wait} from now deletes them.")

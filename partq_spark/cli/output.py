@@ -1,4 +1,4 @@
-"""How commands print the client's values: JSON for machines, tables for people, and the words for sizes and times.
+"""How commands print the client's values: JSON for machines, and tables for people.
 
 `document` makes JSON of any frozen value, `print_values` a table of several, by columns. Sentences go through `say`,
 which wraps nothing; rich draws tables only, imported when one is drawn. Whatever is printed here is printable
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import click
 
+from partq_spark.base import words
 from partq_spark.base.terminal import printable, printable_json
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json
 MOST_ROWS = 64  # of a table
 _GAP = 3  # what rich puts between two columns of the box used here
 _LEAST_WIDTH = 12  # characters of a column that gives way
-_SHOWN_BYTES = 400  # of one value in a table: more than a line can hold
 
 
 def print_json(*documents: Json) -> None:
@@ -100,7 +100,7 @@ def print_values(
     numbers = sorted(sorted(range(len(values)), key=lambda number: first(values[number]))[:most])
     _draw(columns, [values[number] for number in numbers])
     if len(values) > len(numbers):
-        say(f"… and {plural(len(values) - len(numbers), f'more {noun}')}: --json shows all")
+        say(f"… and {words.plural(len(values) - len(numbers), f'more {noun}')}: --json shows all")
 
 
 def _draw(columns: Sequence[Column], values: Sequence[Any]) -> None:
@@ -134,7 +134,7 @@ def shown(cell: object) -> str:
         case int():
             return f"{cell:,}"
         case datetime():
-            return when(cell)
+            return words.when(cell)
         case _:
             return printable(str(cell))
 
@@ -158,53 +158,3 @@ def facts(pairs: Iterable[tuple[str, str]]) -> None:
 def bar(count: int, most: int, width: int) -> str:
     """`count` as a bar, `most` being `width` characters long; something is never shown as nothing."""
     return "█" * max(round(width * count / most), 1) if count else ""
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 message`, `12,000 messages`."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count:,} {noun}{'es' if noun.endswith('sh') else 's'}"
-
-
-def size(count: int) -> str:
-    """A number of bytes in the largest decimal unit that leaves at least one digit before the point."""
-    number = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 999.5:
-            return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"
-
-
-def when(time: datetime) -> str:
-    """A point in time for people: UTC, to the millisecond; `--json` has every digit."""
-    from partq_spark.base.timestamps import format_rfc3339, unix_us
-
-    return format_rfc3339(unix_us(time))[:-4].replace("T", " ")
-
-
-def age(seconds: float) -> str:
-    """How long ago something was, in words."""
-    for most, unit_s, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
-        if seconds < most:
-            return f"{int(max(seconds, 0)) // unit_s} {unit} ago"
-    return f"{int(seconds) // 86_400:,} days ago"
-
-
-def seconds(value: float) -> str:
-    """A duration from a setting: `5 s`."""
-    return f"{value:g} s"
-
-
-def readable(data: bytes) -> str:
-    """Bytes on one line: text if they are UTF-8, with what cannot be printed escaped; else hexadecimal digits."""
-    start = data[:_SHOWN_BYTES]
-    try:
-        text = start.decode()
-    except UnicodeDecodeError as error:
-        if len(data) > _SHOWN_BYTES and error.end == len(start) and error.reason == "unexpected end of data":
-            text = start[: error.start].decode()
-        else:
-            return f"0x{start.hex()}" + ("…" if len(data) > _SHOWN_BYTES else "")
-    return printable(text) + ("…" if len(data) > _SHOWN_BYTES else "")

@@ -15,6 +15,7 @@ from types import FrameType
 import click
 
 from partq_spark import client
+from partq_spark.base import words
 from partq_spark.cli import output
 from partq_spark.cli.arguments import (
     NAME,
@@ -157,7 +158,7 @@ def _print(
     if read is not None and not report.messages:
         output.say(f"No messages in {source}: nothing was published.")
         return
-    messages = output.plural(report.messages, "message")
+    messages = words.plural(report.messages, "message")
     if report.unattracted:
         output.say(
             f"No queue of namespace {where.namespace!r} attracts {report.topic}: {messages} "
@@ -167,24 +168,24 @@ def _print(
     if added:
         to = f"to {where.queue(added[0].queue)}"
         if report.topic is not None:
-            to = f"with topic {report.topic} to {output.plural(len(added), 'queue')}"
+            to = f"with topic {report.topic} to {words.plural(len(added), 'queue')}"
         how = f": {meaning}" if meaning else ""
         output.say(f"Published {messages} from {source} {to} in {took_s:.1f} s{how}.")
     if report.topic is not None:
         width = max((len(each.queue) for each in added), default=0)
         for each in added:
-            output.say(f"  {each.queue.ljust(width)}  {output.plural(each.messages, 'message')}")
+            output.say(f"  {each.queue.ljust(width)}  {words.plural(each.messages, 'message')}")
     for each in report.queues:
         queue = where.queue(each.queue)
         if each.already_published and each.timestamp is not None:
             output.say(
-                f"Already published: {publish_id!r} came to {queue} at {output.when(each.timestamp)} UTC. "
+                f"Already published: {publish_id!r} came to {queue} at {words.when(each.timestamp)} UTC. "
                 "Nothing was added."
             )
         elif not each.published:
             output.say(f"{queue} was deleted meanwhile: nothing went there.")
     if added and report.without_key:
-        output.say(f"{output.plural(report.without_key, 'message')} without a key went to random partitions.")
+        output.say(f"{words.plural(report.without_key, 'message')} without a key went to random partitions.")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from partq_spark import client
+from partq_spark.base import words
 from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.cli import output
 from partq_spark.cli.arguments import (
@@ -158,7 +159,7 @@ def create(where: Where, name: str, partitions: int, given: dict[str, Any], as_j
     if as_json:
         output.print_json(output.document(made.describe()))
     else:
-        output.say(f"Created {made} with {output.plural(partitions, 'partition')}.")
+        output.say(f"Created {made} with {words.plural(partitions, 'partition')}.")
 
 
 @click.command("list")
@@ -200,7 +201,7 @@ def _is_damaged(each: client.QueueSummary | client.DamagedQueue) -> bool:
 def _day(each: client.QueueSummary | client.DamagedQueue) -> str:
     if isinstance(each, client.DamagedQueue):
         return "damaged"
-    return "never" if each.last_published is None else output.when(each.last_published)[:19]
+    return "never" if each.last_published is None else words.when(each.last_published)[:19]
 
 
 @click.command("delete")
@@ -223,14 +224,14 @@ def delete(where: Where, name: str, yes: bool, as_json: bool) -> None:
     if as_json:
         output.print_json(output.document(done))
     elif held is None or not done.deleted:
-        output.say(f"Removed what was left of {found}: {output.plural(done.objects, 'object')}.")
+        output.say(f"Removed what was left of {found}: {words.plural(done.objects, 'object')}.")
     else:
-        output.say(f"Deleted {found}: {_contents(held)}, {output.plural(done.objects, 'object')}.")
+        output.say(f"Deleted {found}: {_contents(held)}, {words.plural(done.objects, 'object')}.")
 
 
 def _contents(held: client.QueueSummary) -> str:
     """What would be lost with the queue, in words."""
-    words = f"{output.plural(held.messages, 'message')} in {output.plural(held.partitions, 'partition')}"
+    text = f"{words.plural(held.messages, 'message')} in {words.plural(held.partitions, 'partition')}"
     if held.groups:
-        words += f", {output.plural(len(held.groups), 'group')} ({', '.join(held.groups)})"
-    return words + (f", last published {output.when(held.last_published)} UTC" if held.last_published else "")
+        text += f", {words.plural(len(held.groups), 'group')} ({', '.join(held.groups)})"
+    return text + (f", last published {words.when(held.last_published)} UTC" if held.last_published else "")

@@ -14,6 +14,7 @@ from partq_spark.base.terminal import ranges
 from partq_spark.cli import output
 from partq_spark.cli.arguments import Where, group_option, json_option, queue_argument, where_options
 from partq_spark.cli.output import Column
+from partq_spark.client import words as sayings
 
 WATCH_S = 1.0
 _COLOURS = {"Unassigned": "red", "Ready": "green", "Paused": "yellow", "Unbound": "red"}
@@ -27,17 +28,18 @@ PARTITIONS = (
     Column("delivered", lambda each: each.delivered, ">"),
     Column("end", lambda each: each.end, ">"),
     Column("lag", lambda each: each.lag, ">"),
-    Column("lag_s", lambda each: None if each.lag_s is None else f"{each.lag_s:,.1f}", ">"),
+    Column("lag_s", sayings.lag_s, ">"),
 )
+
 FLOWS = (
     Column("flow", lambda each: each.flow),
     Column(
         "state",
-        lambda each: ("active" if each.active else "inactive") if each.bound else "not bound",
+        sayings.flow_state,
         style=lambda each: "green" if each.active else "yellow" if each.bound else "red",
     ),
     Column("partitions", lambda each: ranges(each.partitions), "*"),
-    Column("last seen", lambda each: None if each.last_seen_s is None else f"{each.last_seen_s:.1f} s ago", ">"),
+    Column("last seen", sayings.last_seen, ">"),
 )
 
 
@@ -82,54 +84,23 @@ def _show(view: client.GroupView, *, as_json: bool, clear: bool) -> None:
     output.say()
     # What does not flow comes first where not everything can be shown.
     output.print_values(view.partitions, PARTITIONS, noun="partition", first=lambda each: not each.reason)
-    _print_reasons(view.partitions)
+    _print_lines(sayings.reasons(view.partitions))
 
 
 def _print_facts(view: client.GroupView) -> None:
-    rebalancing = str(view.rebalance_status)
-    if view.rebalance_deadline_s is not None:
-        rebalancing += f", {view.rebalance_deadline_s:.1f} s left"
-    leader, age_s = view.coordinator.leader or "none", view.coordinator.age_s
-    if view.coordinator.leader is not None and age_s is not None:
-        leader += f", renewed {age_s:.1f} s ago"
-    counts = {status: sum(each.status == status for each in view.partitions) for status in _COLOURS}
-    output.facts(
-        [
-            ("queue", f"{view.queue} (namespace {view.namespace})"),
-            ("group", view.group),
-            ("rebalancing", rebalancing),
-            ("scaling", view.scale_status),
-            ("partitions", ", ".join(f"{count:,} {status}" for status, count in counts.items() if count)),
-            ("lag", _lag(view)),
-            ("coordinator", leader),
-        ]
-    )
+    output.facts(sayings.group_facts(view))
     for note in view.notes:
         output.say(f"! {note}")
 
 
-def _lag(view: client.GroupView) -> str:
-    messages = output.plural(sum(each.lag for each in view.partitions), "message")
-    oldest_s = max((each.lag_s or 0.0 for each in view.partitions), default=0.0)
-    return f"{messages}, the oldest of them {oldest_s:,.1f} s old" if oldest_s else messages
-
-
 def _print_flows(flows: Sequence[client.FlowView]) -> None:
     output.print_values(flows, FLOWS, noun="flow")
-    notes = [f"flow {each.flow}: {each.note}" for each in flows if each.note]
-    if notes:
-        output.say()
-    for note in notes[: output.MOST_ROWS]:
-        output.say(note)
+    _print_lines(sayings.flow_notes(flows))
 
 
-def _print_reasons(partitions: Sequence[client.PartitionView]) -> None:
-    """Why something does not flow, whole: a sentence does not fit beside eight columns."""
-    reasons: dict[str, list[int]] = {}
-    for each in partitions:
-        if each.reason:
-            reasons.setdefault(each.reason, []).append(each.partition)
-    if reasons:
+def _print_lines(lines: Sequence[str]) -> None:
+    """Sentences, which do not fit beside the columns of a table."""
+    if lines:
         output.say()
-    for reason, numbers in list(reasons.items())[: output.MOST_ROWS]:
-        output.say(f"partition{'' if len(numbers) == 1 else 's'} {ranges(numbers)}: {reason}")
+    for line in lines[: output.MOST_ROWS]:
+        output.say(line)

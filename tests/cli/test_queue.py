@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from partq_spark.base import words
 from partq_spark.cli import output
 from partq_spark.client import describing
 from partq_spark.log.admin import create_group, delete_queue
@@ -360,7 +361,7 @@ def test_an_alteration_of_a_queue_deleted_meanwhile_is_refused(orders: Partq, mo
     ],
 )
 def test_sizes_are_short(count: int, shown: str) -> None:
-    assert output.size(count) == shown
+    assert words.size(count) == shown
 
 
 def test_text_gives_way_where_a_table_is_too_wide_the_longest_first() -> None:
@@ -385,12 +386,12 @@ def test_text_gives_way_where_a_table_is_too_wide_the_longest_first() -> None:
     ],
 )
 def test_what_is_browsed_cannot_steer_a_terminal(data: bytes, shown: str) -> None:
-    assert output.readable(data) == shown
+    assert words.readable(data) == shown
 
 
 def test_json_documents_are_one_line_each(orders: Partq) -> None:
-    for words in (["queue", "list"], ["queue", "describe", "orders"], ["queue", "collect", "orders"]):
-        text = orders(*words, "--json").stdout
+    for command in (["queue", "list"], ["queue", "describe", "orders"], ["queue", "collect", "orders"]):
+        text = orders(*command, "--json").stdout
         assert text.endswith("\n")
         assert text.count("\n") == 1
         json.loads(text)

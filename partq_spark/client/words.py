@@ -1,0 +1,234 @@
+"""What is said to people of queues and groups, from the client's values: once, for the command line and the page. Pure.
+
+A fact is a name and a text. Why a partition does not flow stands in the values themselves (`group.status`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from partq_spark.base import words
+from partq_spark.base.words import partitions, plural, size, when
+
+if TYPE_CHECKING:
+    from partq_spark.client.altering import Alteration
+    from partq_spark.client.describing import LogDescription, QueueDescription
+    from partq_spark.client.progress import Rewind
+    from partq_spark.client.resizing import GroupPlan
+    from partq_spark.group.retention import HeldBack
+    from partq_spark.group.status import FlowView, GroupView, PartitionView
+
+STATUSES = ("Unassigned", "Ready", "Paused", "Unbound")
+MOST_WAITS = 16  # lines of what waits for what
+
+Facts = tuple[tuple[str, str], ...]
+
+
+# --- one queue --------------------------------------------------------------------------------------------------------
+
+
+def queue_facts(found: QueueDescription) -> Facts:
+    """What a queue is and what it holds."""
+    config = found.config
+    facts = [
+        ("queue", found.queue),
+        ("namespace", found.namespace),
+        ("store", found.store),
+        ("id", found.queue_id),
+        ("created", when(found.created) + " UTC"),
+        ("last published", "never" if found.last_published is None else when(found.last_published) + " UTC"),
+        ("messages", f"{found.messages:,} in {plural(found.layout.partitions, 'partition')}"),
+        ("oldest message", _oldest(found)),
+        ("stored", size(found.bytes)),
+        ("quota", quota(config.quota_bytes, found.quota_used)),
+        ("retention", "none" if config.retention_s is None else words.seconds(config.retention_s)),
+        ("access type", config.access_type),
+        ("rebalance delay", words.seconds(config.rebalance_delay_s)),
+        ("max handoff time", words.seconds(config.max_handoff_time_s)),
+        ("max message", f"{config.max_message_bytes:,} bytes"),
+        ("groups", ", ".join(each.group for each in found.groups) or "none"),
+        ("held back", held_back(found.held_back or ()) or "nothing"),
+        ("writers", f"{found.writers:,} remembered"),
+        ("head", f"{size(found.head.bytes)}, change {found.head.sequence:,}"),
+        ("log", _log(found.log)),
+    ]
+    if len(found.layouts) > 1:
+        counts = " → ".join(str(each.partitions) for each in found.layouts)
+        facts.insert(7, ("layouts", f"{counts} partitions; messages of all of them are still there"))
+    if found.subscriptions:
+        facts.append(("topics", ", ".join(found.subscriptions)))
+    return tuple(facts)
+
+
+def quota(quota_bytes: int | None, used: float | None) -> str:
+    """A quota, and how full the queue is."""
+    return "none" if quota_bytes is None else f"{size(quota_bytes)}, {used or 0.0:.0%} used"
+
+
+def _oldest(found: QueueDescription) -> str:
+    if found.oldest is None:
+        return "none"
+    return f"{when(found.oldest)} UTC, {words.age(found.oldest_age_s or 0.0)}"
+
+
+def _log(log: LogDescription) -> str:
+    text = f"{plural(log.entries, 'publish')} in the head, {plural(log.chunks, 'chunk')} below it"
+    if log.chunks:
+        text += f" in {plural(log.depth, 'level')}"
+    return f"{text}, {plural(log.slices, 'slice')}"
+
+
+def held_back(found: Sequence[HeldBack]) -> str:
+    """What groups keep, in words: for each group how much, and where most of it lies."""
+    of_group: dict[str, list[HeldBack]] = defaultdict(list)
+    for each in found:
+        of_group[each.group].append(each)
+    made = []
+    for group, mine in of_group.items():
+        most = max(mine, key=lambda each: each.messages)
+        text = f"group {group} needs {plural(sum(each.messages for each in mine), 'message')}"
+        where = f"{most.messages:,} of them in partition {most.partition}, from offset {most.offset:,}"
+        alone = f"in partition {most.partition}, from offset {most.offset:,}"
+        for_ever = ", for ever: checkpoints=none writes no acknowledgement down" if most.for_ever else ""
+        made.append((f"{text} ({where})" if len(mine) > 1 else f"{text} {alone}") + for_ever)
+    return "; ".join(made)
+
+
+# --- one group --------------------------------------------------------------------------------------------------------
+
+
+def group_facts(view: GroupView) -> Facts:
+    """How a group is as a whole."""
+    rebalancing = str(view.rebalance_status)
+    if view.rebalance_deadline_s is not None:
+        rebalancing += f", {view.rebalance_deadline_s:.1f} s left"
+    leader, age_s = view.coordinator.leader or "none", view.coordinator.age_s
+    if view.coordinator.leader is not None and age_s is not None:
+        leader += f", renewed {age_s:.1f} s ago"
+    counts = {status: sum(each.status == status for each in view.partitions) for status in STATUSES}
+    return (
+        ("queue", f"{view.queue} (namespace {view.namespace})"),
+        ("group", view.group),
+        ("rebalancing", rebalancing),
+        ("scaling", view.scale_status),
+        ("partitions", ", ".join(f"{count:,} {status}" for status, count in counts.items() if count)),
+        ("lag", lag(view)),
+        ("coordinator", leader),
+    )
+
+
+def lag(view: GroupView) -> str:
+    """How far the group is behind, in messages and in seconds."""
+    messages = plural(sum(each.lag for each in view.partitions), "message")
+    oldest_s = max((each.lag_s or 0.0 for each in view.partitions), default=0.0)
+    return f"{messages}, the oldest of them {oldest_s:,.1f} s old" if oldest_s else messages
+
+
+def lag_s(partition: PartitionView) -> str:
+    """The age of a partition's oldest message that is not acknowledged; empty where it is not known."""
+    return "" if partition.lag_s is None else f"{partition.lag_s:,.1f}"
+
+
+def flow_state(flow: FlowView) -> str:
+    """Whether a flow is there, and takes part."""
+    return ("active" if flow.active else "inactive") if flow.bound else "not bound"
+
+
+def last_seen(flow: FlowView) -> str:
+    """How long ago its last heartbeat was; empty where there is none."""
+    return "" if flow.last_seen_s is None else f"{flow.last_seen_s:.1f} s ago"
+
+
+def flow_notes(flows: Sequence[FlowView]) -> tuple[str, ...]:
+    """What flows say of themselves."""
+    return tuple(f"flow {each.flow}: {each.note}" for each in flows if each.note)
+
+
+def reasons(found: Sequence[PartitionView]) -> tuple[str, ...]:
+    """Why something does not flow: a line for each reason, with the partitions that it holds for."""
+    numbers: dict[str, list[int]] = {}
+    for each in found:
+        if each.reason:
+            numbers.setdefault(each.reason, []).append(each.partition)
+    return tuple(f"{partitions(those)}: {reason}" for reason, those in numbers.items())
+
+
+# --- changes, before and after they are made --------------------------------------------------------------------------
+
+
+def setting(name: str, old: object, new: object) -> str:
+    """One setting: old → new."""
+    old, new = ("none" if value is None else value for value in (old, new))
+    label = name.removesuffix("_s").replace("_", "-")
+    return f"{label}: {old} → {new}" if old != new else f"{label}: {new}, as it was"
+
+
+def settings(done: Alteration) -> Iterator[str]:
+    """The settings of an alteration: the partition count first where it was changed, last where it would be."""
+    count = done.partitions
+    counts = [] if count is None else [setting("partitions", count.from_, count.to)]
+    others = [setting(each.setting, each.from_, each.to) for each in done.settings]
+    yield from (*others, *counts) if done.dry_run else (*counts, *others)
+
+
+def moves(done: Alteration) -> Iterator[str]:
+    """What would come and go, and what would move."""
+    change, sample = done.partitions, done.sample
+    if change is None or sample is None or change.from_ == change.to:
+        return
+    if change.new:
+        yield f"New: {partitions(change.new)}."
+    if change.removed:
+        yield f"Removed: {partitions(change.removed)}. What lies there is delivered to its end first."
+    if not sample.keys:
+        yield "There are no keys to look at."
+        return
+    share = round(100 * sample.keys_that_move / sample.keys)
+    yield (
+        f"Of {plural(sample.keys, 'key')} in a sample (the newest of every partition, "
+        f"{plural(sample.messages, 'message')}) {sample.keys_that_move:,} would change partition, {share} %."
+    )
+
+
+def first(plan: GroupPlan, *, done: bool) -> str:
+    """What a group has to acknowledge first. `done`: the count has changed."""
+    if not plan.first:
+        return f"Group {plan.group!r} has nothing left from before: nothing {'waits' if done else 'would wait'}."
+    return (
+        f"Group {plan.group!r} has {plural(plan.messages, 'message')} from before the change to acknowledge in "
+        f"{plural(len(plan.first), 'partition')}:"
+    )
+
+
+def waits(plan: GroupPlan, *, done: bool) -> Iterator[str]:
+    """What waits for what, and what is not known; the lines behind `first`."""
+    together: dict[tuple[int, ...], list[int]] = {}
+    for wait in plan.waits:
+        together.setdefault(wait.waits_for, []).append(wait.partition)
+    for others, those in list(together.items())[:MOST_WAITS]:
+        verb = ("waits" if len(those) == 1 else "wait") if done else "would wait"
+        yield f"What comes to {partitions(those)} {verb} for {partitions(others)}."
+    if len(together) > MOST_WAITS:
+        yield f"… and {plural(len(together) - MOST_WAITS, 'more line')}: --json shows all"
+    if plan.unreadable_checkpoints:
+        named = partitions(plan.unreadable_checkpoints)
+        yield f"! The checkpoint of {named} cannot be read: counted from where the group begins."
+
+
+def comes_again(planned: Rewind, queue: object) -> str:
+    """What a rewind delivers again: `12 messages of queue … to group … again`."""
+    messages = plural(sum(each.messages for each in planned.partitions), "message")
+    return f"{messages} of {queue} to group {planned.group!r} again"
+
+
+def rewound(done: Rewind, queue: object, *, finished: bool = True) -> str:
+    """What a rewind did; empty where it did nothing because it was cut off."""
+    moved = [each for each in done.partitions if each.rewound]
+    group = f"group {done.group!r}"
+    if moved:
+        messages = plural(sum(each.messages for each in moved), "message")
+        many = plural(len(moved), "partition")
+        return f"Rewound {many} of {queue} for {group}: {messages} will be delivered again, marked."
+    return f"Nothing to rewind: {group} of {queue} is not past that place." if finished else ""
