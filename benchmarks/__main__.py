@@ -39,7 +39,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("part", nargs="*", help="what to run, several may be named; all: everything (the parts below)")
-    parser.add_argument("--peer", choices=("kafka",), help="in read and publish: compare with this, too")
+    parser.add_argument("--peer", choices=("kafka",), help="in read, publish and latency: compare with this, too")
     parser.add_argument("--rows", type=int, default=DEFAULT_ROWS, help="messages in read, publish and memory: 8000000")
     parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="medians are of so many rounds: 5")
     parser.add_argument("--quick", action="store_true", help="a tenth or less of everything: a trial, no result")

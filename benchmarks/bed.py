@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.kafka import Kafka, Topics, connector_jars
-from benchmarks.rows import write_parquet
+from benchmarks.messages import write_parquet
 from benchmarks.settings import PARTITIONS, Settings
-from benchmarks.spark import Run, parquet_stream, run_to_end, session
+from benchmarks.spark import NOTHING, Run, parquet_stream, run_to_end, session
 from partq_spark.log.admin import create_queue
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
@@ -65,15 +66,21 @@ class Bed:
 
 
 @contextmanager
-def bed(settings: Settings) -> Iterator[Bed]:
-    """Make the rows, start what is needed, stop it in the end."""
+def bed(settings: Settings, *, home: Path | None = None, spark: Mapping[str, str] = NOTHING) -> Iterator[Bed]:
+    """Make the rows if this is the part's first bed, start what is needed, stop it in the end. `home` and `spark`:
+    Spark home and settings of the driver.
+    """
     with ExitStack() as stack:
-        begun_s = time.monotonic()
-        rows = write_parquet(settings.work / "rows", settings.rows)
-        logger.info("made %d rows in %.0f s", settings.rows, time.monotonic() - begun_s)
+        rows = settings.work / "rows"
+        if not rows.exists():
+            begun_s = time.monotonic()
+            write_parquet(rows, settings.rows)
+            logger.info("made %d rows in %.0f s", settings.rows, time.monotonic() - begun_s)
+        folder = Path(tempfile.mkdtemp(prefix="bed-", dir=settings.work))
         if settings.peer is None:
-            yield Bed(stack.enter_context(session(settings.work)), settings.work, rows, None)
+            driver = stack.enter_context(session(folder, home=home, settings=spark))
+            yield Bed(driver, folder, rows, None)
             return
         broker = stack.enter_context(running(Kafka()))
-        spark = stack.enter_context(session(settings.work, connector_jars()))
-        yield Bed(spark, settings.work, rows, Topics(spark, broker.address))
+        driver = stack.enter_context(session(folder, connector_jars(), home=home, settings=spark))
+        yield Bed(driver, folder, rows, Topics(driver, broker.address))

@@ -13,8 +13,8 @@ from typing import Final
 import pyarrow as pa
 
 from benchmarks.bed import NAMESPACE
+from benchmarks.messages import make_messages
 from benchmarks.report import Goal, Measure, Series
-from benchmarks.rows import make_rows
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.staging import staged
 from partq_spark.log import tree
@@ -41,7 +41,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     publishes = PUBLISHES // 10 if settings.quick else PUBLISHES
     store = open_store(f"file://{settings.work}/store")
     small, whole = (create_queue(store, NAMESPACE, name, PARTITIONS) for name in ("small", "whole"))
-    rows = make_rows(publishes * _ROWS)
+    rows = make_messages(publishes * _ROWS)
     for number in range(publishes):
         _publish(small, rows.slice(number * _ROWS, _ROWS))
     _publish(whole, rows)

@@ -29,7 +29,7 @@ from benchmarks.ownership import coordinator_process
 from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import Run, checked
-from benchmarks.throughput import Side, measures, take_turns
+from benchmarks.turns import Side, measures, take_turns
 from partq_spark.group.codec import decode_state
 from partq_spark.group.model import GroupKey, Phase
 from partq_spark.group.ownership import StateDocument, open_ownership

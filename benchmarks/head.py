@@ -12,8 +12,8 @@ import time
 from typing import Final
 
 from benchmarks.bed import NAMESPACE
+from benchmarks.messages import make_messages
 from benchmarks.report import Goal, Measure, Series
-from benchmarks.rows import make_rows
 from benchmarks.settings import Settings
 from benchmarks.staging import staged
 from partq_spark.log import codec
@@ -33,7 +33,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     publishes = PUBLISHES // 50 if settings.quick else PUBLISHES
     queue = create_queue(open_store(f"file://{settings.work}/store"), NAMESPACE, "head", PARTITIONS)
     stage = stage_for(queue)
-    segment = staged(queue, stage, make_rows(_ROWS))
+    segment = staged(queue, stage, make_messages(_ROWS))
     reached = {piece.partition for piece in segment.slices}
     if len(reached) != PARTITIONS:
         raise RuntimeError(f"the segment reaches {len(reached)} of {PARTITIONS} partitions: take more rows")

@@ -1,38 +1,32 @@
 """A real one-node Kafka broker (KRaft) to compare with, and Spark's connector to it.
 
-The jars come from Maven Central by `mvn` and are kept in .venv/bench/kafka. Broker, producer and consumer keep Kafka's
-default settings, except for what one node needs (replication factors of 1). The broker listens on free ports of
-127.0.0.1 and has a log directory of its own, which is removed with it.
+Broker, producer and consumer keep Kafka's default settings, except for what one node needs (replication factors of 1).
+The broker listens on free ports of 127.0.0.1 and has a log directory of its own, which is removed with it.
 """
 
 from __future__ import annotations
 
-import logging
-import shutil
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.settings import KEPT, PARTITIONS
+from benchmarks.jars import SPARK_BEFORE, SPARK_VERSION, Jars, had
+from benchmarks.settings import PARTITIONS
 from tests.support.servers import Server, free_port
 
 KAFKA_VERSION: Final = "4.3.1"
 BROKER_MEMORY: Final = "1g"  # as Kafka's own start script has it
-JARS: Final = KEPT / "kafka"
 
-_COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 _CLUSTER_ID: Final = "cGFydHEtYmVuY2htYXJrcw"  # any 16 bytes in base64
-_MVN_LIMIT_S: Final = 900
 _FORMAT_LIMIT_S: Final = 60
 _ADMIN_LIMIT_S: Final = 30
-logger = logging.getLogger(__name__)
 
 
 # --- jars -------------------------------------------------------------------------------------------------------------
@@ -48,95 +42,41 @@ class Connector:
     pool: str = "2.13.1"
 
     @property
-    def folder(self) -> Path:
-        return JARS / f"connector-{self.connector}-{self.token_provider}"
-
-    @property
-    def artifacts(self) -> tuple[str, ...]:
-        return (
-            f"org.apache.spark:spark-sql-kafka-0-10_2.13:{self.connector}",
-            f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{self.token_provider}",
-            f"org.apache.kafka:kafka-clients:{self.clients}",
-            f"org.apache.commons:commons-pool2:{self.pool}",
+    def jars(self) -> Jars:
+        return Jars(
+            name=f"kafka/connector-{self.connector}-{self.token_provider}",
+            artifacts=(
+                f"org.apache.spark:spark-sql-kafka-0-10_2.13:{self.connector}",
+                f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{self.token_provider}",
+                f"org.apache.kafka:kafka-clients:{self.clients}",
+                f"org.apache.commons:commons-pool2:{self.pool}",
+            ),
         )
 
 
-# The driver's own version is wanted. Where Central, or the mirror in use, does not have it yet, the newest that it has
-# and that runs with this Spark; the token provider is only asked for secrets, which a local broker does not need.
+# The token provider is only asked for secrets, which a local broker does not need.
 CONNECTORS: Final = (
-    Connector(connector=version("pyspark"), token_provider=version("pyspark")),
-    Connector(connector="4.2.0", token_provider="4.2.0"),  # noqa: S106 - a version
-    Connector(connector="4.2.0", token_provider="4.0.0"),  # noqa: S106 - a version
+    Connector(connector=SPARK_VERSION, token_provider=SPARK_VERSION),
+    Connector(connector=SPARK_BEFORE, token_provider=SPARK_BEFORE),
+    Connector(connector=SPARK_BEFORE, token_provider="4.0.0"),  # noqa: S106 - a version
 )
 
 
 def connector() -> Connector:
-    """The connector in use: the one that was fetched before, else the first that can be fetched now."""
-    for candidate in CONNECTORS:
-        if candidate.folder.exists():
-            return candidate
-    failures = []
-    for candidate in CONNECTORS:
-        try:
-            _fetch(candidate.folder, candidate.artifacts, transitive=False)
-        except RuntimeError as error:
-            logger.info("%s", error)
-            failures.append(str(error))
-        else:
-            return candidate
-    raise RuntimeError("no version of Spark's Kafka connector can be had: " + "; ".join(failures))
+    """The connector in use."""
+    found = had([each.jars for each in CONNECTORS])
+    return next(each for each in CONNECTORS if each.jars == found)
 
 
 def connector_jars() -> tuple[Path, ...]:
     """What goes on the driver's class path."""
-    return tuple(sorted(connector().folder.glob("*.jar")))
+    return connector().jars.paths
 
 
 def broker_jars() -> Path:
     """The folder with everything that a broker needs."""
-    folder = JARS / f"broker-{KAFKA_VERSION}"
-    if not folder.exists():
-        wanted = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36")
-        _fetch(folder, wanted, transitive=True)
-    return folder
-
-
-def _fetch(folder: Path, artifacts: tuple[str, ...], *, transitive: bool) -> None:
-    """Put the jars of `artifacts` (`group:name:version`) into `folder`, all of them or none.
-
-    Without `transitive` nothing else is resolved: Spark's pom names repositories that may be out of reach.
-    """
-    if shutil.which("mvn") is None:
-        raise RuntimeError("mvn is not on PATH, Kafka's jars come by it: install maven, or run without --peer kafka")
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    alone = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
-    dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{number}</version>"
-        f"{'' if transitive else alone}</dependency>\n"
-        for group, name, number in (artifact.split(":") for artifact in artifacts)
-    )
-    pom = partial / "pom.xml"
-    pom.write_text(
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>\n'
-        "<groupId>partq.benchmarks</groupId><artifactId>jars</artifactId><version>1</version>"
-        f"<packaging>pom</packaging>\n<dependencies>\n{dependencies}</dependencies></project>\n",
-        encoding="utf-8",
-    )
-    logger.info("fetching %s", ", ".join(artifacts))
-    done = subprocess.run(
-        ("mvn", "-B", "-q", "-f", str(pom), _COPY, f"-DoutputDirectory={partial}", "-DincludeScope=runtime"),
-        capture_output=True,
-        text=True,
-        timeout=_MVN_LIMIT_S,
-        check=False,
-    )
-    if done.returncode != 0:
-        reasons = [line for line in done.stdout.splitlines() if "ERROR" in line] or ["no message"]
-        shutil.rmtree(partial)
-        raise RuntimeError(f"mvn could not fetch {', '.join(artifacts)} ({reasons[0][:400]})")
-    partial.rename(folder)
+    wanted = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36")
+    return had([Jars(name=f"kafka/broker-{KAFKA_VERSION}", artifacts=wanted, transitive=True)]).folder
 
 
 # --- the broker -------------------------------------------------------------------------------------------------------
@@ -235,10 +175,31 @@ class Topics:
         """Options of `format("kafka")` for writing."""
         return {"kafka.bootstrap.servers": self._address, "topic": topic}
 
-    def stream(self, topic: str) -> DataFrame:
-        """All of a topic, as a stream."""
+    def stream(self, topic: str, **options: str) -> DataFrame:
+        """All of a topic, as a stream; `options` of Spark's connector."""
         source = self._spark.readStream.format("kafka").option("kafka.bootstrap.servers", self._address)
-        return source.option("subscribe", topic).option("startingOffsets", "earliest").load()
+        return source.options(**{"subscribe": topic, "startingOffsets": "earliest", **options}).load()
+
+    @contextmanager
+    def producer(self, topic: str) -> Iterator[Callable[[bytes], None]]:
+        """A producer in the driver's JVM, with Kafka's default settings: call it to publish one value, it returns when
+        the broker has it.
+        """
+        jvm = self._jvm()
+        properties = jvm.java.util.Properties()
+        properties.put("bootstrap.servers", self._address)
+        for part in ("key", "value"):
+            properties.put(f"{part}.serializer", "org.apache.kafka.common.serialization.ByteArraySerializer")
+        producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(properties)
+
+        def publish(value: bytes) -> None:
+            record = jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, value)
+            producer.send(record).get(_ADMIN_LIMIT_S, jvm.java.util.concurrent.TimeUnit.SECONDS)
+
+        try:
+            yield publish
+        finally:
+            producer.close()
 
     def _jvm(self) -> Any:
         return self._spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no public name for it

@@ -24,8 +24,8 @@ import psutil
 
 from benchmarks.bed import NAMESPACE
 from benchmarks.environment import ROOT
+from benchmarks.messages import FILES, make_messages
 from benchmarks.report import Goal, Measure, Series
-from benchmarks.rows import FILES, make_rows
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import checked, driver_jvm, run_to_end, session
 from benchmarks.staging import staged
@@ -97,7 +97,7 @@ def _series(name: str, samples: list[float]) -> Series:
 def _staged(queue: QueueLog, rows: int) -> list[StagedSegment]:
     """The rows as eight segments, as eight tasks would stage them, in Spark's batches of 10,000 rows."""
     stage = stage_for(queue)
-    tables = ((part, make_rows(rows // FILES + (part < rows % FILES), part)) for part in range(FILES))
+    tables = ((part, make_messages(rows // FILES + (part < rows % FILES), part)) for part in range(FILES))
     return [
         staged(queue, stage, table, seed=f"bench/{part}", batch_rows=10_000) for part, table in tables if table.num_rows
     ]

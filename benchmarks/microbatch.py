@@ -1,8 +1,9 @@
 """Part `microbatch`: what a small micro-batch costs, partq to partq, against the bare Python source and sink (`floor`).
 
-Both sides run in the same JVM, one after the other, in turns. What is compared is `triggerExecution` of Spark's query
-progress: planning, reading, writing and committing one micro-batch, the logs of the Spark checkpoint included. The
-first micro-batches of a query start Python processes and fill caches, and do not count.
+Each with Spark's own logs as they are by default, and with the setting that writes them without starting programs
+(`partq_spark.spark.local`). All four run in the same JVM, one after the other, in turns. What is compared is
+`triggerExecution` of Spark's query progress: planning, reading, writing and committing one micro-batch, the logs of the
+Spark checkpoint included. The first micro-batches of a query start Python processes and fill caches, and do not count.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import shutil
 import statistics
 import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -22,10 +23,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.bed import NAMESPACE
 from benchmarks.floor import BATCH_ROWS, FloorSource
+from benchmarks.messages import make_messages
 from benchmarks.report import Goal, Measure, Series
-from benchmarks.rows import make_rows
 from benchmarks.settings import PARTITIONS, Settings
-from benchmarks.spark import session
+from benchmarks.spark import LOGS, logs, session
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue, delete_queue
 from partq_spark.log.publish import publish, stage_for
@@ -44,23 +45,36 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     batches = 20 if settings.quick else BATCHES
     with session(settings.work) as spark:
         spark.dataSource.register(FloorSource)
-        sides: tuple[Callable[[int], list[float]], ...] = (
-            lambda wanted: _partq(spark, settings.work, wanted),
-            lambda wanted: _floor(spark, settings.work, wanted),
-        )
-        for side in sides:
-            side(20 if settings.quick else WARM_UP_BATCHES)
-        medians: list[list[float]] = [[], []]
-        for number in range(settings.rounds):
-            for side, found in zip(sides, medians, strict=True):
-                found.append(statistics.median(side(batches)))
-            logger.info("round %d: partq %.0f ms, floor %.0f ms", number + 1, medians[0][-1], medians[1][-1])
-    partq, floor = (
-        Series(name=name, unit="ms", samples=tuple(found))
-        for name, found in zip(("partq", "bare Python source and sink"), medians, strict=True)
-    )
+        sides = {"partq": _partq, "bare Python source and sink": _floor}
+        medians: dict[tuple[str, str], list[float]] = {(name, each): [] for each in LOGS for name in sides}
+        for number in range(settings.rounds + 1):
+            wanted = batches if number else min(batches, WARM_UP_BATCHES)
+            for (name, each), found in medians.items():
+                with logs(spark, quick=LOGS[each]):
+                    median = statistics.median(sides[name](spark, settings.work, wanted))
+                logger.info("round %d of %d: %s, %s %.0f ms", number, settings.rounds, name, each, median)
+                if number:  # the first warms up
+                    found.append(median)
+    partq, floor = sides
     what = f"a micro-batch of {BATCH_ROWS} rows, median of {batches}"
-    return [Measure(what=what, subject=partq, reference=floor, goal=Goal(sign="<=", limit=1.15))], []
+    made = {key: Series(name=key[0], unit="ms", samples=tuple(found)) for key, found in medians.items()}
+    default, quick = LOGS
+    return [
+        *(
+            Measure(
+                what=f"{what}, {each}",
+                subject=made[partq, each],
+                reference=made[floor, each],
+                goal=Goal(sign="<=", limit=1.1),
+            )
+            for each in LOGS
+        ),
+        Measure(
+            what=f"{what}, {quick}",
+            subject=made[partq, quick],
+            reference=replace(made[partq, default], name=f"partq, {default}"),
+        ),
+    ], []
 
 
 def _floor(spark: SparkSession, work: Path, batches: int) -> list[float]:
@@ -95,7 +109,7 @@ def _stream(spark: SparkSession, queue: QueueLog) -> DataFrame:
 
 def publish_ahead(queue: QueueLog, publishes: int) -> None:
     """As a small producer would: each publish has a segment of its own with five messages."""
-    messages = make_rows(publishes * BATCH_ROWS).combine_chunks()
+    messages = make_messages(publishes * BATCH_ROWS).combine_chunks()
     for number in range(publishes):
         stage = stage_for(queue)
         segment = staged(queue, stage, messages.slice(number * BATCH_ROWS, BATCH_ROWS), seed=str(number))

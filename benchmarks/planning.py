@@ -29,8 +29,8 @@ from pyspark.sql.types import (
 
 from benchmarks.bed import NAMESPACE
 from benchmarks.environment import ROOT
+from benchmarks.messages import make_messages
 from benchmarks.report import Goal, Measure, Series
-from benchmarks.rows import make_rows
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
@@ -54,7 +54,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
         url, name = f"file://{settings.work}/store", f"behind-{partitions}-{publishes}"
         queue = create_queue(open_store(url), NAMESPACE, name, partitions)
         stage = stage_for(queue)
-        segment = staged(queue, stage, make_rows(_ROWS))
+        segment = staged(queue, stage, make_messages(_ROWS))
         for _ in range(publishes):
             publish(queue, stage, [segment])
         samples = [_in_new_process(url, name) for _ in range(settings.rounds)]

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from benchmarks.bed import NAMESPACE
 from benchmarks.environment import ROOT
+from benchmarks.messages import make_messages
 from benchmarks.report import Measure, Series
-from benchmarks.rows import make_rows
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
@@ -117,7 +117,7 @@ def main(url: str, name: str, publishes: int) -> None:
     store = open_store(url)
     queue = QueueLog(store, NAMESPACE, name)
     queue.refresh()
-    messages = make_rows(publishes * _ROWS, os.getpid()).combine_chunks()
+    messages = make_messages(publishes * _ROWS, os.getpid()).combine_chunks()
     writer = f"publisher-{os.getpid()}"
     sys.stdout.write("ready\n")
     sys.stdout.flush()

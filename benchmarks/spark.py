@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import psutil
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmarks.rows import DDL
+from benchmarks.messages import DDL
+from partq_spark.spark.local import QUICK_LOGS
 
 MASTER: Final = "local[2]"
 DRIVER_MEMORY: Final = "2g"
 QUERY_LIMIT_S: Final = 1800
+_JVM_END_S: Final = 60
+logger = logging.getLogger(__name__)
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +40,12 @@ class Run:
 
 
 @contextmanager
-def session(work: Path, jars: tuple[Path, ...] = ()) -> Iterator[SparkSession]:
-    """A driver of its own in this process; `jars` go on its class path."""
+def session(
+    work: Path, jars: tuple[Path, ...] = (), *, home: Path | None = None, settings: Mapping[str, str] = NOTHING
+) -> Iterator[SparkSession]:
+    """A driver of its own in this process, whose JVM ends with it; `jars` go on its class path, `home` is its Spark
+    home (None: the installed one), `settings` are what is not Spark's default.
+    """
     builder: Any = SparkSession.builder
     builder = (
         builder.master(MASTER)
@@ -45,15 +56,60 @@ def session(work: Path, jars: tuple[Path, ...] = ()) -> Iterator[SparkSession]:
         .config("spark.local.dir", str(work / "spark-local"))
         .config("spark.sql.warehouse.dir", str(work / "spark-warehouse"))
         .config("spark.sql.streaming.numRecentProgressUpdates", "10000")
+        .config(map=dict(settings))
     )
     if jars:
         builder = builder.config("spark.driver.extraClassPath", os.pathsep.join(map(str, jars)))
-    spark: SparkSession = builder.getOrCreate()
+    with _spark_home(home):
+        spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark
+    except Exception:
+        logger.exception("within the session")  # Spark's message is in the JVM, which ends below
+        raise
     finally:
         spark.stop()
+        _end_jvm()
+
+
+@contextmanager
+def _spark_home(home: Path | None) -> Iterator[None]:
+    """The JVM that starts meanwhile, and its workers, have it for their Spark home."""
+    if home is None:
+        yield
+        return
+    os.environ["SPARK_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_HOME"]
+
+
+def _end_jvm() -> None:
+    """The next session of this process starts a new one."""
+    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way
+    if gateway is None:
+        return
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # which is how it learns that nobody needs it any more
+    gateway.proc.wait(_JVM_END_S)
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+
+
+@contextmanager
+def logs(spark: SparkSession, *, quick: bool) -> Iterator[None]:
+    """Queries that run meanwhile write Spark's own logs without starting programs, or as they do by default."""
+    if quick:
+        spark.conf.set(*QUICK_LOGS)
+    try:
+        yield
+    finally:
+        spark.conf.unset(QUICK_LOGS[0])
+
+
+LOGS: Final = {"Spark's default logs": False, "quick logs": True}
+"""What tables call them, and whether they are `quick`."""
 
 
 def run_to_end(writer: DataStreamWriter, checkpoint: Path) -> Run:

@@ -1,4 +1,5 @@
-"""Parts `read` and `publish`: how many messages a second, against Spark's Parquet source and sink, and against Kafka.
+"""Parts `read` and `publish`: how many messages a second, against Spark's Parquet source and sink, against a Python
+source and sink that do nothing, and against Kafka.
 
 All sides of a comparison take turns in one driver, round by round, over the same rows. Nothing but the queries lies
 within the clock: folders, queues and topics are made before and removed after.
@@ -8,103 +9,124 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Final
+
+from pyspark.sql import DataFrame
 
 from benchmarks.bed import Bed, bed
+from benchmarks.floor import FloorSource
 from benchmarks.kafka import note as kafka_note
 from benchmarks.ready_made import ReadySource, write_ready
-from benchmarks.report import Goal, Measure, Series
+from benchmarks.report import Goal, Measure
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import Run, checked, parquet_stream
+from benchmarks.turns import Side, measures, take_turns
 from partq_spark.log.admin import delete_queue
-from partq_spark.query.schema import default_columns
+from partq_spark.query.schema import WantedColumns, default_columns, wanted_columns
+from partq_spark.spark.local import make_home
 from partq_spark.spark.options import batch_source_options
 from partq_spark.spark.reader import PartqBatchReader, read_task
 
+ALL: Final = default_columns(False)
+TEXTS: Final = wanted_columns([("key", "string"), ("value", "string")])
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Side:
-    """One side of a comparison: a query that can be run again and again, and what partq's rate is to be of its own."""
-
-    name: str
-    run: Callable[[], Run]
-    goal: Goal | None = None
-
-
-def take_turns(sides: Sequence[Side], rounds: int, rows: int) -> list[list[Run]]:
-    """Every side once to warm up (not counted), then A B A B …; each run must have handled exactly `rows` rows."""
-    runs: list[list[Run]] = [[] for _ in sides]
-    for number in range(rounds + 1):
-        name = f"round {number} of {rounds}" if number else "warm-up"
-        for side, done in zip(sides, runs, strict=True):
-            run = checked(side.run(), rows, side.name)
-            logger.info("%s, %s: %.2f s, micro-batches %.2f s", name, side.name, run.wall_s, run.batches_s)
-            if number:
-                done.append(run)
-    return runs
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def read(settings: Settings) -> tuple[list[Measure], list[str]]:
-    """AvailableNow into noop: a queue; its columns in Parquet and ready made; `key` and `value` in Parquet; a topic."""
+    """AvailableNow into noop: a queue, its columns in Parquet and ready made, a topic; all columns, and two as text.
+    In a driver with the installed Spark home, then (without Kafka) in one with a home from `partq spark-home`.
+    """
     with bed(settings) as made:
-        queue = made.fresh_queue()
-        checked(made.publishing("partq", made.options(queue)), settings.rows, "publishing the rows to be read")
-        messages = made.spark.read.format("partq").options(**made.options(queue)).load()
-        ddl = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in messages.schema.fields)
-        all_columns, two_columns = made.fresh_folder(), made.fresh_folder()
-        messages.write.parquet(str(all_columns))
-        messages.select("key", "value").write.parquet(str(two_columns))
+        found = _read(made, settings)
+    light = make_home(settings.work / "spark-home").folder
+    with bed(replace(settings, peer=None), home=light) as made:
+        found += [replace(each, what=f"{each.what}, home without archive") for each in _read(made, settings)]
+    return found, [kafka_note()] if settings.peer else []
 
+
+def _read(made: Bed, settings: Settings) -> list[Measure]:
+    made.spark.dataSource.register(ReadySource)
+    queue = made.fresh_queue()
+    checked(made.publishing("partq", made.options(queue)), settings.rows, "publishing the rows to be read")
+    all_columns, two_columns = made.fresh_folder(), made.fresh_folder()
+    messages = made.spark.read.format("partq").options(**made.options(queue))
+    messages.load().write.parquet(str(all_columns))
+    messages.schema(TEXTS.ddl).load().write.parquet(str(two_columns))
+
+    def queued(wanted: WantedColumns) -> DataFrame:
         stream = made.spark.readStream.format("partq").options(**made.options(queue), startingOffsets="earliest")
-        sides = [
-            Side(name="partq", run=lambda: made.reading(stream.load)),
+        return (stream if wanted is ALL else stream.schema(wanted.ddl)).load()
+
+    seven = [
+        Side(name="partq", run=lambda: made.reading(lambda: queued(ALL))),
+        Side(
+            name="Parquet source",
+            run=lambda: made.reading(lambda: parquet_stream(made.spark, all_columns, ALL.ddl)),
+            goal=Goal(sign=">=", limit=1.0),
+        ),
+        _ready_made(made, settings.rows, ALL, made.options(queue)),
+    ]
+    two = [
+        Side(name="partq", run=lambda: made.reading(lambda: queued(TEXTS))),
+        Side(
+            name="Parquet source",
+            run=lambda: made.reading(lambda: parquet_stream(made.spark, two_columns, TEXTS.ddl)),
+        ),
+        _ready_made(made, settings.rows, TEXTS, made.options(queue)),
+    ]
+    if (topics := made.topics) is not None:
+        topic = topics.fresh()
+        checked(made.publishing("kafka", topics.sink(topic)), settings.rows, "publishing the rows to Kafka")
+        seven.append(
             Side(
-                name="Parquet source",
-                run=lambda: made.reading(lambda: parquet_stream(made.spark, all_columns, ddl)),
-                goal=Goal(sign=">=", limit=1.0),
-            ),
-            Side(
-                name="Parquet source, key and value only",
-                run=lambda: made.reading(lambda: parquet_stream(made.spark, two_columns)),
-            ),
-        ]
-        sides.insert(2, _ready_made(made, settings.rows, ddl, made.options(queue)))
-        if (topics := made.topics) is not None:
-            topic = topics.fresh()
-            checked(made.publishing("kafka", topics.sink(topic)), settings.rows, "publishing the rows to Kafka")
-            sides.append(
-                Side(
-                    name="Kafka source",
-                    run=lambda: made.reading(lambda: topics.stream(topic)),
-                    goal=Goal(sign=">=", limit=3.0),
-                )
+                name="Kafka source",
+                run=lambda: made.reading(lambda: topics.stream(topic)),
+                goal=Goal(sign=">=", limit=3.0),
             )
-        runs = take_turns(sides, settings.rounds, settings.rows)
-        return measures("reading", sides, runs), [kafka_note()] if made.topics else []
+        )
+    runs = take_turns([*seven, *two], settings.rounds, settings.rows)
+    return [
+        *measures("reading all seven columns", seven, runs[: len(seven)]),
+        *measures("reading `key` and `value` as text", two, runs[len(seven) :]),
+    ]
 
 
-def _ready_made(made: Bed, rows: int, ddl: str, options: dict[str, str]) -> Side:
+def _ready_made(made: Bed, rows: int, wanted: WantedColumns, options: dict[str, str]) -> Side:
     """A Python source that only gives out what partq made before: how much of the time is Spark's own."""
-    reader = PartqBatchReader(batch_source_options(options), default_columns(False))
+    reader = PartqBatchReader(batch_source_options(options), wanted)
     file = made.fresh_folder()
     write_ready(file, read_task(reader.partitions()[0]))
-    made.spark.dataSource.register(ReadySource)
-    stream = made.spark.readStream.format("bench_ready").options(file=str(file), ddl=ddl, rows=rows, tasks=PARTITIONS)
-    return Side(name="bare Python source, batches ready made", run=lambda: made.reading(stream.load))
+    ready = made.spark.readStream.format(ReadySource.name())
+    stream = ready.options(file=str(file), ddl=wanted.ddl, rows=rows, tasks=PARTITIONS)
+    return Side(
+        name="bare Python source, batches ready made",
+        run=lambda: made.reading(stream.load),
+        batches_goal=Goal(sign=">=", limit=0.95),
+    )
+
+
+# --- publishing -------------------------------------------------------------------------------------------------------
 
 
 def publish(settings: Settings) -> tuple[list[Measure], list[str]]:
-    """AvailableNow from a Parquet stream: into a new queue, a new Parquet folder, a new topic."""
+    """AvailableNow from a Parquet stream: into a new queue, a Parquet folder, a sink that keeps nothing, a topic."""
     with bed(settings) as made:
+        made.spark.dataSource.register(FloorSource)
         sides = [
             Side(name="partq", run=lambda: _to_partq(made)),
-            Side(name="Parquet file sink", run=lambda: _to_parquet(made), goal=Goal(sign=">=", limit=1.0)),
+            Side(name="Parquet file sink", run=lambda: _to_parquet(made), goal=Goal(sign=">=", limit=0.9)),
+            Side(
+                name="bare Python sink, keeps nothing",
+                run=lambda: made.publishing(FloorSource.name(), {}),
+                goal=Goal(sign=">=", limit=0.75),
+            ),
         ]
         if made.topics is not None:
-            sides.append(Side(name="Kafka sink", run=lambda: _to_kafka(made), goal=Goal(sign=">=", limit=2.0)))
+            sides.append(Side(name="Kafka sink", run=lambda: _to_kafka(made), goal=Goal(sign=">=", limit=1.6)))
         runs = take_turns(sides, settings.rounds, settings.rows)
         return measures("publishing", sides, runs), [kafka_note()] if made.topics else []
 
@@ -132,26 +154,3 @@ def _to_kafka(made: Bed) -> Run:
     run = made.publishing("kafka", made.topics.sink(topic))
     made.topics.delete(topic)
     return run
-
-
-# --- the lines of the table -------------------------------------------------------------------------------------------
-
-
-def measures(verb: str, sides: Sequence[Side], runs: Sequence[Sequence[Run]]) -> list[Measure]:
-    """The first side against every other: whole queries, which the goals are about, then micro-batches alone."""
-
-    def compared(what: str, seconds: Callable[[Run], float], goals: bool) -> list[Measure]:
-        series = [_rate(side.name, done, seconds) for side, done in zip(sides, runs, strict=True)]
-        return [
-            Measure(what=f"{verb}, {what}", subject=series[0], reference=other, goal=side.goal if goals else None)
-            for side, other in zip(sides[1:], series[1:], strict=True)
-        ]
-
-    return [
-        *compared("whole query", lambda run: run.wall_s, True),
-        *compared("micro-batches alone", lambda run: run.batches_s, False),
-    ]
-
-
-def _rate(name: str, runs: Sequence[Run], seconds: Callable[[Run], float]) -> Series:
-    return Series(name=name, unit="k rows/s", samples=tuple(run.rows / seconds(run) / 1000 for run in runs))

@@ -13,9 +13,9 @@ import pytest
 from benchmarks.__main__ import parsed
 from benchmarks.document import TEMPLATE, document, write_document
 from benchmarks.environment import ROOT, Environment, observe
+from benchmarks.messages import VALUE_BYTES, make_messages
 from benchmarks.parts import PARTS
 from benchmarks.report import Goal, Measure, Outcome, Series, load, markdown_table, number, save, text_table
-from benchmarks.rows import VALUE_BYTES, make_rows
 from benchmarks.settings import DEFAULT_ROUNDS, DEFAULT_ROWS, Settings
 
 MACHINE = Environment(
@@ -177,13 +177,13 @@ def test_only_a_full_run_goes_into_the_document(tmp_path: Path) -> None:
 
 
 def test_the_rows_are_as_described() -> None:
-    rows = make_rows(20_000)
+    rows = make_messages(20_000)
     values = rows["value"].to_pylist()
     assert {len(value) for value in values} == {VALUE_BYTES}
     assert len(set(values)) == len(values)
     assert all(re.fullmatch(r"N\d{3}[A-Z]{2}", key) for key in rows["key"].to_pylist())
-    assert make_rows(20_000).equals(rows)
-    assert not make_rows(20_000, part=1).equals(rows)
+    assert make_messages(20_000).equals(rows)
+    assert not make_messages(20_000, part=1).equals(rows)
     text = b"".join(values)
     assert 0.7 < len(pa.compress(text, codec="lz4", asbytes=True)) / len(text) < 0.95
 

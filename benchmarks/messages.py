@@ -1,9 +1,9 @@
-"""The rows that every throughput part uses: how they are made, and where they are kept while a run lasts.
+"""The messages that most parts use: how they are made, and where they are kept while a run lasts.
 
 A key is an aircraft's registration, one of 4,000, with unequal traffic: weights are log-normal (sigma 1), so the
 busiest hundredth of the aircraft has about 9 % of the messages. A value is 100 bytes of running text of made-up
 lower-case words (4,096 words of 3 to 10 letters, drawn evenly), cut every 100 bytes. So a value is distinct, but not
-noise: compressors find repeated words and no more. The same seed gives the same rows on every machine.
+noise: compressors find repeated words and no more. The same seed gives the same messages on every machine.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _SEED = 20130101
 _CHUNK_ROWS = 100_000
 
 
-def make_rows(rows: int, part: int = 0) -> pa.Table:
-    """`rows` messages, `key` and `value`; another `part` gives other messages of the same kind."""
+def make_messages(count: int, part: int = 0) -> pa.Table:
+    """`count` messages, `key` and `value`; another `part` gives other messages of the same kind."""
     random = np.random.default_rng([_SEED, part])
-    chunks = [_chunk(random, min(_CHUNK_ROWS, rows - done)) for done in range(0, rows, _CHUNK_ROWS)]
+    chunks = [_chunk(random, min(_CHUNK_ROWS, count - done)) for done in range(0, count, _CHUNK_ROWS)]
     return pa.Table.from_batches(chunks, SCHEMA)
 
 
 def write_parquet(folder: Path, rows: int) -> Path:
-    """The rows as a folder of 8 Parquet files of equal size, with PyArrow's defaults; returns the folder."""
+    """`rows` messages as a folder of 8 Parquet files of equal size, with PyArrow's defaults; returns the folder."""
     folder.mkdir(parents=True)
     for part in range(FILES):
         count = rows // FILES + (part < rows % FILES)
         if count:
-            pq.write_table(make_rows(count, part), folder / f"part-{part:02d}.parquet")
+            pq.write_table(make_messages(count, part), folder / f"part-{part:02d}.parquet")
     return folder
 
 
