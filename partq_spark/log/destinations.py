@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.schema.columns import alike
+from partq_spark.log.schema.columns import alike, shown_names
 from partq_spark.log.staged import Stage, stage_of
 from partq_spark.log.topics import Attraction
 
@@ -137,7 +137,7 @@ def taking(stage: Stage, given: pa.Schema | None) -> Taking | None:
     if stage.columns is None and given is None:
         return None
     if stage.columns is None or given is None:
-        what = "keys and values" if given is None else f"rows ({', '.join(given.names)[:SHOWN_DDL]})"
+        what = "keys and values" if given is None else f"rows ({shown_names(given.names)})"
         raise Invalid(
             f"queue {stage.queue!r} ({_of(stage)}) cannot take messages that are {what}: publish what it has columns "
             "for"

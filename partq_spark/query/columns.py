@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -17,6 +18,9 @@ from partq_spark.log.schema.types import TIMESTAMP
 from partq_spark.log.segment_columns import HEADERS
 from partq_spark.log.validation import first_not_utf8
 from partq_spark.query.schema import HEADERS_TYPE, WantedColumns
+
+if TYPE_CHECKING:
+    from partq_spark.query.typed_columns import TypedColumns
 
 MOST_ROWS = 32_768  # of one batch
 MOST_BYTES = 16 * 1024 * 1024  # of one batch, unless a single message is larger: bounds the JVM's memory too
@@ -33,20 +37,23 @@ ARROW_TYPES: Mapping[str, pa.DataType] = {
 }
 
 
-def arrow_schema(wanted: WantedColumns) -> pa.Schema:
+def arrow_schema(wanted: WantedColumns | TypedColumns) -> pa.Schema:
     """That of the batches."""
+    if not isinstance(wanted, WantedColumns):
+        return wanted.schema
     return pa.schema([pa.field(column.name, ARROW_TYPES[column.type]) for column in wanted.columns])
 
 
 def batches(
-    pieces: Iterable[Piece], *, queue: str, wanted: WantedColumns, redelivered_below: Mapping[int, int]
+    pieces: Iterable[Piece], *, queue: str, wanted: WantedColumns | TypedColumns, redelivered_below: Mapping[int, int]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows for `pieces`, in their order, with the columns that are wanted; the pieces have what of them is stored.
-    `redelivered_below`: per partition, offsets under it are repeats.
+    """The rows for `pieces`, in their order, with the columns that are wanted; the pieces have what of them is stored
+    (`wanted.payload`, `wanted.stored`). `redelivered_below`: per partition, offsets under it are repeats.
 
     Raises `Invalid` for a value that is wanted as text and is not UTF-8.
     """
-    make = _Maker(queue, wanted, redelivered_below)
+    own = _OwnColumns(queue, redelivered_below)
+    make = _UntypedMaker(own, wanted) if isinstance(wanted, WantedColumns) else _TypedMaker(own, wanted)
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
     for piece in pieces:
@@ -79,41 +86,19 @@ def _cut(piece: Piece) -> Iterator[Piece]:
         yield from _cut(piece._replace(offset=piece.offset + start, batch=piece.batch.slice(start, step)))
 
 
-class _Maker:
-    """Puts the columns that the log does not store beside those that it does, those alone that are wanted.
+class _UntypedMaker:
+    """Messages as rows of key, value and what partq knows of them, those columns alone that are wanted."""
 
-    Constant ones are made once and sliced, and from buffers, because `pa.scalar` and `pa.array` import pandas where it
-    is installed: 0.2 s and 30 MB in every worker of Spark's.
-    """
-
-    def __init__(self, queue: str, wanted: WantedColumns, redelivered_below: Mapping[int, int]) -> None:
-        source: Mapping[str, Callable[[Piece], pa.Array]] = {
-            "key": self._key,
-            "value": self._value,
-            "queue": self._queue,
-            "partition": self._partition,
-            "offset": self._offset,
-            "timestamp": self._timestamp,
-            "redelivered": self._redelivered,
-            "headers": self._headers,
-        }
+    def __init__(self, own: _OwnColumns, wanted: WantedColumns) -> None:
+        source = {"key": self._key, "value": self._value, **own.by_name}
+        self._own = own
         self._columns = [source[column.source] for column in wanted.columns]
         self._schema = arrow_schema(wanted)
         self._text = any(column.source == "value" and column.type == "string" for column in wanted.columns)
-        self._name = queue
-        self._redelivered_below = redelivered_below
-        self._rows = 0  # of the constant columns
-        # One of each: a task may have a thousand partitions, and as many times.
-        self._constants: dict[str, tuple[int, pa.Array]] = {}
 
     def __call__(self, piece: Piece) -> pa.RecordBatch:
-        rows = piece.batch.num_rows
-        if rows > self._rows:
-            self._rows = min(MOST_ROWS, max(rows, 2 * self._rows))
-            self._constants.clear()
+        self._own.make_room(piece.batch.num_rows)
         return pa.RecordBatch.from_arrays([column(piece) for column in self._columns], schema=self._schema)
-
-    # --- stored
 
     def _key(self, piece: Piece) -> pa.Array:
         return piece.batch.column("key")
@@ -127,16 +112,65 @@ class _Maker:
         except pa.ArrowInvalid:
             bad = first_not_utf8(values.view(pa.string())) or 0
         raise Invalid(
-            f"the value at offset {piece.offset + bad} of partition {piece.partition} of queue {self._name!r} is not "
-            f"UTF-8 ({values[bad].as_buffer().to_pybytes()[:40]!r}), and is asked for as STRING: ask for value BINARY "
-            "in .schema()"
+            f"the value at offset {piece.offset + bad} of partition {piece.partition} of queue {self._own.queue!r} is "
+            f"not UTF-8 ({values[bad].as_buffer().to_pybytes()[:40]!r}), and is asked for as STRING: ask for value "
+            "BINARY in .schema()"
         )
+
+
+class _TypedMaker:
+    """Messages as rows of a typed queue: the payload as the log gives it, and `_metadata` among it, if it is wanted."""
+
+    def __init__(self, own: _OwnColumns, wanted: TypedColumns) -> None:
+        self._own = own
+        self._schema = wanted.schema
+        self._payload = len(wanted.payload)
+        self._at = wanted.metadata_at
+        self._metadata = [own.by_name[name] for name in wanted.metadata]
+        self._fields = [] if self._at is None else list(wanted.schema.field(self._at).type)
+
+    def __call__(self, piece: Piece) -> pa.RecordBatch:
+        columns = piece.batch.columns[: self._payload]
+        if self._at is not None:
+            self._own.make_room(piece.batch.num_rows)
+            values = [column(piece) for column in self._metadata]
+            columns.insert(self._at, pa.StructArray.from_arrays(values, fields=self._fields))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+class _OwnColumns:
+    """The columns that partq makes, or keeps, beside what was published: where a message lies, and what is known of it.
+
+    Constant ones are made once and sliced, and from buffers, because `pa.scalar` and `pa.array` import pandas where it
+    is installed: 0.2 s and 30 MB in every worker of Spark's.
+    """
+
+    def __init__(self, queue: str, redelivered_below: Mapping[int, int]) -> None:
+        self.queue = queue
+        self.by_name: Mapping[str, Callable[[Piece], pa.Array]] = {
+            "queue": self._queue,
+            "partition": self._partition,
+            "offset": self._offset,
+            "timestamp": self._timestamp,
+            "redelivered": self._redelivered,
+            "headers": self._headers,
+        }
+        self._redelivered_below = redelivered_below
+        self._rows = 0  # of the constant columns
+        # One of each: a task may have a thousand partitions, and as many times.
+        self._constants: dict[str, tuple[int, pa.Array]] = {}
+
+    def make_room(self, rows: int) -> None:
+        """Before a piece with so many."""
+        if rows > self._rows:
+            self._rows = min(MOST_ROWS, max(rows, 2 * self._rows))
+            self._constants.clear()
+
+    # --- stored, or stored or made
 
     def _headers(self, piece: Piece) -> pa.Array:
         headers = piece.headers
         return pa.nulls(piece.batch.num_rows, HEADERS) if headers is None else headers
-
-    # --- stored or made
 
     def _timestamp(self, piece: Piece) -> pa.Array:
         times = piece.times
@@ -155,7 +189,7 @@ class _Maker:
         return self._constant(piece, "partition", piece.partition, lambda rows: _array(pa.int32(), rows, number * rows))
 
     def _queue(self, piece: Piece) -> pa.Array:
-        return self._constant(piece, "queue", 0, lambda rows: _texts(self._name.encode(), rows))
+        return self._constant(piece, "queue", 0, lambda rows: _texts(self.queue.encode(), rows))
 
     def _redelivered(self, piece: Piece) -> pa.Array:
         rows = piece.batch.num_rows

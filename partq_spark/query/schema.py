@@ -58,6 +58,11 @@ class WantedColumns:
         return tuple(column.source for column in self.columns if column.source in STORED)
 
     @property
+    def payload(self) -> None:
+        """Of a typed queue; these are no such columns."""
+        return None
+
+    @property
     def ddl(self) -> str:
         """As a DDL string."""
         return ", ".join(f"{column.name} {column.type}" for column in self.columns)

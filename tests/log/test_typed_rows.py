@@ -270,7 +270,7 @@ def test_what_fits_the_narrower_type_is_read_and_no_other_value(
 
 
 ASKED: list[tuple[str, str]] = [
-    ("missing INT", "column 'missing' is none of the queue's: id, total, deep"),
+    ("missing INT", "column 'missing' is none of the queue's: name some of id, total, deep"),
     ("id INT, ID INT", "differ in case alone"),
     ("id STRING", "column 'id' is asked for as STRING, it is BIGINT (before that INT): ask for that"),
     ("total DECIMAL(4,2)", "column 'total' is asked for as DECIMAL(4,2), it is DECIMAL(5,2): ask for that"),

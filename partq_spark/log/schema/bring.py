@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log.schema.columns import Column, Columns
+from partq_spark.log.schema.columns import Column, Columns, shown_names
 from partq_spark.log.schema.ddl import parse_type, type_text
 
 Where = Callable[[int], str]
@@ -83,7 +83,7 @@ def chosen(columns: Columns, wanted: pa.Schema) -> pa.Schema:
     for field in wanted:
         column = columns.column(field.name)
         if column is None:
-            raise Invalid(f"column {field.name!r} is none of the queue's: {', '.join(columns.names)}")
+            raise Invalid(f"column {field.name!r} is none of the queue's: name some of {shown_names(columns.names)}")
         if any(known.name == column.name for known in fields):
             raise Invalid(f"column {column.name!r} is asked for twice: name it once")
         _check_type(column, field)

@@ -9,7 +9,7 @@ because a head is read by people and by programs that need no Arrow. How they ch
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated, Final
 
@@ -17,12 +17,19 @@ from msgspec import Meta, Struct
 
 from partq_spark.base.json_documents import Positive
 
+_SHOWN: Final = 300  # characters
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def name_text(name: str) -> str:
     """A name as it stands in a DDL, in back quotes where it needs them."""
     return name if _PLAIN_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """Names for a message, which has not room for a thousand of them."""
+    text = ", ".join(names)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(names)} columns)"
 
 
 class FormerType(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

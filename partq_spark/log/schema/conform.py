@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 
 from partq_spark.base.errors import Invalid
+from partq_spark.log.schema.columns import shown_names
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.types import normal, widens, without_not_null
 from partq_spark.log.validation import first_not_utf8
@@ -52,7 +53,7 @@ class Taking:
             name = field.name if field.name in schema.names else lower.get(field.name.lower())
             if name is None:
                 raise Invalid(
-                    f"column {field.name!r} ({_said(field.type)}) is none of the queue's ({', '.join(schema.names)}):"
+                    f"column {field.name!r} ({_said(field.type)}) is none of the queue's ({shown_names(schema.names)}):"
                     " leave it out, or add it with `partq queue alter --add-column`"
                 )
             if name in places:
