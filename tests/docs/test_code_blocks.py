@@ -1,0 +1,129 @@
+"""Every block of code in the documents is of a known kind, and is what its kind asks for. Nothing is run here."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import partq
+from partq_spark.cli.main import COMMANDS, cli
+from tests.docs.blocks import PAGES, ROOT, Block, blocks, inline_commands, partq_commands, shell_of
+from tests.docs.spark_options import checked_options
+
+SHELL = ("bash", "console", "sh")
+KNOWN = {"", *SHELL, "ini", "json", "mermaid", "python", "text", "yaml", "{eval-rst}", "{toctree}"}
+ALL = blocks()
+
+
+def of(*languages: str) -> list[Block]:
+    return [each for each in ALL if each.language in languages]
+
+
+def test_every_block_says_what_it_is() -> None:
+    """A new language needs a check here."""
+    assert [str(each) for each in ALL if each.language not in KNOWN] == []
+
+
+@pytest.mark.parametrize("block", of("python"), ids=str)
+def test_python_compiles_and_knows_partq(block: Block) -> None:
+    tree = ast.parse(block.text, str(block))
+    used = {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute) and is_partq(each.value)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "partq":
+            used |= {each.name for each in node.names}
+    assert used - set(partq.__all__) == set()
+
+
+def is_partq(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "partq"
+
+
+@pytest.mark.parametrize("block", of("python"), ids=str)
+def test_spark_options_are_taken(block: Block) -> None:
+    for role, options, taken in checked_options(ast.parse(block.text)):
+        assert taken, f"{role} has options {options}, and the check read none"
+
+
+def test_a_wrong_spark_option_is_noticed() -> None:
+    page = 'spark.readStream.format("partq").option("startingOffset", "earliest").load("orders")'
+    with pytest.raises(partq.Invalid, match="startingOffset"):
+        list(checked_options(ast.parse(page)))
+    page = 'frame.writeStream.format("partq").option("txnAppId", "a").option("txnVersion", 1).start("orders")'
+    with pytest.raises(partq.Invalid, match="stream"):
+        list(checked_options(ast.parse(page)))
+
+
+@pytest.mark.parametrize("block", of(*SHELL), ids=str)
+def test_the_shell_understands_it(block: Block) -> None:
+    done = subprocess.run(["bash", "-n"], input=shell_of(block), capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    for script in re.findall(r"\bscripts/([\w-]+)", shell_of(block)):
+        assert (ROOT / "scripts" / script).is_file()
+
+
+@pytest.fixture
+def parser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
+    """The command line with all of its checks of what is typed, whose commands do nothing."""
+    monkeypatch.setattr(click.Command, "invoke", lambda command, context: None)
+    monkeypatch.chdir(tmp_path)
+    for name in ("orders.csv", "bad.csv"):  # files that the examples name must be there
+        Path(name).touch()
+    return CliRunner()
+
+
+@pytest.mark.parametrize("block", of(*SHELL), ids=str)
+def test_the_command_line_takes_what_is_typed(block: Block, parser: CliRunner) -> None:
+    for words in partq_commands(shell_of(block)):
+        done = parser.invoke(cli, words, prog_name="partq")
+        assert done.exit_code == 0, f"partq {' '.join(words)}: {done.output}"
+
+
+def test_a_wrong_command_is_noticed(parser: CliRunner) -> None:
+    typed = "for q in a b; do echo 1 | partq queue creat $q --partitions 2; done\npartq browse orders --limit many"
+    commands = list(partq_commands(typed))
+    assert commands == [["queue", "creat", "x", "--partitions", "2"], ["browse", "orders", "--limit", "many"]]
+    assert [parser.invoke(cli, words).exit_code for words in commands] == [2, 2]
+
+
+def options_of(words: list[str]) -> set[str]:
+    """The options that the command takes which these words begin with, and those of the commands below it."""
+    command: click.Command = cli
+    context = click.Context(cli)
+    for word in words:
+        if not isinstance(command, click.Group) or word not in command.list_commands(context):
+            break
+        found = command.get_command(context, word)
+        assert found is not None
+        command = found
+    below = command.list_commands(context) if isinstance(command, click.Group) else []
+    commands = [command, *(command.get_command(context, each) for each in below if isinstance(command, click.Group))]
+    found_options = {option for each in commands if each for parameter in each.params for option in parameter.opts}
+    return {*found_options, "--help", "--version"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_in_the_text_have_the_options_that_they_name(page: Path) -> None:
+    for text in inline_commands(page):
+        words = text.split()[1:]
+        known = options_of(words)
+        named = {word.strip("[],.…").partition("=")[0] for word in words if word.startswith("--")} - {"--"}
+        assert words[0] in {*COMMANDS, "…"} or words[0].startswith("-"), text
+        assert named <= known, text
+
+
+@pytest.mark.parametrize("block", of("json"), ids=str)
+def test_json_is_json(block: Block) -> None:
+    json.loads(block.text)
+
+
+@pytest.mark.parametrize("block", of("yaml"), ids=str)
+def test_yaml_is_yaml(block: Block) -> None:
+    assert list(yaml.safe_load_all(block.text))
