@@ -1,8 +1,8 @@
 """How Sphinx makes the documentation site of the files that are read in the repository too; `scripts/docs` runs it.
 
-The source is the project's root, so that a link between README.md, docs/ and the code is the same link on the site and in
-the repository. No text lives here: only what the files' form needs (GitHub's anchors, its mermaid blocks), and the order
-of the pages (contents.md).
+The source is the project's root, so that a link between README.md, docs/ and the code is the same link on the site and
+in the repository. No text lives here: only what the files' form needs (GitHub's anchors, its mermaid blocks), and the
+order of the pages (contents.md).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ author = "The partq authors"
 project_copyright = "the partq authors, Apache License 2.0"
 version = release = partq.__version__
 
-# --- Sources --------------------------------------------------------------------------------------------------------------
+# --- Sources ----------------------------------------------------------------------------------------------------------
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "README"
 # Everything else in the root is no page: the virtual environment, code, what builds and tests leave.
 PAGES = {"docs", *(page.name for page in ROOT.glob("*.md"))}
-exclude_patterns = sorted({each.name for each in ROOT.iterdir()} - PAGES) + ["docs/site"]
+exclude_patterns = [*sorted({each.name for each in ROOT.iterdir()} - PAGES), "docs/site"]
 
-# --- Markdown as GitHub reads it ------------------------------------------------------------------------------------------
+# --- Markdown as GitHub reads it --------------------------------------------------------------------------------------
 
 myst_heading_anchors = 6
 myst_fence_as_directive = ["mermaid"]
@@ -46,7 +46,7 @@ suppress_warnings = [
     "myst.header",  # a page may begin with several titles, or a table's section with a deeper one
 ]
 
-# --- Python: the public names, from their docstrings ------------------------------------------------------------------------
+# --- Python: the public names, from their docstrings ------------------------------------------------------------------
 
 default_role = "code"
 autodoc_member_order = "bysource"
@@ -56,7 +56,7 @@ autodoc_class_signature = "separated"  # how a class is made is no concern of th
 add_module_names = False
 python_maximum_signature_line_length = 100
 
-# --- Pages ----------------------------------------------------------------------------------------------------------------
+# --- Pages ------------------------------------------------------------------------------------------------------------
 
 html_theme = "furo"
 html_title = f"partq {version}"
@@ -80,7 +80,7 @@ class Mermaid(SphinxDirective):
 
 
 def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
-    """The README is the first page; the order of all others is kept apart from it, since GitHub would show it as text."""
+    """The README is the first page; the order of the others is kept apart, since GitHub would show it as text."""
     if page == root_doc:
         source[0] += "\n\n" + (HERE / "contents.md").read_text(encoding="utf-8")
 
@@ -109,6 +109,7 @@ def add_mermaid(app: Sphinx, page: str, template: str, context: dict[str, Any], 
 
 
 def setup(app: Sphinx) -> None:
+    """What Sphinx calls first. Raises `ConfigError` where mermaid was not fetched."""
     if not MERMAID.is_file():
         raise ConfigError(f"{MERMAID} is missing: run scripts/setup")
     html_static_path.append(str(MERMAID))

@@ -63,7 +63,9 @@ def test_a_wrong_spark_option_is_noticed() -> None:
 
 @pytest.mark.parametrize("block", of(*SHELL), ids=str)
 def test_the_shell_understands_it(block: Block) -> None:
-    done = subprocess.run(["bash", "-n"], input=shell_of(block), capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        ["bash", "-n"], input=shell_of(block), capture_output=True, text=True, timeout=30, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     for script in re.findall(r"\bscripts/([\w-]+)", shell_of(block)):
         assert (ROOT / "scripts" / script).is_file()
@@ -119,11 +121,8 @@ def test_commands_in_the_text_have_the_options_that_they_name(page: Path) -> Non
         assert named <= known, text
 
 
-@pytest.mark.parametrize("block", of("json"), ids=str)
-def test_json_is_json(block: Block) -> None:
-    json.loads(block.text)
-
-
-@pytest.mark.parametrize("block", of("yaml"), ids=str)
-def test_yaml_is_yaml(block: Block) -> None:
-    assert list(yaml.safe_load_all(block.text))
+def test_json_and_yaml_are_such() -> None:
+    for block in of("json"):
+        json.loads(block.text)
+    for block in of("yaml"):
+        assert list(yaml.safe_load_all(block.text)), str(block)
