@@ -39,7 +39,7 @@ def test_python_compiles_and_knows_partq(block: Block) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "partq":
             used |= {each.name for each in node.names}
-    assert used - set(partq.__all__) == set()
+    assert used - set(vars(partq)["__all__"]) == set()
 
 
 def is_partq(node: ast.expr) -> bool:
