@@ -52,7 +52,9 @@ default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_class_signature = "separated"  # how a class is made is no concern of those to whom it is given
+# How an answer or a consumer is made is no concern of those to whom it is given.
+autodoc_class_signature = "separated"
+autodoc_default_options = {"exclude-members": "__init__, __new__"}
 add_module_names = False
 python_maximum_signature_line_length = 100
 
