@@ -108,7 +108,9 @@ def access(host: str, environ: Mapping[str, str], *, actions: bool = False) -> A
             "on 127.0.0.1"
         )
     if token is None and actions:
-        raise Invalid(f"--allow-actions lets the page change queues and groups, and no token is set: set {TOKEN_VARIABLE}")
+        raise Invalid(
+            f"--allow-actions lets the page change queues and groups, and no token is set: set {TOKEN_VARIABLE}"
+        )
     more = {name.strip().lower() for name in environ.get(HOSTS_VARIABLE, "").split(",")} - {""}
     own = set() if loopback else {socket.gethostname().lower(), socket.getfqdn().lower()}
     return Access(

@@ -59,12 +59,12 @@ class Page:
         self._closing: asyncio.Event
         routes = [
             Route("/", self._watching("queues")),
-            Route("/events", self._events),
+            Route("/events", self._watch),
             Route("/queues/{queue}", self._watching("queue")),
-            Route("/queues/{queue}/events", self._events),
+            Route("/queues/{queue}/events", self._watch),
             Route("/queues/{queue}/messages", self._show_messages),
             Route("/queues/{queue}/groups/{group}", self._watching("group")),
-            Route("/queues/{queue}/groups/{group}/events", self._events),
+            Route("/queues/{queue}/groups/{group}/events", self._watch),
             Route("/login", self._log_in, methods=["GET", "POST"]),
             Route("/static/{name}", self._send_static),
         ]
@@ -121,11 +121,10 @@ class Page:
 
         return show
 
-    async def _events(self, request: Request) -> Response:
+    async def _watch(self, request: Request) -> EventStream:
         if self._looks.viewers >= MOST_VIEWERS:
             raise Unavailable(f"{MOST_VIEWERS} pages are being watched at once: close some first")
-        stream: Response = EventStream(self._look(request), HEADERS, self._closing)  # type: ignore[assignment] - ASGI
-        return stream
+        return EventStream(self._look(request), HEADERS, self._closing)
 
     # --- what is looked at once ---------------------------------------------------------------------------------------
 
@@ -159,7 +158,9 @@ class Page:
             return RedirectResponse("/", status_code=303, headers=HEADERS)
         form = await form_of(request)
         if not access.is_from_here(request.headers):
-            return self._html(request, "message.html", status=403, title="Refused", text="The form came from elsewhere.")
+            return self._html(
+                request, "message.html", status=403, title="Refused", text="The form came from elsewhere."
+            )
         if not access.is_token(form.get("token", "")):
             return self._ask_for_token(request, wrong=True)
         to = form.get("to", "/")

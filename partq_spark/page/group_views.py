@@ -134,7 +134,8 @@ def picture(view: GroupView, memory: GroupMemory, now_s: float) -> GroupPicture:
         notes=view.notes,
         lanes=_lanes(view, memory),
         waits=_waits(view, memory),
-        reasons=words.reasons(view.partitions),
+        # A handoff's own words stand beside its cell.
+        reasons=words.reasons([each for each in view.partitions if each.handoff is None]),
         rows=tuple(
             Row(
                 seen=each,

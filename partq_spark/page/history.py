@@ -17,6 +17,8 @@ GAP_S: Final = 6.0
 """What lies further apart is not connected."""
 WIDTH: Final = 600
 HEIGHT: Final = 80
+WINDOWS_S: Final = (60.0, 120.0, 300.0, KEPT_S)
+"""A line shows the shortest of these times that holds everything that was seen."""
 _BUCKETS: Final = 300
 
 
@@ -52,7 +54,7 @@ def rate(history: History) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A line of the last minutes as the points of SVG polylines (`WIDTH` × `HEIGHT`), one for each stretch without a
+    """A line of the last `minutes` as the points of SVG polylines (`WIDTH` × `HEIGHT`), one for each stretch without a
     gap, and the areas below them. `now` None: the number is not known.
     """
 
@@ -60,19 +62,21 @@ class Line:
     areas: tuple[str, ...]
     now: float | None
     highest: float
-    seconds: float  # from the first sample on
+    minutes: int
 
 
 def line(history: History, now_s: float) -> Line:
-    """The last `KEPT_S` seconds, the present at the right, the highest value at the top."""
+    """The last minutes, the present at the right, the highest value at the top."""
+    age_s = now_s - history[0].at_s if history else 0.0
+    window_s = next((each for each in WINDOWS_S if each >= age_s), KEPT_S)
     highest = max((each.value for each in history if each.value is not None), default=0.0)
     stretches: list[list[tuple[int, int]]] = []
     before: float | None = None
-    for at_s, value in _thinned(history, now_s):
+    for at_s, value in _thinned(history, now_s, window_s):
         if before is None or at_s - before > GAP_S:
             stretches.append([])
         before = at_s
-        x = round(WIDTH * (1 - (now_s - at_s) / KEPT_S))
+        x = round(WIDTH * (1 - (now_s - at_s) / window_s))
         y = HEIGHT - (round((HEIGHT - 4) * value / highest) if highest else 0)
         stretches[-1].append((x, y))
     return Line(
@@ -80,16 +84,16 @@ def line(history: History, now_s: float) -> Line:
         areas=tuple(_points([(each[0][0], HEIGHT), *each, (each[-1][0], HEIGHT)]) for each in stretches),
         now=history[-1].value if history else None,
         highest=highest,
-        seconds=now_s - history[0].at_s if history else 0.0,
+        minutes=round(window_s / 60),
     )
 
 
-def _thinned(history: History, now_s: float) -> list[tuple[float, float]]:
+def _thinned(history: History, now_s: float, window_s: float) -> list[tuple[float, float]]:
     """At most one sample for each pixel or two: the highest, so that no peak is lost."""
     found: dict[int, tuple[float, float]] = {}
-    width_s = KEPT_S / _BUCKETS
+    width_s = window_s / _BUCKETS
     for at_s, value in history:
-        if value is None or at_s < now_s - KEPT_S:
+        if value is None or at_s < now_s - window_s:
             continue
         bucket = int(at_s // width_s)
         if bucket not in found or value > found[bucket][1]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
-from partq_spark.base.errors import PartqError, Unavailable
+from partq_spark.base.errors import Invalid, PartqError, Unavailable
 
 T = TypeVar("T")
 
@@ -86,11 +86,13 @@ class Look:
         self._seen_s: float | None = None  # when the last look that succeeded was over
         self.viewers = 0
         self.snapshot = Snapshot()
-        self.turns = 0
+        self._refused: Invalid | None = None
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody looks, or did a moment ago."""
+        """Whether anybody looks, or did a moment ago, and there is something to look at."""
+        if self._refused is not None:
+            return False
         return self.viewers > 0 or self._loop.time() - self._wanted_s < LINGER_S
 
     @contextmanager
@@ -104,18 +106,24 @@ class Look:
             self._wanted_s = self._loop.time()
 
     async def first(self) -> Snapshot:
-        """What is to be shown to one who comes now. Raises `Unavailable` if there is nothing after some time."""
+        """What is to be shown to one who comes now. Raises `Invalid` as `newer`, and `Unavailable` if there is nothing
+        after some time.
+        """
         self._wanted_s = self._loop.time()
         with self.viewed():
             try:
                 return await asyncio.wait_for(self.newer(0), FIRST_LOOK_S)
             except TimeoutError:
-                raise Unavailable(f"the store did not answer within {FIRST_LOOK_S:.0f} s: load the page again") from None
+                raise Unavailable(
+                    f"the store did not answer within {FIRST_LOOK_S:.0f} s: load the page again"
+                ) from None
 
     async def newer(self, version: int) -> Snapshot:
-        """The next snapshot after a version, when there is one."""
+        """The next snapshot after a version, when there is one. Raises `Invalid` if there is no such thing to see."""
         async with self._news:
-            await self._news.wait_for(lambda: self.snapshot.version > version)
+            await self._news.wait_for(lambda: self.snapshot.version > version or self._refused is not None)
+            if self._refused is not None:
+                raise self._refused
             return self.snapshot
 
     async def run(self) -> None:
@@ -133,11 +141,13 @@ class Look:
                         _log.exception("a look of the page failed")
                     look = None
                     await self._close(stack)
+                    if isinstance(error, Invalid) and self._seen_s is None:
+                        await self._refuse(error)
+                        return
                     await self._show_trouble(error)
                 else:
                     self._seen_s = self._loop.time()
                     await self._show({**sections, TROUBLE: ""})
-                self.turns += 1
                 await asyncio.sleep(max(begun_s + LOOK_S - self._loop.time(), 0.05))
             await self._close(stack)
 
@@ -154,6 +164,12 @@ class Look:
     async def _close(self, stack: ExitStack) -> None:
         with suppress(PartqError):
             await self._loop.run_in_executor(self._threads, stack.close)
+
+    async def _refuse(self, error: Invalid) -> None:
+        """There never was such a queue or group while it was watched."""
+        async with self._news:
+            self._refused = error
+            self._news.notify_all()
 
     async def _show_trouble(self, error: Exception) -> None:
         said = str(error) if isinstance(error, PartqError) else f"{type(error).__name__}: {error}"

@@ -50,7 +50,7 @@ def _templates() -> Environment:
     made.filters["printable"] = printable
     made.filters["count"] = lambda value: f"{value:,.0f}"
     made.globals["static"] = lambda name: f"/static/{statics()[name].name}"
-    made.globals["chart"] = {"width": history.WIDTH, "height": history.HEIGHT, "kept_s": history.KEPT_S}
+    made.globals["chart"] = {"width": history.WIDTH, "height": history.HEIGHT}
     return made
 
 

@@ -42,8 +42,8 @@ class EventStream:
             finally:
                 for task in (*ends, events):
                     task.cancel()
-                await asyncio.gather(*ends, events, return_exceptions=True)
-            if self._closing.is_set():
+                *_, told = await asyncio.gather(*ends, events, return_exceptions=True)
+            if not isinstance(told, TimeoutError):
                 await _sent(send, {"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_events(self, tell: Callable[[str], Awaitable[None]]) -> None:
