@@ -39,8 +39,10 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("part", nargs="*", help="what to run, several may be named; all: everything (the parts below)")
-    parser.add_argument("--peer", choices=("kafka",), help="in read, publish and latency: compare with this, too")
-    parser.add_argument("--rows", type=int, default=DEFAULT_ROWS, help="messages in read, publish and memory: 8000000")
+    parser.add_argument("--peer", choices=("kafka",), help="in read, publish, rows, latency: this, too")
+    parser.add_argument(
+        "--rows", type=int, default=DEFAULT_ROWS, help="in read, publish, rows, memory, workers: 8000000"
+    )
     parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="medians are of so many rounds: 5")
     parser.add_argument("--quick", action="store_true", help="a tenth or less of everything: a trial, no result")
     parser.add_argument(
@@ -54,10 +56,13 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)  # this process runs the part itself
     found = parser.parse_args(arguments)
     if found.part == ["all"]:
-        found.part = list(_BY_NAME)
+        found.part = [part.name for part in PARTS if not part.waits_for]
     unknown = [name for name in found.part if name not in _BY_NAME]
     if unknown:
         parser.error(f"unknown part {unknown[0]!r}: give all, or any of {', '.join(_BY_NAME)}")
+    for part in (_BY_NAME[name] for name in found.part):
+        if part.waits_for:
+            parser.error(f"{part.name} cannot be measured yet, it needs {part.waits_for}: name another part")
     if not found.part and not found.write_docs:
         parser.error("no part was named: give all, or any of " + ", ".join(_BY_NAME))
     if found.work_dir and found.work_dir.exists() and any(found.work_dir.iterdir()):

@@ -20,6 +20,7 @@ class Part:
     about: str
     takes: str
     limit_s: int
+    waits_for: str = ""  # what partq lacks for it; `all` leaves the part out as long
 
     def is_full(self, settings: Settings) -> bool:
         """Whether the outcome may go into the document: everything less is a trial."""
@@ -40,6 +41,14 @@ PARTS: Final = (
         about="a Parquet stream into a queue, against Spark's Parquet sink and a bare Python sink (and Kafka)",
         takes="6 min, with Kafka 16",
         limit_s=5400,
+    ),
+    Part(
+        name="rows",
+        call="benchmarks.rows:measure",
+        about="rows of 19 columns in a typed queue, against Parquet files (and Kafka with JSON and Avro)",
+        takes="8 min, with Kafka 40",
+        limit_s=7200,
+        waits_for="typed queues, which come later in this version",
     ),
     Part(
         name="microbatch",
@@ -68,6 +77,13 @@ PARTS: Final = (
         about="a session's first write and a query's start to end, with and without PySpark's archive in Spark's home",
         takes="5 min",
         limit_s=1800,
+    ),
+    Part(
+        name="workers",
+        call="benchmarks.workers:measure",
+        about="publishing, reading and small batches with two of Spark's settings for Python workers, and without",
+        takes="15 min",
+        limit_s=5400,
     ),
     Part(
         name="planning",

@@ -1,0 +1,257 @@
+"""Part `rows`: messages that are rows of 19 columns, in a typed queue, in Kafka as JSON and as Avro, in Parquet files.
+
+The rows are the demo's flights, repeated. A streaming query publishes them from Parquet; another reads them and
+aggregates the delay by carrier, or gives all columns to noop. partq stores the columns as they are, and a reader names
+those that it wants; what Kafka has is made and parsed by Spark's own functions; Parquet files are what one would keep
+without a queue, and Spark reads no more of their columns than a query needs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.avro.functions import from_avro, to_avro
+
+import partq
+from benchmarks.bed import NAMESPACE, Bed, Rows, bed
+from benchmarks.jars import avro
+from benchmarks.kafka import note as kafka_note
+from benchmarks.messages import FILES
+from benchmarks.report import Goal, Measure
+from benchmarks.settings import PARTITIONS, Settings
+from benchmarks.spark import Run, checked, parquet_stream, run_to_end
+from benchmarks.turns import Side, measures, take_turns
+from partq_spark.demo import flights
+
+KEY: Final = "tailnum"
+CARRIER: Final = "carrier"
+DELAY: Final = "dep_delay"
+
+_SHUFFLE: Final = {"spark.sql.shuffle.partitions": "2"}
+"""As many as cores: 16 carriers need no 200 stores of state, which would hide what is compared."""
+
+Source: TypeAlias = Callable[[Sequence[str]], DataFrame]
+"""A stream of the columns that are named."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """All rows, published by one query to a new place: how long it took, how they are read, how the place goes away."""
+
+    run: Run
+    source: Source
+    remove: Callable[[], object]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Way:
+    """One of the ways that are compared, and what partq's rates are to be of its own."""
+
+    name: str
+    publish: Callable[[Bed], Published]
+    publishing: Goal | None = None
+    reading: Goal | None = None
+
+
+def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
+    """Publishing, then reading what each way has: two columns, aggregated, and all 19."""
+    ways, jars = _ways(settings.peer), avro().paths if settings.peer else ()
+    with bed(settings, rows=Rows(write=write_flights, ddl=ddl()), jars=jars, spark=_SHUFFLE) as made:
+        sides = [_publishing(way, made) for way in ways]
+        found = measures("publishing", sides, take_turns(sides, settings.rounds, settings.rows))
+        kept = [way.publish(made) for way in ways]
+        for way, each in zip(ways, kept, strict=True):
+            checked(each.run, settings.rows, f"publishing for {way.name}")
+        expected = _by_carrier(made.spark.read.parquet(str(made.folder))).collect()
+        aggregating = [
+            Side(
+                name=way.name,
+                run=partial(_aggregated, made, each.source, expected),
+                goal=way.reading,
+                batches_goal=way.reading,
+            )
+            for way, each in zip(ways, kept, strict=True)
+        ]
+        whole = [
+            Side(name=way.name, run=partial(made.reading, partial(each.source, names())))
+            for way, each in zip(ways, kept, strict=True)
+        ]
+        runs = take_turns([*aggregating, *whole], settings.rounds, settings.rows)
+        found += measures("reading, delay by carrier", aggregating, runs[: len(ways)])
+        found += measures("reading, all 19 columns", whole, runs[len(ways) :])
+    return found, [kafka_note(), f"Avro: {avro().artifacts[0]}."] if settings.peer else []
+
+
+# --- the rows ---------------------------------------------------------------------------------------------------------
+
+# Of the types that the flights have: Spark's names, and Avro's.
+_TYPES: Final[Mapping[pa.DataType, tuple[str, object]]] = {
+    pa.int64(): ("BIGINT", "long"),
+    pa.string(): ("STRING", "string"),
+    pa.timestamp("s", tz="UTC"): ("TIMESTAMP", {"type": "long", "logicalType": "timestamp-micros"}),
+}
+
+
+@cache
+def _flights() -> pa.Table:
+    return flights.load().drop_columns(["id", "departure"])  # which the demo makes of the others
+
+
+def names() -> Sequence[str]:
+    """The 19 columns."""
+    return list(_flights().column_names)
+
+
+def ddl(columns: Sequence[str] | None = None) -> str:
+    """These columns (None: all) with their types, for Spark and for a queue."""
+    fields = (_flights().schema.field(name) for name in columns or names())
+    return ", ".join(f"{field.name} {_TYPES[field.type][0]}" for field in fields)
+
+
+def avro_schema() -> str:
+    """Of a record with all columns, each of which may be null."""
+    fields = [{"name": field.name, "type": [_TYPES[field.type][1], "null"]} for field in _flights().schema]
+    return json.dumps({"type": "record", "name": "flight", "fields": fields})
+
+
+def write_flights(folder: Path, rows: int) -> None:
+    """The flights, repeated until they are `rows`, as a folder of 8 Parquet files of equal size."""
+    folder.mkdir(parents=True)
+    begin = 0
+    for part in range(FILES):
+        end = begin + rows // FILES + (part < rows % FILES)
+        if end > begin:
+            pq.write_table(_repeated(begin, end), folder / f"part-{part:02d}.parquet")
+        begin = end
+
+
+def _repeated(begin: int, end: int) -> pa.Table:
+    """Rows `begin` to `end` of flights without end."""
+    once = len(_flights())
+    pieces = []
+    while begin < end:
+        start = begin % once
+        pieces.append(_flights().slice(start, min(once - start, end - begin)))
+        begin += len(pieces[-1])
+    return pa.concat_tables(pieces)
+
+
+# --- the ways ---------------------------------------------------------------------------------------------------------
+
+
+def _ways(peer: str | None) -> list[Way]:
+    def goal(limit: float) -> Goal:
+        return Goal(sign=">=", limit=limit)
+
+    ways = [
+        Way(name="partq", publish=_to_partq),
+        Way(name="Parquet files", publish=_to_parquet, publishing=goal(0.9), reading=goal(0.75)),
+    ]
+    if peer is not None:
+        as_json = partial(_to_kafka, encoded=_to_json, decoded=_from_json)
+        as_avro = partial(_to_kafka, encoded=_to_avro, decoded=_from_avro)
+        ways += [
+            Way(name="Kafka, JSON", publish=as_json, publishing=goal(3.0), reading=goal(5.0)),
+            Way(name="Kafka, Avro", publish=as_avro, publishing=goal(2.0), reading=goal(3.0)),
+        ]
+    return ways
+
+
+def _to_partq(made: Bed) -> Published:
+    queue = partq.create_queue(
+        made.fresh_name(), partitions=PARTITIONS, schema=ddl(), key=KEY, store=made.store, namespace=NAMESPACE
+    )
+    options = made.options(queue)
+    run = made.publishing("partq", options)
+    if (held := queue.describe().messages) != run.rows:
+        raise RuntimeError(f"{queue} has {held} messages, {run.rows} were published: the run is void")
+
+    def source(columns: Sequence[str]) -> DataFrame:
+        stream = made.spark.readStream.format("partq").options(**options, startingOffsets="earliest")
+        return stream.schema(ddl(columns)).load()
+
+    return Published(run=run, source=source, remove=queue.delete)
+
+
+def _to_parquet(made: Bed) -> Published:
+    folder = made.fresh_folder()
+    run = made.publishing("parquet", {"path": str(folder)})
+    return Published(
+        run=run,
+        source=lambda columns: parquet_stream(made.spark, folder, ddl()).select(*columns),
+        remove=partial(shutil.rmtree, folder),
+    )
+
+
+def _to_kafka(made: Bed, *, encoded: Callable[[Column], Column], decoded: Callable[[Column], Column]) -> Published:
+    if (topics := made.topics) is None:
+        raise RuntimeError("Kafka is not running: ask for it with --peer kafka")
+    topic = topics.fresh()
+    messages = made.rows().select(F.col(KEY).alias("key"), encoded(F.struct(*names())).alias("value"))
+
+    def source(columns: Sequence[str]) -> DataFrame:
+        rows = topics.stream(topic).select(decoded(F.col("value")).alias("row"))
+        return rows.select(*(f"row.{name}" for name in columns))
+
+    return Published(
+        run=made.publishing("kafka", topics.sink(topic), messages),
+        source=source,
+        remove=partial(topics.delete, topic),
+    )
+
+
+def _to_json(row: Column) -> Column:
+    return F.to_json(row)
+
+
+def _from_json(value: Column) -> Column:
+    return F.from_json(value.cast("string"), ddl())
+
+
+def _to_avro(row: Column) -> Column:
+    return to_avro(row, avro_schema())
+
+
+def _from_avro(value: Column) -> Column:
+    return from_avro(value, avro_schema())
+
+
+# --- the queries ------------------------------------------------------------------------------------------------------
+
+
+def _publishing(way: Way, made: Bed) -> Side:
+    def run() -> Run:
+        published = way.publish(made)
+        published.remove()
+        return published.run
+
+    return Side(name=way.name, run=run, goal=way.publishing, batches_goal=way.publishing)
+
+
+def _by_carrier(rows: DataFrame) -> DataFrame:
+    """Of every carrier: how many flights, and the sum of their delays."""
+    return rows.groupBy(CARRIER).agg(F.count("*").alias("flights"), F.sum(DELAY).alias("delay"))
+
+
+def _aggregated(made: Bed, source: Source, expected: list[Row]) -> Run:
+    """One query that keeps the delays by carrier; a fast wrong answer is no result."""
+    last: list[Row] = []
+
+    def take(batch: DataFrame, _batch_id: int) -> None:
+        last[:] = batch.collect()
+
+    writer = _by_carrier(source([CARRIER, DELAY])).writeStream.outputMode("complete").foreachBatch(take)
+    run = run_to_end(writer, made.fresh_folder())
+    if sorted(last) != sorted(expected):
+        raise RuntimeError(f"delays by carrier are {last}, {expected} were expected: the measurement is void")
+    return run
