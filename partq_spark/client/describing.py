@@ -14,6 +14,7 @@ from partq_spark.group import retention
 from partq_spark.group.retention import HeldBack
 from partq_spark.log import codec, tree
 from partq_spark.log.model import Head, QueueConfig
+from partq_spark.log.publish_times import oldest_us
 from partq_spark.log.queue import QueueLog
 
 
@@ -150,8 +151,6 @@ def description(queue: QueueLog, *, count_bytes: bool) -> QueueDescription:
 
     Raises as reading the log and listing checkpoints do.
     """
-    from partq_spark.log.reading import oldest_us
-
     head = queue.head
     oldest = queue.settled(
         lambda head: oldest_us(queue, head, dict(enumerate(zip(head.earliest, head.next, strict=True))))

@@ -21,7 +21,7 @@ from partq_spark.log import admin
 from partq_spark.log.admin import group_of
 from partq_spark.log.groups import kind_of
 from partq_spark.log.model import Group, Head, at, group_start
-from partq_spark.log.reading import published_us
+from partq_spark.log.publish_times import published_us
 
 if TYPE_CHECKING:
     from partq_spark.log.queue import QueueLog

@@ -27,8 +27,8 @@ from partq_spark.log import admin
 from partq_spark.log.groups import change_ownership, kind_of, remove_group
 from partq_spark.log.model import Group, Head, at, group_start
 from partq_spark.log.names import checked_name
+from partq_spark.log.publish_times import oldest_us
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.reading import oldest_us
 
 QUIET_S: Final = 60.0
 """Without an ownership nobody knows who lives: checkpoints that did not change for so long count as unused."""

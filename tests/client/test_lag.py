@@ -11,7 +11,7 @@ from partq_spark.client import groups
 from partq_spark.group.lifecycle import checkpoints_of
 from partq_spark.group.model import Owner
 from partq_spark.group.status import GroupView
-from partq_spark.log import admin, housekeeping, reading
+from partq_spark.log import admin, housekeeping, publish_times
 from partq_spark.log.model import Slice
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.sizes import LogSizes
@@ -103,8 +103,7 @@ def test_of_many_compacted_partitions_the_rest_are_at_most_too_old(
         return times_us(self, entry, piece)  # type: ignore[arg-type] # what it was given
 
     monkeypatch.setattr(QueueLog, "times_us", counted)
-    monkeypatch.setattr(reading, "MOST_LOOKED_INTO", 2)
-    told = reading.published_us(queue, queue.head, offsets)
+    told = publish_times.published_us(queue, queue.head, offsets, most_looked_into=2)
     true = {each.partition: each.time_us for each in found if offsets.get(each.partition) == each.offset}
     assert told.keys() == true.keys()
     assert len(asked) == 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -203,3 +205,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load_settings(tmp_path / "absent.toml", ENV)
     with pytest.raises(Invalid, match="cannot be read"):
         load_settings(tmp_path, ENV)
+
+
+def test_a_coordinator_begins_without_arrow() -> None:
+    program = "import sys, coordinator.__main__\nsys.exit(' '.join({'pyarrow', 'numpy', 'pyspark'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.strip() == "", "50 MB of each sidecar: housekeeping imports it when it compacts"

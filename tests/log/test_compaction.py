@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from partq_spark.log import admin, codec, compaction, housekeeping, reading, runs, tree
+from partq_spark.log import admin, codec, compaction, housekeeping, publish_times, runs, tree
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import ChunkRef, QueueConfig, Slice, add, at
 from partq_spark.log.publish import publish, stage_for
@@ -107,7 +107,7 @@ def test_the_oldest_message_is_known_also_within_what_was_compacted(world: World
     for _ in range(5):
         found = messages(queue)
         head = queue.refresh()
-        assert reading.oldest_us(queue, head, everything(head)) == min(message.time_us for message in found)
+        assert publish_times.oldest_us(queue, head, everything(head)) == min(message.time_us for message in found)
         housekeeping.trim(queue, tuple(a + 3 for a in head.earliest))
 
 

@@ -24,8 +24,9 @@ from partq_spark.log.compaction import compact
 from partq_spark.log.model import Head
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import Outdated, PublishIdentity, check_version, publish, stage_for
+from partq_spark.log.publish_times import oldest_us
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.reading import RangeReader, oldest_us
+from partq_spark.log.reading import RangeReader
 from partq_spark.log.schema.bring import chosen
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_widened
 from partq_spark.log.segment import Stager, read_slice
