@@ -20,12 +20,18 @@ from partq_spark.log.queue import QueueLog
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueSummary:
-    """A queue, as a list shows it. `messages` can be read now; `last_published` is None if nothing ever was."""
+    """A queue, as a list shows it. `messages` can be read now, `published` ever were; `bytes` are stored (compressed)
+    ones, `quota_used` is how full the queue is, 1 being its quota; `last_published` is None if nothing ever was.
+    """
 
     namespace: str
     queue: str
     partitions: int
     messages: int
+    published: int
+    bytes: int
+    quota_bytes: int | None
+    quota_used: float | None
     access_type: str
     created: datetime
     last_published: datetime | None
@@ -139,6 +145,10 @@ def summary_of(head: Head) -> QueueSummary:
         queue=head.queue,
         partitions=head.partitions,
         messages=head.messages,
+        published=sum(head.next),
+        bytes=head.stored_bytes,
+        quota_bytes=head.config.quota_bytes,
+        quota_used=_quota_used(head),
         access_type=head.config.access_type,
         created=as_datetime(head.created_us),
         last_published=_last_published(head),
@@ -176,7 +186,6 @@ def described(
     stored: Sequence[int] | None = None,
 ) -> QueueDescription:
     """What the head says, with what was found beside it. Pure."""
-    quota = head.config.quota_bytes
     offsets = zip(head.earliest, head.next, strict=True)
     return QueueDescription(
         namespace=head.namespace,
@@ -193,7 +202,7 @@ def described(
         ),
         messages=head.messages,
         bytes=head.stored_bytes,
-        quota_used=None if quota is None else round(head.stored_bytes / quota, 4),
+        quota_used=_quota_used(head),
         partitions=tuple(
             PartitionDescription(
                 partition=partition,
@@ -231,6 +240,11 @@ def stored_bytes(queue: QueueLog, head: Head) -> tuple[int, ...]:
         for piece in entry.slices:
             counted[piece.partition] += piece.length
     return tuple(counted)
+
+
+def _quota_used(head: Head) -> float | None:
+    quota = head.config.quota_bytes
+    return None if quota is None else round(head.stored_bytes / quota, 4)
 
 
 def _last_published(head: Head) -> datetime | None:

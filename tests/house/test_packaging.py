@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("partq_spark", "coordinator")
+FILES = ("*.py", "*.pyi", "*.html", "*.css", "*.js", "*.svg")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def test_the_wheel_holds_the_packages_two_modules_and_nothing_else(wheel: Path) 
     ours = {name for name in names if ".dist-info/" not in name}
     modules = {"partq.py", "partq-stubs", "pyspark_partq.py"}
     assert {name.partition("/")[0] for name in ours} == {*PACKAGES, *modules}
-    files = (path for package in PACKAGES for kind in ("*.py", "*.pyi") for path in (ROOT / package).rglob(kind))
+    files = (path for package in PACKAGES for kind in FILES for path in (ROOT / package).rglob(kind))
     source = {str(path.relative_to(ROOT)) for path in files}
     assert source - names == set()
     assert {f"{package}/py.typed" for package in PACKAGES} - names == set()

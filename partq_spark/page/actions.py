@@ -1,0 +1,139 @@
+"""What the page can change, where it was allowed (`--allow-actions` and a token): taking a group back and altering a
+queue, each shown first (preview, dry run) and done only from there. The words are those of the command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from partq_spark import client
+from partq_spark.base.errors import Invalid
+from partq_spark.client import words
+from partq_spark.page.access import Access
+from partq_spark.page.forms import form_of, number_of, seconds_of
+from partq_spark.page.sections import Place
+
+MOST_SHOWN: Final = 200  # partitions of a preview
+REALLY: Final = "do"
+SETTINGS: Final = ("rebalance_delay_s", "max_handoff_time_s", "retention_s", "quota_bytes")
+
+Answer = Callable[..., Response]
+
+
+class Actions:
+    """The requests that change something. `answer` makes a page from a template."""
+
+    def __init__(self, place: Place, access: Access, answer: Answer) -> None:
+        self._place = place
+        self._access = access
+        self._answer = answer
+        self.routes = [
+            Route("/queues/{queue}/alter", self._alter, methods=["GET", "POST"]),
+            Route("/queues/{queue}/groups/{group}/rewind", self._rewind, methods=["GET", "POST"]),
+        ]
+
+    async def _alter(self, request: Request) -> Response:
+        queue = self._place.queue(request.path_params["queue"])
+        if request.method == "GET":
+            found = await asyncio.to_thread(queue.describe)
+            return self._answer(request, "alter.html", queue=queue.name, found=found, form={}, lines=None, done=False)
+        form = await form_of(request)
+        if (refused := self._refused(request, form)) is not None:
+            return refused
+        given, really = altered(form), form.get("step") == REALLY
+        done = await asyncio.to_thread(
+            lambda: queue.alter(**given, dry_run=not really, ownership=self._place.ownership)
+        )
+        lines = [*words.settings(done), *words.moves(done)]
+        for plan in done.groups or () if done.partitions is not None else ():
+            lines += [words.first(plan, done=really), *words.waits(plan, done=really)]
+        return self._answer(
+            request, "alter.html", queue=queue.name, found=done.description, form=form, lines=lines, done=really
+        )
+
+    async def _rewind(self, request: Request) -> Response:
+        queue, group = self._place.queue(request.path_params["queue"]), request.path_params["group"]
+        shown = {"queue": queue.name, "group": group}
+        if request.method == "GET":
+            await asyncio.to_thread(lambda: queue.checkpoints(group))  # says that there is no such group
+            return self._answer(request, "rewind.html", **shown, form={}, steps=None, told="", notes=(), done=False)
+        form = await form_of(request)
+        if (refused := self._refused(request, form)) is not None:
+            return refused
+        given, really = goal(form), form.get("step") == REALLY
+        unfinished = ""
+        try:
+            made = await asyncio.to_thread(
+                lambda: queue.rewind(group, **given, dry_run=not really, ownership=self._place.ownership)
+            )
+        except client.RewindUnfinished as error:
+            made, unfinished = error.rewind, str(error)
+        told = words.rewound(made, queue, finished=not unfinished) if really else ""
+        if not really:
+            told = f"Would deliver {words.comes_again(made, queue)}. Nothing was changed."
+        return self._answer(
+            request,
+            "rewind.html",
+            **shown,
+            form=form,
+            steps=made.partitions[:MOST_SHOWN],
+            told=told,
+            notes=[each for each in (unfinished, *made.notes) if each],
+            done=really,
+        )
+
+    def _refused(self, request: Request, form: Mapping[str, str]) -> Response | None:
+        if self._access.may_act(request.headers, form.get("proof", "")):
+            return None
+        text = "The form did not come from this page: load the page again and send it from there."
+        return self._answer(request, "message.html", status=403, title="Refused", text=text)
+
+
+def altered(form: Mapping[str, str]) -> dict[str, Any]:
+    """What `alter` is asked for; a field that is left empty stays as it is. Raises `Invalid`."""
+    given: dict[str, Any] = {}
+    partitions = number_of("partitions", form.get("partitions", ""))
+    if partitions is not None:
+        given["partitions"] = partitions
+    for name in SETTINGS:
+        text = form.get(name, "").strip().lower()
+        if not text:
+            continue
+        if text == "none" and name in ("retention_s", "quota_bytes"):
+            given[name] = None
+        else:
+            given[name] = number_of(name, text) if name == "quota_bytes" else seconds_of(name, text)
+    if not given:
+        raise Invalid("nothing to alter: fill in at least one field")
+    return given
+
+
+def goal(form: Mapping[str, str]) -> dict[str, Any]:
+    """Where a group is to go back to, and which partitions. Raises `Invalid`."""
+    value = form.get("value", "").strip()
+    partitions = [number_of("partitions", each) for each in form.get("partitions", "").replace(",", " ").split()]
+    given: dict[str, Any] = {"partitions": tuple(each for each in partitions if each is not None)}
+    match form.get("to", ""):
+        case "earliest":
+            return {**given, "to": "earliest"}
+        case "offset":
+            return {**given, "to": _needed("offset", value)}
+        case "by":
+            return {**given, "by": _needed("messages", value)}
+        case "time":
+            return {**given, "to_timestamp": value}
+        case other:
+            raise Invalid(f"to={other[:40]!r} is not allowed: choose earliest, offset, by or time")
+
+
+def _needed(name: str, text: str) -> int:
+    number = number_of(name, text)
+    if number is None:
+        raise Invalid(f"{name} is empty: give a whole number from 0")
+    return number

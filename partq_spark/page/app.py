@@ -1,0 +1,219 @@
+"""The page's requests and answers. Each names what it shows; looking, deciding and drawing are done elsewhere.
+
+Nothing here changes anything: what does is in `actions`, and is not there at all unless it was allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from partq_spark.base.errors import Invalid, PartqError, Unavailable
+from partq_spark.page.access import Access
+from partq_spark.page.actions import Actions
+from partq_spark.page.forms import form_of, number_of
+from partq_spark.page.looks import MOST_VIEWERS, Look, Looks, Opened
+from partq_spark.page.queue_views import message_rows
+from partq_spark.page.render import html, statics
+from partq_spark.page.sections import Place, Watched
+from partq_spark.page.streams import EventStream
+
+HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""Of every answer: no script but ours runs, whatever a message holds, and nothing stays in a cache."""
+
+MOST_MESSAGES: Final = 100
+MESSAGES: Final = 20
+STATIC_S: Final = 31_536_000  # a name says what the file holds, so a year is not too long
+SESSION_S: Final = 12 * 3600
+STATUS_OF: Final[dict[type[PartqError], int]] = {Invalid: 404, Unavailable: 503}
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Page:
+    """The page of one place. `app` is to be served on one event loop."""
+
+    def __init__(self, place: Place, access: Access) -> None:
+        self._place = place
+        self._access = access
+        self._watched = Watched(place)
+        self._looks: Looks
+        self._browsing: asyncio.Semaphore
+        self._closing: asyncio.Event
+        routes = [
+            Route("/", self._watching("queues")),
+            Route("/events", self._watch),
+            Route("/queues/{queue}", self._watching("queue")),
+            Route("/queues/{queue}/events", self._watch),
+            Route("/queues/{queue}/messages", self._show_messages),
+            Route("/queues/{queue}/groups/{group}", self._watching("group")),
+            Route("/queues/{queue}/groups/{group}/events", self._watch),
+            Route("/login", self._log_in, methods=["GET", "POST"]),
+            Route("/static/{name}", self._send_static),
+        ]
+        if access.actions:
+            routes += Actions(place, access, self._html).routes
+        own = Starlette(
+            routes=routes,
+            lifespan=self._living,
+            exception_handlers={PartqError: self._refuse, 404: self._miss, 405: self._miss},
+        )
+        self.app: ASGIApp = Guard(own, access, self._ask_for_token)
+
+    @asynccontextmanager
+    async def _living(self, app: Starlette) -> AsyncIterator[None]:
+        self._looks = Looks(lambda said, age_s: html("trouble.html", said=said, age_s=age_s))
+        self._browsing = asyncio.Semaphore(1)  # a slice of the log may be large
+        self._closing = asyncio.Event()
+        try:
+            yield
+        finally:
+            self._looks.close()
+
+    def end(self) -> None:
+        """Let the answers to browsers that watch end. To be called on the event loop."""
+        self._closing.set()
+
+    # --- what is watched ----------------------------------------------------------------------------------------------
+
+    def _look(self, request: Request) -> Look:
+        """The look that a path is about."""
+        names = request.path_params
+        opened: Callable[[], Opened] = self._watched.queues
+        if "group" in names:
+            opened = partial(self._watched.group, names["queue"], names["group"])
+        elif "queue" in names:
+            opened = partial(self._watched.queue, names["queue"])
+        return self._looks.get("/".join(names.values()), opened)
+
+    def _watching(self, page: str) -> Handler:
+        """A page that is drawn from the present snapshot, and then told of news."""
+
+        async def show(request: Request) -> Response:
+            snapshot = await self._look(request).first()
+            path = request.url.path.rstrip("/")
+            missing = "facts" not in snapshot.sections and page != "queues"
+            return self._html(
+                request,
+                f"{page}.html",
+                status=503 if missing else 200,
+                sections=snapshot.sections,
+                events=f"{path}/events",
+                **request.path_params,
+            )
+
+        return show
+
+    async def _watch(self, request: Request) -> EventStream:
+        if self._looks.viewers >= MOST_VIEWERS:
+            raise Unavailable(f"{MOST_VIEWERS} pages are being watched at once: close some first")
+        return EventStream(self._look(request), HEADERS, self._closing)
+
+    # --- what is looked at once ---------------------------------------------------------------------------------------
+
+    async def _show_messages(self, request: Request) -> Response:
+        name = request.path_params["queue"]
+        asked = request.query_params
+        partition = number_of("partition", asked.get("partition", ""))
+        start = number_of("from", asked.get("from", "")) or 0
+        limit = min(number_of("limit", asked.get("limit", "")) or MESSAGES, MOST_MESSAGES)
+        queue = self._place.queue(name)
+        async with self._browsing:
+            rows = await asyncio.to_thread(
+                lambda: message_rows(tuple(islice(queue.browse(partition=partition, start=start, limit=limit), limit)))
+            )
+        return self._html(
+            request, "messages.html", queue=name, rows=rows, partition=partition, start=start, limit=limit
+        )
+
+    async def _send_static(self, request: Request) -> Response:
+        for each in statics().values():
+            if each.name == request.path_params["name"]:
+                headers = {**HEADERS, "cache-control": f"public, max-age={STATIC_S}, immutable"}
+                return Response(each.content, media_type=each.type, headers=headers)
+        return await self._miss(request, Exception())
+
+    # --- coming in ----------------------------------------------------------------------------------------------------
+
+    async def _log_in(self, request: Request) -> Response:
+        access = self._access
+        if request.method == "GET" or access.token is None:
+            return RedirectResponse("/", status_code=303, headers=HEADERS)
+        form = await form_of(request)
+        if not access.is_from_here(request.headers):
+            return self._html(
+                request, "message.html", status=403, title="Refused", text="The form came from elsewhere."
+            )
+        if not access.is_token(form.get("token", "")):
+            return self._ask_for_token(request, wrong=True)
+        to = form.get("to", "/")
+        done = RedirectResponse(to if _is_path(to) else "/", status_code=303, headers=HEADERS)
+        done.set_cookie(access.cookie, access.session, max_age=SESSION_S, httponly=True, samesite="strict")
+        return done
+
+    def _ask_for_token(self, request: Request, *, wrong: bool = False) -> Response:
+        to = request.url.path if request.method == "GET" else "/"
+        answer = self._html(request, "token.html", status=401, wrong=wrong, to=to)
+        answer.headers["www-authenticate"] = "Bearer"
+        return answer
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def _html(self, request: Request, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
+        known = {"events": "", "place": self._place, "actions": self._access.actions, "proof": ""}
+        if self._access.actions and self._access.may_look(request.headers):
+            known["proof"] = self._access.form_proof
+        return HTMLResponse(html(template, **{**known, **values}), status_code=status, headers=HEADERS)
+
+    async def _refuse(self, request: Request, error: Exception) -> Response:
+        status = next((code for kind, code in STATUS_OF.items() if isinstance(error, kind)), 500)
+        return self._html(request, "message.html", status=status, title="Not shown", text=str(error))
+
+    async def _miss(self, request: Request, error: Exception) -> Response:
+        return self._html(
+            request, "message.html", status=404, title="Not here", text="There is no such page: go to the queues."
+        )
+
+
+class Guard:
+    """Lets in who may look, under a name that is ours; everybody may ask for the style sheet and the way in."""
+
+    def __init__(self, app: ASGIApp, access: Access, ask: Callable[[Request], Response]) -> None:
+        self._app = app
+        self._access = access
+        self._ask = ask
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        answer: ASGIApp = self._app
+        if scope["type"] != "http" or not self._access.knows_host(request.headers.get("host")):
+            text = "This name is not one of the page's: ask for localhost, or name it in PARTQ_UI_HOSTS.\n"
+            answer = Response(text, status_code=421, media_type="text/plain", headers=HEADERS)
+        elif not (request.url.path.startswith(("/static/", "/login")) or self._access.may_look(request.headers)):
+            answer = self._ask(request)
+        await answer(scope, receive, send)
+
+
+def _is_path(text: str) -> bool:
+    """Whether it leads to this page and nowhere else."""
+    return text.startswith("/") and not text.startswith("//") and "\\" not in text and text.isprintable()

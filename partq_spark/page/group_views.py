@@ -1,0 +1,296 @@
+"""The live picture of one group: which cell, lane and bar the page shows for what the client saw. Pure.
+
+Texts about the group are those of `partq status` (`client.words`, `group.status`); here they are only put in places.
+What a picture needs of earlier ones (colours, how long a wait was at first, lag over time) is its `GroupMemory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from partq_spark.client import CoordinatorView, FlowView, GroupView, PartitionStatus, PartitionView, words
+from partq_spark.page.history import History, Line, line, remembered
+from partq_spark.page.marks import NOBODY, Mark, marks
+from partq_spark.page.timeline import Decision, Timeline
+
+HOLDDOWN: Final = "holddown"
+GLYPHS: Final = {
+    PartitionStatus.READY: "",
+    PartitionStatus.PAUSED: "‖",
+    PartitionStatus.UNBOUND: "!",
+    PartitionStatus.UNASSIGNED: "○",
+}
+"""What a cell shows beside its number: a status is not told by colour alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupMemory:
+    """What is kept of a group from one look to the next. `waits_s`: how long what is being waited for was to take when
+    it was seen first, by partition number or `HOLDDOWN`.
+    """
+
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    waits_s: Mapping[str, float] = field(default_factory=dict)
+    lag: History = ()
+    lag_s: History = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """A partition in a lane. `label` is the whole of it, for who cannot see it and who points at it."""
+
+    partition: int
+    css: str
+    glyph: str
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lane:
+    """A flow with its partitions. `number` names it within the page. `arriving`: partitions that are on their way."""
+
+    number: int
+    flow: str
+    css: str
+    state: str
+    last_seen: str
+    lag: int
+    cells: tuple[Cell, ...]
+    arriving: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wait:
+    """Something that runs out: a handoff (`cell` on its way `from_` a flow `to` another) or the holddown (no cell).
+    `left` is the part of it that is left, 0 to 100.
+    """
+
+    cell: Cell | None
+    from_: str
+    from_css: str
+    to: str
+    to_css: str
+    text: str
+    left: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A partition in the table. `bar` is its lag, the largest of all partitions being 100."""
+
+    seen: PartitionView
+    css: str
+    lag_s: str
+    bar: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupPicture:
+    """Everything that the page shows of a group."""
+
+    namespace: str
+    queue: str
+    group: str
+    facts: words.Facts
+    notes: tuple[str, ...]
+    lanes: tuple[Lane, ...]
+    waits: tuple[Wait, ...]
+    reasons: tuple[str, ...]
+    rows: tuple[Row, ...]
+    lag: Line
+    lag_s: Line
+    flow_notes: tuple[str, ...]
+
+
+def memory_of(before: GroupMemory, view: GroupView, now_s: float) -> GroupMemory:
+    """What is remembered after this look."""
+    flows = [*(each.flow for each in view.flows), *(each.flow for each in view.partitions if each.flow)]
+    remaining = {
+        str(each.partition): each.handoff.remaining_s
+        for each in view.partitions
+        if each.handoff is not None and each.handoff.remaining_s is not None
+    }
+    if view.rebalance_deadline_s is not None:
+        remaining[HOLDDOWN] = view.rebalance_deadline_s
+    known_s = [each.lag_s for each in view.partitions if each.lag_s is not None]
+    return GroupMemory(
+        marks=marks(flows, before.marks),
+        waits_s={name: max(left_s, before.waits_s.get(name, 0.0)) for name, left_s in remaining.items()},
+        lag=remembered(before.lag, now_s, sum(each.lag for each in view.partitions)),
+        lag_s=remembered(before.lag_s, now_s, max(known_s) if known_s else None),
+    )
+
+
+def picture(view: GroupView, memory: GroupMemory, now_s: float) -> GroupPicture:
+    """The page's picture of one look, `memory` being that after it."""
+    most = max((each.lag for each in view.partitions), default=0)
+    return GroupPicture(
+        namespace=view.namespace,
+        queue=view.queue,
+        group=view.group,
+        facts=words.group_facts(view),
+        notes=view.notes,
+        lanes=_lanes(view, memory),
+        waits=_waits(view, memory),
+        # A handoff's own words stand beside its cell.
+        reasons=words.reasons([each for each in view.partitions if each.handoff is None]),
+        rows=tuple(
+            Row(
+                seen=each,
+                css=_css(each.flow, memory),
+                lag_s=words.lag_s(each),
+                bar=_part(each.lag, most),
+            )
+            for each in view.partitions
+        ),
+        lag=line(memory.lag, now_s),
+        lag_s=line(memory.lag_s, now_s),
+        flow_notes=words.flow_notes(view.flows),
+    )
+
+
+def _lanes(view: GroupView, memory: GroupMemory) -> tuple[Lane, ...]:
+    """A lane for each flow by name, one for a flow that only a partition names, and one for what nobody has."""
+    known = {each.flow: each for each in view.flows}
+    gone = {each.flow for each in view.partitions if each.flow and each.flow not in known}
+    flows = [*view.flows, *(_unknown(name) for name in sorted(gone))]
+    lanes = [
+        Lane(
+            number=number,
+            flow=flow.flow,
+            css=_css(flow.flow, memory),
+            state=words.flow_state(flow),
+            last_seen=words.last_seen(flow),
+            lag=sum(each.lag for each in view.partitions if each.flow == flow.flow),
+            cells=tuple(cell(each, memory) for each in view.partitions if each.flow == flow.flow),
+            arriving=tuple(
+                replace(cell(each, memory), css=f"{_css(flow.flow, memory)} arriving")
+                for each in view.partitions
+                if each.handoff is not None and each.handoff.to == flow.flow != each.flow
+            ),
+        )
+        for number, flow in enumerate(flows)
+    ]
+    nobodys = tuple(cell(each, memory) for each in view.partitions if each.flow is None)
+    if nobodys:
+        lag = sum(each.lag for each in view.partitions if each.flow is None)
+        lanes.append(
+            Lane(
+                number=len(lanes),
+                flow="no flow",
+                css=NOBODY,
+                state="",
+                last_seen="",
+                lag=lag,
+                cells=nobodys,
+                arriving=(),
+            )
+        )
+    return tuple(lanes)
+
+
+def _unknown(name: str) -> FlowView:
+    return FlowView(flow=name, active=False, bound=False, partitions=(), last_seen_s=None)
+
+
+def cell(each: PartitionView, memory: GroupMemory) -> Cell:
+    """One partition."""
+    label = f"partition {each.partition}: {each.status}, {f'flow {each.flow}' if each.flow else 'no flow'}"
+    label += f", lag {each.lag:,}"
+    return Cell(
+        partition=each.partition,
+        css=f"{_css(each.flow, memory)} {each.status.lower()}",
+        glyph=GLYPHS[each.status],
+        label=f"{label}; {each.reason}" if each.reason else label,
+    )
+
+
+def _waits(view: GroupView, memory: GroupMemory) -> tuple[Wait, ...]:
+    """What runs out: the holddown first, then the handoffs by partition."""
+    made = []
+    if view.rebalance_deadline_s is not None:
+        text = dict(words.group_facts(view))["rebalancing"]
+        made.append(_wait(None, None, None, text, HOLDDOWN, view.rebalance_deadline_s, memory))
+    for each in view.partitions:
+        if each.handoff is not None:
+            name, left_s = str(each.partition), each.handoff.remaining_s
+            made.append(_wait(cell(each, memory), each.flow, each.handoff.to, each.reason, name, left_s, memory))
+    return tuple(made)
+
+
+def _wait(
+    moving: Cell | None,
+    from_: str | None,
+    to: str | None,
+    text: str,
+    name: str,
+    left_s: float | None,
+    memory: GroupMemory,
+) -> Wait:
+    return Wait(
+        cell=moving,
+        from_=from_ or "no flow",
+        from_css=_css(from_, memory),
+        to=to or "no flow",
+        to_css=_css(to, memory),
+        text=text,
+        left=_part(left_s or 0.0, memory.waits_s.get(name, 0.0)),
+    )
+
+
+def _css(flow: str | None, memory: GroupMemory) -> str:
+    mark = memory.marks.get(flow) if flow is not None else None
+    return NOBODY if mark is None else mark.css
+
+
+def _part(value: float, most: float) -> int:
+    """`value` in hundredths of `most`; something is never shown as nothing."""
+    return min(max(round(100 * value / most), 1), 100) if value > 0 and most > 0 else 0
+
+
+# --- the timeline -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecisionRow:
+    """One decision in words: `12:00:01.250`, what, about what, why."""
+
+    time: str
+    event: str
+    facts: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimelineView:
+    """Decisions, newest first, and a word about where they come from."""
+
+    rows: tuple[DecisionRow, ...]
+    note: str
+
+
+def timeline_view(timeline: Timeline | None, server: str, view: GroupView) -> TimelineView:
+    """The decisions about a group that `server`, the coordinator in whose process the page is served, knows of."""
+    if timeline is None:
+        return TimelineView(
+            rows=(), note="No coordinator serves this page, so there is no timeline: its own page has one."
+        )
+    rows = tuple(map(_decision, timeline.of(f"{view.namespace}/{view.queue}/{view.group}")))
+    return TimelineView(rows=rows, note=_source(view.coordinator, server, known=bool(rows)))
+
+
+def _source(leader: CoordinatorView, server: str, *, known: bool) -> str:
+    if leader.leader is None or leader.leader == server:
+        return "" if known else f"The coordinator {server} has decided nothing about this group since it was started."
+    return f"The coordinator {leader.leader} leads this group: what it decides is on its own page, not here ({server})."
+
+
+def _decision(decision: Decision) -> DecisionRow:
+    return DecisionRow(
+        time=f"{decision.time:%H:%M:%S}.{decision.time.microsecond // 1000:03}",
+        event=decision.event.replace("_", " "),
+        facts=", ".join(f"{name.replace('_', ' ')} {value}" for name, value in decision.facts),
+        reason=decision.reason,
+    )

@@ -1,0 +1,59 @@
+"""From views to HTML, by the templates beside this module. Whatever is put into one is escaped there: names, keys and
+messages are text, never markup.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from partq_spark.base.terminal import printable
+from partq_spark.page import history
+
+
+class Static(NamedTuple):
+    """A file of the page, under a name that changes with what it holds."""
+
+    name: str
+    type: str
+    content: bytes
+
+
+_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+@cache
+def statics() -> dict[str, Static]:
+    """The style sheet, the script and the icon, by their own names."""
+    found = {}
+    for name in ("page.css", "page.js", "icon.svg"):
+        content = (files("partq_spark.page") / "static" / name).read_bytes()
+        digest = hashlib.sha256(content).hexdigest()[:12]
+        stem, _, kind = name.rpartition(".")
+        found[name] = Static(name=f"{stem}-{digest}.{kind}", type=f"{_TYPES[kind]}; charset=utf-8", content=content)
+    return found
+
+
+@cache
+def _templates() -> Environment:
+    made = Environment(
+        loader=PackageLoader("partq_spark.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["printable"] = printable
+    made.filters["count"] = lambda value: f"{value:,.0f}"
+    made.globals["static"] = lambda name: f"/static/{statics()[name].name}"
+    made.globals["chart"] = {"width": history.WIDTH, "height": history.HEIGHT}
+    return made
+
+
+def html(template: str, **values: Any) -> str:
+    """A template filled in."""
+    return _templates().get_template(template).render(**values)

@@ -1,0 +1,146 @@
+"""The three things that can be watched (the list of queues, one queue, one group): what is looked at, and the HTML of
+their sections. Runs in the threads of `looks`; what is remembered between looks is kept here, bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final, Generic, TypeVar
+
+from partq_spark import client
+from partq_spark.base.errors import PartqError
+from partq_spark.page.group_views import GroupMemory, memory_of, picture, timeline_view
+from partq_spark.page.history import History, remembered
+from partq_spark.page.looks import Sections
+from partq_spark.page.queue_views import QueueMemory, published, queue_picture, queue_rows
+from partq_spark.page.render import html
+from partq_spark.page.timeline import Timeline
+
+LOOK_RETRY_S: Final = 2.0
+"""A look that fails is tried again for so long, then it is said that it failed, and the next one begins."""
+
+MOST_REMEMBERED: Final = 200
+DESCRIBED_S: Final = 5.0
+"""A queue of the list is described anew when its description is so old; one of them with each look."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """What the page shows: a namespace of a store. `ownership` None: as the environment says. `server` is the
+    coordinator that serves the page, `timeline` its decisions; without one they are empty and None.
+    """
+
+    store: str
+    namespace: str
+    ownership: str | None = None
+    retry_timeout_s: float = 30.0
+    server: str = ""
+    timeline: Timeline | None = None
+
+    def queue(self, name: str, *, retry_timeout_s: float | None = None) -> client.Queue:
+        """A queue there. Raises `Invalid` for what is no name."""
+        patience_s = self.retry_timeout_s if retry_timeout_s is None else retry_timeout_s
+        return client.Queue(name, store=self.store, namespace=self.namespace, retry_timeout_s=patience_s)
+
+
+class Kept(Generic[T]):
+    """What is remembered by name: of so many at most, those that were used last."""
+
+    def __init__(self, fresh: T) -> None:
+        self._fresh = fresh
+        self._kept: OrderedDict[str, T] = OrderedDict()
+
+    def __getitem__(self, name: str) -> T:
+        return self._kept.get(name, self._fresh)
+
+    def __setitem__(self, name: str, value: T) -> None:
+        self._kept[name] = value
+        self._kept.move_to_end(name)
+        while len(self._kept) > MOST_REMEMBERED:
+            self._kept.popitem(last=False)
+
+
+class Watched:
+    """What can be watched at a place, with what is remembered of it."""
+
+    def __init__(self, place: Place, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.place = place
+        self._now_s = now_s
+        self._groups = Kept(GroupMemory())
+        self._published: Kept[History] = Kept(())
+        self._queues: dict[str, QueueMemory] = {}
+
+    @contextmanager
+    def queues(self) -> Iterator[Callable[[], Sections]]:
+        """The list of queues."""
+        yield self._look_at_queues
+
+    @contextmanager
+    def queue(self, name: str) -> Iterator[Callable[[], Sections]]:
+        """One queue."""
+        queue = self.place.queue(name, retry_timeout_s=LOOK_RETRY_S)
+
+        def look() -> Sections:
+            found = queue.describe()
+            groups = queue.groups(ownership="none")
+            self._published[name] = remembered(self._published[name], self._now_s(), published(found))
+            view = queue_picture(found, groups, self._published[name])
+            return _filled("queue", ("facts", "groups", "partitions"), {"view": view})
+
+        yield look
+
+    @contextmanager
+    def group(self, queue: str, group: str) -> Iterator[Callable[[], Sections]]:
+        """One group."""
+        name = f"{queue}/{group}"
+        opened = self.place.queue(queue, retry_timeout_s=LOOK_RETRY_S)
+        with opened.watching(group, ownership=self.place.ownership) as status:
+
+            def look() -> Sections:
+                seen, now_s = status(), self._now_s()
+                memory = self._groups[name] = memory_of(self._groups[name], seen, now_s)
+                values = {
+                    "view": picture(seen, memory, now_s),
+                    "timeline": timeline_view(self.place.timeline, self.place.server, seen),
+                }
+                return _filled("group", ("facts", "picture", "reasons", "lag", "partitions", "timeline"), values)
+
+            yield look
+
+    def _look_at_queues(self) -> Sections:
+        place = self.place
+        found = client.list_queues(store=place.store, namespace=place.namespace, retry_timeout_s=LOOK_RETRY_S)
+        now_s = self._now_s()
+        kept = {}
+        for each in found[:MOST_REMEMBERED]:
+            if not isinstance(each, client.DamagedQueue):
+                before = self._queues.get(each.queue, QueueMemory())
+                kept[each.queue] = replace(before, published=remembered(before.published, now_s, published(each)))
+        self._queues = self._described(kept)
+        rows = queue_rows(found, self._queues, self._now_s())
+        return _filled("queues", ("queues",), {"rows": rows, "place": place})
+
+    def _described(self, kept: dict[str, QueueMemory]) -> dict[str, QueueMemory]:
+        """With a description of that queue alone whose last one is oldest: age and what holds it back take reading."""
+        now_s = self._now_s()
+        stale = [
+            name for name, each in kept.items() if each.described is None or each.described_s < now_s - DESCRIBED_S
+        ]
+        if stale:
+            name = min(stale, key=lambda each: (kept[each].described is not None, kept[each].described_s))
+            try:
+                found = self.place.queue(name, retry_timeout_s=LOOK_RETRY_S).describe()
+            except PartqError:
+                found = None  # the list says what is wrong with it, if it goes on
+            kept[name] = replace(kept[name], described=found, described_s=now_s)
+        return kept
+
+
+def _filled(page: str, names: tuple[str, ...], values: Mapping[str, object]) -> Sections:
+    return {name: html(f"{page}/{name}.html", **values) for name in names}

@@ -1,0 +1,38 @@
+"""A queue on a `file:` store, with a group, and the page that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from partq_spark import client
+from partq_spark.page.sections import Place
+from tests.page.serving import Served, serving
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(store=f"file://{tmp_path / 'store'}", namespace="default")
+
+
+@pytest.fixture
+def orders(place: Place) -> client.Queue:
+    """A queue with messages and a group that has acknowledged none."""
+    made = client.create_queue("orders", partitions=4, store=place.store)
+    publish(made, *(f"value {number}".encode() for number in range(40)))
+    made.create_group("billing", starting="earliest")
+    return made
+
+
+@pytest.fixture
+def page(place: Place, orders: client.Queue) -> Iterator[Served]:
+    with serving(place) as served:
+        yield served
+
+
+def publish(queue: client.Queue, *values: bytes, key: str | None = None) -> None:
+    with queue.publisher() as publisher:
+        for number, value in enumerate(values):
+            publisher.send(value, key=key if key is not None else f"key-{number}")

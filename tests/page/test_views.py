@@ -1,0 +1,286 @@
+"""What the page shows for what the client saw: marks, lanes, handoffs, lines, messages. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from partq_spark.client import (
+    CoordinatorView,
+    DamagedQueue,
+    FlowView,
+    GroupView,
+    HandoffView,
+    Header,
+    Message,
+    PartitionStatus,
+    PartitionView,
+    QueueSummary,
+    RebalanceStatus,
+    words,
+)
+from partq_spark.page import history
+from partq_spark.page.group_views import GroupMemory, GroupPicture, memory_of, picture, timeline_view
+from partq_spark.page.history import line, rate, remembered
+from partq_spark.page.marks import COLOURS, MOST_KEPT, PATTERNS, marks
+from partq_spark.page.queue_views import QueueMemory, message_rows, queue_rows, rate_words
+from partq_spark.page.timeline import MOST_SHOWN, Timeline
+
+NOW = datetime(2026, 11, 20, 8, 30, tzinfo=UTC)
+
+
+def partition(number: int, flow: str | None, **more: object) -> PartitionView:
+    facts = {
+        "status": PartitionStatus.READY if flow else PartitionStatus.UNASSIGNED,
+        "epoch": 1,
+        "acknowledged": 10,
+        "delivered": 15,
+        "end": 20,
+        "handoff": None,
+        "reason": "",
+        "lag_s": 2.5,
+    }
+    return PartitionView(partition=number, flow=flow, **{**facts, **more})  # type: ignore[arg-type]
+
+
+def group(*partitions: PartitionView, flows: tuple[str, ...] = ("a", "b"), **more: object) -> GroupView:
+    facts: dict[str, object] = {
+        "namespace": "default",
+        "queue": "orders",
+        "group": "billing",
+        "rebalance_status": RebalanceStatus.READY,
+        "rebalance_deadline_s": None,
+        "scale_status": "Ready",
+        "partitions": partitions,
+        "flows": tuple(
+            FlowView(
+                flow=name,
+                active=True,
+                bound=True,
+                partitions=tuple(each.partition for each in partitions if each.flow == name),
+                last_seen_s=0.25,
+            )
+            for name in flows
+        ),
+        "coordinator": CoordinatorView(leader="one", age_s=0.5),
+    }
+    return GroupView(**{**facts, **more})  # type: ignore[arg-type]
+
+
+def seen(view: GroupView, memory: GroupMemory | None = None) -> GroupPicture:
+    return picture(view, memory_of(memory or GroupMemory(), view, 100.0), 100.0)
+
+
+# --- marks ------------------------------------------------------------------------------------------------------------
+
+
+def test_few_flows_have_plain_colours_that_differ() -> None:
+    made = marks([f"flow-{number}" for number in range(COLOURS)], {})
+    assert len({mark.colour for mark in made.values()}) == COLOURS
+    assert {mark.pattern for mark in made.values()} == {0}
+
+
+def test_many_flows_share_marks_evenly() -> None:
+    made = marks([f"flow-{number}" for number in range(2 * COLOURS * PATTERNS)], {})
+    assert {list(made.values()).count(mark) for mark in made.values()} == {2}
+
+
+def test_a_flow_keeps_its_mark_whoever_comes_and_goes_and_when_it_comes_back() -> None:
+    first = marks(["a", "b", "c"], {})
+    without = marks(["b", "c"], first)
+    more = marks(["b", "c", "d", "e", "f", "g", "h"], without)
+    assert marks(["a", "b", "c"], more)["a"] == first["a"]
+    assert more["b"] == first["b"]
+
+
+def test_marks_that_are_remembered_are_bounded() -> None:
+    known = marks([f"old-{number}" for number in range(500)], {})
+    assert len(known) == 500  # those that are there all have one
+    assert len(marks(["new"], known)) == MOST_KEPT
+
+
+# --- the live picture -------------------------------------------------------------------------------------------------
+
+
+def test_each_partition_is_a_cell_in_the_lane_of_its_flow() -> None:
+    shown = seen(group(partition(0, "a"), partition(1, "b"), partition(2, "a")))
+    assert [(lane.flow, [cell.partition for cell in lane.cells]) for lane in shown.lanes] == [
+        ("a", [0, 2]),
+        ("b", [1]),
+    ]
+    assert shown.lanes[0].cells[0].css.split()[0:2] == shown.lanes[0].css.split()[0:2]
+    assert shown.lanes[0].lag == 20
+    assert shown.lanes[0].last_seen == "0.2 s ago"
+
+
+def test_what_no_flow_has_and_what_a_flow_that_left_has_are_shown_too() -> None:
+    shown = seen(group(partition(0, None), partition(1, "gone", status=PartitionStatus.UNBOUND), flows=("a",)))
+    assert [(lane.flow, lane.state) for lane in shown.lanes] == [
+        ("a", "active"),
+        ("gone", "not bound"),
+        ("no flow", ""),
+    ]
+    assert shown.lanes[1].cells[0].glyph == "!"
+    assert "nobody" in shown.lanes[2].cells[0].css
+
+
+def test_a_handoff_runs_out_between_two_flows_in_the_words_of_the_status() -> None:
+    words_of_status = "paused: waits for 5 messages of flow a, 3.0 s left, then goes to b"
+    view = group(
+        partition(
+            0,
+            "a",
+            status=PartitionStatus.PAUSED,
+            reason=words_of_status,
+            handoff=HandoffView(to="b", remaining_s=3.0, waiting_for=5),
+        ),
+        partition(1, "b"),
+    )
+    memory = memory_of(GroupMemory(), view, 100.0)
+    (wait,) = picture(view, memory, 100.0).waits
+    assert (wait.from_, wait.to, wait.text, wait.left) == ("a", "b", words_of_status, 100)
+    later = replace(
+        view,
+        partitions=(
+            replace(view.partitions[0], handoff=HandoffView(to="b", remaining_s=0.75, waiting_for=5)),
+            view.partitions[1],
+        ),
+    )
+    (wait,) = picture(later, memory_of(memory, later, 101.0), 101.0).waits
+    assert wait.left == 25
+    assert [cell.partition for cell in picture(later, memory, 101.0).lanes[1].arriving] == [0]
+    assert picture(later, memory, 101.0).reasons == ()  # told once
+    over = group(partition(0, "b"), partition(1, "b"))
+    assert memory_of(memory, over, 102.0).waits_s == {}
+
+
+def test_the_holddown_runs_out() -> None:
+    view = group(partition(0, "a"), rebalance_status=RebalanceStatus.HOLDDOWN, rebalance_deadline_s=4.0)
+    memory = memory_of(GroupMemory(), view, 100.0)
+    later = replace(view, rebalance_deadline_s=1.0)
+    (wait,) = picture(later, memory_of(memory, later, 103.0), 103.0).waits
+    assert (wait.cell, wait.left) == (None, 25)
+    assert wait.text == dict(words.group_facts(later))["rebalancing"]
+
+
+def test_lag_is_a_bar_for_each_partition_and_something_is_never_shown_as_nothing() -> None:
+    shown = seen(
+        group(
+            partition(0, "a", end=1010),
+            partition(1, "a", end=510),
+            partition(2, "a", end=11),
+            partition(3, "a", end=10),
+        )
+    )
+    assert [row.bar for row in shown.rows] == [100, 50, 1, 0]
+    assert [row.lag_s for row in shown.rows] == ["2.5"] * 4
+
+
+def test_facts_and_reasons_are_those_of_the_status_command() -> None:
+    view = group(partition(0, None, reason="no flow has it"), partition(1, None, reason="no flow has it"))
+    shown = seen(view)
+    assert shown.facts == words.group_facts(view)
+    assert shown.reasons == words.reasons(view.partitions) == ("partitions 0-1: no flow has it",)
+
+
+# --- lines and rates --------------------------------------------------------------------------------------------------
+
+
+def test_history_is_bounded_in_time_and_in_number() -> None:
+    kept: history.History = ()
+    for second in range(5000):
+        kept = remembered(kept, second / 2, float(second))
+    assert len(kept) <= history.MOST_SAMPLES
+    assert kept[-1].at_s - kept[0].at_s <= history.KEPT_S
+
+
+def test_a_line_has_a_gap_where_nobody_looked_and_keeps_its_peaks() -> None:
+    kept: history.History = ()
+    for second in [*range(20), *range(50, 70)]:
+        kept = remembered(kept, float(second), 100.0 if second == 60 else 1.0)
+    drawn = line(kept, 70.0)
+    assert len(drawn.points) == len(drawn.areas) == 2
+    assert drawn.highest == 100.0
+    assert any(point.endswith(",4") for point in drawn.points[1].split())  # the peak, at the top
+    assert (drawn.now, drawn.minutes) == (1.0, 2)
+
+
+def test_a_line_of_nothing_is_empty() -> None:
+    assert line((), 5.0).points == ()
+    assert line(remembered((), 5.0, None), 5.0).now is None
+    assert line(remembered((), 5.0, 0.0), 5.0).points == ("600,80",)
+
+
+def test_a_rate_is_that_of_the_last_seconds() -> None:
+    kept: history.History = ()
+    for second in range(100):
+        kept = remembered(kept, float(second), 1000.0 + (50 * second if second > 50 else 0))
+    assert rate(kept) == pytest.approx(50.0)
+    assert rate(kept[:1]) is None
+    assert rate(remembered(kept, 100.0, 3.0)) is None  # another queue of that name
+    assert [rate_words(each) for each in (None, 0.0, 1.25, 1234.0)] == ["…", "0/s", "1.2/s", "1,234/s"]
+
+
+# --- queues and messages ----------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_queue_is_listed_with_what_is_wrong() -> None:
+    damaged = DamagedQueue(namespace="default", queue="<script>", error="its head is not JSON")
+    summary = QueueSummary(
+        namespace="default",
+        queue="orders",
+        partitions=8,
+        messages=0,
+        published=1000,
+        bytes=0,
+        quota_bytes=1_000_000,
+        quota_used=0.0,
+        access_type="non-exclusive",
+        created=NOW,
+        last_published=None,
+        groups=("billing",),
+    )
+    first, second = queue_rows([damaged, summary], {"orders": QueueMemory()}, 5.0)
+    assert (first.queue, first.error) == ("<script>", "its head is not JSON")
+    assert (second.oldest, second.quota, second.rate) == ("none", "1.0 MB, 0% used", "…")
+    assert [(each.group, each.behind) for each in second.groups] == [("billing", "")]
+
+
+def test_messages_become_text_that_steers_nothing_and_is_cut() -> None:
+    def message(value: bytes, key: str | None = None) -> Message:
+        return Message(key, value, "orders", 0, 7, NOW, headers=(Header("\x1b]0;x\x07", None),))
+
+    rows = message_rows(
+        [message(b"\x1b[31mred\r\n"), message(b"\xff\x00"), message(b"x" * 10_000_000), message(b"", "\u202ekey")]
+    )
+    assert [row.value[:40] for row in rows] == [r"\x1b[31mred\r\n", "0xff00", "x" * 40, '""']
+    assert len(rows[2].value) == 2001
+    assert [row.length for row in rows] == ["", "", "10.0 MB", ""]
+    assert [row.key for row in rows] == ["null", "null", "null", r"\u202ekey"]
+    assert rows[0].headers == ((r"\x1b]0;x\x07", "null"),)
+
+
+# --- the timeline -----------------------------------------------------------------------------------------------------
+
+
+def test_decisions_of_a_group_are_shown_newest_first_and_bounded() -> None:
+    timeline = Timeline()
+    for number in range(200):
+        timeline.add("pause", {"group": "default/orders/billing", "partition": number, "reason": "why", "to": None})
+        timeline.add("pause", {"group": "default/orders/other", "partition": number})
+        timeline.add("looked", {"problem": "none"})
+    shown = timeline_view(timeline, "one", group(partition(0, "a")))
+    assert len(shown.rows) == MOST_SHOWN
+    assert (shown.rows[0].event, shown.rows[0].facts, shown.rows[0].reason) == ("pause", "partition 199", "why")
+    assert shown.note == ""
+
+
+def test_where_no_coordinator_serves_the_page_it_says_so_and_where_another_one_leads() -> None:
+    view = group(partition(0, "a"))
+    assert timeline_view(None, "", view).note.startswith("No coordinator serves this page")
+    assert timeline_view(Timeline(), "two", view).note == (
+        "The coordinator one leads this group: what it decides is on its own page, not here (two)."
+    )
+    assert "has decided nothing" in timeline_view(Timeline(), "one", view).note
