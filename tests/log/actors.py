@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import admin, housekeeping, tree
+from partq_spark.log.model import Head
 from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, stage_for
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.reading import RangeReader
+from partq_spark.log.reading import Piece, RangeReader
+from partq_spark.log.restaging import Staged, publish_tasks
+from partq_spark.log.schema.versions import schema_of
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import PLAIN
-from partq_spark.log.staged import Stage, StagedSegment
+from partq_spark.log.staged import Stage
+from tests.log import payloads
 from tests.log.oracle import Attempt
 from tests.log.plans import BEGIN_US, GRACE_US, MOST_SKEW_US, NAMESPACE, QUEUE, SLEEPS_US
-from tests.log.queues import publish_staged
 from tests.log.simulation import Job, Process, Simulation
 from tests.support.faulty import HOUR_US
 from tests.support.judge import Violation, demand
@@ -33,20 +38,29 @@ def rows_of(world: Simulation, writer: str, batch: int) -> list[tuple[str | None
     ]
 
 
-def staged(process: Process, stage: Stage, writer: str, batch: int) -> list[StagedSegment]:
-    """Stage a batch as one or two tasks would."""
+def staged(process: Process, queue: QueueLog, stage: Stage, writer: str, batch: int) -> list[Staged]:
+    """Stage a batch as one or two tasks would; those of a typed queue may have seen other heads."""
+    rng = process.world.rng
     rows = rows_of(process.world, writer, batch)
-    cut = process.world.rng.randint(0, len(rows))
-    segments: list[StagedSegment] = []
+    cut = rng.randint(0, len(rows))
+    tasks: list[Staged] = []
     for task, part in enumerate((rows[:cut], rows[cut:])):
+        if tasks and stage.columns is not None and rng.random() < 0.3:
+            stage = stage_for(queue)
         with Stager(process.store, stage, seed=f"{writer}/{batch}/{task}", compression="none") as stager:
             if part:
-                keys, values = zip(*part, strict=True)
-                stager.add(pa.record_batch([pa.array(keys, pa.string()), pa.array(values, pa.binary())], schema=PLAIN))
+                stager.add(_batch(part, stage))
             segment = stager.finish()
         if segment is not None:
-            segments.append(segment)
-    return segments
+            tasks.append(Staged(stage, segment))
+    return tasks
+
+
+def _batch(rows: Sequence[tuple[str | None, bytes]], stage: Stage) -> pa.RecordBatch:
+    if stage.columns is not None:
+        return payloads.batch_of(rows, stage)
+    keys, values = zip(*rows, strict=True)
+    return pa.record_batch([pa.array(keys, pa.string()), pa.array(values, pa.binary())], schema=PLAIN)
 
 
 def publish_once(process: Process, queue: QueueLog, writer: str, batch: int, identity: PublishIdentity | None) -> bool:
@@ -57,19 +71,20 @@ def publish_once(process: Process, queue: QueueLog, writer: str, batch: int, ide
     stage: Stage | None = None
     try:
         stage = stage_for(queue)
-        segments = staged(process, stage, writer, batch)
+        tasks = staged(process, queue, stage, writer, batch)
         attempt = Attempt(
             queue_id=stage.queue_id,
             writer=identity.writer if identity else None,
             batch=identity.batch if identity else 0,
-            segments=tuple(segment.name for segment in segments),
-            rows=sum(segment.rows for segment in segments),
+            segments=tuple(segment.name for _, segment in tasks),
+            rows=sum(segment.rows for _, segment in tasks),
+            versions=tuple(task.stage.columns.version for task in tasks if task.stage.columns is not None),
         )
-        for segment in segments:
+        for _, segment in tasks:
             world.oracle.attempts[segment.name] = attempt
         if world.rng.random() < world.plan.sleepy:
             world.scheduler.sleep_us(int(world.rng.choice(SLEEPS_US) * world.rng.uniform(0.8, 1.2)))
-        done: PublishResult = publish_staged(queue, stage, segments, identity, seed=f"{writer}/{batch}")
+        done: PublishResult = publish_tasks(queue, tasks, identity, seed=f"{writer}/{batch}")
     except Outdated as error:
         age_us = world.scheduler.now_us - begun_us
         demand(age_us >= GRACE_US - 2 * MOST_SKEW_US, "refused within grace:", error)
@@ -139,29 +154,37 @@ def reader(process: Process, job: Job) -> None:
 
 
 def read_all(
-    process: Process, queue: QueueLog, span: tuple[Sequence[int], Sequence[int]], begun_us: int, fail: bool
+    process: Process,
+    queue: QueueLog,
+    span: tuple[Sequence[int], Sequence[int]],
+    begun_us: int,
+    fail: bool,
+    *,
+    newest: bool = False,
 ) -> list[int]:
     """Read a range through a view of the handle's head, compare each message with the truth; where it came to.
 
-    `begun_us` is before that head was read.
+    `begun_us` is before that head was read. `newest`: with the columns of today.
     """
     world, head = process.world, queue.head
     start, end = span
     past = world.oracle.history[head.queue_id]
     wanted = {p: (start[p], end[p]) for p in range(len(start)) if start[p] < end[p]}
     task = queue.another()
-    source = RangeReader(task, head.queue_id, tree.view(head, wanted), fail_on_data_loss=fail)
+    loaded = schema_of(head.columns) if newest and head.columns is not None else loaded_by(world, head)
+    source = RangeReader(task, head.queue_id, tree.view(head, wanted), fail_on_data_loss=fail, payload=loaded)
     positions = list(start)
     damaged = process.faulty.damaged
     try:
         for piece in source.pieces():
-            values = piece.batch.column("value").to_pylist()
+            found = rows_in(piece)
             skipped = piece.offset - positions[piece.partition]
             demand(skipped == 0 or (not fail and skipped > 0), "read", piece.offset, "after", positions)
             if skipped:
                 check_lost(world, head.queue_id, piece.partition, piece.offset, begun_us, process, damaged)
-            to = piece.offset + len(values)
-            demand(values == past.messages[piece.partition][piece.offset : to], "another message at", piece.offset)
+            to = piece.offset + len(found)
+            expected = past.messages[piece.partition][piece.offset : to]
+            demand(found == payloads.all_seen_by(expected, loaded), "another message at", piece.offset)
             demand(piece.times_us() == past.times_us[piece.partition][piece.offset : to], "another time at", piece)
             positions[piece.partition] = to
             if world.rng.random() < 0.1:
@@ -176,15 +199,45 @@ def read_all(
                     return positions
             raise
         return positions
-    except Invalid:
-        demand(not world.oracle.still(head.queue_id), "a reader was refused")
-        return positions
+    except Invalid as error:
+        if not world.oracle.still(head.queue_id):
+            return positions
+        check_refused(past.messages, loaded, str(error))
+        world.count("a value did not fit")
+        return list(end)  # loads again, and goes on with what comes then
     for partition, (_, to) in wanted.items():
         if positions[partition] < to:
             demand(not fail, "a reader ended before its end")
             check_lost(world, head.queue_id, partition, to, begun_us, process, damaged)
     world.count("read")
     return [max(a, b) for a, b in zip(positions, end, strict=True)]
+
+
+def loaded_by(world: Simulation, head: Head) -> pa.Schema | None:
+    """The columns that a query has loaded, now or when the queue had fewer; some of them, if it names them."""
+    if head.columns is None:
+        return None
+    schema = schema_of(head.columns, world.rng.randint(1, head.columns.version))
+    if world.rng.random() < 0.3:
+        schema = pa.schema(world.rng.sample(list(schema), world.rng.randint(1, len(schema))))
+    return schema
+
+
+def rows_in(piece: Piece) -> list[Any]:
+    """Each row without partq's own columns; of an untyped queue its value."""
+    if not piece.typed:
+        return list(piece.batch.column("value").to_pylist())
+    own = [name for name in piece.batch.schema.names if not name.startswith("_")]
+    return list(piece.batch.select(own).to_pylist())
+
+
+def check_refused(messages: Sequence[Sequence[Any]], loaded: pa.Schema | None, error: str) -> None:
+    """A query may be refused only for a value that does not fit what it has loaded, which the error names."""
+    place = re.search(r"partition (\d+), offset (\d+), column 'n': (\S+) does not fit .* load again", error)
+    if loaded is None or place is None:
+        raise Violation(f"a reader was refused: {error}")
+    row = messages[int(place[1])][int(place[2])]
+    demand(str(row["n"]) == place[3] and not payloads.fits(row, loaded), "refused for a value that fits:", error)
 
 
 def lost(world: Simulation, queue_id: str, partition: int, offset: int) -> bool:
@@ -247,6 +300,13 @@ def recreator(process: Process, job: Job) -> None:
             if process.queue().look() is not None:
                 admin.delete_queue(process.queue())
             world.pause(0.5)
-            admin.create_queue(process.store, NAMESPACE, QUEUE, world.plan.partitions, effects=process.effects)
+            admin.create_queue(
+                process.store,
+                NAMESPACE,
+                QUEUE,
+                world.plan.partitions,
+                effects=process.effects,
+                columns=world.first_columns(),
+            )
             job.batch += 1
             world.count("recreated")

@@ -19,10 +19,11 @@ from msgspec import structs
 
 from partq_spark.base import json_documents
 from partq_spark.group import rewinding
-from partq_spark.log import codec, compaction, housekeeping, names, publish, reading, tree, writers
+from partq_spark.log import admin, codec, compaction, housekeeping, names, publish, reading, restaging, tree, writers
 from partq_spark.log.model import Entry, Head, Marks, Slice
 from partq_spark.log.publish import PublishIdentity, PublishResult
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.schema import bring
 from partq_spark.log.segment_columns import SegmentColumns
 from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.objects.api import ObjectStore
@@ -136,6 +137,14 @@ def _checks_no_slice() -> AbstractContextManager[object]:
     return patch.object(reading, "read_slice", unchecked)
 
 
+def _narrows_without_a_check(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column.cast(kind, safe=False)
+
+
+def _same_generation(stage: Stage, other: Stage) -> bool:
+    return stage.generation == other.generation
+
+
 def _all_of(marks: Sequence[str], unnamed: Mapping[str, int]) -> frozenset[str]:
     return frozenset(unnamed)
 
@@ -194,6 +203,15 @@ GUARDS = (
         name="compaction: tokens that are gone",
         off=lambda: patch.object(compaction, "tokens_gone_until", lambda head, run: head.trimmed_sequence),
         first=54,
+    ),
+    Guard(name="altering: a change whose answer was lost", off=lambda: patch.object(admin, "_has_been", _never)),
+    Guard(
+        name="publish: tasks that saw other columns",
+        off=lambda: patch.object(restaging, "_fits", _same_generation),
+    ),
+    Guard(
+        name="reading: a value that a query's type does not hold",
+        off=lambda: patch.object(bring, "_cast", _narrows_without_a_check),
     ),
     Guard(name="checksum of chunks and pages", off=_checks_no_chunk),
     Guard(name="checksum of heads", off=lambda: patch.object(json_documents, "check_sum", _never)),

@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from partq_spark.log import admin, housekeeping, names, restaging
 from tests.log.actors import collector, command, query, read_all, reader, recreator, trimmer
-from tests.log.keepers import acknowledger, compactor, regrouper, resizer, retainer, rewinder
+from tests.log.keepers import acknowledger, alterer, compactor, regrouper, resizer, retainer, rewinder
 from tests.log.plans import BEGIN_US, GRACE_US, GROUP, MOST_STEPS, NAMESPACE, QUEUE, Outcome, Plan
 from tests.log.simulation import Job, Process, Simulation
 from tests.support.judge import demand
@@ -27,27 +27,25 @@ from tests.support.judge import demand
 def play(world: Simulation) -> Outcome:
     """Start all processes of the plan, let them run to their ends, and look at what they left."""
     plan = world.plan
-    admin.create_queue(world.truth, NAMESPACE, QUEUE, plan.partitions, effects=world.quiet().effects)
+    admin.create_queue(
+        world.truth, NAMESPACE, QUEUE, plan.partitions, effects=world.quiet().effects, columns=world.first_columns()
+    )
     if plan.group:
         admin.create_group(world.quiet(), GROUP, (1,) * plan.partitions)
-    for number in range(plan.publishers):
-        world.start(query, Job(f"query{number}", last=plan.batches))
-    for number in range(plan.anonymous):
-        world.start(command, Job(f"command{number}", last=plan.batches))
-    for number in range(plan.passers):
-        world.start(query, Job(f"passer{number}", last=1))
-    for number in range(plan.readers):
-        world.start(reader, Job(f"reader{number}", last=plan.batches))
-    for number in range(plan.trimmers):
-        world.start(trimmer, Job(f"trimmer{number}", last=6))
-    for number in range(plan.collectors):
-        world.start(collector, Job(f"collector{number}", last=10))
-    if plan.recreate:
-        world.start(recreator, Job("recreator", last=1))
-    for number in range(plan.compactors):
-        world.start(compactor, Job(f"compactor{number}", last=8))
-    for number in range(plan.resizers):
-        world.start(resizer, Job(f"resizer{number}", last=4))
+    for count, body, name, rounds in (
+        (plan.publishers, query, "query", plan.batches),
+        (plan.anonymous, command, "command", plan.batches),
+        (plan.passers, query, "passer", 1),
+        (plan.readers, reader, "reader", plan.batches),
+        (plan.trimmers, trimmer, "trimmer", 6),
+        (plan.collectors, collector, "collector", 10),
+        (int(plan.recreate), recreator, "recreator", 1),
+        (plan.compactors, compactor, "compactor", 8),
+        (plan.resizers, resizer, "resizer", 4),
+        (plan.alterers, alterer, "alterer", 10),
+    ):
+        for number in range(count):
+            world.start(body, Job(f"{name}{number}", last=rounds))
     for number in range(plan.keepers):
         world.start(acknowledger, Job(f"acknowledger{number}", last=24))
         world.start(rewinder, Job(f"rewinder{number}", last=12))
@@ -78,7 +76,9 @@ def check_end(world: Simulation) -> None:
                     expected[piece.partition] = piece.offset
         expected = [max(a, b) for a, b in zip(expected, head.earliest, strict=True)]
         demand(queue.offsets_at(time_us) == tuple(expected), "seek by time", time_us, expected)
-    read_all(Process(world, Job("end"), reader), queue, (head.earliest, head.next), world.scheduler.now_us, True)
+    read_all(
+        Process(world, Job("end"), reader), queue, (head.earliest, head.next), world.scheduler.now_us, True, newest=True
+    )
     for _ in range(4):
         world.scheduler.sleep_us(GRACE_US + 1)
         housekeeping.collect(queue, grace_s=GRACE_US / 1e6)
@@ -87,7 +87,9 @@ def check_end(world: Simulation) -> None:
     if not world.plan.recreate:
         young = {name for name in left if not housekeeping.below_floor(name, queue.refresh())}
         demand(left - young == past.needed - young, "never collected:", sorted(left - young - past.needed)[:3])
-    read_all(Process(world, Job("end"), reader), queue, (head.earliest, head.next), world.scheduler.now_us, True)
+    read_all(
+        Process(world, Job("end"), reader), queue, (head.earliest, head.next), world.scheduler.now_us, True, newest=True
+    )
 
 
 def run_seed(seed: int, *, conditional: bool = True) -> Outcome:

@@ -15,6 +15,7 @@ from partq_spark.group.rewinding import Goal
 from partq_spark.log import admin, compaction
 from partq_spark.log.model import Head, group_start
 from partq_spark.log.queue import QueueLog
+from tests.log import payloads
 from tests.log.plans import GROUP, NAMESPACE, QUEUE
 from tests.log.simulation import Job, Process
 from tests.support.judge import demand
@@ -55,6 +56,23 @@ def resizer(process: Process, job: Job) -> None:
         with process.tolerating(head.queue_id):
             admin.alter_queue(queue, partitions=process.world.rng.randint(1, 4))
             process.world.count("resized")
+
+
+def alterer(process: Process, job: Job) -> None:
+    """Another column, each under a name of its own, or a wider one: what was not made is made by none, and what was
+    made once is not refused.
+    """
+    rng = process.world.rng
+    for queue, head in each_round(process, job, 1.5):
+        process.world.count("tried to alter")
+        with process.tolerating(head.queue_id):
+            if rng.random() < 0.5:
+                name = f"c{process.world.outcome.counts['tried to alter']}"
+                admin.alter_queue(queue, add_columns=f"{name} {rng.choice(payloads.ADDED)}")
+            else:
+                with untimely(process):  # another one may have made it as wide
+                    admin.alter_queue(queue, widen=f"n {rng.choice(payloads.WIDTHS)}")
+            process.world.count("altered")
 
 
 def compactor(process: Process, job: Job) -> None:

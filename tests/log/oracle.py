@@ -7,22 +7,20 @@ all entries, a list of all messages, a set of all objects that the present head 
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-
-import pyarrow as pa
+from typing import Any
 
 from partq_spark.log import codec, tree, writers
-from partq_spark.log.model import ChunkRef, Entry, Head, Slice, add, at
+from partq_spark.log.model import ChunkRef, Entry, Head, add, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import Staged
-from partq_spark.log.segment_columns import segment_schema
+from partq_spark.log.schema.columns import Columns
+from partq_spark.log.schema.versions import schema_of
 from partq_spark.log.staged import Stage
-from partq_spark.objects.api import Document
-from partq_spark.objects.memory import MemoryStore
-from tests.support.faulty import PAGE
+from tests.log import payloads
+from tests.log.watched import WatchedStore
 from tests.support.judge import Violation, demand
 
 
@@ -35,6 +33,7 @@ class Attempt:
     batch: int
     segments: tuple[str, ...]
     rows: int
+    versions: tuple[int, ...] = ()  # of the columns that each of its segments was staged for; none: untyped
 
 
 @dataclass(slots=True)
@@ -43,7 +42,7 @@ class History:
 
     queue_id: str
     entries: list[Entry] = field(default_factory=list)
-    messages: list[list[bytes]] = field(default_factory=list)  # per partition, by offset; so are times, generations
+    messages: list[list[Any]] = field(default_factory=list)  # per partition, by offset; so are times, generations
     times_us: list[list[int]] = field(default_factory=list)
     generations: list[list[int]] = field(default_factory=list)
     published: dict[str, Entry] = field(default_factory=dict)  # by token
@@ -151,6 +150,7 @@ class Oracle:
         demand(all(a <= at(head.next, p) for p, a in enumerate(before.next)), "the end went back")
         demand(len(head.next) >= head.partitions, "a partition has no end")
         demand(head.floor.sequence >= before.floor.sequence, "the stage floor went down")
+        _check_columns(before.columns, head.columns)
 
     def _check_groups(self, before: Head, head: Head, store: WatchedStore) -> None:
         """Nothing is trimmed that a group needs: it needs what lies behind its checkpoints as they were acknowledged,
@@ -194,11 +194,23 @@ class Oracle:
         for piece in entry.slices:
             demand(piece.offset == following[piece.partition], "offsets are not dense:", piece, before.next)
             following[piece.partition] += piece.rows
-            rows, _ = store.peek_rows(self._segment(head, entry, piece.segment), piece, entry.times)
+            rows, _ = store.peek_rows(self._segment(head, entry, piece.segment), piece, entry, head.columns)
+            if head.columns is not None:
+                staged_for = attempt.versions[attempt.segments.index(self._origin(entry.segments[piece.segment]))]
+                self._check_rows(rows, head.columns, staged_for, entry)
             self._take(past, entry, piece.partition, rows, self._origins(entry) == entry.segments)
         demand(tuple(following) == head.next, "the end does not follow from the entry")
         past.entries.append(entry)
         past.published[entry.token] = entry
+
+    def _check_rows(self, rows: Sequence[Any], columns: Columns, staged_for: int, entry: Entry) -> None:
+        """What the columns hold follows from the value and from the version that it was staged for."""
+        version = entry.schema_version or 0
+        alike = self._origins(entry) == entry.segments
+        demand(version == staged_for if alike else version >= staged_for, "published as another version:", entry)
+        for row in rows:
+            staged = payloads.payload_of(row["key"], row["value"], schema_of(columns, staged_for))
+            demand(row == payloads.seen_by(staged, schema_of(columns, version)), "other columns than staged:", row)
 
     def _check_batch(self, past: History, entry: Entry) -> None:
         """A batch comes once, and after the earlier ones of its writer, as long as writers are remembered."""
@@ -218,13 +230,12 @@ class Oracle:
         demand(bool(head.tree), "a publish left no entry")
         return self._flat(head, head.tree[-1], store)[-1]
 
-    def _take(
-        self, past: History, entry: Entry, partition: int, rows: list[tuple[str | None, bytes]], in_order: bool
-    ) -> None:
+    def _take(self, past: History, entry: Entry, partition: int, rows: Sequence[Any], in_order: bool) -> None:
         """Note messages at their offsets for good; those of one writer must come in its own order, and those of one
         key also where they were placed again (not `in_order`), all in one partition of their layout.
         """
-        for key, value in rows:
+        for each in rows:
+            key, value = (each["key"], each["value"]) if isinstance(each, dict) else each
             writer, batch, row, _ = value.decode().split(":", 3)
             place = (int(batch), int(row))
             for of in ((writer, partition, None), *(((writer, None, key),) if key is not None else ())):
@@ -236,7 +247,7 @@ class Oracle:
             if key is not None:
                 mine = past.partition_of.setdefault((key, entry.generation), partition)
                 demand(mine == partition, "two partitions for key", key)
-            past.messages[partition].append(value)
+            past.messages[partition].append(each if isinstance(each, dict) else value)
             past.times_us[partition].append(entry.time_us)
             past.generations[partition].append(entry.generation)
 
@@ -277,10 +288,15 @@ class Oracle:
         """An entry that nobody published has the messages that were published at its offsets, and their times."""
         demand(entry.times, "the log is not what was published:", entry)
         for piece in entry.slices:
-            found, times_us = store.peek_rows(self._segment(head, entry, piece.segment), piece, entry.times)
+            found, times_us = store.peek_rows(self._segment(head, entry, piece.segment), piece, entry, head.columns)
             span = slice(piece.offset, piece.end)
             published = past.messages[piece.partition][span]
-            demand([value for _, value in found] == published, "compacted to other messages:", piece)
+            schema = None if head.columns is None else schema_of(head.columns, entry.schema_version)
+            if schema is None:
+                found = [value for _, value in found]
+            else:
+                demand(all(row.keys() <= {*schema.names} for row in published), "compacted to fewer columns:", piece)
+            demand(found == payloads.all_seen_by(published, schema), "compacted to other messages:", piece)
             demand(times_us == past.times_us[piece.partition][span], "compacted to other times:", piece)
             generations = {*past.generations[piece.partition][span]}
             demand(generations == {entry.generation}, "compacted to another generation:", piece)
@@ -344,54 +360,12 @@ class Oracle:
         return self.head is not None and self.head.queue_id == queue_id
 
 
-class WatchedStore(MemoryStore):
-    """The true objects of a simulation. `conditional` False is a store that swaps whatever the ETag."""
-
-    def __init__(self, *, clock: Callable[[], float], rng: random.Random, conditional: bool) -> None:
-        super().__init__(clock=clock, rng=rng, page_size=PAGE)
-        self.oracle: Oracle | None = None
-        self._conditional = conditional
-
-    def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:
-        if not self._conditional:
-            present = self.load(name)
-            expected = present.etag if isinstance(present, Document) else None
-        etag = super().swap(name, content, expected=expected)
-        if self.oracle is not None and isinstance(content, bytes):
-            self.oracle.swapped(name, content, self)
-        elif self.oracle is not None and not isinstance(content, bytes):
-            self.oracle.acknowledging(name, content)
-        return etag
-
-    def remove(self, name: str, *, expected: str) -> None:
-        super().remove(name, expected=expected)
-        if self.oracle is not None:
-            self.oracle.removed(name)
-
-    def delete(self, name: str) -> bool:
-        done = super().delete(name)
-        if done and self.oracle is not None:
-            self.oracle.deleted(name)
-        return done
-
-    def peek(self, name: str) -> bytes | None:
-        """The bytes of an object, or None."""
-        stored = self._objects.get(name)
-        return None if stored is None else stored.data
-
-    def offset_of(self, name: str, queue_id: str, since: int) -> int | None:
-        """The offset of a checkpoint of this queue and of the group that was made `since` then, or None."""
-        document = self.load(name)
-        metadata = document.metadata if isinstance(document, Document) else {}
-        mine = metadata.get("queue_id") == queue_id and metadata.get("since") == str(since)
-        return int(metadata["offset"]) if mine and "offset" in metadata else None
-
-    def peek_rows(self, name: str, piece: Slice, times: bool) -> tuple[list[tuple[str | None, bytes]], list[int]]:
-        """Keys and values of one slice, and their times if it has them, read by hand."""
-        data = self.peek(name)
-        if data is None:
-            raise Violation(f"the head names what is not there: {name}")
-        body = data[piece.start : piece.start + piece.length]
-        batch = pa.ipc.read_record_batch(pa.py_buffer(body), segment_schema(False, times))
-        rows = list(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True))
-        return rows, batch.column("timestamp").cast(pa.int64()).to_pylist() if times else []
+def _check_columns(before: Columns | None, columns: Columns | None) -> None:
+    """What any version was stays so: slices, publishers and plans go by it."""
+    if before == columns:
+        return
+    if before is None or columns is None:
+        raise Violation("a queue became typed, or untyped")
+    demand(columns.version > before.version and columns.key == before.key, "columns changed under one version")
+    for version in range(1, before.version + 1):
+        demand(schema_of(columns, version) == schema_of(before, version), "version is another one now:", version)

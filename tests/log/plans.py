@@ -42,11 +42,23 @@ class Plan:
     trim_all: float  # probability that a trim takes everything
     compactors: int = 0
     resizers: int = 0
+    alterers: int = 0  # more than none: the queue is typed
     keepers: int = 0  # of each kind: who acknowledges, rewinds, removes the group and makes it, trims by checkpoints
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
-        """Most of everything at random; five of eight seeds lean towards what is rare by chance."""
+        """Most of everything at random; five of eight seeds lean towards what is rare by chance. In three of ten the
+        queue is typed, and altered while the rest goes on.
+        """
+        typed = random.Random(f"typed {seed}")
+        plan = cls._drawn(seed)
+        if typed.random() > 0.3:
+            return plan
+        compactors, resizers = max(plan.compactors, typed.randint(0, 2)), max(plan.resizers, typed.randint(0, 1))
+        return replace(plan, alterers=typed.randint(1, 2), compactors=compactors, resizers=resizers)
+
+    @classmethod
+    def _drawn(cls, seed: int) -> Plan:
         rng = random.Random(f"plan {seed}")
         level = rng.choice((0.0, 0.01, 0.04))
         plan = cls(

@@ -15,10 +15,13 @@ from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, U
 from partq_spark.log import names
 from partq_spark.log.publish import Outdated
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.schema.columns import Columns
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.retrying import Retrying
-from tests.log.oracle import Oracle, WatchedStore
+from tests.log import payloads
+from tests.log.oracle import Oracle
 from tests.log.plans import BEGIN_US, GRACE_US, MOST_SKEW_US, NAMESPACE, QUEUE, Outcome, Plan
+from tests.log.watched import WatchedStore
 from tests.support.faulty import FaultyStore
 from tests.support.judge import Violation, demand
 from tests.support.scheduler import SECOND_US, Scheduler
@@ -67,6 +70,10 @@ class Simulation:
         """A handle without faults, for setting up and for looking afterwards."""
         effects = replace(self.effects(), time_us=lambda: self.scheduler.now_us)
         return QueueLog(self.truth, NAMESPACE, QUEUE, effects, sizes=self.plan.sizes)
+
+    def first_columns(self) -> Columns | None:
+        """Those that the queue begins with, if it is typed."""
+        return payloads.first_columns() if self.plan.alterers else None
 
     def pause(self, times: float = 1.0) -> None:
         self.scheduler.sleep_us(int(self.plan.pause_us * times * self.rng.uniform(0.1, 2.0)))

@@ -28,6 +28,7 @@ FAULTS = (
     "replaced while asleep",
 )
 KEPT = ("resized", "compacted", "acknowledged", "rewound", "group removed", "group made", "trimmed by checkpoints")
+TYPED = ("altered", "a value did not fit")
 
 
 def test_a_few_interleavings_do_not_break_the_log() -> None:
@@ -49,7 +50,7 @@ def test_no_interleaving_breaks_the_log(report: Callable[[str], None]) -> None:
         total += outcome.counts
         steps += outcome.steps
         changes += outcome.changes
-    for what in (*FAULTS, *KEPT, "recreated", "collected", "repetition", "outdated"):
+    for what in (*FAULTS, *KEPT, *TYPED, "recreated", "collected", "repetition", "outdated"):
         assert total[what] > 0, f"no seed shows {what!r}: the check has become weaker"
     faults = ", ".join(f"{what} {total[what]}" for what in FAULTS)
     report(f"interleaving: {SEEDS} seeds, {steps} steps, {changes} changes of a head; {faults}")
