@@ -202,7 +202,7 @@ GUARDS = (
     Guard(
         name="compaction: tokens that are gone",
         off=lambda: patch.object(compaction, "tokens_gone_until", lambda head, run: head.trimmed_sequence),
-        first=54,
+        first=194,
     ),
     Guard(name="altering: a change whose answer was lost", off=lambda: patch.object(admin, "_has_been", _never)),
     Guard(
