@@ -68,4 +68,4 @@ def fits(row: Payload, schema: pa.Schema) -> bool:
     if field is None or number is None:
         return True
     most = 2 ** (field.type.bit_width - 1)
-    return -most <= int(number) < most
+    return bool(-most <= int(number) < most)
