@@ -225,19 +225,21 @@ class _Taken:
         self._batch = batch
         self._row_of = row_of
         self._headers = headers
-        self._made: dict[Taking, pa.RecordBatch] = {}
+        self._made: list[tuple[Taking, pa.RecordBatch]] = []
 
     def by(self, how: Taking | None) -> pa.RecordBatch:
         """Raises `Invalid` as `Taking` does."""
         if how is None:
             return self._batch
-        if how not in self._made:
-            made = how(self._batch, self._row_of)
-            if self._headers:
-                name = headers_name(typed=True)
-                made = made.append_column(pa.field(name, HEADERS), self._batch.column(name))
-            self._made[how] = made
-        return self._made[how]
+        for known, made in self._made:
+            if known == how:
+                return made
+        made = how(self._batch, self._row_of)
+        if self._headers:
+            name = headers_name(typed=True)
+            made = made.append_column(pa.field(name, HEADERS), self._batch.column(name))
+        self._made.append((how, made))
+        return made
 
 
 def _chosen(entries: Sequence[int], count: int) -> pa.Array:
