@@ -10,7 +10,10 @@ import random
 import re
 import sys
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
 
 import pyarrow as pa
 import xxhash
@@ -18,7 +21,9 @@ import xxhash
 from partq_spark.base.errors import Corrupt
 from partq_spark.log.model import Slice
 from partq_spark.log.reading import Piece
+from partq_spark.log.schema.bring import widened
 from partq_spark.log.schema.types import TIMESTAMP
+from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_added, with_widened
 from partq_spark.log.segment import SegmentWriter, read_slice
 from partq_spark.log.segment_columns import HEADERS, SegmentColumns, segment_columns, segment_schema
 from partq_spark.objects.memory import MemoryStore
@@ -34,11 +39,12 @@ class Original:
     rows: int
     headers: bool
     times: bool
+    typed: bool = False
 
     @property
     def columns(self) -> SegmentColumns:
         """All that it has."""
-        return segment_columns(None, headers=self.headers, times=self.times)
+        return segment_columns(COLUMNS if self.typed else None, headers=self.headers, times=self.times)
 
 
 def originals(count: int) -> list[Original]:
@@ -53,6 +59,38 @@ def originals(count: int) -> list[Original]:
                     piece = writer.write(0, rows(count, headers, times))
                 data = bytes(store.read("a.arrow", start=piece.start, length=piece.length))
                 made.append(Original(data=data, rows=count, headers=headers, times=times))
+    return made
+
+
+COLUMNS = columns_of(
+    schema_from(
+        "a STRING, b INT NOT NULL, c ARRAY<STRUCT<d: MAP<STRING, DECIMAL(5,2)>, e: BOOLEAN NOT NULL>>, f DATE, "
+        "g TIMESTAMP"
+    )
+)
+WIDER = with_added(with_widened(COLUMNS, "b BIGINT"), "h ARRAY<STRING>")
+
+
+def typed_originals(count: int) -> list[Original]:
+    """Rows with columns of most kinds."""
+    made = []
+    some = [
+        {
+            "a": None if n % 7 == 3 else f"text {n}" * (n % 3),
+            "b": n,
+            "c": [{"d": [("k", Decimal(n % 100))] * (n % 2), "e": n % 2 == 0}, None][: n % 3],
+            "f": date(2026, 1, 1 + n % 28),
+            "g": None if n % 5 == 0 else datetime(2026, 1, 1, tzinfo=UTC),
+        }
+        for n in range(count)
+    ]
+    for compression in ("none", "lz4", "zstd"):
+        store = MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
+        schema = schema_of(COLUMNS)
+        with SegmentWriter(store, "a.arrow", schema, compression) as writer:
+            piece = writer.write(0, pa.RecordBatch.from_pylist(some, schema=schema))
+        data = bytes(store.read("a.arrow", start=piece.start, length=piece.length))
+        made.append(Original(data=data, rows=count, headers=False, times=False, typed=True))
     return made
 
 
@@ -107,11 +145,30 @@ def use(data: bytes, original: Original, wanted: WantedColumns, *, thoroughly: b
     return "read"
 
 
+def use_rows(data: bytes, original: Original, only: Collection[str] | None, *, thoroughly: bool) -> str:
+    """Read rows, and if they were checked `thoroughly`, write them anew with wider columns as compaction does."""
+    store = MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
+    store.create("a.arrow", data)
+    piece = Slice(0, 0, 0, len(data), 0, original.rows, xxhash.xxh3_64_hexdigest(data))
+    try:
+        batch = read_slice(store, "a.arrow", piece, original.columns, only=only, thoroughly=thoroughly)
+    except Corrupt as problem:
+        return "refused" if re.search("segment a.arrow .* restore", str(problem)) else str(problem)
+    if thoroughly:
+        batch = widened(batch, schema_of(WIDER))
+        with SegmentWriter(store, "b.arrow", schema_of(WIDER)) as writer:
+            writer.write(0, pa.concat_batches([batch, batch.take(pa.array(range(batch.num_rows)))]))
+    return "read"
+
+
 def main(count: int, first: int, last: int) -> None:
     """Damage with each seed of a range; what became of it is printed, and the seeds as they are begun."""
     forms = originals(count)
     for original in forms:
         assert use(original.data, original, default_columns(True), thoroughly=True) == "read"
+    typed_forms = typed_originals(count)
+    for original in typed_forms:
+        assert use_rows(original.data, original, None, thoroughly=True) == "read"
     found: Counter[str] = Counter()
     for seed in range(first, last):
         rng = random.Random(seed)
@@ -123,6 +180,11 @@ def main(count: int, first: int, last: int) -> None:
         some = named_columns(rng.sample(list(SOURCE_TYPES), rng.randrange(1, 8)))
         found["some " + use(data, original, some, thoroughly=False)] += 1
         found["some thoroughly " + use(data, original, some, thoroughly=True)] += 1
+        original = rng.choice(typed_forms)
+        data = damaged(original, rng)
+        only = rng.sample(schema_of(COLUMNS).names, rng.randrange(1, 5))
+        found["rows " + use_rows(data, original, only, thoroughly=False)] += 1
+        found["rows thoroughly " + use_rows(data, original, None, thoroughly=True)] += 1
     sys.stdout.write(json.dumps(found))
 
 

@@ -349,11 +349,12 @@ def test_what_is_malformed_under_a_right_checksum_is_corrupt_and_nothing_else(ro
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
-    ways = ("", "thoroughly ", "some ", "some thoroughly ")
+    ways = ("", "thoroughly ", "some ", "some thoroughly ", "rows ", "rows thoroughly ")
     assert set(found) <= {way + what for way in ways for what in ("read", "refused")}
     assert found["refused"] > tries / 4
     assert found["thoroughly refused"] > found["refused"]
     assert found["refused"] > found["some refused"] > 0
+    assert found["rows thoroughly refused"] > found["rows refused"] > 0
 
 
 def test_texts_are_not_looked_at_again() -> None:

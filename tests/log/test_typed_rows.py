@@ -4,13 +4,9 @@ versions see (TYP-02, TYP-03, TYP-05, TYP-07).
 
 from __future__ import annotations
 
-import pickle
 import random
-import subprocess
-import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -29,10 +25,9 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.schema.bring import chosen
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_widened
-from partq_spark.log.segment import Stager, read_slice
+from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import HEADERS
 from partq_spark.log.staged import stage_of
-from partq_spark.objects import open_store
 from tests.log import typed
 from tests.log.queues import World, everything
 from tests.log.test_segment import stage as untyped_stage
@@ -374,15 +369,6 @@ def test_a_queue_that_is_created_twice_keeps_its_first_columns(world: World) -> 
 # --- compaction and time ----------------------------------------------------------------------------------------------
 
 
-def compacted(world: World, queue: QueueLog) -> None:
-    world.clock.now_us += 1000 * SECOND_US
-    steps = 0
-    while compact(world.handle()) is not None:
-        steps += 1
-        assert steps < 50
-    assert steps
-
-
 def test_slices_of_all_versions_become_one_of_the_newest(world: World) -> None:
     """TYP-06."""
     queue = typed.create(world, partitions=1)
@@ -398,7 +384,7 @@ def test_slices_of_all_versions_become_one_of_the_newest(world: World) -> None:
     before = typed.read_flat(queue)
     old = typed.read_flat(queue, "id INT, total DECIMAL(5,2)")
     view_before = tree.view(queue.refresh(), everything(queue.head))
-    compacted(world, queue)
+    typed.compact_all(world, queue)
     head = queue.refresh()
     entries = list(tree.walk(tree.view(head, everything(head)), queue.load_chunk))
     assert len(entries) == 1
@@ -424,7 +410,7 @@ def test_a_reader_whose_plan_knows_fewer_versions_goes_on_after_compaction(world
     gone = {queue.segment_folder + name for entry in head.entries for name in entry.segments} | {
         item.name for item in world.store.list(queue.segment_folder)
     }
-    compacted(world, queue)
+    typed.compact_all(world, queue)
     present = world.handle().refresh()
     kept = {
         queue.segment_folder + name
@@ -435,92 +421,3 @@ def test_a_reader_whose_plan_knows_fewer_versions_goes_on_after_compaction(world
         world.store.delete(name)
     rows = [row for piece in reader.pieces() for row in typed.rows_of(piece)]
     assert rows == [{"id": number, "name": None, "total": None} for number in range(60)]
-
-
-# --- columns on request -----------------------------------------------------------------------------------------------
-
-
-def test_only_the_columns_that_the_reader_takes_are_decoded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = typed.create(world, "a INT, b STRING, c INT", partitions=1, key="a")
-    stage = stage_for(queue)
-    heads = [[{"key": "h", "value": b"1"}]]
-    publish(queue, stage, typed.staged(queue, stage, [{"a": 1, "b": "x", "c": 2}], headers=heads))
-    alter_queue(queue, add_columns="d INT")
-    stage = stage_for(queue)
-    publish(queue, stage, typed.staged(queue, stage, [{"a": 3, "b": "y", "c": 4, "d": 5}], headers=heads))
-    decoded: list[list[str]] = []
-
-    def noted(*given: Any, **more: Any) -> pa.RecordBatch:
-        batch = read_slice(*given, **more)
-        decoded.append(batch.schema.names)
-        return batch
-
-    monkeypatch.setattr("partq_spark.log.reading.read_slice", noted)
-    head = queue.refresh()
-
-    def seen(ddl: str | None, only: tuple[str, ...] | None) -> tuple[list[list[str]], list[dict[str, Any]], list[bool]]:
-        decoded.clear()
-        payload = pa.schema([]) if ddl is None else schema_from(ddl)
-        view = tree.view(head, everything(head))
-        found = list(RangeReader(queue, head.queue_id, view, payload=payload, only=only).pieces())
-        assert [piece.batch.num_rows for piece in found] == [1, 1]
-        return (
-            [*decoded],
-            [row for piece in found for row in typed.rows_of(piece)],
-            [bool(each.headers) for each in found],
-        )
-
-    assert seen("c INT, a INT", ()) == ([["a", "c"]] * 2, [{"c": 2, "a": 1}, {"c": 4, "a": 3}], [False, False])
-    assert seen("d INT", ()) == ([[], ["d"]], [{"d": None}, {"d": 5}], [False, False])
-    assert seen("a INT", ("_headers", "_timestamp")) == ([["a", "_headers"]] * 2, [{"a": 1}, {"a": 3}], [True, True])
-    assert seen(None, ("_headers",))[0] == [["_headers"], ["_headers"]]
-    assert seen(None, ())[0] == [[], []]
-    assert seen("b STRING", None)[0] == [["b", "_headers"]] * 2
-
-
-# --- what it costs ----------------------------------------------------------------------------------------------------
-
-
-def imported_by(code: str) -> set[str]:
-    """The modules that a process has in the end."""
-    code = f"import sys\n{code}\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    return set(done.stdout.split())
-
-
-def test_tasks_of_untyped_queues_import_nothing_for_typed_ones() -> None:
-    found = imported_by("import partq_spark.log.reading, partq_spark.log.fanout, partq_spark.log.restaging")
-    schema = {name.removeprefix("partq_spark.log.schema.") for name in found if "partq_spark.log.schema." in name}
-    assert schema == {"columns", "types"}
-
-
-READS = """
-import pickle
-from partq_spark.log.connect import shared_store
-from partq_spark.log.queue import QueueLog
-from partq_spark.log.reading import RangeReader
-queue_id, view, payload = pickle.loads({plan!r})
-queue = QueueLog(shared_store({store!r}, 60.0), "default", "orders")
-for piece in RangeReader(queue, queue_id, view, payload=payload).pieces():
-    assert piece.batch.num_rows == 2
-    assert piece.batch.column("id")[0].as_py() == 1
-"""
-
-
-def test_tasks_that_read_typed_queues_import_no_pandas_and_need_nothing_but_their_plan(tmp_path: Path) -> None:
-    """0.2 s and 30 MB in every worker of Spark's; and no head is read."""
-    store = open_store(f"file:{tmp_path}", retry_timeout_s=60.0)
-    columns = columns_of(schema_from("id INT, n FLOAT, deep MAP<STRING, ARRAY<STRUCT<a: INT NOT NULL>>>"), "id")
-    queue = create_queue(store, "default", "orders", 1, columns=columns)
-    deep = [("k", [{"a": 1}])]
-    typed.send(queue, [{"id": 1, "deep": deep}, {"id": 1}])
-    alter_queue(queue, add_columns="coupon STRING", widen="id BIGINT, n DOUBLE")
-    typed.send(queue, [{"id": 1, "n": 0.5}, {"id": 1, "deep": deep}])
-    head = queue.refresh()
-    wanted = schema_from("deep MAP<STRING, ARRAY<STRUCT<a: INT>>>, coupon STRING, id INT, n FLOAT")
-    assert head.columns is not None
-    plan = (head.queue_id, tree.view(head, everything(head)), chosen(head.columns, wanted))
-    (tmp_path / "default/orders/_head.json").unlink()
-    found = imported_by(READS.format(plan=pickle.dumps(plan), store=store.url))
-    assert "partq_spark.log.schema.bring" in found
-    assert "pandas" not in found

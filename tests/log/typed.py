@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from partq_spark.log import tree
 from partq_spark.log.admin import create_queue
+from partq_spark.log.compaction import compact
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish, stage_for
 from partq_spark.log.queue import QueueLog
@@ -19,7 +20,7 @@ from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
 from partq_spark.log.segment import RUN_BYTES, Stager
 from partq_spark.log.segment_columns import segment_columns
 from partq_spark.log.staged import Stage, StagedSegment
-from tests.log.queues import World, everything
+from tests.log.queues import HOUR_US, World, everything
 
 Row = Mapping[str, Any]
 
@@ -111,3 +112,13 @@ def read_flat(queue: QueueLog, wanted: str | pa.Schema | None = None) -> list[di
 def _values(piece: Piece, name: str) -> list[Any]:
     values: list[Any] = piece.batch.column(name).to_pylist()
     return values
+
+
+def compact_all(world: World, queue: QueueLog) -> None:
+    """All that is there, as soon as it may be."""
+    world.clock.now_us += HOUR_US
+    steps = 0
+    while compact(world.handle(queue.name)) is not None:
+        steps += 1
+        assert steps < 50
+    assert steps
