@@ -16,12 +16,18 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from coordinator.figures import Figures
 from coordinator.health import HealthServer
 from coordinator.logs import LibraryLines, LineLog, Log, one_line
+from coordinator.measuring import MeasuredDocuments, MeasuredStore
+from coordinator.metrics import samples
 from coordinator.service import Service
 from coordinator.settings import Settings, load_settings
+from coordinator.tally import Tally
 from partq_spark import __version__
+from partq_spark.base.access import TOKEN_VARIABLE
 from partq_spark.base.errors import Invalid, PartqError
+from partq_spark.base.metrics import Exposition
 from partq_spark.base.terminal import printable
 from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import open_store
@@ -75,10 +81,17 @@ def _serve(settings: Settings, log: Log, environ: Mapping[str, str]) -> int:
     early = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: early.set())
-    store = open_store(settings.store, retry_timeout_s=_STORE_RETRY_S)
+    tally = Tally()
+    log = tally.counting(log)
+    store = MeasuredStore(open_store(settings.store, retry_timeout_s=_STORE_RETRY_S), tally.store)
     # Ownership as objects is asked about once a second: what fails is asked again by its caller.
-    impatient = open_store(settings.store, retry_timeout_s=0.0)
-    ownership = open_ownership(settings.ownership, store=impatient, environ=environ)
+    impatient = MeasuredStore(open_store(settings.store, retry_timeout_s=0.0), tally.store)
+    ownership = open_ownership(
+        settings.ownership,
+        store=impatient,
+        environ=environ,
+        around=lambda documents: MeasuredDocuments(documents, tally.ownership),
+    )
     service = Service(settings, store=store, ownership=ownership, log=log)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.stop())
@@ -86,7 +99,14 @@ def _serve(settings: Settings, log: Log, environ: Mapping[str, str]) -> int:
         return 0
     health = None
     if settings.health_port != 0:
-        health = HealthServer(settings.health_host, settings.health_port, service.status)
+        figures = Figures(service, name=settings.name, store=impatient, tally=tally)
+        health = HealthServer(
+            settings.health_host,
+            settings.health_port,
+            service.status,
+            metrics=Exposition(lambda: samples(figures.picture())),
+            token=environ.get(TOKEN_VARIABLE, ""),
+        )
     log(
         "info",
         "started",

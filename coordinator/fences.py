@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from coordinator.core.actions import Fence
@@ -42,6 +43,17 @@ def side_by_side(threads: Executor) -> RunAll:
     return run
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Carried:
+    """What became of some fences: as events; by partition, what was in the way of the others; and how many messages
+    were marked for those who got a partition, because they come again.
+    """
+
+    events: list[Event]
+    failed: dict[int, PartqError]
+    redelivered: int
+
+
 def carry_out(
     fences: Sequence[Fence],
     *,
@@ -55,10 +67,10 @@ def carry_out(
     run: RunAll,
     log: Log,
     told: Container[int] = (),
-) -> tuple[list[Event], dict[int, PartqError]]:
-    """Fence, side by side if `run` does so; what became of each, as events, and by partition what was in the way of
-    the others: whatever is wrong with one checkpoint is no matter of the rest. An unknown outcome is no event: the
-    state still asks for the fence, and a fence recognises its own repetition. `told`: of these it was said before.
+) -> Carried:
+    """Fence, side by side if `run` does so: whatever is wrong with one checkpoint is no matter of the rest. An unknown
+    outcome is no event: the state still asks for the fence, and a fence recognises its own repetition. `told`: of these
+    it was said before.
 
     `finished`: removed partitions that the group is done with, and where they end. A later
     look finds that in its checkpoint, also where offsets are not kept.
@@ -68,6 +80,7 @@ def carry_out(
     """
 
     failed: dict[int, PartqError] = {}
+    redelivered: dict[int, int] = {}
 
     def fail(fence: Fence, error: PartqError) -> None:
         failed[fence.partition] = error
@@ -94,7 +107,7 @@ def carry_out(
 
     def one(fence: Fence) -> Event | None:
         try:
-            checkpoints.fence(
+            fenced = checkpoints.fence(
                 fence.partition,
                 to=fence.to,
                 epoch=fence.epoch,
@@ -109,10 +122,14 @@ def carry_out(
         except PartqError as error:
             fail(fence, error)
             return None
+        if fence.to is not None:
+            begin = fenced.offset if fenced.offset is not None else starts.get(fence.partition, 0)
+            redelivered[fence.partition] = max(fenced.redelivered_below - begin, 0)
         return PartitionFenced(partition=fence.partition, epoch=fence.epoch, owner=fence.to)
 
     known = [fence for fence in fences if answers[fence.partition] is not None]
-    return [event for event in run(one, known) if event is not None], failed
+    events = [event for event in run(one, known) if event is not None]
+    return Carried(events=events, failed=failed, redelivered=sum(redelivered.values()))
 
 
 def _is_unknown(

@@ -1,21 +1,25 @@
-"""Health over HTTP: `/healthz` (is the process alive) and `/readyz` (does it do its work).
+"""What a coordinator serves over HTTP: `/healthz` (is the process alive), `/readyz` (does it do its work), `/metrics`.
 
-Answers come from a `Status` that the service keeps; nothing is looked up for a request. Bound to 127.0.0.1 unless
-told otherwise, because there is nothing here to keep strangers out.
+Health comes from a `Status` that the service keeps; nothing is looked up for it, and anybody may ask. Metrics are for
+this machine, or for who has the token (`base.access`). Bound to 127.0.0.1 unless told otherwise.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from typing import Final, NamedTuple
 
+from partq_spark.base.access import Refusal, refused
 from partq_spark.base.errors import Invalid
 
 _REQUEST_WAIT_S: Final = 5.0
+_TEXT: Final = "text/plain; charset=utf-8"
+_log = logging.getLogger("partq.metrics")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,24 +38,77 @@ class Status:
     housekeeper: bool = False
 
 
-class HealthServer:
-    """Serves in a thread of its own that ends with the process."""
+class Answer(NamedTuple):
+    """One answer; `headers` beyond those that say what and how long it is."""
 
-    def __init__(self, host: str, port: int, status: Callable[[], Status]) -> None:
+    status: int
+    content_type: str
+    body: bytes
+    headers: Mapping[str, str] = {}
+
+
+Metrics = Callable[[str], tuple[str, bytes]]
+"""Given what a client accepts: the content type, and the text."""
+
+
+def health(path: str, now: Status) -> Answer:
+    """Of `/healthz` and `/readyz`."""
+    good = {"/healthz": now.alive, "/readyz": now.ready}.get(path)
+    if good is None:
+        return Answer(404, _TEXT, b"not here: /healthz, /readyz or /metrics\n")
+    return Answer(200 if good else 503, "application/json", json.dumps(asdict(now)).encode() + b"\n")
+
+
+def metrics_for(metrics: Metrics, accept: str, refusal: Refusal | None) -> Answer:
+    """Of `/metrics`; `refusal` is why the client may not look."""
+    if refusal is not None:
+        headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
+        return Answer(refusal.status, _TEXT, f"{refusal.reason}\n".encode(), headers)
+    try:
+        return Answer(200, *metrics(accept))
+    except Invalid as error:
+        return Answer(501, _TEXT, f"{error}\n".encode())
+    except Exception:  # noqa: BLE001 - a mistake in metrics must not take health away
+        _log.exception("metrics could not be told")
+        return Answer(500, _TEXT, b"metrics could not be told: see the coordinator's log\n")
+
+
+class HealthServer:
+    """Serves in a thread of its own that ends with the process. `token`: what a client sends to see `metrics`."""
+
+    def __init__(
+        self, host: str, port: int, status: Callable[[], Status], *, metrics: Metrics | None = None, token: str = ""
+    ) -> None:
         """Raises `Invalid` if the address cannot be had."""
 
         class Handler(BaseHTTPRequestHandler):
             timeout = _REQUEST_WAIT_S  # one that connects and says nothing holds a thread no longer
 
             def do_GET(self) -> None:
-                now = status()
-                good = {"/healthz": now.alive, "/readyz": now.ready}.get(self.path.partition("?")[0])
-                body = b"not here: /healthz or /readyz\n" if good is None else json.dumps(asdict(now)).encode() + b"\n"
-                self.send_response(404 if good is None else 200 if good else 503)
-                self.send_header("Content-Type", "text/plain" if good is None else "application/json")
-                self.send_header("Content-Length", str(len(body)))
+                path = self.path.partition("?")[0]
+                if path == "/metrics" and metrics is not None:
+                    answer = metrics_for(metrics, self._header("Accept"), self._refusal())
+                else:
+                    answer = health(path, status())
+                self.send_response(answer.status)
+                self.send_header("Content-Type", answer.content_type)
+                self.send_header("Content-Length", str(len(answer.body)))
+                for name, value in answer.headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(body)
+                self.wfile.write(answer.body)
+
+            def _refusal(self) -> Refusal | None:
+                return refused(
+                    client=str(self.client_address[0]),
+                    host=self._header("Host"),
+                    authorization=self._header("Authorization"),
+                    token=token,
+                )
+
+            def _header(self, name: str) -> str:
+                value = self.headers.get(name, "")
+                return value.encode("latin-1", "replace").decode(errors="replace")  # as it was sent
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - overrides http.server's
                 """Probes come every few seconds and are no news."""

@@ -11,18 +11,19 @@ here: they come as arguments, so that a simulation runs several of these side by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.bookkeeping import Bookkeeping
 from coordinator.core.actions import Action, Fence
 from coordinator.core.draft import is_in_handoff
-from coordinator.core.events import Event, Tick
+from coordinator.core.events import Event, PartitionDrained, Tick
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide, next_deadline, pending
 from coordinator.decision_log import log_decision
 from coordinator.fence_retries import FenceRetries, first_stuck
 from coordinator.fences import RunAll, carry_out, in_a_row
+from coordinator.handoffs import Handoffs
 from coordinator.heads import GroupFacts
 from coordinator.leadership import Leadership, StoreLife, timers_of
 from coordinator.logs import Log, silent
@@ -35,7 +36,7 @@ from partq_spark.base.errors import Conflict
 from partq_spark.base.retry import Retry
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
-from partq_spark.group.model import GroupKey, GroupState, Owner, Phase
+from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner, Phase
 from partq_spark.group.ownership import Ownership, Pulse, Reincarnated
 
 _ROUNDS = 8
@@ -100,11 +101,18 @@ class GroupRuntime:
         self._fence_retries = FenceRetries(self._settings.handoff_look_s, self._settings.retry_most_s)
         self._adopting = Retry(first_s=2 * settings.handoff_look_s, most_s=settings.retry_most_s, least=0.0)
         self._incarnation = ""
+        self.handoffs = Handoffs()
+        """What became of them so far, for metrics."""
 
     @property
     def state(self) -> GroupState | None:
         """The state as this leader wrote it; None if it does not lead, or has to adopt."""
         return self._written.state if self._written is not None else None
+
+    @property
+    def records(self) -> Mapping[str, FlowRecord]:
+        """The flows' records as they were read last. Another thread may ask for some by name."""
+        return self._records.flows if self._records is not None else {}
 
     @property
     def leading(self) -> bool:
@@ -166,6 +174,7 @@ class GroupRuntime:
             self._term = self._leadership.terms
             self._bookkeeping.forget(term=True)
             self._fence_retries.forget()
+            self.handoffs.forget()
             self._forget("a new term")
         if pulse is None or (self._written is None and is_without_flows(pulse)):
             return self._settings.renewal_s
@@ -323,11 +332,14 @@ class GroupRuntime:
             raise _AdoptAgain(f"a decision was against the invariants: {broken[0]}")
         token = self._effects.token()
         now_s = self._now_s()
+        before = self.state
         self._written = None  # until the answer is there, nothing is known
         self._store.swap_state(self.key, encode_state(state, now_s), token=token, expected=expected)
         self._written = Written(state, token)
         self._leadership.timers = timers_of(state, token)
         log_decision(self._log, self.key, events, actions)
+        drained_now = {event.partition for event in events if isinstance(event, PartitionDrained)}
+        self.handoffs.wrote(before, state, drained_now, now_s)
         return self._written
 
     def _fence(self, written: Written, fences: Sequence[Fence], facts: GroupFacts) -> list[Event]:
@@ -335,7 +347,7 @@ class GroupRuntime:
         # Records that were read before the state was written may lack deliveries; later ones cannot.
         records = self._read_records(written, version="")
         stuck = [number for number, partition in written.state.partitions.items() if partition.stuck]
-        events, failed = carry_out(
+        done = carry_out(
             fences,
             key=self.key,
             validity=self._validity,
@@ -348,7 +360,8 @@ class GroupRuntime:
             log=self._log,
             told=stuck,
         )
-        return [*events, *self._fence_retries.tried(fences, failed, stuck, self._now_s())]
+        self.handoffs.redelivered += done.redelivered
+        return [*done.events, *self._fence_retries.tried(fences, done.failed, stuck, self._now_s())]
 
     def _now_s(self) -> float:
         return self._effects.now_s()

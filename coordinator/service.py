@@ -28,7 +28,7 @@ from partq_spark.base.errors import PartqError, Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import HEAD, Ownership, Reincarnated
-from partq_spark.objects.api import ObjectStore
+from partq_spark.objects.api import Document, ObjectStore
 
 STOP_WAIT_S: Final = 1.2
 """For what is under way and for giving up the leases; a lease that is not given up in time ends by itself."""
@@ -143,6 +143,14 @@ class Service:
             problem=problem,
             housekeeper=self._housekeeper.leading,
         )
+
+    def groups(self) -> list[tuple[GroupRuntime, GroupFacts]]:
+        """All that are seen, for metrics, from another thread."""
+        return [(each.runtime, each.facts) for each in list(self._groups.values())]
+
+    def head_documents(self) -> dict[str, Document]:
+        """The heads of all queues, as they were seen last."""
+        return self._heads.documents()
 
     def run(self) -> None:
         """Until `stop`. Raises `Invalid` if the ownership store can never be used as configured."""

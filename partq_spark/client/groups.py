@@ -16,7 +16,7 @@ from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.lifecycle import GroupSummary, Remains
 from partq_spark.group.model import FlowRecord, GroupKey
 from partq_spark.group.ownership import Ownership, StateDocument
-from partq_spark.group.status import GroupReading, GroupView, view, with_lag_s
+from partq_spark.group.status import GroupReading, GroupView, PartitionView, view
 from partq_spark.log import admin
 from partq_spark.log.admin import group_of
 from partq_spark.log.groups import kind_of
@@ -148,7 +148,15 @@ def _with_lag_s(queue: QueueLog, made: GroupView) -> GroupView:
             published = queue.settled(look)
         except Corrupt as error:
             made = replace(made, notes=(*made.notes, f"how old the unacknowledged messages are is not known: {error}"))
-    return with_lag_s(made, published, queue.now_us())
+    now_us = queue.now_us()
+
+    def lag_s(each: PartitionView) -> float | None:
+        if not each.lag:
+            return 0.0
+        at_us = published.get(each.partition)
+        return None if at_us is None else max(now_us - at_us, 0) / 1e6  # clocks differ
+
+    return replace(made, partitions=tuple(replace(each, lag_s=lag_s(each)) for each in made.partitions))
 
 
 def _seen(

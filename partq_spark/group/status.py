@@ -46,7 +46,8 @@ class HandoffView:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionView:
     """One partition. Offsets are exclusive ends; None: not known. `lag_s` is the age of the oldest message that is not
-    acknowledged, 0 without lag. `reason` is empty where messages flow.
+    acknowledged, 0 without lag; it is found in the log, where this picture is taken. `reason` is empty where messages
+    flow.
     """
 
     partition: int
@@ -159,20 +160,6 @@ def view(seen: GroupReading) -> GroupView:
         coordinator=CoordinatorView(leader=seen.lease.name if seen.lease else None, age_s=seen.lease_age_s),
         notes=_notes(seen),
     )
-
-
-def with_lag_s(group: GroupView, published_us: Mapping[int, int], now_us: int) -> GroupView:
-    """The picture with ages. `published_us`: by partition, when its oldest message that is not acknowledged was
-    published; clocks differ, and none is younger than now.
-    """
-
-    def lag_s(each: PartitionView) -> float | None:
-        if not each.lag:
-            return 0.0
-        at_us = published_us.get(each.partition)
-        return None if at_us is None else max(now_us - at_us, 0) / 1e6
-
-    return replace(group, partitions=tuple(replace(each, lag_s=lag_s(each)) for each in group.partitions))
 
 
 def _without_coordinator(seen: GroupReading) -> GroupView:

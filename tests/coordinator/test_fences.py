@@ -74,7 +74,7 @@ def test_a_checkpoint_that_cannot_be_read_fails_only_its_own_fence() -> None:
             assert inside, "the pool's threads read, side by side"
             return super().read(partition)
 
-    events, failed = carry_out(
+    done = carry_out(
         [
             Fence(
                 partition=number, owner=Owner("a", "1"), owner_epoch=1, to=HEIR, epoch=2, reports_lost=True, reason=""
@@ -91,10 +91,11 @@ def test_a_checkpoint_that_cannot_be_read_fails_only_its_own_fence() -> None:
         run=run,
         log=world.log,
     )
-    assert events == [PartitionFenced(partition=number, epoch=2, owner=HEIR) for number in (0, 2)]
+    assert done.events == [PartitionFenced(partition=number, epoch=2, owner=HEIR) for number in (0, 2)]
     assert {number: mark.redelivered_below for number in (0, 2) if (mark := checkpoints.read(number))} == {0: 10, 2: 30}
     (line,) = world.log.of("fence_failed")
     assert line["partition"] == 1
     assert checkpoints.name_of(1) in str(line["reason"])
-    assert list(failed) == [1]
+    assert list(done.failed) == [1]
+    assert done.redelivered == 40, "up to the log's end, where nobody knows better"
     assert reads >= PARTITIONS

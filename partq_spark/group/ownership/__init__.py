@@ -7,11 +7,11 @@ neither Redis' client nor any SDK.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from partq_spark.base.errors import Invalid
-from partq_spark.group.documents.api import Reincarnated
+from partq_spark.group.documents.api import Documents, Reincarnated
 from partq_spark.group.documents.urls import PASSWORD, USERNAME, parse_ownership
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership.store import Ownership
@@ -38,6 +38,7 @@ def open_ownership(
     connect_timeout_s: float = 2.0,
     call_timeout_s: float = 2.0,
     environ: Mapping[str, str] = os.environ,
+    around: Callable[[Documents], Documents] = lambda documents: documents,
 ) -> Ownership:
     """The ownership kept at `redis://host:port/db`, `rediss://host:port/db?ssl_ca_certs=/path/ca.pem`, or `store`,
     which keeps it as objects in the given `store`, the one with the queues. In Redis its id tells its groups from those
@@ -48,6 +49,8 @@ def open_ownership(
     `connect_timeout_s` for each address of the host, each answer `call_timeout_s`; objects take what their store
     takes, so give one that does not try again for long (`open_store(url, retry_timeout_s=0)`).
 
+    `around` may put something in between that counts calls.
+
     Nothing is connected yet, except that Redis' package is imported. Raises `Invalid` for any other URL, for one that
     carries a user or password, and where Redis' package is not installed.
     """
@@ -57,7 +60,7 @@ def open_ownership(
 
         if store is None:
             raise Invalid("ownership 'store' is kept beside the queue, and no store was given: name one with --store")
-        return Ownership(ObjectDocuments(store))
+        return Ownership(around(ObjectDocuments(store)))
     username, password = environ.get(USERNAME, ""), environ.get(PASSWORD, "")
     if username and not password:
         raise Invalid(f"ownership {parsed}: {USERNAME} is set and {PASSWORD} is not: set both, or none")
@@ -79,4 +82,4 @@ def open_ownership(
         connect_timeout_s=connect_timeout_s,
         call_timeout_s=call_timeout_s,
     )
-    return Ownership(RedisDocuments(client, store_id=partial(store_id, store), group=group))
+    return Ownership(around(RedisDocuments(client, store_id=partial(store_id, store), group=group)))

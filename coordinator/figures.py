@@ -1,0 +1,258 @@
+"""The picture of a coordinator that metrics are made of, taken when somebody asks and not before.
+
+Nearly all of it is there already: states, flows' records, heads as they were seen last. Looked up in the object store
+are only two things, each once, in bounded time, and left out where the store does not answer: how far a group is where
+no flow's record says it, and when a message was published that is older than what its queue's head tells.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from coordinator.heads import GroupFacts
+from coordinator.health import Status
+from coordinator.measuring import Calls
+from coordinator.metrics import CallFigures, GroupFigures, PartitionFigures, Picture, QueueFigures
+from coordinator.runtime import GroupRuntime
+from coordinator.tally import Tally
+from partq_spark import __version__
+from partq_spark.base.effects import Effects, store_effects
+from partq_spark.base.errors import PartqError, Unavailable
+from partq_spark.group.checkpoint import acknowledged_to
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Partition, PartitionStatus, Phase, RebalanceStatus
+from partq_spark.group.status import partition_status
+from partq_spark.log import clocks
+from partq_spark.log.codec import decode_head
+from partq_spark.log.model import Head, at
+from partq_spark.log.queue import QueueLog
+from partq_spark.log.reading import published_us
+from partq_spark.objects.api import Clocked, Document, ObjectStore
+
+LOOKS_MOST_S: Final = 2.0
+"""For looks into the store, at one picture; what was not reached is told by a later one."""
+
+
+class Source(Protocol):
+    """What is asked of a service."""
+
+    def status(self) -> Status: ...
+
+    def groups(self) -> Sequence[tuple[GroupRuntime, GroupFacts]]: ...
+
+    def head_documents(self) -> Mapping[str, Document]: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Queue:
+    """What is kept of a head as long as it is the same: a decoded one takes some 200 kB."""
+
+    document: Document
+    figures: QueueFigures
+    next: tuple[int, ...]
+    earliest: tuple[int, ...]
+
+    def handle(self, store: ObjectStore, effects: Effects) -> QueueLog:
+        """A handle that knows this head."""
+        made = QueueLog(store, self.figures.namespace, self.figures.queue, effects)
+        made.remember(decode_head(self.document.body, made.head_name), self.document.etag)
+        return made
+
+
+@dataclass(kw_only=True, slots=True)
+class _Known:
+    """What was looked up for one group, as long as it is the same: `offsets` by partition and epoch, `published` by
+    partition and offset.
+    """
+
+    identity: tuple[str, int]
+    offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
+    published: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Looks:
+    """How long the store may still be looked into for this picture."""
+
+    until_s: float
+    is_away: bool = False
+    ages_unknown: int = 0
+
+    @property
+    def are_allowed(self) -> bool:
+        return not self.is_away and time.monotonic() < self.until_s
+
+
+class Figures:
+    """Of one service. `store` is one that does not try again for long. Any thread may ask."""
+
+    def __init__(
+        self, service: Source, *, name: str, store: ObjectStore, tally: Tally, effects: Effects | None = None
+    ) -> None:
+        self._service = service
+        self._name = name
+        self._store = store
+        self._tally = tally
+        self._effects = effects if effects is not None else store_effects()
+        self._lock = threading.Lock()
+        self._queues: dict[str, _Queue] = {}
+        self._known: dict[GroupKey, _Known] = {}
+
+    def picture(self) -> Picture:
+        """Everything, now."""
+        with self._lock:
+            looks = _Looks(until_s=time.monotonic() + LOOKS_MOST_S)
+            self._look_at_queues(self._service.head_documents())
+            groups = self._service.groups()
+            led = [each for each in groups if each[0].leading and each[0].key.queue in self._queues]
+            known = {runtime.key for runtime, _ in led}
+            self._known = {key: each for key, each in self._known.items() if key in known}
+            return Picture(
+                version=__version__,
+                name=self._name,
+                status=self._service.status(),
+                queues=[each.figures for each in self._queues.values()],
+                groups=[self._group(runtime, facts, self._queues[runtime.key.queue], looks) for runtime, facts in led],
+                followed=[runtime.key for runtime, _ in groups if runtime.key not in known],
+                events=self._tally.events.all(),
+                housekeeping=self._tally.housekeeping.all(),
+                store=_calls(self._tally.store),
+                ownership=_calls(self._tally.ownership),
+                ages_unknown=looks.ages_unknown,
+            )
+
+    def _look_at_queues(self, documents: Mapping[str, Document]) -> None:
+        """Only those heads are decoded that changed since the last picture."""
+        before, self._queues = self._queues, {}
+        for queue, document in documents.items():
+            known = before.get(queue)
+            if known is None or known.document.etag != document.etag:
+                head = decode_head(document.body, queue)
+                known = _Queue(document=document, figures=_figures(head), next=head.next, earliest=head.earliest)
+            self._queues[queue] = known
+
+    def _group(self, runtime: GroupRuntime, facts: GroupFacts, queue: _Queue, looks: _Looks) -> GroupFigures:
+        state = runtime.state
+        partitions = state.partitions if state is not None else {n: Partition(partition=n) for n in facts.partitions}
+        identity = facts.queue_id, facts.rewinds
+        known = self._known.get(runtime.key)
+        if known is None or known.identity != identity:
+            known = self._known[runtime.key] = _Known(identity=identity)
+        reached = self._acknowledged(runtime, facts, partitions, known, looks)
+        lags = {number: max(at(queue.next, number) - offset, 0) for number, offset in reached.items()}
+        behind = {n: max(reached[n], at(queue.earliest, n)) for n, lag in lags.items() if lag}
+        ages = self._ages(queue, behind, known, looks)
+        ages |= {number: 0.0 for number, lag in lags.items() if not lag}
+        looks.ages_unknown += len(lags.keys() - ages.keys())
+        return GroupFigures(
+            key=runtime.key,
+            status=state.status if state is not None else RebalanceStatus.READY,
+            partitions=[
+                PartitionFigures(
+                    partition=number,
+                    status=PartitionStatus.UNASSIGNED if state is None else partition_status(state, partition),
+                    epoch=_epoch(partition),
+                    lag=lags.get(number),
+                    lag_s=ages.get(number),
+                )
+                for number, partition in sorted(partitions.items())
+            ],
+            stuck=sum(bool(partition.stuck) for partition in partitions.values()),
+            flows=_flows(state),
+            handoffs=runtime.handoffs.ended,
+            pause=runtime.handoffs.pause(),
+            redelivered=runtime.handoffs.redelivered,
+        )
+
+    def _acknowledged(
+        self,
+        runtime: GroupRuntime,
+        facts: GroupFacts,
+        partitions: Mapping[int, Partition],
+        known: _Known,
+        looks: _Looks,
+    ) -> dict[int, int]:
+        """How far each partition is acknowledged: by its owner's record, else by its checkpoint, which nobody moves
+        where no record has its epoch.
+        """
+        records = runtime.records
+        unknown = []
+        for number, partition in partitions.items():
+            offset = _recorded(partition, records)
+            if offset is not None:
+                known.offsets[number] = partition.epoch, offset
+            elif number not in known.offsets or known.offsets[number][0] != partition.epoch:
+                unknown.append(number)
+        if unknown and looks.are_allowed:
+            store = CheckpointStore(self._store, runtime.key, facts.queue_id, since=facts.since, effects=self._effects)
+            try:
+                found, damaged = store.list_readable()
+            except PartqError as error:
+                looks.is_away = isinstance(error, Unavailable)
+            else:
+                for number in unknown:
+                    if number not in damaged:
+                        offset = acknowledged_to(found.get(number), facts.starts.get(number, 0))
+                        known.offsets[number] = partitions[number].epoch, offset
+        return {number: known.offsets[number][1] for number in partitions if number in known.offsets}
+
+    def _ages(self, queue: _Queue, behind: Mapping[int, int], known: _Known, looks: _Looks) -> dict[int, float]:
+        """By partition, how old the message at its offset in `behind` is; without those that are not known."""
+        known.published = {n: each for n, each in known.published.items() if behind.get(n) == each[0]}
+        unknown = {number: offset for number, offset in behind.items() if number not in known.published}
+        if not behind:
+            return {}
+        if unknown and looks.are_allowed:
+            handle = queue.handle(self._store, self._effects)
+            try:
+                found = published_us(handle, handle.head, unknown)
+            except PartqError as error:  # what was collected meanwhile, or is damaged, is of this group alone
+                looks.is_away = isinstance(error, Unavailable)
+            else:
+                known.published |= {number: (unknown[number], at_us) for number, at_us in found.items()}
+        now_us = clocks.agreed_us(self._effects.time_us(), self._store_time_us())
+        return {number: max(now_us - at_us, 0) / 1e6 for number, (_, at_us) in known.published.items()}
+
+    def _store_time_us(self) -> int | None:
+        return self._store.time_us() if isinstance(self._store, Clocked) else None
+
+
+def _recorded(partition: Partition, records: Mapping[str, FlowRecord]) -> int | None:
+    """How far its owner's record says that it is."""
+    record = records.get(partition.owner.flow) if partition.owner is not None else None
+    entry = record.entry(partition.partition, partition.epoch) if record is not None else None
+    return entry.acknowledged if entry is not None else None
+
+
+def _epoch(partition: Partition) -> int:
+    return partition.to_epoch if partition.phase is Phase.FENCING else partition.epoch
+
+
+def _flows(state: GroupState | None) -> dict[str, int]:
+    counts = {"active": 0, "inactive": 0, "unbound": 0}
+    for flow in state.flows.values() if state is not None else ():
+        counts["unbound" if not flow.bound else "active" if flow.active else "inactive"] += 1
+    return counts
+
+
+def _figures(head: Head) -> QueueFigures:
+    return QueueFigures(
+        namespace=head.namespace,
+        queue=head.queue,
+        partitions=head.partitions,
+        messages=head.messages,
+        published=sum(head.next),
+        changes=head.sequence,
+        stored_bytes=head.stored_bytes,
+        quota_bytes=head.config.quota_bytes,
+        groups=len(head.groups),
+    )
+
+
+def _calls(calls: Calls) -> CallFigures:
+    durations = {operation: calls.durations[operation].distribution() for operation in sorted(calls.durations)}
+    return CallFigures(durations=durations, errors=calls.errors.all())
