@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coordinator.figures import Figures
-from coordinator.health import HealthServer
+from coordinator.health import HealthServer, access_to_metrics
 from coordinator.logs import LibraryLines, LineLog, Log, one_line
 from coordinator.measuring import MeasuredDocuments, MeasuredStore
 from coordinator.metrics import samples
@@ -25,7 +25,6 @@ from coordinator.service import Service
 from coordinator.settings import Settings, load_settings
 from coordinator.tally import Tally
 from partq_spark import __version__
-from partq_spark.base.access import TOKEN_VARIABLE
 from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.base.metrics import Exposition
 from partq_spark.base.terminal import printable
@@ -99,13 +98,13 @@ def _serve(settings: Settings, log: Log, environ: Mapping[str, str]) -> int:
         return 0
     health = None
     if settings.health_port != 0:
-        figures = Figures(service, name=settings.name, store=impatient, tally=tally)
+        figures = Figures(service, name=settings.name, namespace=settings.namespace, store=impatient, tally=tally)
         health = HealthServer(
             settings.health_host,
             settings.health_port,
             service.status,
             metrics=Exposition(lambda: samples(figures.picture())),
-            token=environ.get(TOKEN_VARIABLE, ""),
+            access=access_to_metrics(settings.health_host, environ),
         )
     log(
         "info",

@@ -29,8 +29,8 @@ from partq_spark.group.status import partition_status
 from partq_spark.log import clocks
 from partq_spark.log.codec import decode_head
 from partq_spark.log.model import Head, at
+from partq_spark.log.publish_times import published_us
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.reading import published_us
 from partq_spark.objects.api import Clocked, Document, ObjectStore
 
 LOOKS_MOST_S: Final = 2.0
@@ -91,10 +91,18 @@ class Figures:
     """Of one service. `store` is one that does not try again for long. Any thread may ask."""
 
     def __init__(
-        self, service: Source, *, name: str, store: ObjectStore, tally: Tally, effects: Effects | None = None
+        self,
+        service: Source,
+        *,
+        name: str,
+        namespace: str,
+        store: ObjectStore,
+        tally: Tally,
+        effects: Effects | None = None,
     ) -> None:
         self._service = service
         self._name = name
+        self._namespace = namespace
         self._store = store
         self._tally = tally
         self._effects = effects if effects is not None else store_effects()
@@ -114,6 +122,7 @@ class Figures:
             return Picture(
                 version=__version__,
                 name=self._name,
+                namespace=self._namespace,
                 status=self._service.status(),
                 queues=[each.figures for each in self._queues.values()],
                 groups=[self._group(runtime, facts, self._queues[runtime.key.queue], looks) for runtime, facts in led],

@@ -1,7 +1,7 @@
 """What a coordinator serves over HTTP: `/healthz` (is the process alive), `/readyz` (does it do its work), `/metrics`.
 
 Health comes from a `Status` that the service keeps; nothing is looked up for it, and anybody may ask. Metrics are for
-this machine, or for who has the token (`base.access`). Bound to 127.0.0.1 unless told otherwise.
+this machine, or for who has the token, as the web page is (`page.access`). Bound to 127.0.0.1 unless told otherwise.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, NamedTuple
 
-from partq_spark.base.access import Refusal, refused
 from partq_spark.base.errors import Invalid
+from partq_spark.page.access import TOKEN_VARIABLE, Access, access, is_loopback
 
 _REQUEST_WAIT_S: Final = 5.0
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -59,13 +59,17 @@ def health(path: str, now: Status) -> Answer:
     return Answer(200 if good else 503, "application/json", json.dumps(asdict(now)).encode() + b"\n")
 
 
-def metrics_for(metrics: Metrics, accept: str, refusal: Refusal | None) -> Answer:
-    """Of `/metrics`; `refusal` is why the client may not look."""
-    if refusal is not None:
-        headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
-        return Answer(refusal.status, _TEXT, f"{refusal.reason}\n".encode(), headers)
+def metrics_for(metrics: Metrics, access: Access | None, headers: Mapping[str, str]) -> Answer:
+    """Of `/metrics`, for a request with these headers (lower-case names). `access` None: nobody may look."""
+    if access is None:
+        return Answer(403, _TEXT, f"other machines reach this address: set {TOKEN_VARIABLE} to have metrics\n".encode())
+    if not access.knows_host(headers.get("host")):
+        return Answer(403, _TEXT, b"the Host header is not this machine's: ask localhost or 127.0.0.1\n")
+    if not access.may_look(headers):
+        text = f"send the header 'Authorization: Bearer TOKEN' with the token of {TOKEN_VARIABLE}\n"
+        return Answer(401, _TEXT, text.encode(), {"WWW-Authenticate": "Bearer"})
     try:
-        return Answer(200, *metrics(accept))
+        return Answer(200, *metrics(headers.get("accept", "")))
     except Invalid as error:
         return Answer(501, _TEXT, f"{error}\n".encode())
     except Exception:  # noqa: BLE001 - a mistake in metrics must not take health away
@@ -73,11 +77,24 @@ def metrics_for(metrics: Metrics, accept: str, refusal: Refusal | None) -> Answe
         return Answer(500, _TEXT, b"metrics could not be told: see the coordinator's log\n")
 
 
+def access_to_metrics(host: str, environ: Mapping[str, str]) -> Access | None:
+    """Who may see the metrics of a server that listens on `host`; None: nobody, for there is no token and other
+    machines reach it. Raises `Invalid` for a token that no header could carry.
+    """
+    return access(host, environ) if environ.get(TOKEN_VARIABLE) or is_loopback(host) else None
+
+
 class HealthServer:
-    """Serves in a thread of its own that ends with the process. `token`: what a client sends to see `metrics`."""
+    """Serves in a thread of its own that ends with the process. `access`: who may see `metrics`."""
 
     def __init__(
-        self, host: str, port: int, status: Callable[[], Status], *, metrics: Metrics | None = None, token: str = ""
+        self,
+        host: str,
+        port: int,
+        status: Callable[[], Status],
+        *,
+        metrics: Metrics | None = None,
+        access: Access | None = None,
     ) -> None:
         """Raises `Invalid` if the address cannot be had."""
 
@@ -87,7 +104,8 @@ class HealthServer:
             def do_GET(self) -> None:
                 path = self.path.partition("?")[0]
                 if path == "/metrics" and metrics is not None:
-                    answer = metrics_for(metrics, self._header("Accept"), self._refusal())
+                    headers = {name.lower(): value for name, value in self.headers.items()}
+                    answer = metrics_for(metrics, access, headers)
                 else:
                     answer = health(path, status())
                 self.send_response(answer.status)
@@ -97,18 +115,6 @@ class HealthServer:
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(answer.body)
-
-            def _refusal(self) -> Refusal | None:
-                return refused(
-                    client=str(self.client_address[0]),
-                    host=self._header("Host"),
-                    authorization=self._header("Authorization"),
-                    token=token,
-                )
-
-            def _header(self, name: str) -> str:
-                value = self.headers.get(name, "")
-                return value.encode("latin-1", "replace").decode(errors="replace")  # as it was sent
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - overrides http.server's
                 """Probes come every few seconds and are no news."""

@@ -80,6 +80,7 @@ class Picture:
 
     version: str
     name: str
+    namespace: str
     status: Status
     queues: Sequence[QueueFigures] = ()
     groups: Sequence[GroupFigures] = ()
@@ -99,7 +100,9 @@ def _counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Metric:
     return Metric(name=name, kind="counter", help=text, labels=labels)
 
 
-INFO: Final = _gauge("partq_coordinator_info", "1; version and name of this coordinator.", ("version", "name"))
+INFO: Final = _gauge(
+    "partq_coordinator_info", "1; version, name and namespace of this coordinator.", ("version", "name", "namespace")
+)
 READY: Final = _gauge("partq_coordinator_ready", "1 while it does its work, as /readyz says.")
 LOOKED: Final = _gauge("partq_coordinator_last_round_age_seconds", "Since it last did a round.")
 GROUPS: Final = _gauge("partq_coordinator_groups", "Groups that it sees.")
@@ -213,7 +216,7 @@ def samples(picture: Picture) -> Iterator[Sample]:
 
 def _process(picture: Picture) -> Iterator[Sample]:
     status = picture.status
-    yield Sample(INFO, (picture.version, picture.name), 1)
+    yield Sample(INFO, (picture.version, picture.name, picture.namespace), 1)
     yield Sample(READY, (), int(status.ready))
     yield Sample(LOOKED, (), status.looked_s)
     yield Sample(GROUPS, (), status.groups)

@@ -181,13 +181,13 @@ class ConsumerLoop:
         raise Unavailable(f"{self._participant.name} loses its lease while it plans a batch: try again")
 
     def report(self) -> dict[str, Any] | None:
-        """For the query's progress: the flow, and of each of its partitions epoch, end and lag in messages."""
+        """For the query's progress: queue, group, flow, and of each partition that it has epoch, end and lag."""
         view = self._participant.view
         if view is None or self.queue.etag is None:
             return None
         partitions = planning.progress(view, self.queue.head, self._reached)
-        told = {"flow": self._participant.flow, "partitions": partitions}
-        return told if self._group is None else {**told, "notify": self.notify}
+        told = {"queue": self.queue.name, "flow": self._participant.flow, "partitions": partitions}
+        return told if self._group is None else {**told, "group": self._group.name, "notify": self.notify}
 
     def wake(self) -> None:
         """There may be news of the group: the thread that waits looks at everything, and so does the next question."""

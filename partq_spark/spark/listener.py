@@ -1,4 +1,5 @@
-"""Tells a query's reader that a micro-batch is complete, about 0.1 s after it is, instead of at the next trigger.
+"""What a driver does with its queries' progress: tells a query's reader that a micro-batch is complete, about 0.1 s
+after it is, instead of at the next trigger; and keeps the numbers, if somebody wants metrics.
 
 Optional: `partq_spark.register(spark)` installs it. It runs in the driver's Python, reads the address of the reader's
 local socket in the query's own progress, and says there which end was reached, nothing else. It never raises: without
@@ -9,6 +10,9 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -19,29 +23,50 @@ from pyspark.sql.streaming.listener import (
 )
 
 from partq_spark.query import notify, offsets
+from partq_spark.spark.query_metrics import QueryMetrics, progress_of
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 _log = logging.getLogger("partq.flow")
 
 
 class PartqListener(StreamingQueryListener):
-    """For all queries of a session; those of other sources are left alone."""
+    """For all queries of a session; those of other sources have nothing to be told."""
+
+    def __init__(self) -> None:
+        self.metrics: QueryMetrics | None = None
+        self.registries: list[CollectorRegistry] = []  # that tell of them
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        pass
+        with _harmless("a query's start was not noted"):
+            if self.metrics is not None:
+                self.metrics.started(str(event.id), event.name)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        try:
+        with _harmless("a complete batch was not told to its reader"):
             for source in event.progress.sources:
                 if source.latestOffset and '"notify"' in source.latestOffset and source.endOffset:
                     _tell(source.latestOffset, source.endOffset)
-        except Exception as error:  # noqa: BLE001 - a listener must not harm the query
-            _log.info("a complete batch was not told to its reader: %r", error)
+        with _harmless("a query's progress was not noted"):
+            if self.metrics is not None:
+                self.metrics.progressed(str(event.progress.id), event.progress.name, progress_of(event.progress))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         pass
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        pass
+        with _harmless("a query's end was not noted"):
+            if self.metrics is not None:
+                self.metrics.ended(str(event.id), failed=event.exception is not None)
+
+
+@contextmanager
+def _harmless(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - a listener must not harm the query
+        _log.info("%s: %r", what, error)
 
 
 def _tell(reported: str, end: str) -> None:

@@ -20,14 +20,16 @@ from partq_spark.spark import options
 from partq_spark.spark.garbage_collection import spare_collector
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
     from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType, StructType
 
+    from partq_spark.spark.listener import PartqListener
     from partq_spark.spark.reader import PartqBatchReader, PartqStreamReader
     from partq_spark.spark.writer import PartqBatchWriter, PartqStreamWriter
 
 
-_listening: list[SparkSession] = []  # a process has few sessions
+_listening: list[tuple[SparkSession, PartqListener]] = []  # a process has few sessions
 
 
 class PartqDataSource(DataSource):
@@ -106,13 +108,20 @@ def _type_text(kind: DataType, nullable: bool) -> str:
     return text if nullable else f"{text} not null"
 
 
-def register(spark: SparkSession) -> None:
+def register(spark: SparkSession, metrics: CollectorRegistry | None = None) -> None:
     """Register the source with a session, after a look at whether its workers can import partq (spark-traps 27), and
-    install the listener, unless the driver is on another side of a connection (Spark Connect).
+    install the listener, unless the driver is on another side of a connection (Spark Connect). `metrics`: where the
+    session's queries tell of themselves.
 
-    Raises `Invalid` if the workers' Python, as far as it is known here, has no partq.
+    Raises `Invalid` if the workers' Python, as far as it is known here, has no partq, and for metrics of a session of
+    Spark Connect.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
+        if metrics is not None:
+            raise Invalid(
+                "metrics= needs the driver itself, and with Spark Connect that is the server: leave it out, and take "
+                "a group's lag from its coordinator"
+            )
         if "SPARK_LOCAL_REMOTE" in os.environ:  # the server runs on this machine, with this environment
             python = os.environ.get("PYSPARK_PYTHON") or os.environ.get("PYSPARK_DRIVER_PYTHON") or "python3"
             _require_importable(python, None)
@@ -130,16 +139,34 @@ def register(spark: SparkSession) -> None:
         spark.dataSource.register(PartqDataSource)
     finally:
         context.environment = before
-    listen(spark)
+    listener = listen(spark)
+    if metrics is not None:
+        _tell_metrics(listener, metrics)
 
 
-def listen(spark: SparkSession) -> None:
-    """Install the listener in a session, once."""
+def listen(spark: SparkSession) -> PartqListener:
+    """The listener of a session, installed once."""
     from partq_spark.spark.listener import PartqListener
 
-    if not any(spark is known for known in _listening):
-        spark.streams.addListener(PartqListener())
-        _listening.append(spark)
+    for known, listener in _listening:
+        if known is spark:
+            return listener
+    made = PartqListener()
+    spark.streams.addListener(made)
+    _listening.append((spark, made))
+    return made
+
+
+def _tell_metrics(listener: PartqListener, registry: CollectorRegistry) -> None:
+    """From now on what the listener hears is told by the registry; said twice, it is told once."""
+    from partq_spark.base.metrics import Collector
+    from partq_spark.spark.query_metrics import QueryMetrics
+
+    if listener.metrics is None:
+        listener.metrics = QueryMetrics()
+    if registry not in listener.registries:
+        listener.registries.append(registry)
+        registry.register(Collector(listener.metrics.samples))
 
 
 def _shipped() -> str | None:

@@ -40,7 +40,9 @@ class Scraped:
         self.heads = Heads(world.objects, KEY.namespace)
         self.tally = Tally()
         self.store = MeasuredStore(world.objects, self.tally.store)
-        self.figures = Figures(self, name="c1", store=self.store, tally=self.tally, effects=world.effects())
+        self.figures = Figures(
+            self, name="c1", namespace="default", store=self.store, tally=self.tally, effects=world.effects()
+        )
 
     def status(self) -> Status:
         return Status(alive=True, ready=True, looked_s=0.0, groups=1, leading=1, failing=0)

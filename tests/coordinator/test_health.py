@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
-from coordinator.health import HealthServer, Status
+from coordinator.health import HealthServer, Status, access_to_metrics
 from partq_spark.base.errors import Invalid
 from tests.support.servers import free_port
 
@@ -37,9 +38,9 @@ def server(kept: Kept) -> Iterator[HealthServer]:
     made.close()
 
 
-def ask(server: HealthServer, path: str) -> tuple[int, str]:
+def ask(server: HealthServer, path: str, **headers: str) -> tuple[int, str]:
     try:
-        with urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=5) as answer:
+        with urlopen(Request(f"http://127.0.0.1:{server.port}{path}", headers=headers), timeout=5) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as error:
         with error:
@@ -67,8 +68,83 @@ def test_one_that_is_stuck_is_not_alive(server: HealthServer, kept: Kept) -> Non
 
 
 def test_anything_else_is_not_here(server: HealthServer) -> None:
-    assert ask(server, "/metrics")[0] == 404
+    assert ask(server, "/metrics")[0] == 404, "nobody gave any"
     assert ask(server, "/")[0] == 404
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+
+def told(accept: str) -> tuple[str, bytes]:
+    return "text/plain; version=0.0.4", f"# {accept}\n".encode()
+
+
+@contextmanager
+def telling(
+    metrics: Callable[[str], tuple[str, bytes]] = told, host: str = "127.0.0.1", **environ: str
+) -> Iterator[HealthServer]:
+    """A server that would listen on `host`."""
+    access = access_to_metrics(host, environ)
+    made = HealthServer("127.0.0.1", free_port(), lambda: WELL, metrics=metrics, access=access)
+    yield made
+    made.close()
+
+
+def test_metrics_are_told_to_this_machine_in_the_format_that_it_accepts() -> None:
+    with telling() as server:
+        assert ask(server, "/metrics", Accept="text/plain") == (200, "# text/plain\n")
+        assert ask(server, "/metrics?name=all", Accept="x")[0] == 200
+        assert ask(server, "/healthz")[0] == 200
+
+
+def test_a_name_that_is_not_this_machines_gets_no_metrics_and_its_health() -> None:
+    """A page in a browser here that was led to this port."""
+    with telling() as server:
+        code, body = ask(server, "/metrics", Host="evil.example")
+        assert (code, "ask localhost or 127.0.0.1" in body) == (403, True)
+        assert ask(server, "/readyz", Host="evil.example")[0] == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - none is listened on
+def test_where_there_is_a_token_it_is_needed_for_metrics_alone(host: str) -> None:
+    with telling(host=host, PARTQ_UI_TOKEN="secret") as server:
+        for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
+            code, body = ask(server, "/metrics", **given)
+            assert (code, "PARTQ_UI_TOKEN" in body) == (401, True)
+        assert ask(server, "/metrics", Authorization="Bearer secret")[0] == 200
+        assert ask(server, "/healthz")[0] == ask(server, "/readyz")[0] == 200
+
+
+def test_where_other_machines_reach_it_and_there_is_no_token_nobody_gets_metrics() -> None:
+    with telling(host="0.0.0.0") as server:  # noqa: S104 - none is listened on
+        code, body = ask(server, "/metrics")
+        assert (code, "set PARTQ_UI_TOKEN" in body) == (403, True)
+        assert ask(server, "/healthz")[0] == ask(server, "/readyz")[0] == 200
+
+
+def test_prometheus_may_ask_by_address_or_by_a_name_that_was_given() -> None:
+    with telling(host="0.0.0.0", PARTQ_UI_TOKEN="secret", PARTQ_UI_HOSTS="coordinator.prod") as server:  # noqa: S104
+        for host, code in (("10.0.0.7:8095", 200), ("coordinator.prod:8095", 200), ("evil.example", 403)):
+            assert ask(server, "/metrics", Authorization="Bearer secret", Host=host)[0] == code
+
+
+def test_a_token_that_no_header_could_carry_is_refused() -> None:
+    with pytest.raises(Invalid, match="PARTQ_UI_TOKEN is not allowed as it is"):
+        access_to_metrics("127.0.0.1", {"PARTQ_UI_TOKEN": "two words"})
+
+
+def test_a_mistake_in_metrics_takes_no_health_away(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_accept: str) -> tuple[str, bytes]:
+        raise KeyError("a mistake")
+
+    with telling(broken) as server:
+        code, body = ask(server, "/metrics")
+        assert (code, body) == (500, "metrics could not be told: see the coordinator's log\n")
+        assert ask(server, "/healthz")[0] == 200
+    assert "a mistake" in caplog.text
+
+
+# --- whoever asks badly -----------------------------------------------------------------------------------------------
 
 
 def test_whoever_connects_and_says_nothing_keeps_nobody_waiting(server: HealthServer) -> None:

@@ -65,6 +65,7 @@ CALLS = CallFigures(durations={"load": Distribution((1,) * 13, 7.0)}, errors={("
 FULL = Picture(
     version="1",
     name="c1",
+    namespace="default",
     status=Status(alive=True, ready=True, looked_s=0.2, groups=2, leading=1, failing=0, housekeeper=True),
     queues=(QUEUE,),
     groups=(GROUP,),
@@ -173,7 +174,7 @@ def test_names_of_users_are_escaped() -> None:
     """Names of queues and groups are plain, that of a coordinator is anything."""
     name = 'host"\\\n{}'
     families = parsed(replace(FULL, name=name))
-    assert values(families, "partq_coordinator_info", version="1") == {(("name", name),): 1}
+    assert values(families, "partq_coordinator_info", version="1", namespace="default") == {(("name", name),): 1}
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
@@ -268,9 +269,10 @@ def test_without_its_package_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch
     import sys
 
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    from coordinator.health import metrics_for
+    from coordinator.health import access_to_metrics, metrics_for
 
-    answer = metrics_for(Exposition(lambda: samples(FULL)), "", None)
+    access = access_to_metrics("127.0.0.1", {})
+    answer = metrics_for(Exposition(lambda: samples(FULL)), access, {"host": "localhost"})
     assert answer.status == 501
     assert answer.body == b"metrics need the package prometheus_client: install it with `pip install partq[metrics]`\n"
 

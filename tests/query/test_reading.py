@@ -118,6 +118,8 @@ def test_an_end_says_all_that_the_flow_has(world: World) -> None:
     assert end is not None
     assert {p: tuple(span) for p, span in end.spans.items()} == {0: (1, 0, 0, 0), 1: (1, 0, 3, 0)}
     assert query.consumer.report() == {
+        "queue": "orders",
+        "group": "billing",
         "flow": query.name,
         "partitions": {"0": {"epoch": 1, "end": 0, "lag": 0}, "1": {"epoch": 1, "end": 3, "lag": 0}},
         "notify": None,

@@ -9,12 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from prometheus_client import CollectorRegistry, write_to_textfile
+from pyspark.sql.streaming.query import StreamingQueryManager
 
 import partq_spark
 from partq_spark.spark import source
 from partq_spark.spark.listener import PartqListener
 from tests.spark.flows.conftest import Shared, flow_of
-from tests.support.spark import Lab
+from tests.support.spark import Lab, ended, failure
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
@@ -81,3 +83,49 @@ def test_registering_installs_the_listener_once(lab: Lab, monkeypatch: pytest.Mo
     for _ in range(2):
         partq_spark.register(lab.spark)
     assert [type(listener) for listener in added] == [PartqListener]
+
+
+def test_queries_tell_of_themselves_in_a_registry(lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also without a server: written to a file, as for a node exporter."""
+    added: list[PartqListener] = []
+    streams = type(lab.spark.streams)
+    really = streams.addListener
+
+    def add(self: StreamingQueryManager, made: PartqListener) -> None:
+        added.append(made)
+        really(self, made)
+
+    monkeypatch.setattr(streams, "addListener", add)
+    monkeypatch.setattr(source, "_listening", [])
+    registry = CollectorRegistry()
+    for _ in range(2):
+        partq_spark.register(lab.spark, metrics=registry)
+    try:
+        lab.create("orders", 2)
+        lab.publish("orders", [("a", b"1"), ("b", b"2"), ("c", b"3")])
+        rows = lab.stream("orders", startingOffsets="earliest")
+        writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "one"))
+        ended(writer.queryName("one").trigger(availableNow=True).start())
+        two = lab.consumer("two")
+        two.failing = lambda _batch: True
+        failure(two.start(rows))
+        where = {"query": "one", "queue": "orders", "group": ""}
+        wait_until(lambda: registry.get_sample_value("partq_query_running", {"query": "one"}) == 0, "the end")
+        assert registry.get_sample_value("partq_query_batches_total", {"query": "one"}) == 1
+        assert registry.get_sample_value("partq_query_input_rows_total", {"query": "one"}) == 3
+        took_s = registry.get_sample_value("partq_query_batch_duration_seconds_sum", {"query": "one"})
+        assert took_s is not None
+        assert 0 < took_s < 60
+        assert registry.get_sample_value("partq_query_source_lag_messages", where) is None, "it has ended"
+
+        def failures() -> float:
+            return sum(
+                s.value for each in registry.collect() for s in each.samples if s.name.endswith("failures_total")
+            )
+
+        wait_until(lambda: failures() == 1, "the failure")
+        write_to_textfile(str(tmp_path / "partq.prom"), registry)
+        assert 'partq_query_batches_total{query="one"} 1.0' in (tmp_path / "partq.prom").read_text()
+    finally:
+        for each in added:
+            lab.spark.streams.removeListener(each)

@@ -78,7 +78,7 @@ def test_progress_tells_flow_partitions_epochs_and_lag(shared: Make) -> None:
     for consumer, query in ((one, first), (two, second)):
         wait_until(partial(tells_of_one, query), "progress")
         found = told(query)
-        assert found.keys() == {"flow", "partitions", "notify"}
+        assert found.keys() == {"queue", "group", "flow", "partitions", "notify"}
         assert found["flow"] == flow_of(consumer)
         assert Path(found["notify"]).is_socket()
         ((partition, told_of_it),) = found["partitions"].items()
@@ -99,11 +99,14 @@ def test_progress_of_a_query_that_has_the_group_to_itself_and_of_one_without_a_g
     found = told(solo)
     assert found.pop("notify")
     assert found == {
+        "queue": "orders",
+        "group": "billing",
         "flow": "solo",
         "partitions": {"0": {"epoch": 1, "end": 1, "lag": 0}, "1": {"epoch": 1, "end": 2, "lag": 0}},
     }
     wait_until(lambda: bool(told(query)), "progress without a group")
     assert told(query) == {
+        "queue": "orders",
         "flow": None,
         "partitions": {"0": {"epoch": 0, "end": 1, "lag": 0}, "1": {"epoch": 0, "end": 2, "lag": 0}},
     }

@@ -1,0 +1,230 @@
+"""What a session's streaming queries tell of themselves in their progress, as metrics.
+
+The listener hands over every progress; here its numbers are kept, and become samples when somebody asks. Nothing is
+looked up: lag is what it was at a query's last micro-batch. No pyspark, but for names of types; whatever Spark, or
+another source, leaves out or writes otherwise is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from partq_spark.base.metrics import Histogram, Metric, Sample
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+MOST_QUERIES: Final = 100
+"""Beyond that those are forgotten first that have ended, the longest ago before the others."""
+
+MOST_PARTITIONS: Final = 2000
+"""Of all queries together; a source's partitions have series of their own, or none of them has."""
+
+PHASES: Final = ("latestOffset", "queryPlanning", "getBatch", "walCommit", "addBatch", "commitOffsets")
+"""Of a micro-batch, as Spark names them."""
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(name=name, kind="gauge", help=text, labels=labels)
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...]) -> Metric:
+    return Metric(name=name, kind="counter", help=text, labels=labels)
+
+
+_QUERY: Final = ("query",)
+_SOURCE: Final = ("query", "queue", "group")
+RUNNING: Final = _gauge("partq_query_running", "1 while the streaming query runs, 0 after it has ended.", _QUERY)
+FAILURES: Final = _counter("partq_query_failures_total", "How often the query ended with an error.", _QUERY)
+BATCHES: Final = _counter("partq_query_batches_total", "Micro-batches that were completed.", _QUERY)
+ROWS: Final = _counter("partq_query_input_rows_total", "Rows that the query's sources gave.", _QUERY)
+DURATION: Final = Metric(
+    name="partq_query_batch_duration_seconds",
+    kind="histogram",
+    help="How long micro-batches took, from planning to Spark's commit.",
+    labels=_QUERY,
+    bounds=(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
+)
+PHASE: Final = _counter(
+    "partq_query_phase_seconds_total", "Time spent in each phase of micro-batches.", ("query", "phase")
+)
+PROGRESS_AT: Final = _gauge(
+    "partq_query_last_progress_timestamp_seconds", "When the last micro-batch was completed, Unix time.", _QUERY
+)
+SOURCE_LAG: Final = _gauge(
+    "partq_query_source_lag_messages", "Messages that the query had still to get, at its last micro-batch.", _SOURCE
+)
+SOURCE_PARTITIONS: Final = _gauge(
+    "partq_query_source_partitions", "Partitions that the query had at its last micro-batch.", _SOURCE
+)
+PARTITION_LAG: Final = _gauge(
+    "partq_query_partition_lag_messages",
+    "Messages of a partition that the query had still to get, at its last micro-batch.",
+    (*_SOURCE, "partition"),
+)
+LEFT_OUT: Final = _gauge(
+    "partq_query_metrics_left_out", "Partitions without series of their own: there are too many.", ()
+)
+
+METRICS: Final = (
+    RUNNING, FAILURES, BATCHES, ROWS, DURATION, PHASE, PROGRESS_AT,
+    SOURCE_LAG, SOURCE_PARTITIONS, PARTITION_LAG, LEFT_OUT,
+)  # fmt: skip
+
+
+class Source(NamedTuple):
+    """Which queue a query reads, and for which group; empty: for none."""
+
+    queue: str
+    group: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """What of a progress is told: of one micro-batch. `lags`: by source and partition."""
+
+    batch: int
+    rows: int
+    phases_s: Mapping[str, float]
+    duration_s: float
+    lags: Mapping[Source, Mapping[str, int]]
+
+
+def progress_of(progress: StreamingQueryProgress) -> Progress:
+    """The numbers in one progress of Spark's."""
+    lags: dict[Source, dict[str, int]] = {}
+    for each in progress.sources:
+        reported = _object(each.latestOffset)
+        if "queue" not in reported or not isinstance(partitions := reported.get("partitions"), dict):
+            continue  # another source's
+        source = Source(str(reported["queue"]), str(reported.get("group") or ""))
+        found = lags.setdefault(source, {})
+        for partition, told in partitions.items():
+            # A query may read a queue twice.
+            found[partition] = max(int(told["lag"]), found.get(partition, 0))
+    durations = progress.durationMs
+    return Progress(
+        batch=progress.batchId,
+        rows=progress.numInputRows,
+        phases_s={phase: durations[phase] / 1000 for phase in PHASES if phase in durations},
+        duration_s=durations.get("triggerExecution", 0) / 1000,
+        lags=lags,
+    )
+
+
+def _object(text: str | None) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text) if text else None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@dataclass(kw_only=True, slots=True)
+class _Query:
+    """What is kept of one query."""
+
+    running: bool = True
+    failures: int = 0
+    batches: int = 0
+    last_batch: int | None = None
+    rows: int = 0
+    phases_s: dict[str, float] = field(default_factory=dict)
+    durations: Histogram = field(default_factory=lambda: Histogram(DURATION))
+    at_s: float | None = None
+    lags: Mapping[Source, Mapping[str, int]] = field(default_factory=dict)
+
+
+class QueryMetrics:
+    """Of the queries of one session, by their names; of one without a name by its id. Any thread may call."""
+
+    def __init__(self, time_s: Callable[[], float] = time.time) -> None:
+        self._time_s = time_s
+        self._lock = threading.Lock()
+        self._names: dict[str, str] = {}  # by id: what ends has no name
+        self._queries: dict[str, _Query] = {}
+
+    def started(self, identity: str, name: str | None) -> None:
+        """A query began, or began again."""
+        with self._lock:
+            self._query(identity, name).running = True
+
+    def progressed(self, identity: str, name: str | None, progress: Progress) -> None:
+        """A micro-batch was completed."""
+        with self._lock:
+            query = self._query(identity, name)
+            query.at_s = self._time_s()
+            query.lags = progress.lags
+            if progress.batch == query.last_batch:
+                return  # a trigger without a batch
+            query.last_batch = progress.batch
+            query.batches += 1
+            query.rows += progress.rows
+            query.durations.observe(progress.duration_s)
+            for phase, took_s in progress.phases_s.items():
+                query.phases_s[phase] = query.phases_s.get(phase, 0.0) + took_s
+
+    def ended(self, identity: str, *, failed: bool) -> None:
+        """A query was stopped, has done its work, or failed."""
+        with self._lock:
+            query = self._query(identity, None)
+            query.running = False
+            query.failures += failed
+            query.lags = {}
+
+    def samples(self) -> Iterator[Sample]:
+        """As they are now."""
+        with self._lock:
+            found = [*_samples(self._queries)]
+        yield from found
+
+    def _query(self, identity: str, name: str | None) -> _Query:
+        label = self._names.setdefault(identity, name or identity)
+        query = self._queries.pop(label, None) or _Query()
+        self._queries[label] = query  # last in order
+        if len(self._queries) > MOST_QUERIES:
+            self._forget_one()
+        return query
+
+    def _forget_one(self) -> None:
+        gone = next((label for label, each in self._queries.items() if not each.running), next(iter(self._queries)))
+        del self._queries[gone]
+        self._names = {identity: label for identity, label in self._names.items() if label != gone}
+
+
+def _samples(queries: Mapping[str, _Query]) -> Iterator[Sample]:
+    left, without = MOST_PARTITIONS, 0
+    for label, query in sorted(queries.items()):
+        own = (label,)
+        yield Sample(RUNNING, own, int(query.running))
+        yield Sample(FAILURES, own, query.failures)
+        yield Sample(BATCHES, own, query.batches)
+        yield Sample(ROWS, own, query.rows)
+        yield Sample(DURATION, own, query.durations.distribution())
+        for phase, took_s in query.phases_s.items():
+            yield Sample(PHASE, (label, phase), took_s)
+        if query.at_s is not None:
+            yield Sample(PROGRESS_AT, own, query.at_s)
+        for source, lags in query.lags.items():
+            yield from _source((label, *source), lags)
+            if len(lags) > left:
+                without += len(lags)
+                continue
+            left -= len(lags)
+            yield from _partitions((label, *source), lags)
+    yield Sample(LEFT_OUT, (), without)
+
+
+def _source(labels: tuple[str, ...], lags: Mapping[str, int]) -> Iterable[Sample]:
+    yield Sample(SOURCE_LAG, labels, sum(lags.values()))
+    yield Sample(SOURCE_PARTITIONS, labels, len(lags))
+
+
+def _partitions(labels: tuple[str, ...], lags: Mapping[str, int]) -> Iterable[Sample]:
+    for partition, lag in lags.items():
+        yield Sample(PARTITION_LAG, (*labels, partition), lag)
