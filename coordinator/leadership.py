@@ -114,7 +114,7 @@ class Leadership:
             raise
         # By instance: a new one does not inherit the silence of the former.
         values: dict[Owner, int | None] = dict.fromkeys(flows)
-        values.update((Owner(name, beat.instance), beat.number) for name, beat in pulse.beats.items())
+        values |= {Owner(name, beat.instance): beat.number for name, beat in pulse.beats.items()}
         if self.flows.look(values, asked_s=asked_s, heard_s=self._effects.now_s()):
             reason = f"this leader did not look for more than {self._settings.frozen_after_s:g} s"
             self._log("warning", "all_flows_granted", group=str(self._key), reason=reason)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from coordinator.bookkeeping import Bookkeeping
 from coordinator.core.actions import Action, Fence
@@ -46,12 +47,17 @@ _FENCES_AT_ONCE = 250
 """Between two renewals of the lease: a few seconds with Azure's latency and the default number of threads."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Written:
     """A state that is in the store, written by this leader under `token`."""
 
     state: GroupState
     token: str
+
+    @cached_property
+    def owners(self) -> Sequence[Owner]:
+        """The flows that the state has, by instance: looked for at each look, until another state is written."""
+        return _instances(self.state)
 
 
 class _AdoptAgain(Exception):
@@ -169,7 +175,7 @@ class GroupRuntime:
             facts = self._confirmed(facts)
         if self._written is not None and self._validity != Validity(queue_id=facts.queue_id, incarnation=incarnation):
             self._forget("the queue is another one, or the ownership store was restarted")
-        pulse = self._leadership.look(_instances(self._written.state) if self._written is not None else ())
+        pulse = self._leadership.look(self._written.owners if self._written is not None else ())
         if self._term != self._leadership.terms:
             self._term = self._leadership.terms
             self._bookkeeping.forget(term=True)

@@ -10,10 +10,12 @@ reading tells. Every call is bounded in time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, overload
+
+import msgspec
 
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.model import GroupKey
@@ -41,6 +43,38 @@ class Reincarnated(Unavailable):
     """The store was restarted since it was last asked for its incarnation: ask again, then bind or lead anew from what
     the checkpoints say. Nothing was changed.
     """
+
+
+class StoredFields(Mapping[str, str]):
+    """Fields as a store keeps them, in one text, which is taken apart when somebody looks into it: a leader's looks
+    bring thousands, of which little has changed. What is no JSON object of texts has no fields.
+    """
+
+    __slots__ = ("_fields", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._fields: dict[str, str] | None = None
+
+    def _taken_apart(self) -> dict[str, str]:
+        if self._fields is None:
+            try:
+                self._fields = _FIELDS.decode(self.text)
+            except ValueError:
+                self._fields = {}
+        return self._fields
+
+    def __getitem__(self, key: str) -> str:
+        return self._taken_apart()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._taken_apart())
+
+    def __len__(self) -> int:
+        return len(self._taken_apart())
+
+
+_FIELDS: Final = msgspec.json.Decoder(dict[str, str])
 
 
 class Found(NamedTuple):

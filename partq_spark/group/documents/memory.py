@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
+
 from partq_spark.base.effects import new_token
 from partq_spark.group.documents.api import (
     Announce,
@@ -24,6 +26,7 @@ from partq_spark.group.documents.api import (
     Names,
     Operation,
     Remove,
+    StoredFields,
     Swap,
     Value,
     reincarnated,
@@ -112,7 +115,7 @@ class MemoryServer:
                 return self._load(group, name, known)
             case Listing(folder=folder):
                 inside = ((name, found) for name, found in group.items() if name.startswith(f"{folder}/"))
-                return tuple(self._found(name, found) for name, found in inside if not isinstance(found.value, bytes))
+                return tuple(_listed(self._found(name, found)) for name, found in inside if _has_fields(found.value))
             case Names(folder=folder):
                 return tuple(name for name in group if name.startswith(f"{folder}/"))
             case Swap(name=name, value=value, expected=expected):
@@ -228,3 +231,12 @@ class MemoryDocuments(Documents):
                 if news is None or news or left_s <= 0:
                     return news
                 self._server.changed.wait(left_s)
+
+
+def _has_fields(value: Value) -> bool:
+    return not isinstance(value, bytes)
+
+
+def _listed(found: Found) -> Found:
+    """With its fields as text, as Redis has them: what leaders do with it is what simulations have to drive."""
+    return found._replace(value=StoredFields(msgspec.json.encode(found.value).decode()))

@@ -27,6 +27,7 @@ from partq_spark.group.documents.api import (
     Names,
     Operation,
     Remove,
+    StoredFields,
     Swap,
     Value,
 )
@@ -226,16 +227,17 @@ def _loaded(place: _Place, name: str, reply: Reply) -> Found | Unchanged | None:
 
 
 def _listed(place: _Place, folder: str, content: bytes, now: bytes) -> Iterator[Found]:
-    name, now_ms = "", int(now)
+    now_ms = int(now)
     try:
         lines = content.decode().split("\n") if content else []
         rows = dict(zip(lines[::2], lines[1::2], strict=True))
-        for field, text in rows.items():
-            if not field.endswith(_VERSION) and field + _VERSION in rows:
-                name = f"{folder}/{field}"
-                yield _found(name, _FIELDS.decode(text), rows[field + _VERSION], now_ms)
     except ValueError:
-        raise _foreign(place.shown(name) if name else place.key(folder)) from None
+        raise _foreign(place.key(folder)) from None
+    for field, text in rows.items():
+        line = rows.get(field + _VERSION)
+        if line is None or field.endswith(_VERSION):
+            continue
+        yield _found(f"{folder}/{field}", StoredFields(text), line, now_ms)
 
 
 def _named(folder: str, fields: Sequence[bytes]) -> Iterator[str]:
@@ -247,11 +249,16 @@ def _named(folder: str, fields: Sequence[bytes]) -> Iterator[str]:
 
 
 def _found(name: str, value: Value, line: str, now_ms: int) -> Found:
-    """`line` is the version; a damaged one tells no age, and perhaps no token."""
+    """`line` is the version."""
     token, _, written_ms = line.partition(" ")
-    if not (token.isascii() and token.isalnum() and written_ms.isdecimal()):
-        token, written_ms = _token_in(line), str(now_ms)
-    return Found(name, token, value, max(0, now_ms - int(written_ms)) / 1000)
+    if token.isalnum() and token.isascii() and written_ms.isdecimal():
+        return Found(name, token, value, max(0, now_ms - int(written_ms)) / 1000)
+    return _damaged(name, value, line)
+
+
+def _damaged(name: str, value: Value, line: str) -> Found:
+    """With a version that tells no age, and perhaps no token."""
+    return Found(name, _token_in(line), value, 0.0)
 
 
 def _token_in(line: str) -> str:

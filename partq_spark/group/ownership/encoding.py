@@ -13,15 +13,21 @@ from typing import Final, NamedTuple
 from partq_spark.base.errors import Corrupt
 from partq_spark.group.checksums import CHECKSUM, check_sealed, digest_of, sealed
 from partq_spark.group.codec import decode_lease, decode_record
-from partq_spark.group.documents.api import Value
+from partq_spark.group.documents.api import StoredFields, Value
 from partq_spark.group.model import FlowRecord, GroupKey, Lease, Owner, OwnershipRecord
 from partq_spark.group.ownership.refusals import checked_flow
 
 STATE: Final = "state"
 LEADER: Final = "leader"
 BEATS: Final = "beats"
+BEATS_IN: Final = f"{BEATS}/"
 OWNERSHIP: Final = "ownership"
 RECORDS: Final = "flows"
+
+COUNT: Final = "count"
+"""The field that each heartbeat moves."""
+
+_BEFORE_COUNT: Final = f'"{COUNT}":"'
 
 _STATE_BEGIN: Final = b'{"token":"'
 _STATE_MIDDLE: Final = b'","state":'
@@ -99,9 +105,9 @@ class Heartbeat(NamedTuple):
         bound, count = "1" if self.bound else "0", str(self.beat)
         return {
             "instance": self.instance,
-            "count": count,
             "bound": bound,
             "record": self.record,
+            COUNT: count,  # what moves comes last (`Watched`)
             "token": self.token,
             CHECKSUM: _checksum(bound, count, self.instance, self.record, self.token),
         }
@@ -110,6 +116,34 @@ class Heartbeat(NamedTuple):
 def _checksum(bound: str, count: str, instance: str, record: str, token: str) -> str:
     """What `checksum_of` says of a heartbeat's fields, without sorting them each time."""
     return digest_of(f"bound={bound}\ncount={count}\ninstance={instance}\nrecord={record}\ntoken={token}\n")
+
+
+class Watched:
+    """A heartbeat as a leader saw it, to tell the next one that says nothing else by its text, in a tenth of the time.
+
+    Of that one the checksum is not looked at: its count says no more than that its flow has moved, and a damaged one
+    does not move on.
+    """
+
+    __slots__ = ("_begin", "_length", "heart")
+
+    def __init__(self, heart: Heartbeat, value: Value) -> None:
+        self.heart = heart
+        begin, found, _ = text_of(value).partition(_BEFORE_COUNT)
+        self._begin = begin + found if found else "\n"  # no value begins with that
+        self._length = len(self._begin)
+
+    def count(self, text: str) -> int | None:
+        """The count of a later heartbeat, if it says what this one says; None: it has to be read as a whole."""
+        if not text.startswith(self._begin):
+            return None
+        count = text[self._length :].partition('"')[0]
+        return int(count) if count.isdecimal() else None
+
+
+def text_of(value: Value) -> str:
+    """Fields as a listing has them, if the store keeps them as text."""
+    return value.text if isinstance(value, StoredFields) else ""
 
 
 def whole_heartbeat(value: Value) -> Heartbeat | None:
@@ -123,7 +157,7 @@ def whole_heartbeat(value: Value) -> Heartbeat | None:
         return None
 
 
-_in_order = itemgetter("checksum", "bound", "count", "instance", "record", "token")
+_in_order = itemgetter("checksum", "bound", COUNT, "instance", "record", "token")
 
 
 def decode_heartbeat(value: Value, where: str) -> Heartbeat:

@@ -15,6 +15,7 @@ from partq_spark.group.documents.api import Documents, Found, Listing, Load, Nam
 from partq_spark.group.model import FlowRecord, GroupKey, Owner
 from partq_spark.group.ownership.encoding import (
     BEATS,
+    BEATS_IN,
     RECORDS,
     Heartbeat,
     beat_name,
@@ -43,10 +44,12 @@ class FlowReader:
     def _beats_in(self, key: GroupKey, listed: Iterable[Found]) -> Iterator[tuple[str, Heartbeat, float]]:
         """Every flow's heartbeat and its age in seconds."""
         for found in listed:
-            heart = whole_heartbeat(found.value)
-            if heart is None:
-                heart = decode_heartbeat(found.value, self._documents.where(key, found.name))  # says what is wrong
-            yield found.name.removeprefix(f"{BEATS}/"), heart, found.age_s
+            yield found.name.removeprefix(BEATS_IN), self._heart(key, found), found.age_s
+
+    def _heart(self, key: GroupKey, found: Found) -> Heartbeat:
+        """Raises `Corrupt`."""
+        heart = whole_heartbeat(found.value)
+        return heart or decode_heartbeat(found.value, self._documents.where(key, found.name))  # says what is wrong
 
     def _beats(self, key: GroupKey) -> Iterator[tuple[str, Heartbeat, float]]:
         """The same, one listing."""

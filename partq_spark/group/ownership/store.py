@@ -43,15 +43,18 @@ from partq_spark.group.documents.api import (
 from partq_spark.group.model import GroupKey, Lease, OwnershipRecord
 from partq_spark.group.ownership.encoding import (
     BEATS,
+    BEATS_IN,
     LEADER,
     OWNERSHIP,
     STATE,
     StateVersion,
+    Watched,
     decode_leader,
     decode_ownership,
     encode_ownership,
     encode_version,
     ownership_name,
+    text_of,
 )
 from partq_spark.group.ownership.flows import Flows
 from partq_spark.group.ownership.refusals import lease_changed, only_group, state_changed
@@ -84,6 +87,7 @@ class Ownership(Flows):
         super().__init__(documents, effects if effects is not None else Effects(), lock=lock)
         self._leases: dict[GroupKey, DocumentRegister[Lease]] = {}
         self._claims: dict[tuple[GroupKey, int], tuple[str, str]] = {}  # version, and the document's token
+        self._watched: dict[GroupKey, tuple[str, dict[str, Watched]]] = {}  # version of all records, heartbeats
 
     def __repr__(self) -> str:
         return f"Ownership({self._documents!r})"
@@ -191,12 +195,25 @@ class Ownership(Flows):
         raise lease_changed(key, "renewing")
 
     def _pulse(self, key: GroupKey, listed: Sequence[Found], state_token: str | None) -> Pulse:
-        lines: list[str] = []
+        version, watched = self._watched.get(key, ("", {}))
+        seen: dict[str, Watched] = {}
         beats: dict[str, Beat] = {}
-        for flow, heart, age_s in self._beats_in(key, sorted(listed)):
-            lines.append(f"{flow} {heart.instance} {heart.bound} {heart.record}")
-            beats[flow] = Beat(heart.instance, heart.beat, age_s)
-        return Pulse(state_token=state_token, records_version=digest_of("\n".join(lines)), beats=beats)
+        changed = len(listed) != len(watched)
+        for found in listed:
+            known = watched.get(found.name)
+            number = None if known is None else known.count(text_of(found.value))
+            if known is None or number is None:
+                heart = self._heart(key, found)
+                known, number, changed = Watched(heart, found.value), heart.beat, True
+            seen[found.name] = known
+            beats[found.name.removeprefix(BEATS_IN)] = Beat(known.heart.instance, number, found.age_s)
+        if changed:
+            lines = (
+                f"{name} {it.heart.instance} {it.heart.bound} {it.heart.record}" for name, it in sorted(seen.items())
+            )
+            version = digest_of("\n".join(lines))
+            self._watched[key] = version, seen
+        return Pulse(state_token=state_token, records_version=version, beats=beats)
 
     def release_lease(self, key: GroupKey, token: str) -> None:
         """Give the lease up, so that another leads at once. Somebody else's is left alone."""
@@ -295,6 +312,7 @@ class Ownership(Flows):
         self._documents.drop(key)
         self._forget_group(key)
         self._leases.pop(key, None)
+        self._watched.pop(key, None)
         for place in list(self._claims):  # other groups' threads change it meanwhile
             if place[0] == key:
                 self._claims.pop(place, None)

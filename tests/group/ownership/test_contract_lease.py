@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import secrets
 
 import pytest
@@ -161,3 +162,34 @@ def test_a_leader_sees_that_records_have_changed_and_that_they_have_not(world: W
     unchanged()
     leader.forget_flow(key, "billing-1", again.instance, state_token="t1")
     assert version() != seen[-1]
+
+
+def test_a_leader_that_remembers_heartbeats_sees_what_one_sees_that_does_not(world: World, key: GroupKey) -> None:
+    leader, flows = world.open(), world.open()
+    leader.take_lease(key, MINE, expected=None)
+    rng = random.Random(20)
+    bound: dict[str, str] = {}
+    lease_beat = 0
+    for _ in range(150):
+        name = f"billing-{rng.randrange(4)}"
+        match rng.randrange(6):
+            case 0:
+                record = a_record(name)
+                flows.bind(key, record, replaces=last_beat(flows, key, name))
+                bound[name] = record.instance
+            case 1 if name in bound:
+                flows.unbind(key, name, bound.pop(name))
+            case 2 if name in bound:
+                flows.report(key, name, bound[name], {7: delivery(rng.randrange(100), epoch=3)})
+            case 3 if name in bound:
+                flows.forget_flow(key, name, bound.pop(name), state_token="none")
+            case _ if name in bound:
+                flows.beat(key, name, bound[name])
+        if rng.random() < 0.7:
+            lease_beat += 2
+            seen = leader.renew_lease(key, at(lease_beat - 1))
+            fresh = world.open().renew_lease(key, at(lease_beat))
+            assert (seen.state_token, seen.records_version) == (fresh.state_token, fresh.records_version)
+            assert {flow: beat[:2] for flow, beat in seen.beats.items()} == {
+                flow: beat[:2] for flow, beat in fresh.beats.items()
+            }

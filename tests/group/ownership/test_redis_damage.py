@@ -137,7 +137,7 @@ def test_what_redis_cli_shows_is_for_people(group: Damaged) -> None:
     assert '"deliveries":{"1":[1,41,41],"17":[1,3,0]}' in body
     beat = (group.raw.hget(group.hash("beats"), "billing-1") or b"").decode()
     checksum = '"checksum":"[0-9a-f]{16}"'
-    words = rf'{{"instance":"{OWNER.instance}","count":"1","bound":"1","record":"\w+","token":"\w+",{checksum}}}'
+    words = rf'{{"instance":"{OWNER.instance}","bound":"1","record":"\w+","count":"1","token":"\w+",{checksum}}}'
     assert re.fullmatch(words, beat)
     version = (group.raw.hget(group.hash("beats"), "billing-1 version") or b"").decode()
     assert re.fullmatch(r"[0-9a-f]{16} \d{13}", version)
