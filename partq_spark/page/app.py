@@ -87,6 +87,11 @@ class Page:
         finally:
             self._looks.close()
 
+    @property
+    def watched(self) -> int:
+        """How many things are looked at just now."""
+        return len(self._looks)
+
     def end(self) -> None:
         """Let the answers to browsers that watch end. To be called on the event loop."""
         self._closing.set()

@@ -99,6 +99,17 @@ class Scene:
             assert time.monotonic() < end_s, seen
             time.sleep(0.05)
 
+    def handoff(self, flow: str) -> client.PartitionView:
+        """A partition of this flow that is seen on its way to another one, with time left."""
+        end_s = time.monotonic() + WAIT_S
+        while True:
+            seen = self.status()
+            for each in seen.partitions:
+                if each.flow == flow and each.handoff is not None and (each.handoff.remaining_s or 0.0) > 2.0:
+                    return each
+            assert time.monotonic() < end_s, seen
+            time.sleep(0.05)
+
     def end(self) -> None:
         self._publishing.set()
         if self._publisher.is_alive():

@@ -45,6 +45,11 @@ class Served:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def watched(self) -> int:
+        """How many queues and groups are looked at."""
+        return self.page.watched
+
     def get(self, path: str, **headers: str) -> Answer:
         return self.ask("GET", path, headers=headers)
 

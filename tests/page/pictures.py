@@ -1,0 +1,67 @@
+"""`scripts/pictures`: takes the pictures of docs/page.md from the page at work, in a real Chromium."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.page.conftest import publish
+from tests.page.scene import GROUP, QUEUE, Scene, scene
+from tests.support.browser import Tab, browser
+
+FOLDER: Final = Path(__file__).parents[2] / "docs" / "images"
+PATH: Final = f"/queues/{QUEUE}/groups/{GROUP}"
+LINE_S: Final = 20.0  # so that the lines of lag have something to show
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Take all pictures; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="scripts/pictures", description=__doc__)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where they go; default: docs/images")
+    folder: Path = parser.parse_args(arguments).folder
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="partq-pictures-") as place:
+        with browser(Path(place) / "chromium") as chromium, scene(Path(place) / "scene", max_handoff_time_s=5) as played:
+            tab = chromium.tab()
+            take(tab, played, f"http://127.0.0.1:{played.sidecar.port}", folder)
+            problems = tab.errors
+    for problem in problems:
+        print(f"pictures: the console said: {problem}")  # noqa: T201 - a script's word
+    return 1 if problems else 0
+
+
+def take(tab: Tab, played: Scene, url: str, folder: Path) -> None:
+    """The pictures, as a story: two flows share the queue, a third one joins, and a partition is on its way to it."""
+    publish(played.queue, *(f'{{"order": {number}, "amount": {number % 90}}}'.encode() for number in range(2000)))
+    played.keep_publishing()
+    played.join("amber")
+    played.join("blue", hold_s=6)
+    tab.look(1200, 850)
+    tab.open(url + "/")
+    time.sleep(LINE_S / 2)  # a rate is that of the last seconds
+    tab.picture(folder / "page-queues.png", whole=False)
+    tab.open(f"{url}/queues/{QUEUE}")
+    time.sleep(2)
+    tab.picture(folder / "page-queue.png", whole=False)
+    tab.open(f"{url}/queues/{QUEUE}/messages")
+    tab.picture(folder / "page-messages.png", whole=False)
+    tab.open(url + PATH)
+    played.settled("amber", "blue")
+    time.sleep(LINE_S)
+    played.join("coral")
+    waiting = played.handoff("blue")
+    tab.until(f"document.getElementById('w{waiting.partition}') !== null", "handoff")
+    time.sleep(0.7)  # those that had nothing in hand have come
+    tab.picture(folder / "page-handoff.png", whole=False)
+    tab.look(1200, 850, dark=True)
+    tab.picture(folder / "page-handoff-dark.png", whole=False)
+    tab.look(400, 850)
+    tab.picture(folder / "page-narrow.png", whole=False)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
