@@ -44,7 +44,7 @@ def ui(where: Where, host: str, port: int, allow_actions: bool) -> None:
         from partq_spark.page.access import access
         from partq_spark.page.app import Page
         from partq_spark.page.sections import Place
-        from partq_spark.page.server import Server
+        from partq_spark.page.server import Server, listening
     except ModuleNotFoundError as error:
         raise Invalid(f"the page needs {error.name}, which is not installed: pip install 'partq[ui]'") from error
     allowed = checked(lambda: access(host, os.environ, actions=allow_actions))
@@ -55,7 +55,14 @@ def ui(where: Where, host: str, port: int, allow_actions: bool) -> None:
         retry_timeout_s=min(where.retry_timeout_s, 30.0),
     )
     page = Page(place, allowed)
-    server = Server(page.app, host, port, what="--port", ending=page.end)
+    try:
+        listener = listening(host, port)
+    except (OSError, OverflowError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise Invalid(
+            f"--port {port} on {host} cannot be used ({said}): end what listens there, or choose another port"
+        ) from error
+    server = Server(page.app, listener, ending=page.end)
     shown = f"[{host}]" if ":" in host else host
     output.say(f"Open http://{shown}:{server.port}/ in a browser; Ctrl-C ends it.")
     try:

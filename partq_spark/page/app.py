@@ -6,8 +6,7 @@ Nothing here changes anything: what does is in `actions`, and is not there at al
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -54,9 +53,9 @@ class Page:
         self._place = place
         self._access = access
         self._watched = Watched(place)
-        self._looks: Looks
-        self._browsing: asyncio.Semaphore
-        self._closing: asyncio.Event
+        self._looks = Looks(lambda said, age_s: html("trouble.html", said=said, age_s=age_s))
+        self._browsing = asyncio.Semaphore(1)  # a slice of the log may be large
+        self._closing = asyncio.Event()
         routes = [
             Route("/", self._watching("queues")),
             Route("/events", self._watch),
@@ -72,20 +71,9 @@ class Page:
             routes += Actions(place, access, self._html).routes
         own = Starlette(
             routes=routes,
-            lifespan=self._living,
             exception_handlers={PartqError: self._refuse, 404: self._miss, 405: self._miss},
         )
         self.app: ASGIApp = Guard(own, access, self._ask_for_token)
-
-    @asynccontextmanager
-    async def _living(self, app: Starlette) -> AsyncIterator[None]:
-        self._looks = Looks(lambda said, age_s: html("trouble.html", said=said, age_s=age_s))
-        self._browsing = asyncio.Semaphore(1)  # a slice of the log may be large
-        self._closing = asyncio.Event()
-        try:
-            yield
-        finally:
-            self._looks.close()
 
     @property
     def watched(self) -> int:
@@ -93,8 +81,9 @@ class Page:
         return len(self._looks)
 
     def end(self) -> None:
-        """Let the answers to browsers that watch end. To be called on the event loop."""
+        """Stop looking, and let the answers to browsers that watch end. To be called on the event loop."""
         self._closing.set()
+        self._looks.close()
 
     # --- what is watched ----------------------------------------------------------------------------------------------
 
@@ -206,9 +195,6 @@ class Guard:
         self._ask = ask
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
         request = Request(scope, receive)
         answer: ASGIApp = self._app
         if scope["type"] != "http" or not self._access.knows_host(request.headers.get("host")):

@@ -100,7 +100,8 @@ class Watched:
         """One group."""
         name = f"{queue}/{group}"
         opened = self.place.queue(queue, retry_timeout_s=LOOK_RETRY_S)
-        with opened.watching(group, ownership=self.place.ownership) as status:
+        kind = next((each.ownership for each in opened.groups(ownership="none") if each.group == group), None)
+        with opened.watching(group, ownership=fitting(kind, self.place.ownership)) as status:
 
             def look() -> Sections:
                 seen, now_s = status(), self._now_s()
@@ -140,6 +141,15 @@ class Watched:
                 found = None  # the list says what is wrong with it, if it goes on
             kept[name] = replace(kept[name], described=found, described_s=now_s)
         return kept
+
+
+def fitting(kind: str | None, given: str | None) -> str | None:
+    """Where a group of this kind keeps who has what: one place of its kind is known without an address, another's
+    address is of no use. None: as the environment says. Pure.
+    """
+    if kind in ("none", "store"):
+        return kind
+    return given if kind is None or (given is not None and given.startswith(kind)) else None
 
 
 def _filled(page: str, names: tuple[str, ...], values: Mapping[str, object]) -> Sections:

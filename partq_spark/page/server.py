@@ -11,7 +11,7 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import Unavailable
 
 MOST_CONNECTIONS: Final = 400
 BACKLOG: Final = 128
@@ -34,16 +34,16 @@ class _Uvicorn(uvicorn.Server):
 class Server:
     """An application on a port. `ending` is called when it begins to end."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int, *, what: str, ending: Callable[[], None]) -> None:
-        """Raises `Invalid` if the address cannot be had; `what` names the setting that says which."""
-        self._socket = _listening(host, port, what)
+    def __init__(self, app: ASGIApp, listener: socket.socket, *, ending: Callable[[], None]) -> None:
+        """`listener` is what `listening` gave."""
+        self._socket = listener
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             log_level="warning",
-            lifespan="on",
+            lifespan="off",
             ws="none",
             server_header=False,
             date_header=False,
@@ -65,7 +65,7 @@ class Server:
             if self._server.started:
                 return
             waited.wait(0.01)
-        raise Invalid(f"the page did not begin to answer within {START_S:.0f} s: see the log")
+        raise Unavailable(f"the page did not begin to answer within {START_S:.0f} s: see the log, and start again")
 
     def close(self) -> None:
         """Stop answering."""
@@ -75,23 +75,16 @@ class Server:
         asyncio.run(self._server.serve([self._socket]))
 
 
-def _listening(host: str, port: int, what: str) -> socket.socket:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(found[0], found[1])
-    except (OSError, OverflowError, UnicodeError) as error:
-        raise _taken(host, port, what, error) from error
+def listening(host: str, port: int) -> socket.socket:
+    """A socket to serve on; port 0: any that is free. Raises `OSError` or `OverflowError` if it cannot be had."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listener = socket.socket(found[0], found[1])
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(found[4])
         listener.listen(BACKLOG)
         listener.setblocking(False)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError):
         listener.close()
-        raise _taken(host, port, what, error) from error
+        raise
     return listener
-
-
-def _taken(host: str, port: int, what: str, error: Exception) -> Invalid:
-    said = getattr(error, "strerror", None) or error
-    return Invalid(f"{what} {port} on {host} cannot be used ({said}): end what listens there, or choose another port")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,16 @@ def test_what_cannot_be_served_is_refused(
     partq: Partq, arguments: list[str], environ: dict[str, str], said: str
 ) -> None:
     assert said in partq.misuse("ui", *arguments, **environ)
+
+
+def test_a_port_that_is_taken_is_named_with_what_to_do(partq: Partq) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        said = partq.error("ui", "--port", port)
+    assert said.startswith(f"--port {port} on 127.0.0.1 cannot be used")
+    assert said.endswith("end what listens there, or choose another port")
 
 
 def test_an_address_that_is_not_ours_is_named(partq: Partq) -> None:

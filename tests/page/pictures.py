@@ -24,11 +24,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where they go; default: docs/images")
     folder: Path = parser.parse_args(arguments).folder
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="partq-pictures-") as place:
-        with browser(Path(place) / "chromium") as chromium, scene(Path(place) / "scene", max_handoff_time_s=5) as played:
-            tab = chromium.tab()
-            take(tab, played, f"http://127.0.0.1:{played.sidecar.port}", folder)
-            problems = tab.errors
+    with (
+        tempfile.TemporaryDirectory(prefix="partq-pictures-") as place,
+        browser(Path(place) / "chromium") as chromium,
+        scene(Path(place) / "scene", max_handoff_time_s=5) as played,
+    ):
+        tab = chromium.tab()
+        take(tab, played, f"http://127.0.0.1:{played.sidecar.port}", folder)
+        problems = tab.errors
     for problem in problems:
         print(f"pictures: the console said: {problem}")  # noqa: T201 - a script's word
     return 1 if problems else 0

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from partq_spark.page.access import access
 from partq_spark.page.app import Page
 from partq_spark.page.sections import Place
-from partq_spark.page.server import Server
+from partq_spark.page.server import Server, listening
 
 WAIT_S: Final = 15.0
 
@@ -87,7 +87,7 @@ def serving(
     """The page of a place."""
     environ = {"PARTQ_UI_HOSTS": hosts} | ({"PARTQ_UI_TOKEN": token} if token else {})
     page = Page(place, access(host, environ, actions=actions))
-    server = Server(page.app, "127.0.0.1", 0, what="--port", ending=page.end)
+    server = Server(page.app, listening("127.0.0.1", 0), ending=page.end)
     server.start()
     try:
         yield Served(page, server.port)

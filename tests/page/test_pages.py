@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from partq_spark import client
-from partq_spark.base.errors import Invalid
 from partq_spark.client import words
 from partq_spark.page import looks
 from partq_spark.page.render import statics
 from partq_spark.page.sections import Place
-from partq_spark.page.server import Server
 from tests.page.conftest import publish
 from tests.page.serving import Served, serving
 
@@ -212,10 +210,3 @@ def test_nothing_changes_what_is_stored_unless_it_was_allowed(page: Served) -> N
         assert page.post(path, {}).status == 404
         assert "Alter…" not in page.get(path).text
         assert "Rewind…" not in page.get(path).text
-
-
-def test_a_port_that_is_taken_is_named_with_what_to_do(page: Served) -> None:
-    with pytest.raises(Invalid, match=rf"--port {page.port} on 127\.0\.0\.1 cannot be used .* choose another port"):
-        Server(page.page.app, "127.0.0.1", page.port, what="--port", ending=page.page.end)
-    with pytest.raises(Invalid, match=r"on 192\.0\.2\.1 cannot be used"):
-        Server(page.page.app, "192.0.2.1", 0, what="--port", ending=page.page.end)

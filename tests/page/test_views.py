@@ -26,6 +26,7 @@ from partq_spark.page.group_views import GroupMemory, GroupPicture, memory_of, p
 from partq_spark.page.history import line, rate, remembered
 from partq_spark.page.marks import COLOURS, MOST_KEPT, PATTERNS, marks
 from partq_spark.page.queue_views import QueueMemory, message_rows, queue_rows, rate_words
+from partq_spark.page.sections import fitting
 from partq_spark.page.timeline import MOST_SHOWN, Timeline
 
 NOW = datetime(2026, 11, 20, 8, 30, tzinfo=UTC)
@@ -260,6 +261,24 @@ def test_messages_become_text_that_steers_nothing_and_is_cut() -> None:
     assert [row.length for row in rows] == ["", "", "10.0 MB", ""]
     assert [row.key for row in rows] == ["null", "null", "null", r"\u202ekey"]
     assert rows[0].headers == ((r"\x1b]0;x\x07", "null"),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "looked_at"),
+    [
+        ("none", "redis://host:6379/0", "none"),
+        ("store", "redis://host:6379/0", "store"),
+        ("redis", "redis://host:6379/0", "redis://host:6379/0"),
+        ("redis", "rediss://host:6379/0", "rediss://host:6379/0"),
+        ("redis", "store", None),
+        ("redis", None, None),
+        (None, "store", "store"),
+    ],
+)
+def test_a_group_is_looked_at_where_it_keeps_who_has_what(
+    kind: str | None, given: str | None, looked_at: str | None
+) -> None:
+    assert fitting(kind, given) == looked_at
 
 
 # --- the timeline -----------------------------------------------------------------------------------------------------
