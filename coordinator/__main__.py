@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coordinator.figures import Figures
-from coordinator.health import HealthServer, access_to_metrics
+from coordinator.health import Answers, access_beside_health
 from coordinator.logs import LibraryLines, LineLog, Log, one_line
 from coordinator.measuring import MeasuredDocuments, MeasuredStore
 from coordinator.metrics import samples
+from coordinator.page import PageServer, serve, telling
 from coordinator.service import Service
 from coordinator.settings import Settings, load_settings
 from coordinator.tally import Tally
@@ -30,6 +31,7 @@ from partq_spark.base.metrics import Exposition
 from partq_spark.base.terminal import printable
 from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import open_store
+from partq_spark.page.timeline import Timeline
 
 _STORE_RETRY_S = 2.0
 """Of one read: what fails for longer is tried again after the group's pause."""
@@ -80,8 +82,8 @@ def _serve(settings: Settings, log: Log, environ: Mapping[str, str]) -> int:
     early = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: early.set())
-    tally = Tally()
-    log = tally.counting(log)
+    tally, timeline = Tally(), Timeline()
+    log = telling(timeline, tally.counting(log))
     store = MeasuredStore(open_store(settings.store, retry_timeout_s=_STORE_RETRY_S), tally.store)
     # Ownership as objects is asked about once a second: what fails is asked again by its caller.
     impatient = MeasuredStore(open_store(settings.store, retry_timeout_s=0.0), tally.store)
@@ -99,13 +101,9 @@ def _serve(settings: Settings, log: Log, environ: Mapping[str, str]) -> int:
     health = None
     if settings.health_port != 0:
         figures = Figures(service, name=settings.name, namespace=settings.namespace, store=impatient, tally=tally)
-        health = HealthServer(
-            settings.health_host,
-            settings.health_port,
-            service.status,
-            metrics=Exposition(lambda: samples(figures.picture())),
-            access=access_to_metrics(settings.health_host, environ),
-        )
+        access = access_beside_health(settings.health_host, environ)
+        answers = Answers(service.status, metrics=Exposition(lambda: samples(figures.picture())), access=access)
+        health = serve(settings, answers, timeline, access)
     log(
         "info",
         "started",
@@ -115,6 +113,7 @@ def _serve(settings: Settings, log: Log, environ: Mapping[str, str]) -> int:
         namespace=settings.namespace,
         ownership=ownership.url,
         health_port=health.port if health is not None else None,
+        page=isinstance(health, PageServer),
     )
     # Each look makes and drops values by the thousand, hardly ever in circles; by default Python would look for circles
     # after every few of them, through everything that lives.

@@ -77,37 +77,50 @@ def metrics_for(metrics: Metrics, access: Access | None, headers: Mapping[str, s
         return Answer(500, _TEXT, b"metrics could not be told: see the coordinator's log\n")
 
 
-def access_to_metrics(host: str, environ: Mapping[str, str]) -> Access | None:
-    """Who may see the metrics of a server that listens on `host`; None: nobody, for there is no token and other
-    machines reach it. Raises `Invalid` for a token that no header could carry.
+def access_beside_health(host: str, environ: Mapping[str, str]) -> Access | None:
+    """Who may see the metrics and the page of a server that listens on `host`; None: nobody, for there is no token and
+    other machines reach it. Raises `Invalid` for a token that no header could carry.
     """
     return access(host, environ) if environ.get(TOKEN_VARIABLE) or is_loopback(host) else None
 
 
-class HealthServer:
-    """Serves in a thread of its own that ends with the process. `access`: who may see `metrics`."""
+class Answers:
+    """What is answered, however it is served. `access`: who may see `metrics`; None: nobody."""
 
     def __init__(
-        self,
-        host: str,
-        port: int,
-        status: Callable[[], Status],
-        *,
-        metrics: Metrics | None = None,
-        access: Access | None = None,
+        self, status: Callable[[], Status], *, metrics: Metrics | None = None, access: Access | None = None
     ) -> None:
+        self._status = status
+        self._metrics = metrics
+        self._access = access
+
+    def answer(self, path: str, headers: Mapping[str, str]) -> Answer:
+        """To a request with these headers (lower-case names)."""
+        if path == "/metrics" and self._metrics is not None:
+            return metrics_for(self._metrics, self._access, headers)
+        return health(path, self._status())
+
+
+def not_to_be_had(host: str, port: int, error: Exception) -> Invalid:
+    """Of an address on which nothing can be served."""
+    return Invalid(
+        f"health.port = {port} on {host} cannot be used ({getattr(error, 'strerror', None) or error}): "
+        "end what listens there, choose another port, or 0 for none"
+    )
+
+
+class HealthServer:
+    """Serves in a thread of its own that ends with the process."""
+
+    def __init__(self, host: str, port: int, answers: Answers) -> None:
         """Raises `Invalid` if the address cannot be had."""
 
         class Handler(BaseHTTPRequestHandler):
             timeout = _REQUEST_WAIT_S  # one that connects and says nothing holds a thread no longer
 
             def do_GET(self) -> None:
-                path = self.path.partition("?")[0]
-                if path == "/metrics" and metrics is not None:
-                    headers = {name.lower(): value for name, value in self.headers.items()}
-                    answer = metrics_for(metrics, access, headers)
-                else:
-                    answer = health(path, status())
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                answer = answers.answer(self.path.partition("?")[0], headers)
                 self.send_response(answer.status)
                 self.send_header("Content-Type", answer.content_type)
                 self.send_header("Content-Length", str(len(answer.body)))
@@ -129,10 +142,7 @@ class HealthServer:
         try:
             self._server = Server((host, port), Handler)
         except (OSError, OverflowError) as error:
-            raise Invalid(
-                f"health.port = {port} on {host} cannot be used ({getattr(error, 'strerror', None) or error}): "
-                "end what listens there, choose another port, or 0 for none"
-            ) from error
+            raise not_to_be_had(host, port, error) from error
         self.port: int = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="health", daemon=True).start()
 

@@ -43,7 +43,9 @@ class Server:
             log_config=None,
             access_log=False,
             log_level="warning",
+            interface="asgi3",
             lifespan="off",
+            proxy_headers=False,  # who asks is who connects, whatever he says
             ws="none",
             server_header=False,
             date_header=False,

@@ -80,6 +80,21 @@ def test_a_handoff_is_seen_live_within_a_second_of_the_status(tab: Tab, tmp_path
             time.sleep(0.02)
 
 
+def test_a_coordinator_serves_the_page_with_its_decisions(tab: Tab, tmp_path: Path) -> None:
+    with scene(tmp_path / "scene", rebalance_delay_s=0.2) as played:
+        played.publish(200)
+        played.join("amber")
+        played.settled("amber")
+        tab.open(f"http://127.0.0.1:{played.sidecar.port}{PATH}")
+        live(tab)
+        played.join("blue")
+        played.settled("amber", "blue")
+        decisions = "document.getElementById('timeline').textContent"
+        tab.until(f"{decisions}.includes('flow bound') && {decisions}.includes('balance')", "decisions", within_s=5)
+        assert "No coordinator" not in tab.run(decisions)
+        assert played.sidecar.health("/readyz")[0] == 200
+
+
 def test_200_partitions_of_50_flows_are_drawn_within_200_ms(
     tab: Tab, place: Place, orders: client.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
