@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from partq_spark import client
-from partq_spark.base.errors import PartqError
+from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.cli import output
 from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, json_option, wrong_use
 from partq_spark.cli.demo_screen import Screen
@@ -43,8 +43,9 @@ SESSION_S: Final = 5
     show_default=True,
     help="Where the group keeps who has what: store, redis://host:port/db or rediss://….",
 )
+@click.option("--page", is_flag=True, help="Show it in a browser, too, while it runs.")
 @json_option
-def demo(partitions: int, store: str | None, namespace: str, ownership: str, as_json: bool) -> None:
+def demo(partitions: int, store: str | None, namespace: str, ownership: str, page: bool, as_json: bool) -> None:
     """Send 336,776 real flights through a queue that queries share.
 
     The flights that left New York in 2013 are published at a steady pace, keyed by the aircraft's tail number. Two
@@ -56,6 +57,7 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, as_
         wrong_use(
             "--ownership none is not for the demo, whose queries share a group: use store or redis://host:port/db"
         )
+    port = _page_port() if page else 0
     console = Console(stderr=as_json, highlight=False)
     folder = default_place()
     store = store or f"file://{folder / 'store'}"
@@ -70,11 +72,19 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, as_
         arguments |= {"session": str(SESSION_S), "partitions": str(partitions)}
         with (
             queue.watching(GROUP, ownership=ownership) as look,
-            started(folder, store=store, namespace=namespace, ownership=ownership, arguments=arguments) as processes,
+            started(
+                folder,
+                store=store,
+                namespace=namespace,
+                ownership=ownership,
+                page_port=port,
+                arguments=arguments,
+            ) as processes,
         ):
             prepared = prepare(folder / "flights", FILES)  # while Spark starts
             with Screen(console, rebalance_delay_s=REBALANCE_DELAY_S, session_s=SESSION_S) as screen:
-                screen.head(prepared.flights, prepared.aircraft, partitions, store)
+                shown = f"http://127.0.0.1:{port}/queues/{QUEUE}/groups/{GROUP}" if page else ""
+                screen.head(prepared.flights, prepared.aircraft, partitions, store, shown)
                 flights = prepared.flights
                 story = Story(*processes, look=look, screen=screen, flights=flights)
                 story.play()
@@ -95,4 +105,16 @@ def _commands(where: str, ownership: str) -> Sequence[str]:
     return (
         f"partq status {QUEUE} --group {GROUP} --ownership {ownership} {where}",
         f"partq browse {QUEUE} {where} --limit 5",
+        f"partq ui --ownership {ownership} {where}",
     )
+
+
+def _page_port() -> int:
+    """A port for the coordinator's page."""
+    try:
+        from partq_spark.page.server import listening
+    except ModuleNotFoundError as error:
+        raise Invalid(f"--page needs {error.name}, which is not installed: pip install 'partq[ui]'") from error
+    with listening("127.0.0.1", 0) as listener:
+        port: int = listener.getsockname()[1]
+        return port

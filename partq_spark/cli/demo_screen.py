@@ -45,7 +45,7 @@ class Screen:
 
     # --- lines --------------------------------------------------------------------------------------------------------
 
-    def head(self, flights: int, aircraft: int, partitions: int, store: str) -> None:
+    def head(self, flights: int, aircraft: int, partitions: int, store: str, page: str) -> None:
         """What this is, in words for somebody who has never seen it."""
         self._print("[bold]A year of flights, shared by streaming queries that come and go[/]\n")
         self._print(f"{flights:,} flights out of New York in 2013 go through a queue, in the order of departure. Each")
@@ -54,6 +54,8 @@ class Screen:
         )
         self._print("to, and each partition belongs to one query at a time. No server; everything is in")
         self._print(f"{store}\n")
+        if page:
+            self._print(f"To be seen in a browser while it runs: {page}\n")
         flows = ", ".join(f"[{colour}]{flow[0].upper()}[/] is {flow}" for flow, colour in COLOURS.items())
         self._print(f"   time  who has partitions 0 to {partitions - 1}: {flows}; a small letter: it rests just now")
 

@@ -30,15 +30,20 @@ _END_WAIT_S: Final = 10.0
 class Coordinator:
     """`python -m coordinator`, its log as JSON lines in a file. A context manager that leaves nothing alive."""
 
-    def __init__(self, log: Path, *, store: str, namespace: str, ownership: str) -> None:
+    def __init__(self, log: Path, *, store: str, namespace: str, ownership: str, port: int = 0) -> None:
+        """`port`: where it serves its page; 0: nowhere."""
         self._path = log
         log.touch()
         self._lines = log.open(encoding="utf-8")
         # -P: a directory named coordinator where the command is typed is not the package.
         command = [sys.executable, "-P", "-m", "coordinator", "--json"]
         command += ["--store", store, "--namespace", namespace, "--ownership", ownership]
-        # Every decision is read from the log, and nobody asks for its health.
-        own = {"PARTQ_COORDINATOR_LOG_LEVEL": "info", "PARTQ_COORDINATOR_HEALTH_PORT": "0"}
+        # Every decision is read from the log.
+        own = {
+            "PARTQ_COORDINATOR_LOG_LEVEL": "info",
+            "PARTQ_COORDINATOR_HEALTH_HOST": "127.0.0.1",
+            "PARTQ_COORDINATOR_HEALTH_PORT": str(port),
+        }
         self._process = _start(command, log, own)
         self._rest = ""
 
@@ -116,12 +121,12 @@ class DriverProcess:
 
 @contextmanager
 def started(
-    folder: Path, *, store: str, namespace: str, ownership: str, arguments: Mapping[str, str]
+    folder: Path, *, store: str, namespace: str, ownership: str, page_port: int, arguments: Mapping[str, str]
 ) -> Iterator[tuple[Coordinator, DriverProcess]]:
-    """Both, with their logs in `folder`, until the `with` block ends."""
+    """Both, with their logs in `folder`, until the `with` block ends. `page_port` 0: no page."""
     where = {"store": store, "namespace": namespace, "ownership": ownership}
     with (
-        Coordinator(folder / "coordinator.log", **where) as coordinator,
+        Coordinator(folder / "coordinator.log", **where, port=page_port) as coordinator,
         DriverProcess(folder / "spark.log", {**where, **arguments}) as driver,
     ):
         yield coordinator, driver
