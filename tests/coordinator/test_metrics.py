@@ -269,9 +269,9 @@ def test_without_its_package_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch
     import sys
 
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    from coordinator.health import access_to_metrics, metrics_for
+    from coordinator.health import access_beside_health, metrics_for
 
-    access = access_to_metrics("127.0.0.1", {})
+    access = access_beside_health("127.0.0.1", {})
     answer = metrics_for(Exposition(lambda: samples(FULL)), access, {"host": "localhost"})
     assert answer.status == 501
     assert answer.body == b"metrics need the package prometheus_client: install it with `pip install partq[metrics]`\n"
