@@ -93,6 +93,7 @@ def test_a_coordinator_serves_the_page_with_its_decisions(tab: Tab, tmp_path: Pa
         tab.until(f"{decisions}.includes('flow bound') && {decisions}.includes('balance')", "decisions", within_s=5)
         assert "No coordinator" not in tab.run(decisions)
         assert played.sidecar.health("/readyz")[0] == 200
+        tab.leave()
 
 
 def test_200_partitions_of_50_flows_are_drawn_within_200_ms(
@@ -193,5 +194,7 @@ def test_a_page_that_nobody_sees_asks_for_nothing(tab: Tab, page: Served) -> Non
         assert time.monotonic() < end_s, watched
         time.sleep(0.05)
     tab.run(hide % "false" + tell)
-    tab.until("performance.getEntriesByName('partq draw').length > 0", "news")
-    assert page.watched == 1
+    end_s = time.monotonic() + 10
+    while (watched := page.watched) != 1:
+        assert time.monotonic() < end_s, watched
+        time.sleep(0.05)

@@ -57,6 +57,11 @@ class Tab:
         self.call("Page.navigate", url=url)
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'", url)
 
+    def leave(self) -> None:
+        """Show nothing: before what is shown is ended from outside."""
+        self.call("Page.navigate", url="about:blank")
+        self.until("location.href === 'about:blank'")
+
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression; promises are awaited."""
         done = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
