@@ -83,6 +83,12 @@ class Tab:
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **keys)
         self.call("Input.dispatchKeyEvent", type="keyUp", **keys)
 
+    def busy_s(self) -> float:
+        """Processor time of the page's main thread so far: what runs beside it on the machine does not count."""
+        self.call("Performance.enable", timeDomain="threadTicks")
+        metrics = self.call("Performance.getMetrics")["metrics"]
+        return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
+
     def picture(self, file: Path, *, whole: bool = True) -> None:
         """A screenshot as PNG, of the whole page or of what the screen shows."""
         made = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
