@@ -90,7 +90,9 @@ def publish(
     backoff = queue.backoff()
     looked = False
     conflicts = 0
-    tried: Entry | None = None  # at the last swap; what those before it did is settled
+    # At the last swap, and of several for one head the first: any of them may land late, while that head stands, and be
+    # trimmed before it is looked for. What was tried for earlier heads is settled.
+    tried: Entry | None = None
     gone_at: str | None = None
     gone = 0
     while True:
@@ -107,7 +109,7 @@ def publish(
             check_quota(queue, head, rows)
             entry = place(head, stage, segments, identity, token, queue.now_us())
             grown = extended(queue, head, entry, identity)
-            tried = entry
+            tried = tried if tried is not None and tried.sequence == entry.sequence else entry
             queue.swap(grown)
         except (Outdated, Unsettled):
             raise  # final for what is staged, though of the kinds that are tried again

@@ -28,6 +28,9 @@ from tests.support.faulty import HOUR_US
 from tests.support.judge import Violation, demand
 from tests.support.scheduler import SECOND_US
 
+MOST_REFUSED = 200
+"""Then a query gives up: who creates the queue anew may have slept, deleted the new one and died."""
+
 
 def rows_of(world: Simulation, writer: str, batch: int) -> list[tuple[str | None, bytes]]:
     """The messages of a writer's batch: the same whenever it is staged, as Spark replays a batch."""
@@ -114,13 +117,14 @@ def query(process: Process, job: Job) -> None:
     """A streaming query: its batches in order, each until it is published; now and then the last one again."""
     world = process.world
     queue = process.queue()
-    while process.in_charge() and job.batch <= job.last:
+    while process.in_charge() and job.batch <= job.last and job.refused < MOST_REFUSED:
         world.pause()
         if world.rng.random() < 0.2:
             queue = process.queue()  # a restart in good order: nothing is remembered
         batch = job.batch
         identity = PublishIdentity(writer=job.name, batch=batch, owner=f"owner of {job.name}")
         known = publish_once(process, queue, job.name, batch, identity)
+        job.refused = job.refused + 1 if world.oracle.head is None else 0
         # Without the step forward the batch is repeated, as after losing the newest file of Spark's commit log.
         if known and process.in_charge() and job.batch == batch and world.rng.random() > 0.15:
             job.batch += 1

@@ -35,6 +35,7 @@ class Job:
     batch: int = 1
     last: int = 0
     process: int = 0  # the one that is in charge; an older one that wakes up ends after what it is doing
+    refused: int = 0  # how often in a row, because there is no queue
 
 
 class Simulation:

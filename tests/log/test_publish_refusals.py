@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from partq_spark.base.errors import Invalid, ObjectMissing
+from partq_spark.base.errors import Invalid, ObjectMissing, Unavailable
 from partq_spark.log import admin
+from partq_spark.log.housekeeping import trim
 from partq_spark.log.model import Head, Layout, WriterPage
-from partq_spark.log.publish import Outdated, PublishIdentity, publish, stage_for
+from partq_spark.log.publish import Outdated, PublishIdentity, Unsettled, publish, stage_for
+from partq_spark.objects.api import ObjectStore
 from tests.log.queues import (
     HOUR_US,
     World,
@@ -38,6 +40,41 @@ GONE = WriterPage(
 def changed(world: World, change: Callable[[Head], Head]) -> None:
     """As another process would change the head."""
     world.handle().change(change)
+
+
+class LateSwap(Hooked):
+    """The first swap is on its way until the second one is sent; then `landed` is called."""
+
+    def __init__(self, store: ObjectStore, landed: Callable[[], object]) -> None:
+        super().__init__(store)
+        self._landed = landed
+        self._sent: list[bytes | Mapping[str, str]] = []
+
+    def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:
+        self._sent.append(content)
+        if len(self._sent) == 1:
+            raise Unavailable("no answer")
+        if len(self._sent) == 2:
+            self.store.swap(name, self._sent[0], expected=expected)
+            self._landed()
+        return super().swap(name, content, expected=expected)
+
+
+def test_a_swap_that_lands_late_and_is_trimmed_at_once_is_not_taken_for_lost(world: World) -> None:
+    """Of several tries for one head any may land; times differ. Which one did nobody can tell from what is left."""
+    queue = world.create(1)
+    send(queue, values(0))
+
+    def trim_all() -> None:
+        other = world.handle()
+        trim(other, other.refresh().next)
+
+    publisher = through(LateSwap(world.store, trim_all), queue)
+    stage = stage_for(publisher)
+    made = staged(publisher, stage, values(1))
+    with pytest.raises(Unsettled, match="cannot be told"):
+        publish(publisher, stage, made)
+    assert head_of(world.store).next == (2,), "it is there once"
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
