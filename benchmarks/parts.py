@@ -141,4 +141,11 @@ PARTS: Final = (
         takes="6 min",
         limit_s=1800,
     ),
+    Part(
+        name="page",
+        call="benchmarks.page:measure",
+        about="the web page with 200 partitions of 50 flows: drawing in Chromium, and what three browsers cost",
+        takes="3 min",
+        limit_s=900,
+    ),
 )

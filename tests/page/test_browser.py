@@ -16,7 +16,7 @@ from tests.page import crowd
 from tests.page.conftest import publish
 from tests.page.scene import GROUP, QUEUE, scene
 from tests.page.serving import Served, serving
-from tests.support.browser import Browser, Tab, browser
+from tests.support.browser import COUNT_DRAWS, Browser, Tab, browser
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.alone, pytest.mark.timeout(180)]
 
@@ -27,8 +27,6 @@ LANES = """Object.fromEntries([...document.querySelectorAll('.lane')].map(lane =
     lane.querySelector('bdi').textContent,
     [...lane.querySelectorAll('.cell[id^=c]')].map(cell => parseInt(cell.textContent)),
 ]))"""
-COUNT_DRAWS = """window.draws = 0;
-    new PerformanceObserver(list => { window.draws += list.getEntries().length }).observe({entryTypes: ['measure']})"""
 
 
 @pytest.fixture(scope="module")

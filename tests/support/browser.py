@@ -20,6 +20,9 @@ from tests.support.servers import die_with_parent
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 WAIT_S: Final = 30.0
+COUNT_DRAWS: Final = """window.draws = 0;
+    new PerformanceObserver(list => { window.draws += list.getEntries().length }).observe({entryTypes: ['measure']})"""
+"""Has the page count in `window.draws` how often it drew news from then on."""
 
 
 def path() -> str | None:
@@ -140,8 +143,8 @@ class Browser:
         self._tabs: dict[str, Tab] = {}
 
     def tab(self) -> Tab:
-        """A new page."""
-        target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
+        """A new page, in a window of its own: of several in one, all but one would be hidden."""
+        target = self.call("Target.createTarget", {"url": "about:blank", "newWindow": True})["targetId"]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
         tab = Tab(self, session)
         self._tabs[session] = tab
