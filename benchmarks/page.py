@@ -102,7 +102,8 @@ def _percent(server: psutil.Process, round_s: float) -> float:
     before, begun_s = server.cpu_times(), time.monotonic()
     time.sleep(round_s)
     after = server.cpu_times()
-    return 100 * (after.user + after.system - before.user - before.system) / (time.monotonic() - begun_s)
+    used_s = float(after.user + after.system - before.user - before.system)
+    return 100 * used_s / (time.monotonic() - begun_s)
 
 
 @contextmanager
