@@ -268,7 +268,8 @@ def _group(group: GroupFigures) -> Iterator[Sample]:
         yield Sample(GROUP_LAG_S, group.key, max(ages))
     for outcome in Outcome:
         yield Sample(HANDOFFS, (*group.key, str(outcome)), group.handoffs.get(outcome, 0))
-    yield Sample(PAUSE, group.key, group.pause)
+    if any(group.pause.counts):  # thirteen series, and most groups are quiet
+        yield Sample(PAUSE, group.key, group.pause)
     yield Sample(REDELIVERED, group.key, group.redelivered)
 
 

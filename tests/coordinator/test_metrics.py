@@ -170,6 +170,12 @@ def test_what_is_not_known_is_left_out() -> None:
     assert "partq_queue_quota_bytes" not in parsed(replace(FULL, queues=(replace(QUEUE, quota_bytes=None),)))
 
 
+def test_a_group_without_a_handoff_so_far_has_no_histogram_of_them() -> None:
+    quiet = parsed(replace(FULL, groups=(replace(GROUP, pause=Handoffs().pause()),)))
+    assert "partq_group_handoff_pause_seconds" not in quiet
+    assert value(quiet, "partq_group_handoffs_total", group="billing", outcome="lost") == 0, "a counter begins at 0"
+
+
 def test_names_of_users_are_escaped() -> None:
     """Names of queues and groups are plain, that of a coordinator is anything."""
     name = 'host"\\\n{}'
