@@ -1,4 +1,4 @@
-"""Real servers for tests: Azurite (Azure Blob's emulator) and redis-server, on free ports of 127.0.0.1.
+"""Real servers for tests: Azurite (Azure Blob's emulator), redis-server and Prometheus, on free ports of 127.0.0.1.
 
 Only starting, stopping, freezing and addressing lives here, and the session fixtures `azurite` and `redis_server`,
 which `tests/conftest.py` offers to every suite. Whatever is started here dies with the process that started it, even
@@ -10,18 +10,22 @@ from __future__ import annotations
 import base64
 import contextlib
 import ctypes
+import json
 import os
 import secrets
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 import pytest
 
@@ -207,6 +211,52 @@ class RedisServer(Server):
         with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
             connection.sendall(b"PING\r\n")
             return connection.recv(5) == b"+PONG"
+
+
+def prometheus_program(name: str) -> str:
+    """Where `prometheus` or `promtool` is."""
+    binary = Path(sys.prefix) / "prometheus" / name
+    if not binary.exists():
+        raise RuntimeError(f"{binary} is not there: run scripts/test, which gets it")
+    return str(binary)
+
+
+class Prometheus(Server):
+    """A Prometheus with the rules that are shipped, which scrapes these targets every second."""
+
+    def __init__(self, jobs: Mapping[str, Sequence[str]], *, token: str = "") -> None:
+        super().__init__()
+        authorization = {"authorization": {"credentials": token}} if token else {}
+        self._config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(ROOT / "conf/prometheus/alerts.yml")],
+            "scrape_configs": [
+                {"job_name": name, "static_configs": [{"targets": [*targets]}], **authorization}
+                for name, targets in jobs.items()
+            ],
+        }
+
+    def command(self) -> list[str]:
+        """On this machine alone; what it keeps is below its folder."""
+        config = self.folder / "prometheus.json"
+        config.write_text(json.dumps(self._config))  # YAML, too
+        return [
+            *(prometheus_program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={self.folder}/data"),
+            *(f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=error"),
+        ]
+
+    def answers(self) -> bool:
+        """Ready to be asked."""
+        with urlopen(f"http://127.0.0.1:{self.port}/-/ready", timeout=1) as answer:
+            return bool(answer.status == 200)
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        """What its API answers."""
+        where = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urlencode(parameters)}"
+        with urlopen(where, timeout=10) as answer:
+            found = json.loads(answer.read())
+        assert found["status"] == "success"
+        return found["data"]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,143 @@
+"""A real Prometheus scrapes two coordinators and a driver, and each query of the dashboard shows something."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import prometheus_client
+import pytest
+
+import partq
+from partq_spark.base.metrics import Collector
+from partq_spark.spark.query_metrics import Progress, QueryMetrics, Source
+from tests.coordinator.sidecars import Place
+from tests.house.test_metrics_files import ALERTS, dashboard_queries
+from tests.support.servers import Prometheus, free_port, running
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.prometheus, pytest.mark.crash, pytest.mark.slow]
+
+TOKEN: Final = "a-token-of-the-tests"
+QUIET: Final = re.compile(r"_errors_total")
+"""Where nothing is shown while all is well."""
+
+
+@contextmanager
+def driver() -> Iterator[int]:
+    """What a driver serves whose query goes on; its port."""
+    metrics = QueryMetrics()
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(Collector(metrics.samples))
+    port, stop = free_port(), threading.Event()
+    server, serving = prometheus_client.start_http_server(port, addr="127.0.0.1", registry=registry)
+
+    def go_on() -> None:
+        metrics.started("id", "billing")
+        for batch in itertools.count():
+            lags = {Source("orders", "billing"): {"0": batch % 5, "1": 2}}
+            phases_s = {"addBatch": 0.2, "latestOffset": 0.1}
+            progress = Progress(batch=batch, rows=7, phases_s=phases_s, duration_s=0.4, lags=lags)
+            metrics.progressed("id", "billing", progress)
+            if stop.wait(0.3):
+                return
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield port
+    finally:
+        stop.set()
+        thread.join(10)
+        server.shutdown()
+        server.server_close()
+        serving.join(10)
+
+
+@contextmanager
+def working(queue: partq.Queue, flow: str, pace_s: float) -> Iterator[None]:
+    with queue.consumer("billing", flow=flow, ownership="store", max_messages=5) as consumer:
+
+        def work() -> None:
+            for _ in consumer:
+                time.sleep(pace_s)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield
+        finally:
+            consumer.stop()
+            thread.join(30)
+
+
+@contextmanager
+def publishing(queue: partq.Queue) -> Iterator[None]:
+    stop = threading.Event()
+
+    def publish() -> None:
+        with queue.publisher() as publisher:
+            while not stop.wait(0.05):
+                publisher.send("message", key=str(time.time()))
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(10)
+
+
+@pytest.mark.timeout(300)
+def test_it_reads_what_coordinators_and_a_driver_tell_and_the_dashboard_shows_it(tmp_path: Path) -> None:
+    place = Place(tmp_path, "store")
+    queue = partq.create_queue(
+        "orders", partitions=4, store=place.url, rebalance_delay_s=0.5, max_handoff_time_s=1.0, quota_bytes=10**9
+    )
+    queue.create_group("billing", starting="earliest", ownership="store")
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(place.sidecar(name, PARTQ_UI_TOKEN=TOKEN)) for name in ("c1", "c2"))
+        wait_until(lambda: one.is_ready() and two.is_ready(), "two coordinators")
+        port = stack.enter_context(driver())
+        targets = {"partq": [f"127.0.0.1:{each.port}" for each in (one, two)], "driver": [f"127.0.0.1:{port}"]}
+        prometheus = stack.enter_context(running(Prometheus(targets, token=TOKEN)))
+
+        def values(query: str) -> list[float]:
+            return [float(each["value"][1]) for each in prometheus.ask("query", query=query)["result"]]
+
+        wait_until(lambda: values("sum(up)") == [3], "three targets")
+        stack.enter_context(publishing(queue))
+        stack.enter_context(working(queue, "a", 0.05))
+        wait_until(lambda: values('sum(partq_group_partitions{status="Ready"})') == [4], "a's partitions")
+        with working(queue, "slow", 3.0):
+            wait_until(lambda: values('sum(partq_group_flows{state="active"})') == [2], "two flows")
+            time.sleep(4)
+        # Rates need two scrapes of what has begun.
+        queries = {query for query in dashboard_queries() if not query.startswith("label_values")}
+        wait_until(lambda: shows_something(prometheus, queries) == [], "something of each query of the dashboard")
+        rules = prometheus.ask("rules")["groups"]
+        assert {rule["name"] for group in rules for rule in group["rules"]} == {alert["alert"] for alert in ALERTS}
+        assert {rule["health"] for group in rules for rule in group["rules"]} == {"ok"}
+        found = prometheus.ask("targets")["activeTargets"]
+        assert {(each["health"], each["lastError"]) for each in found} == {("up", "")}
+        assert values("sum(partq_group_leader)") == [1]
+
+
+def shows_something(prometheus: Prometheus, queries: set[str]) -> list[str]:
+    """Those that still show nothing, and should."""
+    variables = {"$namespace": ".*", "$queue": ".*", "$group": ".*"}
+    silent = []
+    for query in queries:
+        asked = query
+        for name, value in variables.items():
+            asked = asked.replace(name, value)
+        if not prometheus.ask("query", query=asked)["result"] and not QUIET.search(query):
+            silent.append(query)
+    return silent

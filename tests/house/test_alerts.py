@@ -1,0 +1,145 @@
+"""Each alert fires when what it tells of is so, and none does where all is well: by Prometheus' own promtool."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from coordinator.metrics import samples
+from partq_spark.base.metrics import Exposition
+from tests.coordinator.test_metrics import FULL
+from tests.house.test_metrics_files import ALERTS, ROOT
+from tests.support.servers import prometheus_program
+
+pytestmark = [pytest.mark.prometheus, pytest.mark.slow]
+
+RULES: Final = ROOT / "conf" / "prometheus" / "alerts.yml"
+MINUTES: Final = 40
+
+G: Final = 'namespace="default",queue="orders",group="billing",instance="c1:8095",job="partq"'
+C: Final = 'instance="c1:8095",job="partq"'
+D: Final = 'instance="d1:9464",job="driver",query="billing"'
+
+
+def still(value: float) -> str:
+    """The same value every minute."""
+    return f"{value:g}x{MINUTES}"
+
+
+def growing(step: float) -> str:
+    return f"0+{step:g}x{MINUTES}"
+
+
+WELL: Final = {
+    f"partq_coordinator_ready{{{C}}}": still(1),
+    f"partq_coordinator_failing_groups{{{C}}}": still(0),
+    f'partq_coordinator_info{{{C},namespace="default",name="c1",version="1"}}': still(1),
+    f"partq_coordinator_housekeeper{{{C}}}": still(1),
+    f'partq_coordinator_events_total{{{C},event="pause"}}': growing(2),
+    f'partq_metrics_left_out{{{C},what="groups"}}': still(0),
+    f"partq_group_leader{{{G}}}": still(1),
+    f"partq_group_lag_messages{{{G}}}": still(500),
+    f"partq_group_lag_seconds{{{G}}}": still(20),
+    f'partq_group_flows{{{G},state="active"}}': still(2),
+    f'partq_group_partitions{{{G},status="Unassigned"}}': still(0),
+    f'partq_group_partitions{{{G},status="Unbound"}}': still(0),
+    f"partq_group_stuck_partitions{{{G}}}": still(0),
+    f'partq_group_rebalance_status{{{G},status="Rebalancing"}}': still(0),
+    f'partq_group_handoffs_total{{{G},outcome="forced"}}': still(3),
+    f'partq_group_handoffs_total{{{G},outcome="drained"}}': growing(1),
+    f"partq_group_lag_seconds_unknown{{{C}}}": still(0),
+    f'partq_store_call_errors_total{{{C},operation="swap",error="Conflict"}}': growing(3),
+    f'partq_store_call_errors_total{{{C},operation="load",error="Unavailable"}}': still(1),
+    f'partq_store_call_duration_seconds_bucket{{{C},operation="load",le="0.1"}}': growing(600),
+    f'partq_store_call_duration_seconds_bucket{{{C},operation="load",le="2.5"}}': growing(600),
+    f'partq_store_call_duration_seconds_bucket{{{C},operation="load",le="+Inf"}}': growing(600),
+    f'partq_ownership_call_errors_total{{{C},operation="ask",error="Unavailable"}}': still(1),
+    f'partq_queue_stored_bytes{{namespace="default",queue="orders",{C}}}': still(500),
+    f'partq_queue_quota_bytes{{namespace="default",queue="orders",{C}}}': still(1000),
+    f"partq_query_failures_total{{{D}}}": still(2),
+    f"partq_query_running{{{D}}}": still(1),
+    f"partq_query_last_progress_timestamp_seconds{{{D}}}": growing(60),
+    f'partq_query_source_lag_messages{{{D},queue="orders",group="billing"}}': still(10),
+}
+
+TROUBLE: Final[dict[str, dict[str, str | None]]] = {
+    "PartqNoCoordinator": {f"partq_coordinator_ready{{{C}}}": None},
+    "PartqCoordinatorNotReady": {f"partq_coordinator_ready{{{C}}}": still(0)},
+    "PartqGroupFailing": {f"partq_coordinator_failing_groups{{{C}}}": still(1)},
+    "PartqGroupWithoutLeader": {f"partq_group_leader{{{G}}}": still(0)},
+    "PartqNoHousekeeper": {f"partq_coordinator_housekeeper{{{C}}}": still(0)},
+    "PartqHousekeepingFailing": {f'partq_coordinator_events_total{{{C},event="housekeeping_failed"}}': growing(1)},
+    "PartqMetricsLeftOut": {f'partq_metrics_left_out{{{C},what="groups"}}': still(7)},
+    "PartqGroupNotConsumed": {f'partq_group_flows{{{G},state="active"}}': still(0)},
+    "PartqGroupBehind": {f"partq_group_lag_seconds{{{G}}}": growing(60)},
+    "PartqPartitionsWithoutFlow": {f'partq_group_partitions{{{G},status="Unbound"}}': still(1)},
+    "PartqPartitionStuck": {f"partq_group_stuck_partitions{{{G}}}": still(1)},
+    "PartqRebalancingLong": {f'partq_group_rebalance_status{{{G},status="Rebalancing"}}': still(1)},
+    "PartqHandoffsForced": {f'partq_group_handoffs_total{{{G},outcome="forced"}}': growing(1)},
+    "PartqLagUnknown": {f"partq_group_lag_seconds_unknown{{{C}}}": still(2)},
+    "PartqStoreFailing": {f'partq_store_call_errors_total{{{C},operation="load",error="Unavailable"}}': growing(5)},
+    "PartqStoreSlow": {f'partq_store_call_duration_seconds_bucket{{{C},operation="load",le="0.1"}}': growing(500)},
+    "PartqOwnershipFailing": {
+        f'partq_ownership_call_errors_total{{{C},operation="ask",error="Unavailable"}}': growing(5)
+    },
+    "PartqQueueNearlyFull": {f'partq_queue_stored_bytes{{namespace="default",queue="orders",{C}}}': still(950)},
+    "PartqQueryFailing": {f"partq_query_failures_total{{{D}}}": growing(1)},
+    "PartqQueryStalled": {f"partq_query_last_progress_timestamp_seconds{{{D}}}": still(0)},
+}
+"""What is otherwise than well; None: it is not told at all."""
+
+
+def outcome(series: dict[str, str], *firing: str) -> dict[str, Any]:
+    """Which alerts fire after 40 minutes, and no other."""
+    counted = {f'alertname="{name}",': 1 for name in firing} | {"": len(firing)}
+    return {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f'count(ALERTS{{{which}alertstate="firing"}})',
+                "eval_time": f"{MINUTES}m",
+                "exp_samples": [{"labels": "{}", "value": count}] if count else [],
+            }
+            for which, count in counted.items()
+        ],
+    }
+
+
+def promtool(*words: str, stdin: bytes = b"") -> None:
+    command = [prometheus_program("promtool"), *words]
+    done = subprocess.run(command, check=False, input=stdin, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+
+
+def run(folder: Path, tests: list[dict[str, Any]]) -> None:
+    file = folder / "alerts.json"  # YAML, too
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    promtool("test", "rules", str(file))
+
+
+def test_the_rules_are_rules() -> None:
+    promtool("check", "rules", str(RULES))
+
+
+def test_where_all_is_well_none_fires(tmp_path: Path) -> None:
+    run(tmp_path, [outcome(WELL)])
+
+
+def test_each_alert_fires_and_no_other(tmp_path: Path) -> None:
+    assert TROUBLE.keys() == {alert["alert"] for alert in ALERTS}
+    tests = []
+    for name, trouble in TROUBLE.items():
+        series = {each: values for each, values in {**WELL, **trouble}.items() if values is not None}
+        tests.append(outcome(series, name))
+    run(tmp_path, tests)
+
+
+def test_promtool_finds_nothing_to_say_of_the_metrics() -> None:
+    _, text = Exposition(lambda: samples(FULL))("")
+    ours = b"\n".join(line for line in text.splitlines() if b"process_" not in line) + b"\n"
+    promtool("check", "metrics", stdin=ours)
