@@ -131,7 +131,7 @@ def alter_queue(
         columns = head.columns
         # An answer may have been lost, and the change not: to make it twice would be refused.
         if (add_columns is not None or widen is not None) and not any(_has_been(columns, each) for each in tried):
-            columns = _altered(head, add_columns, widen)
+            columns = altered_columns(head, add_columns, widen)
             tried.append(columns)
         if wanted is head and config == head.config and columns == head.columns:
             return head
@@ -140,8 +140,8 @@ def alter_queue(
     return queue.change(decide)
 
 
-def _altered(head: Head, add_columns: str | None, widen: str | None) -> Columns:
-    """The head's columns, altered; one version later, or two."""
+def altered_columns(head: Head, add_columns: str | None, widen: str | None) -> Columns:
+    """The head's columns as `alter_queue` would make them; one version later, or two. Raises `Invalid` as that does."""
     from partq_spark.log.schema import versions  # Arrow, which other changes do not need
 
     columns = head.columns

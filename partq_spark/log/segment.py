@@ -107,7 +107,6 @@ class Stager:
         self._stage = stage
         self._seed = seed
         self._columns = segment_columns(stage.columns, headers=headers)
-        self._key = None if stage.columns is None else stage.columns.key
         self._compression = compression
         self._run_bytes = run_bytes
         self._rows = 0
@@ -165,11 +164,9 @@ class Stager:
     def _keys(self, batch: pa.RecordBatch) -> pa.Array:
         if self._columns.payload is None:
             return batch.column("key")
-        if self._key is None:
-            return pa.nulls(batch.num_rows, pa.string())
-        from partq_spark.log.schema.keys import texts_of
+        from partq_spark.log.schema.keys import keys_of
 
-        return texts_of(batch.column(self._key))
+        return keys_of(batch, self._stage.columns)
 
     def _check_sizes(self, batch: pa.RecordBatch, row_of: RowOf) -> None:
         from partq_spark.log.schema.sizes import row_bytes

@@ -129,9 +129,7 @@ def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
     if is_.is_dictionary(column.type):
-        return _as(column.dictionary_decode(), kind)
-    if is_.is_run_end_encoded(column.type):
-        return _as(pc.run_end_decode(column), kind)
+        return _as(column.dictionary, kind).take(column.indices)  # Arrow decodes none of views (26.0)
     mask = column.is_null() if column.null_count else None
     if is_.is_struct(kind) and is_.is_struct(column.type):
         inner = [_as(column.field(index), kind.field(index).type) for index in range(kind.num_fields)]

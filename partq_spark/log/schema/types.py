@@ -59,7 +59,7 @@ def normal(kind: pa.DataType) -> pa.DataType | None:
         return kind
     if kind in _OTHERS:
         return _OTHERS[kind]
-    if is_.is_dictionary(kind) or is_.is_run_end_encoded(kind):
+    if is_.is_dictionary(kind):
         return normal(kind.value_type)
     if is_.is_fixed_size_binary(kind):
         return pa.binary()

@@ -145,9 +145,15 @@ def check_same(present: Columns | None, wanted: Columns | None, queue: str) -> N
                 "there have it, and queries read it; leave it, or create another queue"
             )
         if str(found) != str(column):
+            narrow, wide = parse_type(column.type), parse_type(found.type)
+            how = _ways_from(narrow)
+            if narrow == wide:
+                how = "whether it may be null was said when the queue was created, and stays"
+            elif widens(narrow, wide):
+                how = f"widen it with `partq queue alter {queue} --widen '{name_text(column.name)} {found.type}'`"
             raise Invalid(
-                f"column {column.name!r} of queue {queue!r} is {column}, and cannot be made {found} by a whole schema: "
-                f"widen it with `partq queue alter {queue} --widen`, where {_ways_from(parse_type(column.type))}"
+                f"column {column.name!r} of queue {queue!r} is {column}, and naming a schema does not make it {found}: "
+                f"{how}"
             )
     new = next(column for column in wanted.columns if present.column(column.name) is None)
     raise Invalid(
