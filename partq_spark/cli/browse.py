@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import click
 
 from partq_spark import client
 from partq_spark.base import words
+from partq_spark.base.terminal import printable
 from partq_spark.cli import output
 from partq_spark.cli.arguments import Where, json_option, queue_argument, where_options
 from partq_spark.cli.output import Column
@@ -36,7 +39,8 @@ def browse(where: Where, name: str, partition: int | None, start: int | None, li
 
     A value that is not UTF-8 is shown in hexadecimal; long keys and values are cut. --json prints one message per line,
     whole, in the form that `partq publish` reads; a value that is not UTF-8 is in base64 there, and value_encoding says
-    so.
+    so. Of a typed queue it prints the columns, with numbers and texts as JSON has them, decimals, dates and times as
+    text, and bytes in base64.
     """
     queue = where.queue(name)
     messages = queue.browse(partition=partition, start=start or 0, limit=limit)
@@ -49,23 +53,38 @@ def browse(where: Where, name: str, partition: int | None, start: int | None, li
 def _print_json(messages: Iterator[client.Message]) -> None:
     held: list[output.Json] = []
     for message in messages:
-        held.append(
-            {
-                "partition": message.partition,
-                "offset": message.offset,
-                "timestamp": output.document(message.timestamp),
-                "key": message.key,
-                **_encoded(message.value),
-                "headers": None
-                if message.headers is None
-                else [{"key": key, **_encoded(value)} for key, value in message.headers],
-            }
-        )
+        held.append(_row(message) if isinstance(message.value, dict) else _key_and_value(message))
         if len(held) == AT_A_TIME:
             output.print_json(*held)
             held = []
     if held:
         output.print_json(*held)
+
+
+def _key_and_value(message: client.Message) -> output.Json:
+    return {**_place(message), "key": message.key, **_encoded(message.value), "headers": _headers(message)}
+
+
+def _row(message: client.Message) -> output.Json:
+    """The columns, then what is known of the message, as Spark's source has them."""
+    from partq_spark.client.json_values import json_of
+
+    headers = {} if message.headers is None else {"_headers": _headers(message)}
+    return {**json_of(message.value), **headers, "_metadata": _place(message)}
+
+
+def _place(message: client.Message) -> dict[str, output.Json]:
+    return {
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": output.document(message.timestamp),
+    }
+
+
+def _headers(message: client.Message) -> output.Json:
+    if message.headers is None:
+        return None
+    return [{"key": key, **_encoded(value)} for key, value in message.headers]
 
 
 def _encoded(value: bytes | None) -> dict[str, output.Json]:
@@ -96,17 +115,38 @@ def _print_table(messages: list[client.Message], queue: client.Queue, partition:
         Column("partition", lambda each: str(each.partition), ">"),
         Column("offset", lambda each: str(each.offset), ">"),
         Column("published (UTC)", lambda each: each.timestamp),
-        Column(
-            "key",
-            lambda each: _text(each.key),
-            "*",
-            lambda each: "" if each.key else "dim",
-        ),
-        Column("value", lambda each: _text(each.value), "*", lambda each: "" if each.value else "dim"),
     ]
+    is_typed = isinstance(messages[0].value, dict)
+    if is_typed:
+        columns += [_column(name) for name in messages[0].value]
+    else:
+        columns += [
+            Column("key", lambda each: _text(each.key), "*", lambda each: "" if each.key else "dim"),
+            Column("value", lambda each: _text(each.value), "*", lambda each: "" if each.value else "dim"),
+        ]
     if any(message.headers for message in messages):
         columns.append(Column("headers", headers, "*"))
-    output.print_values(messages, columns, most=None)
+    output.print_values(messages, columns, most=None, may_leave_out=is_typed)
+
+
+def _column(name: str) -> Column:
+    """A column of a typed queue."""
+
+    return Column(
+        printable(name),
+        lambda each: _cell(each.value[name]),
+        "*",
+        lambda each: "dim" if each.value[name] is None else "",
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None or isinstance(value, bytes | str):
+        return _text(value)
+    from partq_spark.client.json_values import json_of
+
+    found = json_of(value)
+    return found if isinstance(found, str) else words.readable(json.dumps(found, ensure_ascii=False).encode())
 
 
 def _text(value: bytes | str | None) -> str:

@@ -1,9 +1,12 @@
-"""`partq queue describe`: the facts of a queue below each other, then its partitions; and what groups hold back."""
+"""`partq queue describe`: the facts of a queue below each other, then its columns and its partitions; and what groups
+hold back.
+"""
 
 from __future__ import annotations
 
 import click
 
+from partq_spark import client
 from partq_spark.base import words
 from partq_spark.cli import output
 from partq_spark.cli.arguments import Where, json_option, queue_argument, where_options
@@ -29,6 +32,8 @@ def describe(where: Where, name: str, count_bytes: bool, as_json: bool) -> None:
         output.print_json(output.document(found))
         return
     output.facts(sayings.queue_facts(found))
+    if found.schema is not None:
+        _print_columns(found.schema)
     most = max(each.messages for each in found.partitions)
     columns = [
         Column("partition", lambda each: each.partition, ">"),
@@ -41,3 +46,16 @@ def describe(where: Where, name: str, count_bytes: bool, as_json: bool) -> None:
     columns.append(Column("", lambda each: output.bar(each.messages, most, _BAR), style=lambda _: "cyan"))
     output.say()
     output.print_values(found.partitions, columns, noun="partition")
+
+
+def _print_columns(schema: client.SchemaDescription) -> None:
+    columns = [
+        Column("column", lambda each: each.name, "*"),
+        Column("type", lambda each: each.type, "*"),
+        Column("null", lambda each: "" if each.nullable else "NOT NULL"),
+    ]
+    if schema.version > 1:
+        columns.append(Column("since version", lambda each: each.since, ">"))
+        columns.append(Column("before", lambda each: " → ".join(each.former)))
+    output.say()
+    output.print_values(schema.columns, columns, noun="column")

@@ -95,23 +95,35 @@ def print_values(
     noun: str = "row",
     first: Callable[[Any], Any] = lambda _: 0,
     most: int | None = MOST_ROWS,
+    may_leave_out: bool = False,
 ) -> None:
-    """Print a table, one row per value, at most `most` of them: those that `first` sorts to the front."""
+    """Print a table, one row per value, at most `most` of them: those that `first` sorts to the front. `may_leave_out`:
+    the last `*` columns may go where the terminal has no room for all; that some did is said.
+    """
     numbers = sorted(sorted(range(len(values)), key=lambda number: first(values[number]))[:most])
-    _draw(columns, [values[number] for number in numbers])
+    left_out = _draw(columns, [values[number] for number in numbers], may_leave_out=may_leave_out)
+    if left_out:
+        say(f"… and {words.plural(left_out, 'more column')}: --json shows all")
     if len(values) > len(numbers):
         say(f"… and {words.plural(len(values) - len(numbers), f'more {noun}')}: --json shows all")
 
 
-def _draw(columns: Sequence[Column], values: Sequence[Any]) -> None:
+def _draw(columns: Sequence[Column], values: Sequence[Any], *, may_leave_out: bool) -> int:
+    """How many columns were left out."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     rows = [[Text(shown(column.cell(each)), style=column.style(each)) for column in columns] for each in values]
     to = console()
+    left_out = 0
     widths = [max(len(column.heading), *(row[i].cell_len for row in rows), 0) for i, column in enumerate(columns)]
     flexible = [i for i, column in enumerate(columns) if column.kind == "*"]
+    while may_leave_out and len(flexible) > 1 and _least_width(columns, widths) > to.width:
+        last = flexible.pop()
+        columns, widths = [*columns[:last], *columns[last + 1 :]], [*widths[:last], *widths[last + 1 :]]
+        rows = [[*row[:last], *row[last + 1 :]] for row in rows]
+        left_out += 1
     fixed = sum(width for i, width in enumerate(widths) if i not in flexible) + _GAP * len(columns)
     for i, width in zip(flexible, fitted([widths[i] for i in flexible], to.width - fixed), strict=True):
         widths[i] = width
@@ -124,6 +136,13 @@ def _draw(columns: Sequence[Column], values: Sequence[Any]) -> None:
     for row in rows:
         made.add_row(*row)
     to.print(made)
+    return left_out
+
+
+def _least_width(columns: Sequence[Column], widths: Sequence[int]) -> int:
+    """With every `*` column cut as far as it may be."""
+    cut = (min(width, _LEAST_WIDTH) if each.kind == "*" else width for each, width in zip(columns, widths, strict=True))
+    return sum(cut) + _GAP * len(columns)
 
 
 def shown(cell: object) -> str:

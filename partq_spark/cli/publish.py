@@ -75,14 +75,15 @@ def publish(
     A table with a column 'value' holds messages: key, value, headers. In any other table each row is published as a
     JSON object, and --key-column says which column is the key. Numbers as keys become their text.
 
+    A typed queue takes its own columns by name, in any order; those that may be null may be missing. Fields of CSV are
+    read by the type of their column, and JSON as `partq browse --json` prints it.
+
     With --topic they go to every queue that attracts it (partq queue subscribe), all or nothing for each: with a
     --publish-id a repetition completes what was cut off.
     """
     _check_use(name, topic, fail_unattracted)
     if path != STANDARD_INPUT:
         checked(lambda: checked_by("checked_file_kind")(path))
-    elif sys.stdin.isatty():
-        output.say('Reading JSON lines, {"key": "a", "value": "text"}; Ctrl-D ends.', err=True)
     begun_s = time.monotonic()
     with ExitStack() as stack:
         try:
@@ -91,6 +92,8 @@ def publish(
             if made.is_done:
                 _drain(path)
             else:
+                if path == STANDARD_INPUT and sys.stdin.isatty():
+                    _invite(made)
                 with Bar(f"publishing {'standard input' if path == STANDARD_INPUT else Path(path).name}") as bar:
                     read = made.add_file(path, key_column=key_column, whole_rows=whole_rows, watch=bar.update)
         except KeyboardInterrupt:
@@ -118,6 +121,12 @@ def _check_use(name: str | None, topic: str | None, fail_unattracted: bool) -> N
         wrong_use("--fail-unattracted is for --topic: leave it out.")
     if name is None and topic is None:
         wrong_use("nothing says where to: give the queue's NAME, or --topic.")
+
+
+def _invite(made: client.Publication) -> None:
+    """Tell a person at a terminal what is expected."""
+    example = '{"key": "a", "value": "text"}' if made.ddl is None else f"objects of {made.ddl:.200}"
+    output.say(f"Reading JSON lines, {example}; Ctrl-D ends.", err=True)
 
 
 def _drain(path: str) -> None:

@@ -24,7 +24,6 @@ from partq_spark.cli.arguments import (
     json_option,
     queue_argument,
     where_options,
-    wrong_use,
 )
 from partq_spark.cli.lazy import Lazy, LazyGroup
 from partq_spark.cli.output import Column
@@ -35,7 +34,7 @@ COMMANDS = {
     "create": Lazy("partq_spark.cli.queue_commands:create", "Create a queue."),
     "list": Lazy("partq_spark.cli.queue_commands:list_all", "List the queues of a namespace."),
     "describe": Lazy("partq_spark.cli.describe_command:describe", "Show what a queue is and what it holds."),
-    "alter": Lazy("partq_spark.cli.alter_command:alter", "Change a queue's number of partitions and its settings."),
+    "alter": Lazy("partq_spark.cli.alter_command:alter", "Change a queue's partitions, columns and settings."),
     "delete": Lazy(
         "partq_spark.cli.queue_commands:delete", "Delete a queue, its messages and how far its groups were, for good."
     ),
@@ -81,15 +80,13 @@ def _or_none(text: str, number: Callable[[str], T], name: str, what: str) -> T |
 
 def settings_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the settings of a queue, as one dictionary of those that were given, by their names in
-    `QueueConfig`. What is out of range or not there yet is wrong use.
+    `QueueConfig`. What is out of range is wrong use.
     """
 
     @functools.wraps(command)
-    def run(*args: Any, schema: str | None, **own: Any) -> None:
+    def run(*args: Any, **own: Any) -> None:
         from partq_spark.client.altering import checked_settings
 
-        if schema is not None:
-            wrong_use("--schema (typed payload columns) comes with a later version of partq: leave it out.")
         names = ("rebalance_delay_s", "max_handoff_time_s", "access_type", "max_message_bytes")
         given = {name: value for name in names if (value := own.pop(name)) is not None}
         for name in ("retention_s", "quota_bytes"):
@@ -99,7 +96,6 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
         command(*args, given=checked(lambda: checked_settings(given)), **own)
 
     for option in (
-        click.option("--schema", metavar="DDL", help="Comes with a later version."),
         click.option(
             "--quota-bytes",
             type=Checked("bytes", _quota),
@@ -117,7 +113,7 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
             "--max-message-bytes",
             type=int,
             metavar="N",
-            help="Largest message: key, value and headers.  [default: 10000000]",
+            help="Largest message: key, value and headers, or all columns.  [default: 10000000]",
         ),
         click.option(
             "--access-type",
@@ -146,20 +142,46 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.command("create")
 @queue_argument
 @click.option("--partitions", type=PARTITIONS, metavar="N", required=True, help="How many partitions: 1 to 1000.")
+@click.option(
+    "--schema",
+    metavar="DDL",
+    help="Make a typed queue, whose messages are rows with these columns: 'id BIGINT NOT NULL, name STRING'.",
+)
+@click.option(
+    "--key", metavar="COLUMN", help="The column of --schema that decides the partition.  [default: none does]"
+)
 @settings_options
 @json_option
 @where_options
-def create(where: Where, name: str, partitions: int, given: dict[str, Any], as_json: bool) -> None:
+def create(
+    where: Where,
+    name: str,
+    partitions: int,
+    schema: str | None,
+    key: str | None,
+    given: dict[str, Any],
+    as_json: bool,
+) -> None:
     """Create a queue.
 
     NAME is 1 to 63 of a-z, 0-9, '.', '_' and '-'. A message's key decides its partition; the order within a partition
     is kept, and at most that many consumers of one group work at the same time.
+
+    A message is a key and a value of bytes. With --schema it is a row: its columns are named and typed as in Spark's
+    DDL. Columns can be added and widened later; the key stays.
     """
-    made = client.create_queue(name, partitions=partitions, **where.keywords, **given)
+    from partq_spark.client import checks
+
+    columns = checked(lambda: checks.columns_from(schema, key))
+    made = client.create_queue(name, partitions=partitions, schema=schema, key=key, **where.keywords, **given)
     if as_json:
         output.print_json(output.document(made.describe()))
-    else:
-        output.say(f"Created {made} with {words.plural(partitions, 'partition')}.")
+        return
+    what = words.plural(partitions, "partition")
+    if columns is not None:
+        keys = "messages have no key" if columns.key is None else f"key {columns.key!r}"
+        what += f" and {words.plural(len(columns.columns), 'column')}; {keys}"
+    output.say(f"Created {made} with {what}.")
 
 
 @click.command("list")

@@ -55,6 +55,11 @@ from partq_spark.client.resizing import Drain as Drain
 from partq_spark.client.resizing import GroupPlan as GroupPlan
 from partq_spark.client.resizing import Sample as Sample
 from partq_spark.client.resizing import Wait as Wait
+from partq_spark.client.schemas import ColumnDescription as ColumnDescription
+from partq_spark.client.schemas import SchemaAlteration as SchemaAlteration
+from partq_spark.client.schemas import SchemaChange as SchemaChange
+from partq_spark.client.schemas import SchemaDescription as SchemaDescription
+from partq_spark.client.schemas import WidenedColumn as WidenedColumn
 from partq_spark.client.topics import QueueSubscriptions as QueueSubscriptions
 from partq_spark.client.topics import SubscriptionChange as SubscriptionChange
 from partq_spark.client.topics import list_subscriptions as list_subscriptions

@@ -9,6 +9,7 @@ from partq_spark.base.timestamps import parse_rfc3339
 from partq_spark.client.addresses import address, ownership_url
 from partq_spark.client.files.sources import checked_file_kind
 from partq_spark.client.publication import checked_publish_id
+from partq_spark.client.schemas import checked_ddl, columns_from
 from partq_spark.group.documents.urls import canonical_ownership
 from partq_spark.log.admin import checked_partitions
 from partq_spark.log.names import checked_name
@@ -19,12 +20,14 @@ __all__ = [
     "address",
     "canonical_ownership",
     "canonical_url",
+    "checked_ddl",
     "checked_file_kind",
     "checked_name",
     "checked_partitions",
     "checked_publish_id",
     "checked_subscription",
     "checked_topic",
+    "columns_from",
     "ownership_url",
     "parse_rfc3339",
 ]

@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final, Literal, Self
@@ -26,23 +26,72 @@ from partq_spark.client.messages import Message, messages_of
 from partq_spark.group.claims import Position
 from partq_spark.group.heartbeat import Liveness
 from partq_spark.log import tree
+from partq_spark.log.connect import QueueAddress
 from partq_spark.log.model import Head
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
+from partq_spark.log.schema.columns import Columns
+from partq_spark.log.schema.versions import schema_of
 from partq_spark.query import columns as source_columns
 from partq_spark.query import offsets, planning
 from partq_spark.query.consumer_process import ConsumerProcess
 from partq_spark.query.joining import open_consumer
 from partq_spark.query.offsets import Span
 from partq_spark.query.schema import STORED, WantedColumns, default_columns, named_columns
-from partq_spark.query.settings import Place, SourceOptions
+from partq_spark.query.settings import GroupOptions, Place, SourceOptions
+from partq_spark.query.typed_columns import TypedColumns, default_typed_columns, named_typed_columns
 from partq_spark.query.waiting import StoreRetry
 
-_Read = Callable[[Collection[str] | None], Iterator[Piece]]
-"""Reads the messages of a batch, with those of the stored columns that are named, or all of them."""
+_Wanted = WantedColumns | TypedColumns
+_Read = Callable[["_Wanted | None"], Iterator[Piece]]
+"""Reads the messages of a batch, with what they have of the columns that are wanted, or all of it."""
 
 _SLICE_S: Final = 0.1  # of a wait, between two looks at whether to stop
 _log = logging.getLogger("partq.client")
+
+
+def options_of(
+    target: QueueAddress,
+    group: str,
+    *,
+    flow: str | None,
+    ownership: str,
+    acknowledge: Literal["next", "manual"],
+    start: Place,
+    max_messages: int,
+    max_bytes: int,
+    max_poll_interval_s: float | None,
+    session_timeout_s: float,
+) -> SourceOptions:
+    """What a query would be told by its options. Names and `ownership` are checked already. Raises `Invalid` for a
+    number out of its range.
+    """
+    if max_messages < 1 or max_bytes < 1 or session_timeout_s < 5:
+        raise Invalid(
+            f"max_messages={max_messages}, max_bytes={max_bytes}, session_timeout_s={session_timeout_s} is not "
+            "allowed: give at least 1, 1 and 5"
+        )
+    return SourceOptions(
+        target=target,
+        group=GroupOptions(
+            name=group,
+            ownership=ownership,
+            keep_offsets=True,
+            flow=flow,
+            checkpoint_interval_s=None,
+            session_timeout_s=session_timeout_s,
+            max_poll_interval_s=max_poll_interval_s,
+            manual_acks=True,
+        ),
+        start=start,
+        end=Place(edge="latest"),
+        max_messages=max_messages,
+        max_bytes=max_bytes,
+        max_delivered_unacked=None if acknowledge == "next" else 10_000,
+        fail_on_data_loss=True,
+        include_headers=True,
+        poll_interval_s=None,
+    )
 
 
 class _Stopped(Exception):
@@ -61,13 +110,17 @@ class Batch:
         name: str,
         queue: str,
         spans: Mapping[int, Span],
-        wanted: WantedColumns | None,
+        columns: Columns | None,
+        wanted: _Wanted | None,
         read: _Read,
     ) -> None:
-        """`wanted`: None for whole messages; `read` reads them again."""
+        """`columns`: of a typed queue as the consumer saw them first. `wanted`: None for whole messages; `read` reads
+        them again.
+        """
         self._process = process
         self._name = name
         self._queue = queue
+        self._columns = columns
         self.pieces: Sequence[Piece] = ()
         """The messages as the log keeps them, with what of them is wanted."""
         self._wanted = wanted
@@ -81,12 +134,13 @@ class Batch:
         return sum(piece.batch.num_rows for piece in self.pieces)
 
     def __iter__(self) -> Iterator[Message]:
-        is_whole = self._wanted is None or set(STORED) <= set(self._wanted.stored)
+        wanted = self._wanted
+        is_whole = wanted is None or (self._columns is None and set(STORED) <= set(wanted.stored))
         for piece in self.pieces if is_whole else self._read(None):
-            yield from messages_of(piece, self._queue, self._below)
+            yield from messages_of(piece, self._queue, self._columns, self._below)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        wanted = self._wanted or default_columns(False)
+        wanted = self._wanted or _wanted(self._columns, None)
         return _stream(self.pieces, self._queue, self._below, wanted).__arrow_c_stream__(requested_schema)
 
     def acknowledge(self, message: Message | None = None) -> frozenset[int]:
@@ -122,16 +176,20 @@ class Consumer:
     def __init__(
         self,
         options: SourceOptions,
+        head: Head,
         *,
         acknowledge: Literal["next", "manual"],
         columns: Sequence[str] | None,
         idle_timeout_s: float | None,
     ) -> None:
-        """Nothing is read or joined yet. Raises `Invalid` for a column that there is not."""
+        """Nothing is joined yet. `head` is the queue's; of a typed queue the consumer keeps the columns that it has
+        there. Raises `Invalid` for a column that there is not.
+        """
         if acknowledge not in ("next", "manual"):
             raise Invalid(f"acknowledge={acknowledge!r} is not allowed: give 'next' or 'manual'")
         self._options = options
-        self._wanted = None if columns is None else named_columns(columns)
+        self._names = columns
+        self._load(head)
         self._by_next = acknowledge == "next"
         self._idle_timeout_s = idle_timeout_s
         self._pid = os.getpid()
@@ -143,6 +201,12 @@ class Consumer:
         self._former: Any = None  # what SIGTERM did before
         self._effects = Effects(sleep=self._sleep)
         self._store_retry = StoreRetry(options.target.retry_timeout_s, self._effects, f"queue {options.target.queue!r}")
+
+    def _load(self, head: Head) -> None:
+        """Which columns this queue's batches have from now on."""
+        self._queue_id = head.queue_id
+        self._columns = head.columns
+        self._wanted = None if self._names is None else _wanted(head.columns, self._names)
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
@@ -233,10 +297,10 @@ class Consumer:
         if found is None:
             return None
         queue, head, log, spans = found
-        read = partial(_pieces, queue, head.queue_id, log, self._options.fail_on_data_loss)
-        batch = Batch(process, name, queue.name, spans, self._wanted, read)
+        read = partial(_pieces, queue, head.queue_id, log, self._options.fail_on_data_loss, self._columns)
+        batch = Batch(process, name, queue.name, spans, self._columns, self._wanted, read)
         try:
-            batch.pieces = tuple(read(None if self._wanted is None else self._wanted.stored))
+            batch.pieces = tuple(read(self._wanted))
         except BaseException:
             batch.release()  # nobody has it, and what is acknowledged later must not skip it
             raise
@@ -245,6 +309,8 @@ class Consumer:
     def _planned(
         self, queue: QueueLog, head: Head, spans: Mapping[int, Span]
     ) -> tuple[QueueLog, Head, tree.LogView, Mapping[int, Span]]:
+        if head.queue_id != self._queue_id:  # made again since, and before the first batch
+            self._load(head)
         own = queue.another()  # the threads beside look at the other
         log = planning.log_view(head, spans, fail_on_data_loss=self._options.fail_on_data_loss, warn=_log.warning)
         return own, head, log, spans
@@ -278,21 +344,38 @@ class Consumer:
 
 def read(queue: QueueLog, starting: Place, ending: Place, columns: Sequence[str] | None) -> pa.RecordBatchReader:
     """The messages between two places, as a stream of Arrow batches that is read on demand. Raises `Invalid`."""
-    wanted = default_columns(False) if columns is None else named_columns(columns)
     head = queue.refresh()
+    wanted = _wanted(head.columns, columns)
     spans = planning.between(head, starting, ending, ("starting", "ending"), queue.offsets_at)
     log = planning.log_view(head, spans, fail_on_data_loss=True, warn=_log.warning)
-    return _stream(_pieces(queue, head.queue_id, log, True, wanted.stored), queue.name, {}, wanted)
+    return _stream(_pieces(queue, head.queue_id, log, True, head.columns, wanted), queue.name, {}, wanted)
+
+
+def _wanted(columns: Columns | None, names: Sequence[str] | None) -> _Wanted:
+    """The columns of a table, by their names; None: all but headers. `columns` are those of a typed queue. Raises
+    `Invalid`.
+    """
+    if columns is None:
+        return default_columns(False) if names is None else named_columns(names)
+    return default_typed_columns(columns, False) if names is None else named_typed_columns(columns, names)
 
 
 def _pieces(
-    queue: QueueLog, queue_id: str, log: tree.LogView, fail_on_data_loss: bool, only: Collection[str] | None
+    queue: QueueLog,
+    queue_id: str,
+    log: tree.LogView,
+    fail_on_data_loss: bool,
+    columns: Columns | None,
+    wanted: _Wanted | None,
 ) -> Iterator[Piece]:
-    return RangeReader(queue, queue_id, log, fail_on_data_loss=fail_on_data_loss, only=only).pieces()
+    """What the log has of the columns that are wanted; None: all of it."""
+    payload = None if columns is None else schema_of(columns) if wanted is None else wanted.payload
+    only = None if wanted is None else wanted.stored
+    return RangeReader(queue, queue_id, log, fail_on_data_loss=fail_on_data_loss, payload=payload, only=only).pieces()
 
 
 def _stream(
-    pieces: Iterator[Piece] | Sequence[Piece], queue: str, below: Mapping[int, int], wanted: WantedColumns
+    pieces: Iterator[Piece] | Sequence[Piece], queue: str, below: Mapping[int, int], wanted: _Wanted
 ) -> pa.RecordBatchReader:
     batches = source_columns.batches(iter(pieces), queue=queue, wanted=wanted, redelivered_below=below)
     return pa.RecordBatchReader.from_batches(source_columns.arrow_schema(wanted), batches)

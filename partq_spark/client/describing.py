@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from partq_spark.base.timestamps import as_datetime
+from partq_spark.client import schemas
+from partq_spark.client.schemas import SchemaDescription
 from partq_spark.group import retention
 from partq_spark.group.retention import HeldBack
 from partq_spark.log import codec, tree
@@ -112,7 +114,7 @@ class QueueDescription:
     `bytes` are stored (compressed) ones, `quota_used` is how full the queue is, 1 being its quota. `writers` counts
     those whose last batch is remembered; one may count twice. `oldest` is when the oldest message was published,
     `oldest_age_s` how long ago that is. `held_back` is what groups have not acknowledged, most messages first; None
-    where that was not looked for, as `oldest` then.
+    where that was not looked for, as `oldest` then. `schema` are the columns of a typed queue, None of another.
     """
 
     namespace: str
@@ -122,6 +124,7 @@ class QueueDescription:
     created: datetime
     last_published: datetime | None
     config: QueueConfig
+    schema: SchemaDescription | None
     layout: PresentLayout
     layouts: tuple[KnownLayout, ...]
     messages: int
@@ -195,6 +198,7 @@ def described(
         created=as_datetime(head.created_us),
         last_published=_last_published(head),
         config=head.config,
+        schema=None if head.columns is None else schemas.described(head.columns),
         layout=PresentLayout(generation=head.layout.generation, partitions=head.partitions),
         layouts=tuple(
             KnownLayout(generation=each.generation, partitions=each.partitions, begin=each.begin)

@@ -1,5 +1,5 @@
 """A message as programs see it, and browsing: messages are read where they lie, and nothing is taken, marked or held
-back.
+back. What Python makes of a row's values is decided in `values`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from typing import Any, NamedTuple
 
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.timestamps import as_datetime
+from partq_spark.client.values import rows_of
 from partq_spark.log import tree
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
+from partq_spark.log.schema.columns import Columns
+from partq_spark.log.schema.keys import keys_of
+from partq_spark.log.segment_columns import headers_name, times_name
 
 
 class Header(NamedTuple):
@@ -23,13 +27,14 @@ class Header(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One message. `timestamp` is when it was published (UTC). `redelivered`: it may have been delivered before.
+    """One message. `value` is bytes; of a typed queue a mapping of its columns, and `key` the text of its key column.
 
-    `headers` is None where it was published without.
+    `timestamp` is when it was published (UTC). `redelivered`: it may have been delivered before. `headers` is None
+    where it was published without.
     """
 
     key: str | None
-    value: bytes
+    value: Any
     queue: str
     partition: int
     offset: int
@@ -52,26 +57,31 @@ def browse(queue: QueueLog, partition: int | None, start: int, limit: int | None
     left = limit
     for piece in RangeReader(queue, head.queue_id, tree.view(head, wanted)).pieces():
         part = piece if left is None else piece._replace(batch=piece.batch.slice(0, left))
-        yield from messages_of(part, queue.name, {})
+        yield from messages_of(part, queue.name, head.columns, {})
         if left is not None:
             left -= part.batch.num_rows
             if left == 0:
                 return
 
 
-def messages_of(piece: Piece, queue: str, redelivered_below: Mapping[int, int]) -> Iterator[Message]:
-    """The messages of a piece of the log. `redelivered_below`: per partition, offsets under it are repeats."""
+def messages_of(
+    piece: Piece, queue: str, columns: Columns | None, redelivered_below: Mapping[int, int]
+) -> Iterator[Message]:
+    """The messages of a piece of the log. `columns` are those of a typed queue, of which the piece has some or all.
+    `redelivered_below`: per partition, offsets under it are repeats.
+    """
     batch = piece.batch
     headers: list[list[dict[str, Any] | None] | None] = [None] * batch.num_rows
     try:
         if piece.headers is not None:
             headers = piece.headers.to_pylist()
-        keys, values = (batch.column(name).to_pylist() for name in ("key", "value"))
+        keys = keys_of(batch, columns).to_pylist()
+        values = batch.column("value").to_pylist() if columns is None else rows_of(batch, _payload(piece))
     except UnicodeDecodeError as error:
         offsets = f"offsets {piece.offset} to {piece.offset + batch.num_rows}"
         raise Corrupt(
-            f"queue {queue!r}, partition {piece.partition}, {offsets}: a key or the name of a header is not UTF-8"
-            f" ({error}), which this version never publishes: trim the queue beyond it (`partq queue trim`)"
+            f"queue {queue!r}, partition {piece.partition}, {offsets}: a text, a key or the name of a header is not "
+            f"UTF-8 ({error}), which this version never publishes: trim the queue beyond it (`partq queue trim`)"
         ) from None
     rows = zip(piece.times_us(), keys, values, headers, strict=True)
     below = redelivered_below.get(piece.partition, 0)
@@ -87,6 +97,12 @@ def messages_of(piece: Piece, queue: str, redelivered_below: Mapping[int, int]) 
             offset < below,
             None if row_headers is None else tuple(_header(each) for each in row_headers),
         )
+
+
+def _payload(piece: Piece) -> list[str]:
+    """The names of a typed queue's columns in a piece."""
+    own = (headers_name(typed=True), times_name(typed=True))
+    return [name for name in piece.batch.schema.names if name not in own]
 
 
 def _header(header: Mapping[str, Any] | None) -> Header:

@@ -4,6 +4,7 @@ are in `publisher`.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 
 from partq_spark.base.errors import Invalid, PartqError
+from partq_spark.client.rows import Refused, RowTaker
 from partq_spark.log import destinations, fanout, tree
 from partq_spark.log.connect import NamespaceAddress, shared_namespace
 from partq_spark.log.model import MAX_KEY_BYTES
@@ -22,11 +24,16 @@ from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.publish import PublishIdentity, PublishResult
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
-from partq_spark.log.segment_columns import HEADERS, segment_schema
+from partq_spark.log.schema.columns import Columns
+from partq_spark.log.schema.keys import keys_of
+from partq_spark.log.schema.versions import schema_of
+from partq_spark.log.segment_columns import HEADERS, segment_columns
 
 MESSAGE_BYTES = 500  # that a message takes in memory beside its key, value and headers
+OBJECT_BYTES = 64  # that each value of a row takes beside its own bytes
 
 Headers = tuple[tuple[str, "bytes | None"], ...]
+GivenHeaders = Mapping[str, "bytes | None"] | Iterable[tuple[str, "bytes | None"]]
 
 
 class Published(NamedTuple):
@@ -43,10 +50,10 @@ NOWHERE = Published(None, None)
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Outgoing:
-    """A message on its way. `size` is what it takes in memory, in bytes."""
+    """A message on its way: key and value, or a row with these columns. `size` is what it takes in memory, in bytes."""
 
-    key: str | None
-    value: bytes
+    values: tuple[Any, ...]
+    columns: Columns | None = None
     headers: Headers
     topic: str | None
     size: int
@@ -54,17 +61,17 @@ class Outgoing:
     future: Future[Published]
 
     @classmethod
-    def checked(
+    def of_value(
         cls,
         future: Future[Published],
         value: bytes | str,
         *,
         key: str | None,
-        headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]],
+        headers: GivenHeaders,
         topic: str | None,
         limit: int,
     ) -> Self:
-        """Raises `Invalid` for what is no message, or larger than `limit` bytes."""
+        """A key and a value. Raises `Invalid` for what is no message, or larger than `limit` bytes."""
         data = value.encode() if isinstance(value, str) else value
         if not isinstance(data, bytes | bytearray | memoryview):
             raise Invalid(f"a value is bytes or text, not {type(value).__name__}: encode it")
@@ -81,14 +88,95 @@ class Outgoing:
                 f"the key {key!r:.42}… has {key_bytes} bytes in UTF-8, at most {MAX_KEY_BYTES} are allowed: shorten it "
                 "or hash it"
             )
-        pairs = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
-        size = key_bytes + len(data) + sum(len(name.encode()) + len(found or b"") for name, found in pairs)
-        if size > limit:
+        pairs, header_bytes = _headers(headers)
+        size = key_bytes + len(data) + header_bytes
+        _require_room(f"the message with key {key!r}", size, limit)
+        return cls(values=(key, bytes(data)), headers=pairs, topic=topic, size=size + MESSAGE_BYTES, future=future)
+
+    @classmethod
+    def of_row(
+        cls,
+        future: Future[Published],
+        row: Mapping[str, Any],
+        *,
+        taker: RowTaker,
+        headers: GivenHeaders,
+        topic: str | None,
+        limit: int,
+    ) -> Self:
+        """A row. Raises `rows.Refused` for a value that its column does not take, `Invalid` for a row that is larger
+        than `limit` bytes.
+        """
+        values = taker.take(row)
+        pairs, header_bytes = _headers(headers)
+        size = taker.size(values) + header_bytes
+        _require_room("the message", size, limit)
+        size += MESSAGE_BYTES + OBJECT_BYTES * taker.objects(values)
+        return cls(values=values, columns=taker.columns, headers=pairs, topic=topic, size=size, future=future)
+
+
+class TakenRows:
+    """Makes messages of the rows for a typed queue, by its columns as they were when it was looked at last. A row that
+    these do not take may be one for columns that were added or widened since: then the queue is looked at again.
+    """
+
+    def __init__(self, queue: QueueLog, queue_id: str, columns: Columns) -> None:
+        """`queue` is a handle of its own, for any thread that sends."""
+        self._queue = queue
+        self._queue_id = queue_id
+        self._lock = threading.Lock()
+        self._taker = RowTaker(columns)
+
+    def message(
+        self,
+        future: Future[Published],
+        row: object,
+        *,
+        key: str | None,
+        headers: GivenHeaders,
+        topic: str | None,
+        limit: int,
+    ) -> Outgoing:
+        """Raises `Invalid` for what is no row of the queue's, or too large; `Unavailable` as looking does."""
+        columns = self._taker.columns
+        if not isinstance(row, Mapping):
             raise Invalid(
-                f"the message with key {key!r} has {size} bytes, the queue takes {limit}: keep large payloads "
-                "elsewhere and publish their address, or raise the limit (max_message_bytes)"
+                f"{self._queue} is typed, a message is a mapping of its columns ({columns.ddl[:200]}), not "
+                f"{type(row).__name__}"
             )
-        return cls(key=key, value=bytes(data), headers=pairs, topic=topic, size=size + MESSAGE_BYTES, future=future)
+        if key is not None:
+            which = "its messages have none" if columns.key is None else f"it is the column {columns.key!r} of the row"
+            raise Invalid(f"{self._queue} is typed, and a key cannot be given beside a row: {which}")
+        try:
+            return Outgoing.of_row(future, row, taker=self._taker, headers=headers, topic=topic, limit=limit)
+        except Refused:
+            taker = self._newer()
+        try:
+            return Outgoing.of_row(future, row, taker=taker, headers=headers, topic=topic, limit=limit)
+        except Refused as error:
+            raise Invalid(f"{self._queue} does not take this row: {error}") from None
+
+    def _newer(self) -> RowTaker:
+        with self._lock:
+            head = self._queue.refresh()
+            columns = head.columns if head.queue_id == self._queue_id else None  # made again: publishing says so
+            if columns is not None and columns != self._taker.columns:
+                self._taker = RowTaker(columns)
+            return self._taker
+
+
+def _headers(given: GivenHeaders) -> tuple[Headers, int]:
+    """Headers, and how many bytes they have."""
+    pairs = tuple(given.items()) if isinstance(given, Mapping) else tuple(given)
+    return pairs, sum(len(name.encode()) + len(found or b"") for name, found in pairs)
+
+
+def _require_room(what: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise Invalid(
+            f"{what} has {size} bytes, the queue takes {limit}: keep large payloads elsewhere and publish their "
+            "address, or raise the limit (max_message_bytes)"
+        )
 
 
 def publish_together(
@@ -102,8 +190,11 @@ def publish_together(
         plan = destinations.plan_topics(where.namespace, shared_namespace(where).queues(), queue)
     else:
         plan = destinations.plan_queue(queue)
-    batch = _batch(messages)
-    with fanout.Fan(queue.store, plan, seed=f"{seed}/0/0", headers="headers" in batch.schema.names) as fan:
+    columns = max((each.columns for each in messages if each.columns is not None), key=_version, default=None)
+    batch = _batch(messages, columns)
+    given = None if columns is None else schema_of(columns)
+    headers = len(batch.schema) > len(segment_columns(columns).schema)
+    with fanout.Fan(queue.store, plan, seed=f"{seed}/0/0", headers=headers, given=given) as fan:
         fan.add(batch, pa.array([each.topic for each in messages], pa.string()) if by_topic else None)
         staged, _ = fan.finish()
     others: dict[str, QueueLog] = {queue.name: queue}
@@ -119,8 +210,8 @@ def publish_together(
         return [NOWHERE] * len(messages)
     stage = plan.destinations[0].stage
     if done.generation != stage.generation:  # the partition count has changed meanwhile: they were placed again
-        return _found(queue, stage.queue_id, done, messages)
-    keys = batch.column("key").cast(pa.binary())
+        return _found(queue, stage.queue_id, done, batch, given)
+    keys = keys_of(batch, stage.columns).cast(pa.binary())
     following = dict(done.begin)
     places = []
     for partition in partitions_of(keys, stage.partitions, f"{seed}/0/0", 0).to_pylist():
@@ -129,33 +220,46 @@ def publish_together(
     return places
 
 
-def _batch(messages: Sequence[Outgoing]) -> pa.RecordBatch:
-    columns: list[Any] = [
-        pa.array([each.key for each in messages], pa.string()),
-        pa.array([each.value for each in messages], pa.binary()),
-    ]
-    headers = any(each.headers for each in messages)
-    if headers:
-        rows = [[{"key": name, "value": found} for name, found in each.headers] or None for each in messages]
-        columns.append(pa.array(rows, HEADERS))
-    return pa.RecordBatch.from_arrays(columns, schema=segment_schema(headers))
+def _version(columns: Columns) -> int:
+    return columns.version
 
 
-def _found(queue: QueueLog, queue_id: str, done: PublishResult, messages: Sequence[Outgoing]) -> list[Published]:
-    """Where the messages lie, by what is published: those that are alike lie in the order of sending."""
+def _batch(messages: Sequence[Outgoing], columns: Columns | None) -> pa.RecordBatch:
+    """The messages with the columns of a segment. `columns`: the newest that some of the rows have; others, sent before
+    a column was added, have null there: a queue gets its new columns behind those that it has.
+    """
+    with_headers = any(each.headers for each in messages)
+    schema = segment_columns(columns, headers=with_headers).schema
+    width = len(schema) - with_headers
+    rows = [(*each.values, *(None,) * (width - len(each.values))) for each in messages]
+    found = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=False)]
+    if with_headers:
+        headers = [[{"key": name, "value": value} for name, value in each.headers] or None for each in messages]
+        found.append(pa.array(headers, HEADERS))
+    return pa.RecordBatch.from_arrays(found, schema=schema)
+
+
+def _found(
+    queue: QueueLog, queue_id: str, done: PublishResult, sent: pa.RecordBatch, given: pa.Schema | None
+) -> list[Published]:
+    """Where the messages lie, by what is published: those that are alike lie in the order of sending. `given`: the
+    columns of rows.
+    """
     wanted = {partition: (begin, begin + _rows(done, partition)) for partition, begin in done.begin.items()}
-    places: dict[object, deque[Published]] = defaultdict(deque)
+    places: dict[str, deque[Published]] = defaultdict(deque)
     try:
-        for piece in RangeReader(queue, queue_id, tree.view(queue.require(queue_id), wanted)).pieces():
-            batch = piece.batch
-            keys, values = (batch.column(name).to_pylist() for name in ("key", "value"))
-            rows = [None] * batch.num_rows if piece.headers is None else piece.headers.to_pylist()
-            for index, (key, value, headers) in enumerate(zip(keys, values, rows, strict=True)):
-                pairs = tuple((each["key"], each["value"]) for each in headers or ())
-                places[key, value, pairs].append(Published(piece.partition, piece.offset + index))
+        log = tree.view(queue.require(queue_id), wanted)
+        for piece in RangeReader(queue, queue_id, log, payload=given).pieces():
+            for index, looks in enumerate(_looks(piece.batch, sent.schema.names)):
+                places[looks].append(Published(piece.partition, piece.offset + index))
     except PartqError:  # trimmed already, perhaps: they are published, whatever can be read of them
-        return [NOWHERE] * len(messages)
-    return [places[each.key, each.value, each.headers].popleft() for each in messages]
+        return [NOWHERE] * sent.num_rows
+    return [places[looks].popleft() for looks in _looks(sent, sent.schema.names)]
+
+
+def _looks(messages: pa.RecordBatch, names: Sequence[str]) -> list[str]:
+    """What tells messages apart."""
+    return list(map(repr, zip(*(messages.column(name).to_pylist() for name in names), strict=True)))
 
 
 def _rows(done: PublishResult, partition: int) -> int:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from partq_spark.log.destinations import FanPlan
     from partq_spark.log.fanout import Fan, QueueOutcome
     from partq_spark.log.publish import PublishIdentity
+    from partq_spark.log.schema.columns import Columns
+    from partq_spark.log.staged import Stage
 
 Watch = Callable[[int, int, "int | None"], None]
 """Is told how many messages were staged, and how much of the file was read, of how much (None: nobody knows)."""
@@ -139,6 +141,11 @@ class Publication:
         limits = [each.stage.max_message_bytes for each in self._plan.destinations]
         return min(limits, default=DEFAULT_MAX_MESSAGE_BYTES)
 
+    @property
+    def ddl(self) -> str | None:
+        """The columns that rows are given with, of a typed queue; None: messages are keys and values."""
+        return None if self._columns is None else self._columns.ddl
+
     def __enter__(self) -> Self:
         return self
 
@@ -153,13 +160,20 @@ class Publication:
 
     def add(self, table: Any) -> None:
         """Stage the messages of anything with `__arrow_c_stream__` (a table of pyarrow, polars, pandas, duckdb), in
-        order: columns `value` (text or bytes), and if it has them `key` (text) and `headers`. Memory stays bounded.
+        order: columns `value` (text or bytes), and if it has them `key` (text) and `headers`. For a typed queue its
+        columns by name, in any order and form that loses nothing, and if it has them `_headers`; columns that may be
+        null may be missing. Memory stays bounded.
 
-        Raises `Invalid` for another column, and for a message that no queue takes, naming its row.
+        Raises `Invalid` for another column or type, and for a message that no queue takes, naming its row.
         """
-        from partq_spark.client.tables import message_batches
+        from partq_spark.client.tables import message_batches, row_batches
 
-        for batch in message_batches(table, self._headers if self._fan is not None else None):
+        stage = self._stage
+        if stage is None or stage.columns is None:
+            batches = message_batches(table)
+        else:
+            batches = row_batches(table, stage, self._messages)
+        for batch in batches:
             self.add_batch(batch)
 
     def add_file(
@@ -168,29 +182,50 @@ class Publication:
         """Stage what is in a file: `.csv`, `.jsonl`, `.ndjson` or `.json` (each also with `.gz`), `.parquet`; `-` is
         JSON lines on standard input. Returns its name, and how its rows became messages, in words (or nothing).
 
-        `key_column` is the column that holds the key, `whole_rows` makes each row the value, as a JSON object. Raises
-        `Invalid` that names file and line or row.
+        `key_column` is the column that holds the key, `whole_rows` makes each row the value, as a JSON object; both are
+        refused for a typed queue, which takes its columns by name. Raises `Invalid` that names file and line or row,
+        and the column and value that do not fit.
         """
         from partq_spark.client.files import messages, sources
 
         most_bytes = self.max_message_bytes
         with sources.open_source(
-            path, key_column=key_column, whole_rows=whole_rows, max_message_bytes=most_bytes
+            path, key_column=key_column, whole_rows=whole_rows, max_message_bytes=most_bytes, stage=self._stage
         ) as source:
-            self._begin(headers=source.headers)
             for chunk in source.chunks():
-                messages.check(chunk, source, most_bytes)
+                messages.check(chunk, source, most_bytes, self._columns)
                 self.add_batch(chunk.batch)
                 if watch is not None:
                     watch(self._messages, *source.progress())
         return source.name, source.meaning
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Stage a batch that has the columns of a segment already (`log.segment.segment_schema`)."""
-        fan = self._begin(headers="headers" in batch.schema.names)
-        fan.add(batch)
+        """Stage a batch that has the columns of a segment already (`log.segment_columns`)."""
+        from partq_spark.log.schema.keys import keys_of
+        from partq_spark.log.segment_columns import headers_name
+
+        columns = self._columns
+        name = headers_name(typed=columns is not None)
+        fan = self._begin(headers=name in batch.schema.names)
+        fan.add(self._alike(batch, name))
         self._messages += batch.num_rows
-        self._without_key += batch.column("key").null_count
+        self._without_key += keys_of(batch, columns).null_count
+
+    def _alike(self, batch: pa.RecordBatch, headers: str) -> pa.RecordBatch:
+        """With a column of headers, or without, as the first batch was."""
+        if self._headers == (headers in batch.schema.names):
+            return batch
+        import pyarrow as pa
+
+        from partq_spark.log.segment_columns import HEADERS
+
+        if self._headers:
+            return batch.append_column(pa.field(headers, HEADERS), pa.nulls(batch.num_rows, HEADERS))
+        if batch.column(headers).null_count < batch.num_rows:
+            raise Invalid(
+                f"some of the messages have headers and some do not: give the column {headers!r} from the first on"
+            )
+        return batch.drop_columns([headers])
 
     def commit(self) -> PublishReport:
         """Make all that was added visible: all or nothing for each queue. Raises as `log.fanout.publish_all`; under a
@@ -215,13 +250,25 @@ class Publication:
             queues=queues,
         )
 
+    @property
+    def _stage(self) -> Stage | None:
+        """Of a queue that gets the messages; all of them have the same columns, or nothing is published."""
+        return self._plan.destinations[0].stage if self._plan.destinations else None
+
+    @property
+    def _columns(self) -> Columns | None:
+        """Of the rows that are given; None: keys and values."""
+        return None if self._stage is None else self._stage.columns
+
     def _begin(self, *, headers: bool) -> Fan:
         """All segments of a publish have the same columns: the first that is added says whether there are headers."""
         if self._fan is None:
             from partq_spark.log.fanout import Fan
+            from partq_spark.log.schema.versions import schema_of
 
+            given = None if self._columns is None else schema_of(self._columns)
             seed = f"{self._publish_id or new_id()}/0/0"
-            self._fan = self._exit.enter_context(Fan(self._store, self._plan, seed=seed, headers=headers))
+            self._fan = self._exit.enter_context(Fan(self._store, self._plan, seed=seed, headers=headers, given=given))
             self._headers = headers
         return self._fan
 

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
-from partq_spark.client.outgoing import Outgoing, Published, publish_together
+from partq_spark.client.outgoing import Outgoing, Published, TakenRows, publish_together
 from partq_spark.client.publication import Publication, PublishReport, checked_publish_id
 from partq_spark.log.connect import NamespaceAddress, open_queue
 from partq_spark.log.topics import checked_topic
@@ -87,7 +87,11 @@ class Publisher:
             )
         self._where = where
         self._queue = open_queue(where.target(queue))
-        self._limit = self._queue.refresh().config.max_message_bytes
+        head = self._queue.refresh()
+        self._limit = head.config.max_message_bytes
+        self._rows: TakenRows | None = None
+        if head.columns is not None:
+            self._rows = TakenRows(self._queue.another(), head.queue_id, head.columns)
         self._linger_s = linger_s
         self._batch_bytes = max_batch_bytes
         self._most_bytes = max_pending_bytes
@@ -110,15 +114,16 @@ class Publisher:
 
     def send(
         self,
-        value: bytes | str,
+        value: bytes | str | Mapping[str, Any],
         *,
         key: str | None = None,
         headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] = (),
         topic: str | None = None,
         timeout_s: float | None = None,
     ) -> Future[Published]:
-        """Send one message. The Future gives its partition and offset when it is durable; of one with a `topic`, which
-        goes to the queues that attract it, neither.
+        """Send one message: bytes or text with a key; to a typed queue a mapping of its columns, whose key column is
+        the key. The Future gives its partition and offset when it is durable; of one with a `topic`, which goes to the
+        queues that attract it, neither.
 
         Waits while `max_pending_bytes` are on their way, for `timeout_s` (None: the queue's `retry_timeout_s`), then
         raises `Unavailable`, and nothing was sent. Raises `Invalid` for a message that no queue takes.
@@ -127,7 +132,14 @@ class Publisher:
         if topic is not None:
             checked_topic(topic)
         future: Result[Published] = Result()
-        message = Outgoing.checked(future, value, key=key, headers=headers, topic=topic, limit=self._limit)
+        if self._rows is not None:
+            message = self._rows.message(future, value, key=key, headers=headers, topic=topic, limit=self._limit)
+        elif isinstance(value, Mapping):
+            raise Invalid(
+                f"{self._queue} is untyped, a message is bytes or text: encode the mapping, for example as JSON"
+            )
+        else:
+            message = Outgoing.of_value(future, value, key=key, headers=headers, topic=topic, limit=self._limit)
         with self._changed:
             self._require_open()
             if self._failure is None:
@@ -141,8 +153,9 @@ class Publisher:
         return future
 
     def send_table(self, table: Any) -> Future[PublishReport]:
-        """Publish the messages of anything with `__arrow_c_stream__` (columns `value`, and if it has them `key` and
-        `headers`) as one publish, after all that was sent before. Waits until it is done, in bounded memory.
+        """Publish the messages of anything with `__arrow_c_stream__` as one publish, after all that was sent before:
+        columns `value`, and if it has them `key` and `headers`; for a typed queue its columns by name, and `_headers`.
+        Waits until it is done, in bounded memory.
 
         Raises `Invalid` for a table that cannot be published; the publisher goes on.
         """

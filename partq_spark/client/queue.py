@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from partq_spark.base.errors import Invalid
 from partq_spark.client.addresses import (
     RETRY_TIMEOUT_S,
     address,
@@ -112,17 +111,34 @@ class Queue:
         return describing.description(queue, count_bytes=count_bytes)
 
     def alter(
-        self, *, partitions: int | None = None, dry_run: bool = False, ownership: str | None = None, **settings: Any
+        self,
+        *,
+        partitions: int | None = None,
+        add_column: str | None = None,
+        widen: str | None = None,
+        schema: Any = None,
+        dry_run: bool = False,
+        ownership: str | None = None,
+        **settings: Any,
     ) -> Alteration:
-        """Change the partition count and settings, those that are given, in one swap, while everything runs. Settings
-        are those of `create_queue`; None takes away `retention_s` or `quota_bytes`. With `dry_run` it is only said what
-        would change and what would wait for what. Coordinators hear of it at once by `ownership`.
+        """Change the partition count, columns and settings, those that are given, in one swap, while everything runs.
+        Settings are those of `create_queue`; None takes away `retention_s` or `quota_bytes`. With `dry_run` it is only
+        said what would change and what would wait for what. Coordinators hear of it at once by `ownership`.
 
-        Raises `Invalid` for what is out of its range, and where nothing is given.
+        Of a typed queue: `add_column` is the DDL of new columns (`"coupon STRING"`), which are null in the messages
+        that are there; `widen` names columns with wider types (`"count BIGINT"`). Streaming queries go on with the
+        columns that they loaded; one that keeps whole rows or a widened column in Spark's state must name its columns
+        with `.schema()` before it is started again. `schema` are all columns: if the queue does not have them, it is
+        said what to do.
+
+        Raises `Invalid` for what is out of its range or could lose or change a value, and where nothing is given.
         """
         from partq_spark.client import altering
 
-        return altering.alter(self._opened(), partitions, settings, dry_run=dry_run, ownership=ownership)
+        wish = altering.Wish(
+            partitions=partitions, add_column=add_column, widen=widen, schema=schema, settings=settings
+        )
+        return altering.alter(self._opened(), wish, dry_run=dry_run, ownership=ownership)
 
     def delete(self) -> Deleted:
         """Delete the queue, its messages and how far its groups were, for good. A deletion that was cut off is finished
@@ -237,36 +253,22 @@ class Queue:
 
         Raises `Invalid` for what is out of its range.
         """
-        from partq_spark.client.consumer import Consumer
-        from partq_spark.query.settings import GroupOptions, Place, SourceOptions
+        from partq_spark.client.consumer import Consumer, options_of
 
-        if max_messages < 1 or max_bytes < 1 or session_timeout_s < 5:
-            raise Invalid(
-                f"max_messages={max_messages}, max_bytes={max_bytes}, session_timeout_s={session_timeout_s} is not "
-                "allowed: give at least 1, 1 and 5"
-            )
-        options = SourceOptions(
-            target=self._address,
-            group=GroupOptions(
-                name=checked_name("group", group),
-                ownership=ownership_url(ownership),
-                keep_offsets=True,
-                flow=None if flow is None else checked_name("flow", flow),
-                checkpoint_interval_s=None,
-                session_timeout_s=session_timeout_s,
-                max_poll_interval_s=max_poll_interval_s,
-                manual_acks=True,
-            ),
+        options = options_of(
+            self._address,
+            checked_name("group", group),
+            flow=None if flow is None else checked_name("flow", flow),
+            ownership=ownership_url(ownership),
+            acknowledge=acknowledge,
             start=_place(starting),
-            end=Place(edge="latest"),
             max_messages=max_messages,
             max_bytes=max_bytes,
-            max_delivered_unacked=None if acknowledge == "next" else 10_000,
-            fail_on_data_loss=True,
-            include_headers=True,
-            poll_interval_s=None,
+            max_poll_interval_s=max_poll_interval_s,
+            session_timeout_s=session_timeout_s,
         )
-        return Consumer(options, acknowledge=acknowledge, columns=columns, idle_timeout_s=idle_timeout_s)
+        head = self._opened().refresh()
+        return Consumer(options, head, acknowledge=acknowledge, columns=columns, idle_timeout_s=idle_timeout_s)
 
     def read(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from partq_spark.client import altering, describing
+from partq_spark.client import altering, describing, schemas
 from partq_spark.client.addresses import RETRY_TIMEOUT_S, address
 from partq_spark.client.describing import DamagedQueue, QueueSummary
 from partq_spark.client.publication import Publication
@@ -18,6 +18,8 @@ def create_queue(
     name: str,
     *,
     partitions: int,
+    schema: Any = None,
+    key: str | None = None,
     exist_ok: bool = False,
     store: str | None = None,
     namespace: str = "default",
@@ -28,12 +30,17 @@ def create_queue(
     `max_handoff_time_s` 3, `access_type` `non-exclusive`, `max_message_bytes` 10000000, `retention_s` None (seconds;
     messages stay), `quota_bytes` None.
 
-    Raises `Invalid` for a name, count or setting that cannot be, and if the queue exists; with `exist_ok` only if it
-    has another partition count or other settings than these.
+    `schema` makes it a typed queue, whose messages are rows with these columns: a DDL (`"id BIGINT NOT NULL, name
+    STRING"`), a `StructType` or a `pyarrow.Schema`. `key` is the column whose text decides the partition; without it
+    messages have none, and go to random partitions. Neither can be changed later, but columns can be added and widened.
+
+    Raises `Invalid` for a name, count, setting or schema that cannot be, and if the queue exists; with `exist_ok` only
+    if it has another partition count, other settings or columns, or another key than these.
     """
     queue = Queue(name, store=store, namespace=namespace, retry_timeout_s=retry_timeout_s)
     where = address(queue.store, queue.namespace, retry_timeout_s)
-    altering.create(open_log(where.target(queue.name)), partitions, settings, exist_ok=exist_ok)
+    columns = schemas.columns_from(schema, key)
+    altering.create(open_log(where.target(queue.name)), partitions, settings, columns=columns, exist_ok=exist_ok)
     return queue
 
 

@@ -176,6 +176,7 @@ def _newest_keys(queue: QueueLog, most_messages: int, most_bytes: int) -> Iterab
     import pyarrow as pa
 
     from partq_spark.log.reading import RangeReader
+    from partq_spark.log.schema.keys import keys_of
 
     head = queue.head
     shares = limits.split(
@@ -184,7 +185,7 @@ def _newest_keys(queue: QueueLog, most_messages: int, most_bytes: int) -> Iterab
     wanted = {partition: (head.next[partition] - share, head.next[partition]) for partition, share in shares.items()}
     size_bytes = 0
     for piece in RangeReader(queue, head.queue_id, tree.view(head, wanted), fail_on_data_loss=False).pieces():
-        yield from piece.batch.column("key").cast(pa.binary()).to_pylist()
+        yield from keys_of(piece.batch, head.columns).cast(pa.binary()).to_pylist()
         size_bytes += piece.batch.nbytes
         if size_bytes >= most_bytes:
             return

@@ -1,33 +1,35 @@
 """Tables of other libraries as messages, by the Arrow PyCapsule interface: columns are checked by name and type, then
 cast.
 
-A column that is no part of a message is refused. Large, view and dictionary forms are taken, with a copy.
+A column that is no part of a message is refused. Large, view and dictionary forms are taken, with a copy. How a typed
+queue takes columns and values is decided in `log.schema.conform`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from operator import add
 from typing import Any
 
 import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log.segment_columns import HEADERS, segment_schema
+from partq_spark.log import destinations
+from partq_spark.log.schema.conform import RowOf, Taking
+from partq_spark.log.segment_columns import HEADERS, headers_name, segment_schema
+from partq_spark.log.staged import Stage
 from partq_spark.query.schema import IGNORED
+from partq_spark.query.typed_columns import METADATA
 
 CHUNK_ROWS = 8192  # what is cast at a time
 
 
-def message_batches(table: Any, headers: bool | None) -> Iterator[pa.RecordBatch]:
-    """The messages of anything with `__arrow_c_stream__`, as batches with the columns of a segment. `headers`: whether
-    these have that column; None: if the table has it. Raises `Invalid` naming the column that cannot be one.
+def message_batches(table: Any) -> Iterator[pa.RecordBatch]:
+    """The messages of anything with `__arrow_c_stream__`, as batches with the columns of a segment. Raises `Invalid`
+    naming the column that cannot be one.
     """
-    if not hasattr(table, "__arrow_c_stream__"):
-        raise Invalid(
-            f"{type(table).__name__} is no table: give something with __arrow_c_stream__, such as a table of pyarrow, "
-            "polars, pandas or duckdb"
-        )
-    reader = pa.RecordBatchReader.from_stream(table)
+    reader = _opened(table)
     names = reader.schema.names
     for name in names:
         if names.count(name) > 1:
@@ -39,43 +41,92 @@ def message_batches(table: Any, headers: bool | None) -> Iterator[pa.RecordBatch
             )
     if "value" not in names:
         raise Invalid(f"column 'value' is missing (found: {', '.join(names) or 'none'}): every message needs one")
-    with_headers = "headers" in names if headers is None else headers
-    if "headers" in names and not with_headers:
-        raise Invalid("some of the messages have headers and some do not: give the column 'headers' from the first on")
+    taking = headers_taking(reader.schema, "headers")
+    row = 0
+    for batch in _chunks(reader):
+        columns = _key_and_value(batch)
+        if taking is not None:
+            columns.append(taken_headers(taking, batch, partial(add, row)))
+        yield pa.RecordBatch.from_arrays(columns, schema=segment_schema(taking is not None))
+        row += batch.num_rows
+
+
+def row_batches(table: Any, stage: Stage, first_row: int) -> Iterator[pa.RecordBatch]:
+    """The rows of anything with `__arrow_c_stream__`, as batches with the columns of a typed queue's segment.
+    `first_row` is the number of the first one, for errors. Raises `Invalid` naming the column that the queue does not
+    take, with both types, or the row and column of a value.
+    """
+    reader = _opened(table)
+    names = reader.schema.names
+    for name in names:
+        if names.count(name) > 1:
+            raise Invalid(f"column {name!r} is there {names.count(name)} times: select it once")
+        if name.startswith("__index_level_"):
+            raise Invalid(
+                f"column {name!r} is the index of a frame of pandas, no column of the queue's: leave it out with "
+                "frame.reset_index(drop=True)"
+            )
+    own = headers_name(typed=True)
+    headers_of = headers_taking(reader.schema, own)
+    payload = [index for index, name in enumerate(names) if name not in (own, METADATA)]
+    taking = destinations.taking(stage, pa.schema([reader.schema.field(index) for index in payload]))
+    if taking is None:
+        raise Invalid(f"queue {stage.queue!r} is untyped, and takes no rows")
+    row = first_row
+    for batch in _chunks(reader):
+        row_of = partial(add, row)
+        made = taking(batch.select(payload), row_of)
+        if headers_of is not None:
+            made = made.append_column(pa.field(own, HEADERS), taken_headers(headers_of, batch, row_of))
+        yield made
+        row += batch.num_rows
+
+
+def _opened(table: Any) -> pa.RecordBatchReader:
+    if not hasattr(table, "__arrow_c_stream__"):
+        raise Invalid(
+            f"{type(table).__name__} is no table: give something with __arrow_c_stream__, such as a table of pyarrow, "
+            "polars, pandas or duckdb"
+        )
+    return pa.RecordBatchReader.from_stream(table)
+
+
+def _chunks(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     for batch in reader:
         for start in range(0, batch.num_rows, CHUNK_ROWS):
-            yield _messages(batch.slice(start, CHUNK_ROWS), with_headers)
+            yield batch.slice(start, CHUNK_ROWS)
 
 
-def _messages(batch: pa.RecordBatch, headers: bool) -> pa.RecordBatch:
-    names = batch.schema.names
+def headers_taking(schema: pa.Schema, name: str) -> Taking | None:
+    """How the column `name` becomes headers, in whatever form it comes; None if there is none. Raises `Invalid` for
+    another type.
+    """
+    if name not in schema.names:
+        return None
+    return Taking.of(pa.schema([schema.field(name)]), pa.schema([pa.field(name, HEADERS)]))
+
+
+def taken_headers(taking: Taking, batch: pa.RecordBatch, row_of: RowOf) -> pa.Array:
+    """A batch's headers. Raises `Invalid` with the row of one that is not UTF-8."""
+    return taking(batch.select(taking.schema.names), row_of).column(0)
+
+
+def _key_and_value(batch: pa.RecordBatch) -> list[pa.Array]:
     value = _text(batch.column("value"), "value", pa.binary())
-    key = pa.nulls(batch.num_rows, pa.string())
-    if "key" in names:
-        key = _text(batch.column("key"), "key", pa.binary()).view(pa.string())  # that it is UTF-8 the log checks
-    columns = [key, value]
-    if headers:
-        columns.append(
-            _cast(batch.column("headers"), "headers", HEADERS)
-            if "headers" in names
-            else pa.nulls(batch.num_rows, HEADERS)
-        )
-    return pa.RecordBatch.from_arrays(columns, schema=segment_schema(headers))
+    if "key" not in batch.schema.names:
+        return [pa.nulls(batch.num_rows, pa.string()), value]
+    return [_text(batch.column("key"), "key", pa.binary()).view(pa.string()), value]  # the log checks that it is UTF-8
 
 
 def _text(column: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+        return _text(column.dictionary, name, kind).take(column.indices)  # Arrow decodes none of views (26.0)
     is_text = (
         *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null),
         *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
     )
     if not any(test(column.type) for test in is_text):
         raise Invalid(f"column {name!r} has type {column.type}, it must be text or bytes: cast it")
-    return _cast(column, name, kind)
-
-
-def _cast(column: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
     try:
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

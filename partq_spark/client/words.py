@@ -5,6 +5,7 @@ A fact is a name and a text. Why a partition does not flow stands in the values 
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -57,6 +58,11 @@ def queue_facts(found: QueueDescription) -> Facts:
     if len(found.layouts) > 1:
         counts = " → ".join(str(each.partitions) for each in found.layouts)
         facts.insert(7, ("layouts", f"{counts} partitions; messages of all of them are still there"))
+    if found.schema is not None:
+        facts[7:7] = [
+            ("columns", f"{len(found.schema.columns):,}, version {found.schema.version}"),
+            ("key", found.schema.key or "none: messages go to random partitions"),
+        ]
     if found.subscriptions:
         facts.append(("topics", ", ".join(found.subscriptions)))
     return tuple(facts)
@@ -171,6 +177,28 @@ def settings(done: Alteration) -> Iterator[str]:
     counts = [] if count is None else [setting("partitions", count.from_, count.to)]
     others = [setting(each.setting, each.from_, each.to) for each in done.settings]
     yield from (*others, *counts) if done.dry_run else (*counts, *others)
+
+
+def columns(done: Alteration) -> Iterator[str]:
+    """The columns that come or get wider, and what streaming queries must do about it."""
+    change = done.schema
+    if change is None:
+        return
+    if not change.changes:
+        yield "schema: as it was"
+        return
+    for each in change.changes:
+        for column in each.added:
+            yield f"new column: {column}, null in the messages that are there"
+        for wider in each.widened:
+            yield f"column {wider.column}: {wider.from_} → {wider.to}"
+    yield (
+        f"Publishers and queries {'would go' if done.dry_run else 'go'} on with the columns that they have loaded. A "
+        "streaming query that keeps whole rows or a widened column in Spark's state (dropDuplicates, joins, "
+        "aggregations) must pin its columns with .schema() before it is started again, or Spark refuses its "
+        "checkpoint. The columns before this change:"
+    )
+    yield f"  .schema({json.dumps(change.from_, ensure_ascii=False)})"
 
 
 def moves(done: Alteration) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import Final
 
 from partq_spark.base.words import age, plural, readable, size, when
 from partq_spark.client import DamagedQueue, GroupSummary, Message, QueueDescription, QueueSummary, words
+from partq_spark.client.json_values import row_text
 from partq_spark.page.history import History, rate
 
 SHOWN_BYTES: Final = 2000
@@ -207,18 +208,20 @@ class MessageRow:
 
 
 def message_rows(found: Sequence[Message]) -> tuple[MessageRow, ...]:
-    """Messages as text: UTF-8 with what cannot be printed escaped, or hexadecimal digits; cut."""
-    return tuple(
-        MessageRow(
-            partition=each.partition,
-            offset=each.offset,
-            published=f"{when(each.timestamp)} UTC",
-            key=shown(each.key),
-            value=shown(each.value),
-            length=size(len(each.value)) if each.value and len(each.value) > SHOWN_BYTES else "",
-            headers=tuple((shown(header.key), shown(header.value)) for header in each.headers or ()),
-        )
-        for each in found
+    """Messages as text: UTF-8 with what cannot be printed escaped, or hexadecimal digits; a row as JSON; cut."""
+    return tuple(_message_row(each) for each in found)
+
+
+def _message_row(message: Message) -> MessageRow:
+    value = row_text(message.value).encode() if isinstance(message.value, Mapping) else message.value
+    return MessageRow(
+        partition=message.partition,
+        offset=message.offset,
+        published=f"{when(message.timestamp)} UTC",
+        key=shown(message.key),
+        value=shown(value),
+        length=size(len(value)) if value and len(value) > SHOWN_BYTES else "",
+        headers=tuple((shown(header.key), shown(header.value)) for header in message.headers or ()),
     )
 
 

@@ -83,13 +83,6 @@ def test_bad_settings_are_wrong_use(partq: Partq, setting: str) -> None:
     assert partq.json("queue", "list") == []
 
 
-def test_a_schema_comes_later(partq: Partq) -> None:
-    message = partq.misuse("queue", "create", "orders", "--partitions", 1, "--schema", "a INT")
-    assert "--schema" in message
-    assert "later version" in message
-    assert partq.json("queue", "list") == []
-
-
 def test_a_queue_that_exists_is_left_alone(orders: Partq) -> None:
     before = orders.json("queue", "describe", "orders")
     message = orders.error("queue", "create", "orders", "--partitions", 7)
@@ -247,8 +240,7 @@ def test_alter_changes_what_is_given_and_nothing_else(orders: Partq) -> None:
     assert "the queue takes 100" in orders.error("publish", "orders", stdin=json_lines([{"value": "x" * 101}]))
 
 
-def test_alter_refuses_what_it_cannot_do_yet(orders: Partq) -> None:
-    assert "later version" in orders.misuse("queue", "alter", "orders", "--schema", "a INT")
+def test_alter_refuses_what_it_cannot_do(orders: Partq) -> None:
     assert "nothing to alter" in orders.misuse("queue", "alter", "orders")
     orders.misuse("queue", "alter", "orders", "--max-message-bytes", 0)
 

@@ -165,8 +165,6 @@ def test_exist_ok_makes_one_or_finds_the_same(make: Make) -> None:
     [
         ({"partitions": 0}, "whole number from 1 to 1000"),
         ({"rebalance_delay_s": -1}, "rebalance-delay"),
-        ({"schema": "a INT"}, "comes with a later version"),
-        ({"key": "a"}, "comes with a later version"),
         ({"colour": "red"}, "no setting 'colour'"),
         ({"namespace": "A B"}, "namespace name"),
         ({"retry_timeout_s": float("nan")}, "retry_timeout_s"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 
@@ -261,6 +262,10 @@ def test_messages_become_text_that_steers_nothing_and_is_cut() -> None:
     assert [row.length for row in rows] == ["", "", "10.0 MB", ""]
     assert [row.key for row in rows] == ["null", "null", "null", r"\u202ekey"]
     assert rows[0].headers == ((r"\x1b]0;x\x07", "null"),)
+    typed = Message("7", {"id": 7, "total": Decimal("1.50"), "name": "\x1b[31m" * 1000}, "orders", 0, 7, NOW)
+    (row,) = message_rows([typed])
+    assert row.value.startswith(r'{"id": 7, "total": "1.50", "name": "\u001b[31m\u001b[31m')
+    assert (len(row.value), row.length) == (2001, "10.0 kB")
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,17 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import BinaryIO, NamedTuple, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.model import MAX_KEY_BYTES
+from partq_spark.log.schema.columns import Columns
+from partq_spark.log.schema.keys import keys_of
+from partq_spark.log.schema.sizes import row_bytes
+from partq_spark.log.segment_columns import headers_name
 from partq_spark.log.validation import first_not_utf8
 from partq_spark.query.schema import IGNORED
 
@@ -94,26 +98,28 @@ def shape_of(
     return Shape(key=key, whole=False)
 
 
-def check(chunk: Chunk, source: Source, max_message_bytes: int) -> None:
-    """Raises `Invalid` for the first kind of message that no queue takes, naming its line or row.
+def check(chunk: Chunk, source: Source, max_message_bytes: int, columns: Columns | None) -> None:
+    """Raises `Invalid` for the first kind of message that no queue takes, naming its line or row. `columns` are those
+    of the typed queue whose rows they are; None: they are keys and values.
 
     The log checks all of this again; but it does not know the file.
     """
     batch = chunk.batch
-    value = batch.column("value")
-    if value.null_count:
+    if columns is None and batch.column("value").null_count:
         raise Invalid(
-            f"{_place(chunk, source, pc.is_null(value))} has no value: every message needs one (null is not allowed, "
-            "an empty text is; CSV cannot tell them apart, use JSON lines or Parquet)"
+            f"{_place(chunk, source, pc.is_null(batch.column('value')))} has no value: every message needs one (null "
+            "is not allowed, an empty text is; CSV cannot tell them apart, use JSON lines or Parquet)"
         )
-    for name, what in (("key", "key"), ("headers", "header's key")):
-        bad = first_not_utf8(batch.column(name)) if name in batch.schema.names else None
+    keys = keys_of(batch, columns)
+    headers = headers_name(typed=columns is not None)
+    for texts, what in ((keys, "key"), (batch.column(headers) if source.headers else None, "header's key")):
+        bad = None if texts is None else first_not_utf8(texts)
         if bad is not None:
             raise Invalid(
                 f"{source.name} {source.unit} {chunk.places[bad]} has a {what} that is not UTF-8: encode it, for "
                 "example in hex"
             )
-    key_bytes = pc.fill_null(pc.binary_length(batch.column("key")), 0)
+    key_bytes = pc.fill_null(pc.binary_length(keys), 0)
     longest = pc.max(key_bytes).as_py() or 0
     if longest > MAX_KEY_BYTES:
         raise Invalid(
@@ -122,9 +128,7 @@ def check(chunk: Chunk, source: Source, max_message_bytes: int) -> None:
         )
     if batch.nbytes <= max_message_bytes:  # then no single message can be larger
         return
-    sizes = pc.add(key_bytes.cast(pa.int64()), pc.binary_length(value).cast(pa.int64()))
-    if source.headers:
-        sizes = pc.add(sizes, pa.array([_header_bytes(row) for row in batch.column("headers").to_pylist()], pa.int64()))
+    sizes = row_bytes(batch)
     largest = pc.max(sizes).as_py()
     if largest > max_message_bytes:
         raise Invalid(
@@ -132,10 +136,6 @@ def check(chunk: Chunk, source: Source, max_message_bytes: int) -> None:
             f"{max_message_bytes}: keep large payloads elsewhere and publish their address, or raise the limit with "
             "`partq queue alter NAME --max-message-bytes N`"
         )
-
-
-def _header_bytes(headers: list[dict[str, Any]] | None) -> int:
-    return sum(len((header["key"] or "").encode()) + len(header["value"] or b"") for header in headers or () if header)
 
 
 def _place(chunk: Chunk, source: Source, bad: pa.Array) -> str:

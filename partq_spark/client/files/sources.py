@@ -7,13 +7,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from partq_spark.base.errors import Invalid
 
 if TYPE_CHECKING:
-    from partq_spark.client.files.messages import Source
+    from partq_spark.client.files.messages import Lines, Source
+    from partq_spark.log.schema.columns import Columns
+    from partq_spark.log.staged import Stage
 
 Kind = Literal["csv", "json", "parquet"]
 _KINDS: dict[str, Kind] = {
@@ -40,30 +43,88 @@ def checked_file_kind(path: str) -> tuple[Kind, bool]:
     return kind, compressed
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _KeysAndValues:
+    """Sources of messages for untyped queues."""
+
+    key_column: str | None
+    whole_rows: bool
+
+    def json(self, lines: Lines, *, messages_only: bool) -> Source:
+        from partq_spark.client.files.json_source import JsonLines
+
+        only = messages_only and self.key_column is None and not self.whole_rows
+        return JsonLines(lines, key_column=self.key_column, whole_rows=self.whole_rows, messages_only=only)
+
+    def csv(self, lines: Lines, most_chars: int) -> Source:
+        from partq_spark.client.files.table_source import Csv
+
+        return Csv(lines, key_column=self.key_column, whole_rows=self.whole_rows, most_chars=most_chars)
+
+    def parquet(self, file: BinaryIO, name: str) -> Source:
+        from partq_spark.client.files.table_source import Parquet
+
+        return Parquet(file, name, key_column=self.key_column, whole_rows=self.whole_rows)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rows:
+    """Sources of rows for typed queues."""
+
+    stage: Stage
+    columns: Columns
+
+    def json(self, lines: Lines, *, messages_only: bool) -> Source:
+        from partq_spark.client.files.row_source import JsonRows
+
+        return JsonRows(lines, self.columns)
+
+    def csv(self, lines: Lines, most_chars: int) -> Source:
+        from partq_spark.client.files.row_source import CsvRows
+
+        return CsvRows(lines, self.stage, self.columns, most_chars=most_chars)
+
+    def parquet(self, file: BinaryIO, name: str) -> Source:
+        from partq_spark.client.files.row_source import ParquetRows
+
+        return ParquetRows(file, name, self.stage)
+
+
+def _forms(stage: Stage | None, key_column: str | None, whole_rows: bool) -> _KeysAndValues | _Rows:
+    """Raises `Invalid` for what does not go with a typed queue."""
+    if stage is None or stage.columns is None:
+        return _KeysAndValues(key_column=key_column, whole_rows=whole_rows)
+    key = stage.columns.key
+    if key_column is not None:
+        is_key = "its messages have no key" if key is None else f"its key is its column {key!r}"
+        raise Invalid(f"queue {stage.queue!r} is typed, and {is_key}: leave the key column (--key-column) out")
+    if whole_rows:
+        raise Invalid(f"queue {stage.queue!r} is typed, its messages are rows: leave whole rows (--whole-rows) out")
+    return _Rows(stage=stage, columns=stage.columns)
+
+
 @contextmanager
-def open_source(path: str, *, key_column: str | None, whole_rows: bool, max_message_bytes: int) -> Iterator[Source]:
-    """The messages in the file at `path`, or on standard input for `-`. Raises `Invalid` for what cannot be read.
+def open_source(
+    path: str, *, key_column: str | None, whole_rows: bool, max_message_bytes: int, stage: Stage | None = None
+) -> Iterator[Source]:
+    """The messages in the file at `path`, or on standard input for `-`. `stage` is that of a queue that gets them: a
+    typed one gets rows. Raises `Invalid` for what cannot be read.
 
     `max_message_bytes` bounds the memory for a line.
     """
-    from partq_spark.client.files.json_source import JsonLines
     from partq_spark.client.files.messages import Lines
-    from partq_spark.client.files.table_source import Csv, Parquet
 
+    forms = _forms(stage, key_column, whole_rows)
     # JSON may spend six characters on a byte (\u0000), and CSV two.
     most_bytes = 6 * max_message_bytes + 1024 * 1024
     if path == STANDARD_INPUT:
         lines = Lines(sys.stdin.buffer, "standard input", compressed=False, most_bytes=most_bytes)
-        messages_only = key_column is None and not whole_rows
-        yield JsonLines(lines, key_column=key_column, whole_rows=whole_rows, messages_only=messages_only)
+        yield forms.json(lines, messages_only=True)
         return
     kind, compressed = checked_file_kind(path)
     with Path(path).open("rb") as file:
         if kind == "parquet":
-            yield Parquet(file, path, key_column=key_column, whole_rows=whole_rows)
+            yield forms.parquet(file, path)
             return
         lines = Lines(file, path, compressed=compressed, most_bytes=most_bytes)
-        if kind == "csv":
-            yield Csv(lines, key_column=key_column, whole_rows=whole_rows, most_chars=most_bytes)
-        else:
-            yield JsonLines(lines, key_column=key_column, whole_rows=whole_rows, messages_only=False)
+        yield forms.csv(lines, most_bytes) if kind == "csv" else forms.json(lines, messages_only=False)

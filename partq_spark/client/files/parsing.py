@@ -1,0 +1,237 @@
+"""Fields of CSV and values of JSON as Python values for a column's type, in the forms in which `partq browse --json`
+prints them.
+
+Numbers are JSON's; DECIMAL may be a text too, so that no digit is lost; NaN and infinity are `NaN`, `Infinity` and
+`-Infinity`. BINARY is base64, DATE `2026-11-20`, TIMESTAMP `2026-11-20T08:30:00.250Z` with any offset, TIMESTAMP_NTZ
+the same without one. In CSV an ARRAY, MAP or STRUCT is JSON. A MAP is an object whose names are its keys as CSV has
+them, or a list of pairs. Which Python values a type takes is decided in `client.rows`. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import types as is_
+
+from partq_spark.client.rows import Refused
+from partq_spark.log.schema.ddl import type_text
+from partq_spark.log.schema.types import TIMESTAMP, TIMESTAMP_NTZ
+
+Parse = Callable[[Any], Any]
+"""Gives a Python value. Raises `Refused`."""
+
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,40}")
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})?"
+)
+_NO_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+def of_text(kind: pa.DataType) -> Parse:
+    """From a field of CSV that is not empty."""
+    if is_.is_string(kind):
+        return _itself
+    if is_.is_nested(kind):
+        return _nested_text(kind)
+    if is_.is_boolean(kind):
+        return _boolean
+    if is_.is_integer(kind):
+        return _whole(type_text(kind))
+    if is_.is_floating(kind):
+        return _float(type_text(kind))
+    return _of_string(kind)
+
+
+def of_json(kind: pa.DataType) -> Parse:
+    """From a value of JSON that is not null, numbers with a fraction being `Decimal`."""
+    if is_.is_map(kind):
+        return _map(kind)
+    if is_.is_struct(kind):
+        return _struct(kind)
+    if is_.is_list(kind):
+        return _list(kind)
+    if is_.is_floating(kind):
+        return _number(type_text(kind))
+    if is_.is_boolean(kind) or is_.is_integer(kind) or is_.is_string(kind):
+        return _itself
+    from_text = _of_string(kind)
+    return lambda value: from_text(value) if isinstance(value, str) else value
+
+
+def _wrong(value: object, text: str, wanted: str) -> Refused:
+    return Refused(f"{str(value)[:60]!r} is no {text}: give {wanted}")
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+# --- from texts -------------------------------------------------------------------------------------------------------
+
+
+def _boolean(text: str) -> Any:
+    found = _BOOLEANS.get(text.lower())
+    if found is None:
+        raise _wrong(text, "BOOLEAN", "true or false")
+    return found
+
+
+def _whole(name: str) -> Parse:
+    def parse(text: str) -> Any:
+        if _WHOLE.fullmatch(text) is None:
+            raise _wrong(text, name, "a whole number in digits")
+        return int(text)
+
+    return parse
+
+
+def _float(name: str) -> Parse:
+    def parse(text: str) -> Any:
+        if text in _NO_NUMBERS:
+            return _NO_NUMBERS[text]
+        if _NUMBER.fullmatch(text) is None:
+            raise _wrong(text, name, "a number such as 4.5 or 1e-3, or NaN, Infinity, -Infinity")
+        return _finite(text, name)
+
+    return parse
+
+
+def _finite(number: str | Decimal, name: str) -> float:
+    found = float(number)
+    if math.isinf(found):
+        raise _wrong(number, name, "a number that is not so large")
+    return found
+
+
+def _of_string(kind: pa.DataType) -> Parse:
+    """Of types that JSON says as strings, too."""
+    if is_.is_binary(kind):
+        return _binary
+    if is_.is_date(kind):
+        return _date
+    if kind == TIMESTAMP:
+        return _timestamp
+    return _timestamp_ntz if kind == TIMESTAMP_NTZ else _decimal(type_text(kind))
+
+
+def _decimal(name: str) -> Parse:
+    def parse(text: str) -> Any:
+        if _NUMBER.fullmatch(text) is None:
+            raise _wrong(text, name, "a number such as 12.50")
+        return Decimal(text)
+
+    return parse
+
+
+def _binary(text: str) -> Any:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _wrong(text, "BINARY", f"bytes in base64 ({error})") from None
+
+
+def _date(text: str) -> Any:
+    if _DATE.fullmatch(text) is not None:
+        try:
+            return date.fromisoformat(text)
+        except ValueError:
+            pass
+    raise _wrong(text, "DATE", "one such as 2026-11-20")
+
+
+def _timestamp(text: str) -> Any:
+    return _time(text, "TIMESTAMP", "one with its offset, such as 2026-11-20T08:30:00Z", zone=True)
+
+
+def _timestamp_ntz(text: str) -> Any:
+    return _time(text, "TIMESTAMP_NTZ", "one without an offset, such as 2026-11-20T08:30:00", zone=False)
+
+
+def _time(text: str, name: str, wanted: str, *, zone: bool) -> Any:
+    match = _TIME.fullmatch(text)
+    if match is None or (match[4] is not None) != zone:
+        raise _wrong(text, name, wanted)
+    fraction = (match[3] or "").ljust(6, "0")
+    if fraction[6:].strip("0"):
+        raise _wrong(text, name, "one without nanoseconds")
+    try:
+        return datetime.fromisoformat(f"{match[1]}T{match[2]}.{fraction[:6]}{(match[4] or '').upper()}")
+    except ValueError:
+        raise _wrong(text, name, wanted) from None
+
+
+def _nested_text(kind: pa.DataType) -> Parse:
+    parse_json = of_json(kind)
+
+    def parse(text: str) -> Any:
+        try:
+            value = json.loads(text, parse_float=Decimal)
+        except (ValueError, RecursionError) as error:
+            raise _wrong(text, type_text(kind), f"JSON ({error})") from None
+        return None if value is None else parse_json(value)
+
+    return parse
+
+
+# --- from JSON --------------------------------------------------------------------------------------------------------
+
+
+def _number(name: str) -> Parse:
+    def parse(value: Any) -> Any:
+        if isinstance(value, str):
+            if value not in _NO_NUMBERS:
+                raise _wrong(value, name, 'a number, or "NaN", "Infinity", "-Infinity"')
+            return _NO_NUMBERS[value]
+        return _finite(value, name) if isinstance(value, Decimal) else value
+
+    return parse
+
+
+def _inside(name: str, parse: Parse, value: Any) -> Any:
+    """What is parsed of a value that may be null."""
+    try:
+        return None if value is None else parse(value)
+    except Refused as error:
+        raise error.inside(name) from None
+
+
+def _list(kind: pa.DataType) -> Parse:
+    element = of_json(kind.value_type)
+    return lambda value: [_inside("element", element, each) for each in value] if isinstance(value, list) else value
+
+
+def _struct(kind: pa.DataType) -> Parse:
+    fields = {field.name.lower(): of_json(field.type) for field in kind}
+
+    def parse(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {name: _inside(name, fields.get(name.lower(), _itself), each) for name, each in value.items()}
+
+    return parse
+
+
+def _map(kind: pa.DataType) -> Parse:
+    """An object, or a list of pairs."""
+    text, key, item = of_text(kind.key_type), of_json(kind.key_type), of_json(kind.item_type)
+
+    def parse(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return [(_inside("key", text, name), _inside("value", item, each)) for name, each in value.items()]
+        if isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+            return [(_inside("key", key, name), _inside("value", item, each)) for name, each in value]
+        return value
+
+    return parse

@@ -1,0 +1,124 @@
+"""CSV and Parquet files as columns, a bounded part at a time. What the columns mean is not known here."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterator, Sequence
+from operator import add
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from partq_spark.base.errors import Invalid
+from partq_spark.client.files.messages import CHUNK_BYTES, CHUNK_ROWS, FIELD_BYTES, Lines
+
+
+class CsvFile:
+    """CSV (RFC 4180, with a header line, UTF-8)."""
+
+    def __init__(self, lines: Lines, *, most_chars: int) -> None:
+        self.name = lines.name
+        self._lines = lines
+        csv.field_size_limit(most_chars)  # of the whole process, which reads one file
+        self._rows = csv.reader(iter(lines), strict=True)
+        self.columns = self._next() or []
+        if not self.columns:
+            raise Invalid(f"{self.name} is empty: the first line of a CSV file names its columns")
+        twice = {column for column in self.columns if self.columns.count(column) > 1}
+        if twice:
+            raise Invalid(f"{self.name} names the column {min(twice)!r} twice: rename one of them")
+
+    def progress(self) -> tuple[int, int | None]:
+        return self._lines.progress()
+
+    def parts(self) -> Iterator[tuple[list[tuple[str, ...]], list[int]]]:
+        """The fields, column by column, and the line of each row."""
+        rows: list[list[str]] = []
+        places: list[int] = []
+        size = 0
+        place = self._rows.line_num + 1
+        while (row := self._next()) is not None:
+            if row:  # an empty line is no row
+                if len(row) != len(self.columns):
+                    raise Invalid(
+                        f"{self.name} line {place} has {len(row)} fields, the first line names {len(self.columns)} "
+                        "columns: does a field with a comma in it lack its quotes?"
+                    )
+                rows.append(row)
+                places.append(place)
+                size += sum(map(len, row)) + FIELD_BYTES * len(row)
+                if size >= CHUNK_BYTES or len(rows) >= CHUNK_ROWS:
+                    yield list(zip(*rows, strict=True)), places
+                    rows, places, size = [], [], 0
+            place = self._rows.line_num + 1
+        if rows:
+            yield list(zip(*rows, strict=True)), places
+
+    def _next(self) -> list[str] | None:
+        place = self._rows.line_num + 1
+        try:
+            return next(self._rows, None)
+        except csv.Error as error:
+            raise Invalid(f"{self.name} line {place} is no CSV ({error}): is a quote not closed?") from None
+
+
+class ParquetFile:
+    """A Parquet file, read in batches of bounded size."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self.name = name
+        try:
+            # Nothing is read ahead, so memory is that of one batch and the pages it comes from. Texts that the file
+            # writes once and refers to stay so until it is known how large they are in all: a page of some kilobytes
+            # may stand for gigabytes.
+            texts = [field.name for field in pq.read_schema(file) if is_text(field.type)]
+            self._parquet = pq.ParquetFile(file, pre_buffer=False, read_dictionary=texts)
+        except (pa.ArrowException, OSError) as error:
+            raise Invalid(f"{name} is no Parquet file that can be read: {error}") from error
+        self.schema = self._parquet.schema_arrow
+        self._done = 0
+
+    def progress(self) -> tuple[int, int | None]:
+        return self._done, self._parquet.metadata.num_rows
+
+    def parts(self, wanted: Collection[str] | None) -> Iterator[tuple[pa.RecordBatch, Sequence[int]]]:
+        """The columns `wanted` (None: all), and the number of each row, from 1."""
+        columns = None if wanted is None else list(wanted)
+        try:
+            for batch in self._parquet.iter_batches(self._batch_rows(), columns=columns, use_threads=False):
+                for piece in _decoded(batch):
+                    yield piece, range(self._done + 1, self._done + piece.num_rows + 1)
+                    self._done += piece.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise Invalid(f"{self.name} cannot be read after row {self._done}: {error}") from error
+
+    def _batch_rows(self) -> int:
+        metadata = self._parquet.metadata
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        row_bytes = max((group.total_byte_size / group.num_rows for group in groups if group.num_rows), default=1.0)
+        return max(1, min(CHUNK_ROWS, int(CHUNK_BYTES / max(row_bytes, 1.0))))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether it is one of text or of bytes."""
+    types = pa.types
+    return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary))
+
+
+def _decoded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """`batch` with its texts written out, in pieces in which they have `CHUNK_BYTES`, or one row."""
+    short = [isinstance(column, pa.DictionaryArray) for column in batch.columns]
+    sizes = [0] * batch.num_rows
+    for column in (column for column, is_short in zip(batch.columns, short, strict=True) if is_short):
+        lengths = pc.fill_null(pc.binary_length(column.dictionary).take(column.indices), 0).to_pylist()
+        sizes = list(map(add, sizes, lengths))
+    first = size = 0
+    for row, more in enumerate([*sizes, CHUNK_BYTES + 1]):  # the last is no row: it ends the last piece
+        if row > first and size + more > CHUNK_BYTES:
+            columns = [column.slice(first, row - first) for column in batch.columns]
+            plain = [c.dictionary_decode() if is_short else c for c, is_short in zip(columns, short, strict=True)]
+            yield pa.RecordBatch.from_arrays(plain, names=batch.schema.names)
+            first, size = row, 0
+        size += more

@@ -1,0 +1,361 @@
+"""`partq publish` into typed queues from CSV, JSON lines and Parquet, and what `partq browse` shows of rows."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given
+
+import partq as api
+from tests.cli.conftest import Partq, json_lines, written
+from tests.log.schema.shapes import batches, same
+from tests.support.properties import examples
+
+DDL = (
+    "id BIGINT NOT NULL, name STRING, total DECIMAL(7,2), ok BOOLEAN, small TINYINT, x DOUBLE, f FLOAT, at TIMESTAMP, "
+    "wall TIMESTAMP_NTZ, day DATE, raw BINARY, tags ARRAY<STRING>, who STRUCT<a: INT, b: DATE>, m MAP<INT, DOUBLE>"
+)
+ROW = {
+    "id": 1,
+    "name": 'tea, "green"',
+    "total": Decimal("12.50"),
+    "ok": True,
+    "small": -5,
+    "x": 1e-7,
+    "f": 0.5,
+    "at": datetime(2026, 11, 20, 8, 30, 0, 250_000, tzinfo=UTC),
+    "wall": datetime(2026, 11, 20, 8, 30),  # noqa: DTZ001 - a wall clock
+    "day": date(2026, 11, 20),
+    "raw": b"\0\xff",
+    "tags": ["a", None],
+    "who": {"a": 1, "b": date(2026, 1, 1)},
+    "m": {1: 0.5, 2: None},
+}
+EMPTY: dict[str, Any] = {**dict.fromkeys(ROW), "id": 2}
+
+CSV = (
+    "day,id,name,total,ok,small,x,f,at,wall,raw,tags,who,m\n"
+    '2026-11-20,1,"tea, ""green""",12.5,TRUE,-5,1e-7,.5,2026-11-20T09:30:00.25+01:00,2026-11-20 08:30:00,AP8=,'
+    '"[""a"", null]","{""a"": 1, ""b"": ""2026-01-01""}","{""1"": 0.5, ""2"": null}"\n'
+    ",2,,,,,,,,,,,,\n"
+)
+
+
+@pytest.fixture
+def rows(partq: Partq) -> Partq:
+    """A store with the typed queue `orders`."""
+    partq("queue", "create", "orders", "--partitions", 1, "--schema", DDL, "--key", "id")
+    return partq
+
+
+def values(partq: Partq, queue: str = "orders") -> list[dict[str, Any]]:
+    return [each.value for each in api.open_queue(queue, store=partq.url).browse()]
+
+
+def nothing_is_published(partq: Partq) -> bool:
+    return bool(partq.json("queue", "describe", "orders")["head"]["sequence"] == 1)
+
+
+# --- there and back ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
+def test_csv_is_read_by_the_types_of_the_columns(rows: Partq, tmp_path: Path, name: str) -> None:
+    said = rows("publish", "orders", "--file", written(tmp_path / name, CSV)).stdout
+    assert said.startswith("Published 2 messages from ")
+    assert values(rows) == [ROW, EMPTY]
+
+
+def test_what_browse_prints_publish_reads(rows: Partq, tmp_path: Path) -> None:
+    rows("publish", "orders", "--file", written(tmp_path / "rows.csv", CSV))
+    printed = rows("browse", "orders", "--json").stdout
+    first = json.loads(printed.splitlines()[0])
+    assert first.pop("_metadata").keys() == {"partition", "offset", "timestamp"}
+    assert first == {
+        "id": 1,
+        "name": 'tea, "green"',
+        "total": "12.50",
+        "ok": True,
+        "small": -5,
+        "x": 1e-07,
+        "f": 0.5,
+        "at": "2026-11-20T08:30:00.250000Z",
+        "wall": "2026-11-20T08:30:00.000000",
+        "day": "2026-11-20",
+        "raw": "AP8=",
+        "tags": ["a", None],
+        "who": {"a": 1, "b": "2026-01-01"},
+        "m": {"1": 0.5, "2": None},
+    }
+    rows("publish", "orders", stdin=printed)
+    rows("publish", "orders", "--file", written(tmp_path / "rows.jsonl", printed))
+    assert values(rows) == [ROW, EMPTY] * 3
+
+
+def test_headers_are_printed_and_read(rows: Partq) -> None:
+    line = {"id": 1, "_headers": {"trace": "7f3a", "raw": None}, "_metadata": {"offset": 7}}
+    rows("publish", "orders", stdin=json_lines([line, {"id": 2}]))
+    first, second = rows.browse("orders")
+    assert first["_headers"] == [{"key": "trace", "value": "7f3a"}, {"key": "raw", "value": None}]
+    assert "_headers" not in second
+    rows("publish", "orders", stdin=json_lines([first]))
+    assert rows.browse("orders")[-1]["_headers"] == first["_headers"]
+    assert "trace=7f3a, raw=null" in rows("browse", "orders", COLUMNS="400").stdout
+
+
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batch=batches())
+def test_rows_of_any_columns_are_printed_as_what_they_are_and_read_again(
+    tmp_path_factory: pytest.TempPathFactory, batch: pa.RecordBatch
+) -> None:
+    store = tmp_path_factory.mktemp("store")
+    queue = api.create_queue("orders", partitions=1, store=f"file://{store}", schema=batch.schema)
+    with queue.publisher() as publisher:
+        publisher.send_table(batch)
+    partq = Partq(store)
+    printed = partq("browse", "orders", "--json").stdout
+    file = store / "rows.parquet"
+    pq.write_table(pa.table(queue.read()), file)
+    partq("publish", "orders", stdin=printed)
+    partq("publish", "orders", "--file", file)
+    table = pa.table(queue.read()).drop_columns(["_metadata"])
+    assert same(table.to_pylist(), batch.to_pylist() * 3)
+    assert partq("browse", "orders").exit_code == 0
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("id,colour", "column 'colour' (STRING) is none of the queue's (id, name,"),
+        ("name,total", "column 'id' (BIGINT NOT NULL) is missing: the queue needs it in every row"),
+        ("id,ID", "columns 'id' and 'ID' are both the queue's column 'id': give one"),
+        ("id,_headers", "column '_headers' (STRING) is none of the queue's"),
+    ],
+)
+def test_columns_of_csv_that_do_not_fit_are_refused(rows: Partq, tmp_path: Path, header: str, said: str) -> None:
+    file = written(tmp_path / "rows.csv", f"{header}\n1,2\n")
+    error = rows.error("publish", "orders", "--file", file)
+    assert error.startswith(f"{file}: queue 'orders' cannot take these rows: ")
+    assert said in error
+    assert nothing_is_published(rows)
+
+
+def test_columns_have_their_names_in_any_case_and_order(rows: Partq, tmp_path: Path) -> None:
+    rows("publish", "orders", "--file", written(tmp_path / "rows.csv", "NAME,Id\ntea,1\n"))
+    rows("publish", "orders", stdin='{"NAME": "tea", "ID": 2, "who": {"B": null, "A": 5}}\n')
+    pq.write_table(pa.table({"Name": ["tea"], "iD": pa.array([3], pa.int8())}), tmp_path / "rows.parquet")
+    rows("publish", "orders", "--file", tmp_path / "rows.parquet")
+    assert [(each["id"], each["name"]) for each in values(rows)] == [(1, "tea"), (2, "tea"), (3, "tea")]
+    assert values(rows)[1]["who"] == {"a": 5, "b": None}
+
+
+def test_the_key_is_the_queues(rows: Partq, tmp_path: Path) -> None:
+    error = rows.error("publish", "orders", "--key-column", "id", stdin='{"id": 1}\n')
+    assert error == "queue 'orders' is typed, and its key is its column 'id': leave the key column (--key-column) out"
+    assert "leave whole rows (--whole-rows) out" in rows.error("publish", "orders", "--whole-rows", stdin='{"id": 1}\n')
+    assert nothing_is_published(rows)
+    rows("publish", "orders", stdin='{"id": 1}\n')
+    (message,) = api.open_queue("orders", store=rows.url).browse()
+    assert message.key == "1"
+    rows("queue", "create", "keyless", "--partitions", 1, "--schema", "a INT")
+    assert "its messages have no key" in rows.error("publish", "keyless", "--key-column", "a", stdin='{"a": 1}\n')
+    assert "1 message without a key went" in rows("publish", "keyless", stdin='{"a": 1}\n').stdout
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+BAD_FIELDS = [
+    ("id", "", "empty, which is null in CSV, and the queue's schema says BIGINT NOT NULL"),
+    ("small", "128", "128 (int) is no TINYINT: give an int from -128 to 127"),
+    ("small", "1.0", "'1.0' is no TINYINT: give a whole number in digits"),
+    ("small", " 1", "' 1' is no TINYINT"),
+    ("small", "0x1f", "'0x1f' is no TINYINT"),
+    ("id", "9" * 50, "is no BIGINT: give a whole number in digits"),
+    ("ok", "yes", "'yes' is no BOOLEAN: give true or false"),
+    ("x", "1,5", "'1,5' is no DOUBLE: give a number such as 4.5 or 1e-3, or NaN, Infinity, -Infinity"),
+    ("x", "1e400", "'1e400' is no DOUBLE: give a number that is not so large"),
+    ("f", "1e39", "1e+39 (float) is no FLOAT: give a number that is not so large"),
+    ("total", "1.234", "1.234 (Decimal) is no DECIMAL(7,2): give a number with at most 5 digits before the point"),
+    ("total", "1 000", "'1 000' is no DECIMAL(7,2): give a number such as 12.50"),
+    ("day", "2026-02-30", "'2026-02-30' is no DATE: give one such as 2026-11-20"),
+    ("day", "20.11.2026", "'20.11.2026' is no DATE"),
+    ("at", "2026-11-20T08:30:00", "is no TIMESTAMP: give one with its offset, such as 2026-11-20T08:30:00Z"),
+    ("at", "2026-11-20T08:30:00.1234567Z", "is no TIMESTAMP: give one without nanoseconds"),
+    ("at", "2026-11-20T25:30:00Z", "is no TIMESTAMP: give one with its offset"),
+    ("at", "0001-01-01T00:00:00+01:00", "is no TIMESTAMP: give one in the years 1 to 9999"),
+    ("wall", "2026-11-20T08:30:00Z", "is no TIMESTAMP_NTZ: give one without an offset"),
+    ("raw", "ü", "is no BINARY: give bytes in base64"),
+    ("tags", "a;b", "'a;b' is no ARRAY<STRING>: give JSON"),
+    ("tags", "[1]", "1 (int) is no STRING: give a str"),
+    ("who", '{"c": 1}', "column 'who.c': there is no such field, but a, b: leave it out"),
+    ("m", '{"x": 1}', "column 'm.key': 'x' is no INT: give a whole number in digits"),
+]
+
+
+@pytest.mark.parametrize(("column", "field", "said"), BAD_FIELDS)
+def test_a_field_of_csv_that_does_not_convert_is_named_by_line_column_and_value(
+    rows: Partq, tmp_path: Path, column: str, field: str, said: str
+) -> None:
+    quoted = '"' + field.replace('"', '""') + '"'
+    other = "" if column == "id" else "id,"
+    one = "" if column == "id" else "1,"
+    text = f"{other}{column}\n{one}{'7' if column == 'id' else ''}\n\n{one}{quoted}\n{one}{quoted}\n"
+    file = written(tmp_path / "rows.csv", text)
+    error = rows.error("publish", "orders", "--file", file)
+    where, _, what = error.partition(", ")
+    assert where == f"{file} line 4"
+    assert what.startswith(f"column '{column}")
+    assert said in what
+    assert nothing_is_published(rows)
+
+
+def test_the_first_line_that_is_wrong_is_named_whatever_the_order_of_columns(rows: Partq, tmp_path: Path) -> None:
+    file = written(tmp_path / "rows.csv", "id,small\n1,1\n2,x\ny,2\n")
+    assert f"{file} line 3, column 'small': 'x' is no TINYINT" in rows.error("publish", "orders", "--file", file)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"id": "1"}', "column 'id': '1' (str) is no BIGINT"),
+        ('{"id": 1.0}', "column 'id': 1.0 (Decimal) is no BIGINT"),
+        ('{"id": 1, "ok": 1}', "column 'ok': 1 (int) is no BOOLEAN"),
+        ('{"id": 1, "x": "1"}', "column 'x': '1' is no DOUBLE: give a number, or \"NaN\""),
+        ('{"id": 1, "x": NaN}', "is no JSON (NaN is no JSON number)"),
+        ('{"id": 1, "total": 1.234}', "column 'total': 1.234 (Decimal) is no DECIMAL(7,2)"),
+        ('{"id": 1, "total": "1,5"}', "column 'total': '1,5' is no DECIMAL(7,2): give a number such as 12.50"),
+        ('{"id": 1, "name": 5}', "column 'name': 5 (int) is no STRING"),
+        ('{"id": 1, "name": "\\ud800"}', "column 'name': '\\ud800' (str) is no UTF-8"),
+        ('{"id": 1, "day": 5}', "column 'day': 5 (int) is no DATE"),
+        ('{"id": 1, "at": "2026-11-20"}', "column 'at': '2026-11-20' is no TIMESTAMP"),
+        ('{"id": 1, "raw": "*"}', "column 'raw': '*' is no BINARY: give bytes in base64"),
+        ('{"id": 1, "tags": "a"}', "column 'tags': 'a' (str) is no ARRAY<STRING>: give a list"),
+        ('{"id": 1, "who": {"b": "x"}}', "column 'who.b': 'x' is no DATE"),
+        ('{"id": 1, "m": {"1": "x"}}', "column 'm.value': 'x' is no DOUBLE"),
+        ('{"id": 1, "m": [[1, 2], [1, 3]]}', "column 'm.key': "),
+        ('{"id": 1, "colour": 1}', "column 'colour': there is no such column, but id, name"),
+        ('{"name": "x"}', "column 'id': missing, where the queue's schema says BIGINT NOT NULL"),
+        ('{"id": null}', "column 'id': null, where"),
+        ('{"id": 1, "ID": 2}', "column 'id': given twice"),
+        ('{"id": 1, "_headers": 5}', "has a number or boolean for its headers"),
+        ("[1]", "is a JSON array"),
+        ("5", 'is no JSON object: write one per line, such as {"id": …, "name": …, "total": …}'),
+    ],
+)
+def test_a_line_of_json_that_is_no_row_is_named_with_its_column_and_value(rows: Partq, line: str, said: str) -> None:
+    error = rows.error("publish", "orders", stdin=f'{{"id": 1}}\n\n{line}\n')
+    assert error.startswith("standard input line 3")
+    assert said in error
+    assert nothing_is_published(rows)
+
+
+def test_numbers_of_json_keep_every_digit(rows: Partq) -> None:
+    rows("publish", "orders", stdin='{"id": 9223372036854775807, "total": 12345.10, "x": 5, "f": 1e1}\n')
+    (found,) = values(rows)
+    assert (found["id"], found["total"], found["x"], found["f"]) == (2**63 - 1, Decimal("12345.10"), 5.0, 10.0)
+
+
+def test_parquet_is_taken_in_any_form_and_refused_by_row_column_and_both_types(rows: Partq, tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+
+    def publish(**columns: Any) -> str:
+        pq.write_table(pa.table(columns), file)
+        return rows.error("publish", "orders", "--file", file)
+
+    assert "column 'small' has type BIGINT, the queue's is TINYINT: cast it" in publish(id=[1], small=[1])
+    assert "column 'colour' (STRING) is none of the queue's" in publish(id=[1], colour=["red"])
+    error = publish(id=[1] * 9000 + [None], name=["x"] * 9001)
+    assert error == f"{file} row 9001, column 'id': null, where the queue's schema says NOT NULL"
+    error = publish(id=[1, 2], at=pa.array([0, 1], pa.int64()).cast(pa.timestamp("ns", "UTC")))
+    assert error.startswith(f"{file} row 2, column 'at': 1970-01-01 00:00:00.000000001+00:00")
+    assert "column '_headers' has type STRING" in publish(id=[1], _headers=["x"])
+    assert nothing_is_published(rows)
+    names = pa.array(["a", "b"] * 5000).dictionary_encode()
+    pq.write_table(pa.table({"id": pa.array(range(10_000), pa.uint32()), "name": names}), file)
+    rows("publish", "orders", "--file", file)
+    assert [each["name"] for each in values(rows)[-2:]] == ["a", "b"]
+
+
+def test_a_row_that_is_too_large_and_a_key_that_is_too_long_are_named(partq: Partq, tmp_path: Path) -> None:
+    partq(
+        *("queue", "create", "orders", "--partitions", 1, "--schema", "k STRING, v STRING", "--key", "k"),
+        *("--max-message-bytes", 300),
+    )
+    file = written(tmp_path / "rows.csv", f"k,v\na,b\na,{'x' * 300}\n")
+    assert f"the message of {file} line 3 has 301 bytes, the queue takes 300" in partq.error(
+        "publish", "orders", "--file", file
+    )
+    file = written(tmp_path / "rows.csv", f"k,v\na,b\n{'x' * 256},\n")
+    assert f"the key of {file} line 3 has 256 bytes" in partq.error("publish", "orders", "--file", file)
+    line = json.dumps({"k": "x" * 256})
+    assert "line 1, column 'k': the key 'xxx" in partq.error("publish", "orders", stdin=f"{line}\n")
+
+
+def test_all_of_a_large_file_is_one_publish_once(rows: Partq, tmp_path: Path) -> None:
+    file = written(tmp_path / "rows.csv", "id,name\n" + "".join(f"{n},n{n}\n" for n in range(30_000)))
+    done = rows.json("publish", "orders", "--file", file, "--publish-id", "monday")
+    assert (done["messages"], done["without_key"], done["sequence"]) == (30_000, 0, 2)
+    again = rows.json("publish", "orders", "--file", file, "--publish-id", "monday")
+    assert (again["published"], again["already_published"]) == (False, True)
+    found = values(rows)
+    assert [each["id"] for each in found] == list(range(30_000))
+
+
+def test_rows_go_to_the_queues_that_attract_their_topic(rows: Partq) -> None:
+    rows("queue", "create", "eu", "--partitions", 1, "--schema", DDL)
+    for queue in ("orders", "eu"):
+        rows("queue", "subscribe", queue, "orders/>")
+    rows("publish", "--topic", "orders/new", stdin='{"id": 1}\n')
+    assert values(rows) == values(rows, "eu") == [{**EMPTY, "id": 1}]
+    rows("queue", "create", "plain", "--partitions", 1)
+    rows("queue", "subscribe", "plain", "orders/new")
+    error = rows.error("publish", "--topic", "orders/new", stdin='{"id": 1}\n')
+    assert "which do not have the same columns: let their subscriptions differ" in error
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_shows_the_columns_for_which_there_is_room(rows: Partq, tmp_path: Path) -> None:
+    rows("publish", "orders", "--file", written(tmp_path / "rows.csv", CSV))
+    wide = rows("browse", "orders", COLUMNS="400").stdout.splitlines()
+    assert wide[0].split()[:9] == ["partition", "offset", "published", "(UTC)", "id", "name", "total", "ok", "small"]
+    assert wide[0].split()[-1] == "m"
+    for text in (
+        "12.50",
+        "true",
+        "1e-07",
+        "2026-11-20T08:30:00.250000Z",
+        "0x00ff",
+        '["a", null]',
+        '{"1": 0.5, "2": null}',
+    ):
+        assert text in wide[2]
+    assert wide[3].split()[4:] == ["2", *["null"] * 13]
+    narrow = rows("browse", "orders", COLUMNS="80").stdout.splitlines()
+    assert narrow[0].split()[4:6] == ["id", "name"]
+    assert narrow[-1].startswith("… and ")
+    assert narrow[-1].endswith(" more columns: --json shows all")
+    assert all(len(line) <= 80 for line in narrow)
+    assert rows("browse", "orders", COLUMNS="10").stdout.splitlines()[0].split()[-1] == "id"
+
+
+def test_what_is_in_a_row_cannot_steer_the_terminal(partq: Partq) -> None:
+    partq("queue", "create", "orders", "--partitions", 1, "--schema", "`a\x1b[31m` STRING")
+    partq("publish", "orders", stdin=json_lines([{"a\x1b[31m": "\x1b[2J"}]))
+    for arguments in (("browse", "orders"), ("browse", "orders", "--json"), ("queue", "describe", "orders")):
+        assert "\x1b" not in partq(*arguments).stdout
+
+
+def test_an_empty_typed_queue_says_so(rows: Partq) -> None:
+    assert rows("browse", "orders").stdout.startswith("No messages of queue 'orders'")

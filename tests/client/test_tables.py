@@ -1,0 +1,355 @@
+"""Tables of pyarrow, polars, pandas and duckdb, both ways, by the Arrow PyCapsule interface (API-04)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import partq
+from tests.client.conftest import Make
+
+DDL = (
+    "id BIGINT, s STRING, b BINARY, f DOUBLE, g FLOAT, d DECIMAL(10,2), day DATE, at TIMESTAMP, wall TIMESTAMP_NTZ, "
+    "ok BOOLEAN, tiny TINYINT, l ARRAY<STRING>, st STRUCT<a: INT, b: STRING>"
+)
+ROW: dict[str, Any] = {
+    "id": 1,
+    "s": "é",
+    "b": b"\0\xff",
+    "f": 1.5,
+    "g": 0.5,
+    "d": Decimal("1.50"),
+    "day": date(2020, 2, 29),
+    "at": datetime(2020, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC),
+    "wall": datetime(2020, 1, 1, 12),  # noqa: DTZ001 - a wall clock
+    "ok": True,
+    "tiny": -5,
+    "l": ["x", None],
+    "st": {"a": 1, "b": "long enough to lie beside its view"},
+}
+EMPTY: dict[str, Any] = dict.fromkeys(ROW)
+UNTYPED = [("a", b"1"), (None, b"\xff"), ("é", b"")]
+
+pytestmark = pytest.mark.conformance("API-04")
+
+
+def published(queue: partq.Queue, table: Any) -> None:
+    with queue.publisher() as publisher:
+        publisher.send_table(table).result()
+
+
+def rows(queue: partq.Queue) -> list[dict[str, Any]]:
+    return [each.value for each in queue.browse()]
+
+
+def typed(make: Make, ddl: str = DDL, **more: Any) -> partq.Queue:
+    return make(partitions=1, schema=ddl, **more)
+
+
+def from_duckdb(given: Any) -> Any:
+    """As a relation of duckdb, which names what it reads by the variable."""
+    return duckdb.sql("SELECT * FROM given")
+
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "pyarrow": pa.table,
+    "polars": pl.DataFrame,
+    "pandas": lambda table: pa.table(table).to_pandas(types_mapper=pd.ArrowDtype),
+    "pandas by itself": pd.DataFrame.from_arrow,
+    "duckdb": from_duckdb,
+}
+
+
+# --- both ways --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", READERS)
+@pytest.mark.parametrize("way", ["read", "batch"])
+def test_what_a_library_reads_of_a_typed_queue_it_publishes_as_it_was(make: Make, library: str, way: str) -> None:
+    """A plain copy, `_metadata` and all."""
+    queue, copy = typed(make), typed(make, name="copy")
+    filled = [ROW, EMPTY]
+    if library == "pandas by itself":  # its numbers are floats where one is null, and in a struct always BIGINT
+        filled = [{**ROW, "st": None}]
+    with queue.publisher() as publisher:
+        for row in filled:
+            publisher.send(row)
+    if way == "read":
+        published(copy, READERS[library](queue.read()))
+    else:
+        with queue.consumer("billing", starting="earliest") as consumer:
+            batch = consumer.poll(5)
+            published(copy, READERS[library](batch))
+    assert rows(copy) == filled
+
+
+@pytest.mark.parametrize("library", READERS)
+def test_what_a_library_reads_of_an_untyped_queue_it_publishes_as_it_was(make: Make, library: str) -> None:
+    queue, copy = make(partitions=1), make("copy", partitions=1)
+    with queue.publisher() as publisher:
+        for key, value in UNTYPED:
+            publisher.send(value, key=key, headers={"h": b"\0"})
+    published(copy, READERS[library](queue.read()))
+    assert [(each.key, each.value) for each in copy.browse()] == UNTYPED
+    published(copy, READERS[library](queue.read(columns=["headers", "value", "key"])))
+    assert [each.headers for each in copy.browse()][3:] == [(("h", b"\0"),)] * 3
+
+
+def test_what_a_library_shows_of_a_queue_is_what_is_in_it(make: Make) -> None:
+    queue = typed(make)
+    with queue.publisher() as publisher:
+        for row in (ROW, EMPTY):
+            publisher.send(row)
+    assert pl.DataFrame(queue.read()).drop("_metadata").to_dicts() == [ROW, EMPTY]
+    assert pa.table(queue.read()).drop_columns(["_metadata"]).to_pylist() == [ROW, EMPTY]
+    frame = pd.DataFrame.from_arrow(queue.read())
+    assert frame["s"].tolist()[0] == "é"
+    given = queue.read()  # noqa: F841 - duckdb finds it by its name
+    found = duckdb.sql("SELECT s, d, day, wall, tiny, l, st.a, _metadata.offset FROM given")
+    assert found is not None
+    assert found.fetchall() == [
+        ("é", Decimal("1.50"), date(2020, 2, 29), ROW["wall"], -5, ["x", None], 1, 0),
+        (None, None, None, None, None, None, None, 1),
+    ]
+
+
+# --- forms of the same values -----------------------------------------------------------------------------------------
+
+MOMENT = datetime(2020, 1, 1, 12, tzinfo=UTC)
+WALL = MOMENT.replace(tzinfo=None)
+
+FORMS: list[tuple[str, Any, Any]] = [
+    ("STRING", pa.array(["a", None], pa.large_string()), "a"),
+    ("STRING", pa.array(["long enough to lie beside its view", None], pa.string_view()), None),
+    ("STRING", pa.array(["a", None]).dictionary_encode(), "a"),
+    (
+        "STRING",
+        pa.DictionaryArray.from_arrays(pa.array([1, None], pa.int8()), pa.array(["b", "a"], pa.string_view())),
+        "a",
+    ),
+    ("BINARY", pa.array([b"a", None], pa.large_binary()), b"a"),
+    ("BINARY", pa.array([b"a", None], pa.binary_view()), b"a"),
+    ("BINARY", pa.array([b"ab", None], pa.binary(2)), b"ab"),
+    ("SMALLINT", pa.array([255, None], pa.uint8()), 255),
+    ("INT", pa.array([65535, None], pa.uint16()), 65535),
+    ("BIGINT", pa.array([2**32 - 1, None], pa.uint32()), 2**32 - 1),
+    ("BIGINT", pa.array([-5, None], pa.int8()), -5),
+    ("INT", pa.array([5, None], pa.int16()).dictionary_encode(), 5),
+    ("DOUBLE", pa.array([0.5, None], pa.float32()), 0.5),
+    ("FLOAT", pa.array([0.5, None], pa.float16()), 0.5),
+    ("DECIMAL(10,2)", pa.array([Decimal("1.5"), None], pa.decimal128(5, 1)), Decimal("1.50")),
+    ("DECIMAL(10,2)", pa.array([Decimal("1.5"), None], pa.decimal256(10, 2)), Decimal("1.50")),
+    ("DECIMAL(10,2)", pa.array([Decimal("1.5"), None], pa.decimal64(10, 2)), Decimal("1.50")),
+    ("DATE", pa.array([date(2020, 1, 1), None], pa.date64()), date(2020, 1, 1)),
+    ("TIMESTAMP", pa.array([MOMENT, None], pa.timestamp("s", "Europe/Berlin")), MOMENT),
+    ("TIMESTAMP", pa.array([MOMENT, None], pa.timestamp("ms", "UTC")), MOMENT),
+    ("TIMESTAMP", pa.array([MOMENT, None], pa.timestamp("ns", "+02:00")), MOMENT),
+    ("TIMESTAMP_NTZ", pa.array([WALL, None], pa.timestamp("ns")), WALL),
+    ("TIMESTAMP_NTZ", pa.array([WALL, None], pa.timestamp("s")), WALL),
+    ("ARRAY<INT>", pa.array([[1, None], None], pa.large_list(pa.int32())), [1, None]),
+    ("ARRAY<INT>", pa.array([[1, None], None], pa.list_(pa.int32(), 2)), [1, None]),
+    ("ARRAY<STRING>", pa.array([["a", None], None], pa.list_view(pa.string_view())), ["a", None]),
+    ("STRUCT<a: INT>", pa.array([{"a": 1}, None], pa.struct([("a", pa.uint16())])), {"a": 1}),
+    ("MAP<STRING, INT>", pa.array([[("a", 1)], None], pa.map_(pa.large_string(), pa.int32())), {"a": 1}),
+    ("STRING", pa.nulls(2), None),
+]
+
+
+@pytest.mark.parametrize(("kind", "column", "first"), FORMS, ids=[f"{each[0]} of {each[1].type}" for each in FORMS])
+def test_other_forms_of_the_same_values_are_taken(make: Make, kind: str, column: pa.Array, first: Any) -> None:
+    queue = typed(make, f"a {kind}")
+    published(queue, pa.table({"a": column}))
+    published(queue, pa.table({"a": column}).slice(1))
+    kept = column[0].as_py() if first is None else first
+    assert [row["a"] for row in rows(queue)] == [kept, None, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "said"),
+    [
+        ("BIGINT", pa.array([1], pa.uint64()), r"column 'a' has type uint64, the queue's is BIGINT: cast it"),
+        ("INT", pa.array([1], pa.uint32()), r"column 'a' has type BIGINT, the queue's is INT"),
+        ("TINYINT", pa.array([1], pa.uint8()), r"column 'a' has type SMALLINT, the queue's is TINYINT"),
+        ("INT", pa.array([1], pa.int64()), r"column 'a' has type BIGINT, the queue's is INT"),
+        ("INT", pa.array([1.0]), r"column 'a' has type DOUBLE, the queue's is INT"),
+        ("FLOAT", pa.array([1.0]), r"column 'a' has type DOUBLE, the queue's is FLOAT"),
+        ("STRING", pa.array([b"a"]), r"column 'a' has type BINARY, the queue's is STRING"),
+        ("BINARY", pa.array(["a"]), r"column 'a' has type STRING, the queue's is BINARY"),
+        ("TIMESTAMP", pa.array([WALL]), r"column 'a' has type TIMESTAMP_NTZ, the queue's is TIMESTAMP"),
+        ("DATE", pa.array([WALL]), r"column 'a' has type TIMESTAMP_NTZ, the queue's is DATE"),
+        ("STRING", pa.array([1], pa.time64("us")), r"column 'a' has type time64\[us\], the queue's is STRING"),
+        ("DECIMAL(5,2)", pa.array([Decimal("1.234")]), r"has type DECIMAL\(4,3\), the queue's is DECIMAL\(5,2\)"),
+        ("INT", pa.RunEndEncodedArray.from_arrays([1], pa.array([1], pa.int32())), "run_end_encoded"),
+        ("ARRAY<INT>", pa.array([["a"]]), r"has type ARRAY<STRING>, the queue's is ARRAY<INT>"),
+        (
+            "TIMESTAMP",
+            pa.array([0, 1], pa.int64()).cast(pa.timestamp("ns", "UTC")),
+            r"row 1, column 'a': 1970-01-01 00:00:00.000000001\+00:00 .* is no TIMESTAMP .*lose data",
+        ),
+        (
+            "INT NOT NULL",
+            pa.array([1, None], pa.int32()),
+            r"row 1, column 'a': null, where the queue's schema says NOT NULL",
+        ),
+        (
+            "STRING",
+            pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers()),
+            r"row 0, column 'a': a STRING that is not UTF-8",
+        ),
+        (
+            "DATE",
+            pa.array([-800_000], pa.int32()).cast(pa.date32()),
+            "row 0, column 'a': a DATE outside of the years 1 to 9999",
+        ),
+        (
+            "MAP<STRING, INT>",
+            pa.MapArray.from_arrays([0, 2], pa.array(["x", "x"]), pa.array([1, 2], pa.int32())),
+            r"row 0, column 'a.key': the key 'x' twice in one map",
+        ),
+    ],
+)
+def test_what_could_change_a_value_is_refused_with_row_column_and_both_types(
+    make: Make, kind: str, column: pa.Array, said: str
+) -> None:
+    queue = typed(make, f"a {kind}, z INT")
+    with queue.publisher() as publisher:
+        with pytest.raises(partq.Invalid, match=said):
+            publisher.send_table(pa.table({"a": column}))
+        publisher.send({"a": None, "z": 1} if "NOT NULL" not in kind else {"a": 1, "z": 1})
+    assert len(rows(queue)) == 1, "and the publisher goes on"
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (pa.table({"id": [1], "colour": ["red"]}), r"column 'colour' \(STRING\) is none of the queue's"),
+        (pa.table([pa.array([1]), pa.array([1])], ["id", "id"]), "column 'id' is there 2 times: select it once"),
+        (pa.table({"id": [1], "ID": [1]}), "columns 'id' and 'ID' are both the queue's column 'id': give one"),
+        (pa.table({"s": ["a"]}), r"column 'id' \(BIGINT NOT NULL\) is missing: the queue needs it in every row"),
+        (pa.table({"id": [1], "_headers": ["x"]}), r"column '_headers' has type STRING"),
+        (pa.table({"id": [1], "_topic": ["x"]}), r"column '_topic' \(STRING\) is none of the queue's"),
+        (
+            pa.Table.from_pandas(pd.DataFrame({"id": [1, 2]}, index=[3, 7])),
+            "column '__index_level_0__' is the index of a frame of pandas, .*reset_index",
+        ),
+        ([1, 2], "list is no table: give something with __arrow_c_stream__"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(make: Make, table: Any, said: str) -> None:
+    queue = typed(make, "id BIGINT NOT NULL, s STRING")
+    with queue.publisher() as publisher, pytest.raises(partq.Invalid, match=said):
+        publisher.send_table(table)
+    assert queue.describe().log.entries == 0
+
+
+def test_columns_may_be_in_any_order_and_case_and_missing_where_they_may_be_null(make: Make) -> None:
+    queue = typed(make, "id BIGINT NOT NULL, s STRING, n INT")
+    published(queue, pa.table({"S": ["a"], "Id": [1]}))
+    assert rows(queue) == [{"id": 1, "s": "a", "n": None}]
+
+
+def test_headers_go_with_rows_in_any_form(make: Make) -> None:
+    queue = typed(make, "id BIGINT")
+    headers = [[{"key": "a", "value": b"1"}, {"key": None, "value": None}], None]
+    given = pl.DataFrame(
+        {"id": [1, 2], "_headers": pl.Series(headers, dtype=pl.List(pl.Struct({"key": pl.String, "value": pl.Binary})))}
+    )
+    published(queue, given)
+    with queue.publication() as publication:
+        publication.add(given)
+        publication.add(pa.table({"id": [3]}))
+        publication.commit()
+    with queue.publication() as publication:
+        publication.add(pa.table({"id": [3]}))
+        publication.add(given.slice(1))
+        with pytest.raises(partq.Invalid, match=r"some of the messages have headers .* '_headers'"):
+            publication.add(given)
+    wanted = [(("a", b"1"), (None, None)), None]
+    assert [each.headers for each in queue.browse()] == [*wanted, *wanted, None]
+
+
+# --- what the libraries make by themselves ----------------------------------------------------------------------------
+
+
+def test_frames_of_polars_are_taken(make: Make) -> None:
+    queue = typed(make)
+    published(
+        queue,
+        pl.DataFrame(
+            {
+                "id": pl.Series([2**32 - 1], dtype=pl.UInt32),
+                "s": pl.Series(["a"], dtype=pl.Categorical),
+                "at": pl.Series([WALL], dtype=pl.Datetime("ms")).dt.replace_time_zone("Europe/Berlin"),
+                "d": pl.Series([Decimal("1.5")], dtype=pl.Decimal(5, 1)),
+                "l": pl.Series([["a", "b"]], dtype=pl.Array(pl.String, 2)),
+            }
+        ),
+    )
+    published(queue, pl.DataFrame({"s": pl.Series(["b"], dtype=pl.Enum(["a", "b"]))}))
+    found, other = rows(queue)
+    assert (found["id"], found["s"], found["d"], found["l"]) == (2**32 - 1, "a", Decimal("1.50"), ["a", "b"])
+    assert found["at"] == datetime(2020, 1, 1, 11, tzinfo=UTC)
+    assert other["s"] == "b"
+    untyped = make("untyped", partitions=1)
+    published(untyped, pl.DataFrame({"key": pl.Series(["a"], dtype=pl.Categorical), "value": ["x"]}))
+    assert [(each.key, each.value) for each in untyped.browse()] == [("a", b"x")]
+
+
+def test_frames_of_pandas_are_taken(make: Make) -> None:
+    queue = typed(make)
+    frame = pd.DataFrame(
+        {
+            "id": pd.array([1, None], dtype="UInt16"),
+            "s": pd.Categorical(["a", None]),
+            "at": pd.to_datetime(["2020-01-01", None]).tz_localize("Europe/Berlin"),
+            "day": [date(2020, 1, 1), None],
+        }
+    )
+    published(queue, frame)
+    published(queue, frame[:1])
+    found, empty, again = rows(queue)
+    assert (found["id"], found["s"], found["day"]) == (1, "a", date(2020, 1, 1))
+    assert found["at"] == datetime(2019, 12, 31, 23, tzinfo=UTC)
+    assert again == found
+    assert empty == EMPTY
+
+
+def test_relations_of_duckdb_are_taken(make: Make) -> None:
+    queue = typed(make)
+    published(
+        queue,
+        duckdb.sql(
+            "SELECT 5::UINTEGER AS id, 'b'::ENUM('a', 'b') AS s, TIMESTAMPTZ '2020-01-01 00:00:00+02' AS at,"
+            " TIMESTAMP_NS '2020-01-01 12:00:00' AS wall, 12.5::DECIMAL(5,1) AS d, ['a', NULL] AS l,"
+            " {'a': 1, 'b': 'x'} AS st, 1.5::FLOAT AS f, 3::TINYINT AS tiny"
+        ),
+    )
+    (found,) = rows(queue)
+    assert (found["id"], found["s"], found["wall"], found["tiny"]) == (5, "b", WALL, 3)
+    assert (found["at"], found["f"]) == (datetime(2019, 12, 31, 22, tzinfo=UTC), 1.5)
+    assert (found["d"], found["l"], found["st"]) == (Decimal("12.50"), ["a", None], {"a": 1, "b": "x"})
+
+
+def test_memory_stays_bounded_for_a_table_that_comes_piece_by_piece(make: Make) -> None:
+    queue = typed(make, "id BIGINT, s STRING")
+    before = pa.total_allocated_bytes()
+    most = 0
+
+    def pieces() -> Any:
+        nonlocal most
+        for number in range(100):
+            most = max(most, pa.total_allocated_bytes() - before)
+            yield pa.RecordBatch.from_pydict({"id": [number] * 1000, "s": ["x" * 2000] * 1000})
+
+    schema = pa.schema([("id", pa.int64()), ("s", pa.string())])
+    published(queue, pa.RecordBatchReader.from_batches(schema, pieces()))
+    assert queue.describe().messages == 100_000
+    assert most < 160 * 2**20, "200 MB went through"

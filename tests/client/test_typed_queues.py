@@ -1,0 +1,189 @@
+"""Typed queues are created, described and altered through `import partq`, and what cannot be is refused in words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import partq
+from tests.cli.conftest import Partq
+from tests.client.conftest import Make
+
+DDL = "id BIGINT NOT NULL, name STRING, count INT, tags ARRAY<STRING>"
+
+
+class StructTypeLike:
+    """What a `StructType` of Spark is to partq: something whose `json()` is the text of a schema."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def json(self) -> str:
+        return self._text
+
+
+STRUCT = {
+    "type": "struct",
+    "fields": [
+        {"name": "id", "type": "long", "nullable": False, "metadata": {}},
+        {"name": "name", "type": "string", "nullable": True, "metadata": {}},
+        {"name": "count", "type": "integer", "nullable": True, "metadata": {}},
+        {
+            "name": "tags",
+            "type": {"type": "array", "elementType": "string", "containsNull": True},
+            "nullable": True,
+            "metadata": {},
+        },
+    ],
+}
+ARROW = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("name", pa.large_string()),
+        ("count", pa.int32()),
+        ("tags", pa.large_list(pa.string_view())),
+    ]
+)
+
+
+# --- created ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schema", [DDL, json.dumps(STRUCT), StructTypeLike(json.dumps(STRUCT)), ARROW])
+def test_a_schema_may_come_in_each_form(make: Make, schema: Any) -> None:
+    found = make(schema=schema, key="ID").describe().schema
+    assert found is not None
+    assert (found.ddl, found.key, found.version, found.changes) == (DDL, "id", 1, ())
+    assert found.columns[0] == partq.ColumnDescription(name="id", type="BIGINT", nullable=False, since=1, former=())
+
+
+def test_an_untyped_queue_has_no_schema(make: Make) -> None:
+    assert make().describe().schema is None
+
+
+def test_exist_ok_finds_the_same_columns_alone(make: Make) -> None:
+    queue = make(schema=DDL, key="id")
+    assert make(schema=ARROW, key="id", exist_ok=True) == queue
+    for given, said in (
+        ({}, "exists already with other columns: .* cannot become untyped"),
+        ({"schema": DDL}, "has key column id, not none"),
+        ({"schema": f"{DDL}, more INT", "key": "id"}, "has no column 'more': add it with `partq queue alter"),
+        ({"schema": "id BIGINT NOT NULL", "key": "id"}, "column 'name' of queue 'orders' cannot be dropped"),
+        ({"schema": DDL.replace("INT,", "BIGINT,"), "key": "id"}, "widen it with `partq queue alter orders --widen"),
+        ({"schema": DDL.replace(" NOT NULL", ""), "key": "id"}, "whether it may be null was said"),
+    ):
+        with pytest.raises(partq.Invalid, match=said):
+            make(exist_ok=True, **given)
+    make("plain")
+    with pytest.raises(partq.Invalid, match=r"exists already with other columns: .* cannot become typed"):
+        make("plain", schema=DDL, exist_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"key": "id"}, "there is no schema: give the schema too"),
+        ({"schema": DDL, "key": 5}, "key=5 is no name of a column"),
+        ({"schema": DDL, "key": "nobody"}, "key column 'nobody' is none of the queue's: id, name, count, tags"),
+        ({"schema": DDL, "key": "tags"}, r"key column 'tags' has type ARRAY<STRING>: a key may be STRING, TINYINT"),
+        ({"schema": "s STRUCT<a: INT>", "key": "s"}, r"key column 's' has type STRUCT<a: INT>"),
+        ({"schema": "at TIMESTAMP", "key": "at"}, "key column 'at' has type TIMESTAMP"),
+        ({"schema": "a INT, b"}, "schema, at character 9: the end stands where a type was expected"),
+        ({"schema": "a INT b STRING"}, "at character 7: 'b' stands where ',' or the end was expected"),
+        ({"schema": ""}, "at character 1: the end stands where a column's name was expected"),
+        ({"schema": "a VARIANT"}, "at character 3: type 'VARIANT' is none that a queue keeps"),
+        ({"schema": "a STRING COLLATE UTF8_LCASE"}, "collations are not kept"),
+        ({"schema": "_a INT"}, "column '_a' begins with '_', which partq keeps for itself"),
+        ({"schema": "a INT, A INT"}, "'a' and 'A' differ in case alone"),
+        ({"schema": "a INT, a INT"}, "'a' is there twice"),
+        ({"schema": ", ".join(f"c{number} INT" for number in range(2000))}, "schema has 2000 columns, 1 to 1000"),
+        ({"schema": f"a {'ARRAY<' * 40}INT{'>' * 40}"}, "nested more than 32 deep"),
+        ({"schema": pa.schema([("a", pa.uint64())])}, "column 'a' has type uint64, which a queue does not keep"),
+        ({"schema": pa.schema([])}, "schema has 0 columns"),
+        ({"schema": StructTypeLike('"integer"')}, "schema is of type StructTypeLike: give a DDL"),
+        ({"schema": '{"type": "struct"}'}, "no JSON of a StructType"),
+        ({"schema": ["a INT"]}, "schema is of type list: give a DDL such as"),
+    ],
+)
+def test_what_no_queue_can_have_is_refused_before_there_is_one(
+    make: Make, command: Partq, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(partq.Invalid, match=said):
+        make(**given)
+    assert partq.list_queues(store=command.url) == ()
+
+
+# --- altered ----------------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_added_and_widened_and_the_versions_are_told(make: Make) -> None:
+    queue = make(schema=DDL, key="id")
+    planned = queue.alter(add_column="coupon STRING, extra TINYINT", widen="count BIGINT", dry_run=True)
+    assert queue.describe().schema == make("other", schema=DDL, key="id").describe().schema
+    done = queue.alter(add_column="coupon STRING, extra TINYINT", widen="count BIGINT", retention_s=60)
+    assert done.schema == planned.schema
+    assert done.schema is not None
+    assert done.schema.from_ == DDL
+    assert done.schema.to == f"{DDL.replace('INT,', 'BIGINT,')}, coupon STRING, extra TINYINT"
+    widened = partq.WidenedColumn(column="count", from_="INT", to="BIGINT")
+    assert done.schema.changes == (
+        partq.SchemaChange(version=2, added=("coupon STRING", "extra TINYINT"), widened=()),
+        partq.SchemaChange(version=3, added=(), widened=(widened,)),
+    )
+    queue.alter(widen="extra SMALLINT")
+    queue.alter(widen="extra INT")
+    found = queue.describe().schema
+    assert found is not None
+    assert (found.version, found.ddl) == (5, f"{DDL.replace('INT,', 'BIGINT,')}, coupon STRING, extra INT")
+    assert found.changes[0] == done.schema.changes[0], "as it was added"
+    assert [change.widened[0].to for change in found.changes[2:]] == ["SMALLINT", "INT"]
+    extra = found.columns[-1]
+    assert (extra.since, extra.former) == (2, ("TINYINT", "SMALLINT"))
+
+
+def test_a_schema_that_is_there_changes_nothing(make: Make) -> None:
+    queue = make(schema=DDL, key="id")
+    done = queue.alter(schema=ARROW)
+    assert done.schema == partq.SchemaAlteration(from_=DDL, to=DDL, changes=())
+    assert queue.alter(retention_s=5).schema is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"add_column": "coupon"}, "at character 7: the end stands where a type was expected"),
+        ({"add_column": "coupon STRING NOT NULL"}, "cannot be added as NOT NULL"),
+        ({"add_column": "NAME STRING"}, "column 'NAME' cannot be added: there is 'name' of type STRING"),
+        ({"add_column": "_x INT"}, "begins with '_'"),
+        ({"add_column": ", ".join(f"c{number} INT" for number in range(997))}, "schema has 1001 columns"),
+        ({"widen": "nobody BIGINT"}, "column 'nobody' cannot be widened: the queue has id, name"),
+        ({"widen": "count SMALLINT"}, "column 'count' of type INT cannot become SMALLINT"),
+        ({"widen": "count DOUBLE"}, "whole numbers may become wider ones, TINYINT → SMALLINT → INT → BIGINT"),
+        ({"widen": "name BINARY"}, "this type cannot be widened; add a column instead"),
+        ({"schema": "id BIGINT NOT NULL, title STRING, count INT, tags ARRAY<STRING>"}, "dropped or get another name"),
+        ({"schema": "id BIGINT NOT NULL"}, "cannot be dropped"),
+        ({"schema": f"{DDL}, coupon STRING"}, r"has no column 'coupon': add it with .* --add-column 'coupon STRING'"),
+        ({"key": "name"}, "key cannot be altered: the key column decides in which partition each message is"),
+        ({}, "nothing to alter: give partitions, add_column, widen"),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_what_could_lose_or_change_a_value_is_refused_in_words(
+    make: Make, given: dict[str, Any], said: str, dry_run: bool
+) -> None:
+    queue = make(schema=DDL, key="id")
+    before = queue.describe()
+    with pytest.raises(partq.Invalid, match=said):
+        queue.alter(dry_run=dry_run, **given)
+    assert queue.describe() == before
+
+
+def test_an_untyped_queue_stays_so(make: Make) -> None:
+    queue = make()
+    wishes: list[dict[str, Any]] = [{"add_column": "a INT"}, {"widen": "a INT"}, {"schema": "a INT"}]
+    for given in wishes:
+        with pytest.raises(partq.Invalid, match="is untyped, its messages are key and value"):
+            queue.alter(**given)
