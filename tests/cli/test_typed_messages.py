@@ -286,6 +286,27 @@ def test_parquet_is_taken_in_any_form_and_refused_by_row_column_and_both_types(r
     assert [each["name"] for each in values(rows)[-2:]] == ["a", "b"]
 
 
+def test_int96_of_parquet_is_a_timestamp_as_spark_has_it(partq: Partq, tmp_path: Path) -> None:
+    """Also where nanoseconds since 1970 would not do, and in what is nested."""
+    ddl = "id INT, at TIMESTAMP, l ARRAY<TIMESTAMP>, s STRUCT<n: INT, at: TIMESTAMP>, m MAP<STRING, TIMESTAMP>"
+    partq("queue", "create", "orders", "--partitions", 1, "--schema", f"{ddl}, wall TIMESTAMP_NTZ")
+    late = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    row = {"id": 1, "at": late, "l": [late, None], "s": {"n": 1, "at": late}, "m": {"x": late}}
+    schema = api.open_queue("orders", store=partq.url).read().schema
+    given = pa.Table.from_pylist([{**row, "m": [("x", late)]}, {"id": 2}], schema=pa.schema(list(schema)[:5]))
+    file = tmp_path / "rows.parquet"
+    pq.write_table(given, file, use_deprecated_int96_timestamps=True)
+    partq("publish", "orders", "--file", file)
+    assert values(partq)[0] == {**row, "wall": None}
+    assert values(partq)[1] == {**dict.fromkeys(row), "id": 2, "wall": None}
+    pq.write_table(
+        pa.table({"wall": pa.array([late.replace(tzinfo=None)])}), file, use_deprecated_int96_timestamps=True
+    )
+    assert "column 'wall' has type TIMESTAMP, the queue's is TIMESTAMP_NTZ" in partq.error(
+        "publish", "orders", "--file", file
+    )
+
+
 def test_a_row_that_is_too_large_and_a_key_that_is_too_long_are_named(partq: Partq, tmp_path: Path) -> None:
     partq(
         *("queue", "create", "orders", "--partitions", 1, "--schema", "k STRING, v STRING", "--key", "k"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
 
 import partq
 from tests.cli.conftest import Partq
@@ -15,30 +15,14 @@ from tests.client.conftest import Make
 DDL = "id BIGINT NOT NULL, name STRING, count INT, tags ARRAY<STRING>"
 
 
-class StructTypeLike:
-    """What a `StructType` of Spark is to partq: something whose `json()` is the text of a schema."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def json(self) -> str:
-        return self._text
-
-
-STRUCT = {
-    "type": "struct",
-    "fields": [
-        {"name": "id", "type": "long", "nullable": False, "metadata": {}},
-        {"name": "name", "type": "string", "nullable": True, "metadata": {}},
-        {"name": "count", "type": "integer", "nullable": True, "metadata": {}},
-        {
-            "name": "tags",
-            "type": {"type": "array", "elementType": "string", "containsNull": True},
-            "nullable": True,
-            "metadata": {},
-        },
-    ],
-}
+STRUCT = StructType(
+    [
+        StructField("id", LongType(), nullable=False),
+        StructField("name", StringType()),
+        StructField("count", IntegerType()),
+        StructField("tags", ArrayType(StringType())),
+    ]
+)
 ARROW = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),
@@ -52,7 +36,7 @@ ARROW = pa.schema(
 # --- created ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("schema", [DDL, json.dumps(STRUCT), StructTypeLike(json.dumps(STRUCT)), ARROW])
+@pytest.mark.parametrize("schema", [DDL, STRUCT.json(), STRUCT, ARROW])
 def test_a_schema_may_come_in_each_form(make: Make, schema: Any) -> None:
     found = make(schema=schema, key="ID").describe().schema
     assert found is not None
@@ -103,7 +87,7 @@ def test_exist_ok_finds_the_same_columns_alone(make: Make) -> None:
         ({"schema": f"a {'ARRAY<' * 40}INT{'>' * 40}"}, "nested more than 32 deep"),
         ({"schema": pa.schema([("a", pa.uint64())])}, "column 'a' has type uint64, which a queue does not keep"),
         ({"schema": pa.schema([])}, "schema has 0 columns"),
-        ({"schema": StructTypeLike('"integer"')}, "schema is of type StructTypeLike: give a DDL"),
+        ({"schema": IntegerType()}, "schema is of type IntegerType: give a DDL"),
         ({"schema": '{"type": "struct"}'}, "no JSON of a StructType"),
         ({"schema": ["a INT"]}, "schema is of type list: give a DDL such as"),
     ],

@@ -154,7 +154,7 @@ class ParquetRows:
 
     def __init__(self, file: BinaryIO, name: str, stage: Stage) -> None:
         self.name = name
-        self._file = ParquetFile(file, name)
+        self._file = ParquetFile(file, name, instants=True)
         schema = self._file.schema
         self.headers = OWN in schema.names
         payload = [field for field in schema if field.name not in (OWN, METADATA)]

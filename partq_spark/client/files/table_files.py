@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from partq_spark.base.errors import Invalid
 from partq_spark.client.files.messages import CHUNK_BYTES, CHUNK_ROWS, FIELD_BYTES, Lines
+from partq_spark.log.schema.types import TIMESTAMP
 
 
 class CsvFile:
@@ -65,19 +66,38 @@ class CsvFile:
 
 
 class ParquetFile:
-    """A Parquet file, read in batches of bounded size."""
+    """A Parquet file, read in batches of bounded size. `instants`: INT96 is a TIMESTAMP to the microsecond, which is
+    what Spark writes as INT96; else it is what Arrow makes of it, a time without a zone to the nanosecond, in which
+    years before 1678 and after 2261 are others.
+    """
 
-    def __init__(self, file: BinaryIO, name: str) -> None:
+    def __init__(self, file: BinaryIO, name: str, *, instants: bool = False) -> None:
         self.name = name
+        self._instants: dict[str, pa.DataType] = {}
         try:
             # Nothing is read ahead, so memory is that of one batch and the pages it comes from. Texts that the file
             # writes once and refers to stay so until it is known how large they are in all: a page of some kilobytes
             # may stand for gigabytes.
             texts = [field.name for field in pq.read_schema(file) if is_text(field.type)]
-            self._parquet = pq.ParquetFile(file, pre_buffer=False, read_dictionary=texts)
+            self._parquet = pq.ParquetFile(
+                file,
+                pre_buffer=False,
+                read_dictionary=texts,
+                coerce_int96_timestamp_unit="us" if instants else None,
+            )
         except (pa.ArrowException, OSError) as error:
             raise Invalid(f"{name} is no Parquet file that can be read: {error}") from error
         self.schema = self._parquet.schema_arrow
+        if instants:
+            leaves = (self._parquet.schema.column(index) for index in range(len(self._parquet.schema)))
+            is_int96 = iter([leaf.physical_type == "INT96" for leaf in leaves])
+            fields = [field.with_type(_with_instants(field.type, is_int96)) for field in self.schema]
+            self._instants = {
+                field.name: field.type
+                for field, before in zip(fields, self.schema, strict=True)
+                if field.type != before.type
+            }
+            self.schema = pa.schema(fields)
         self._done = 0
 
     def progress(self) -> tuple[int, int | None]:
@@ -88,17 +108,39 @@ class ParquetFile:
         columns = None if wanted is None else list(wanted)
         try:
             for batch in self._parquet.iter_batches(self._batch_rows(), columns=columns, use_threads=False):
-                for piece in _decoded(batch):
+                for piece in _decoded(self._viewed(batch)):
                     yield piece, range(self._done + 1, self._done + piece.num_rows + 1)
                     self._done += piece.num_rows
         except (pa.ArrowException, OSError) as error:
             raise Invalid(f"{self.name} cannot be read after row {self._done}: {error}") from error
+
+    def _viewed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """With its instants as such."""
+        names = batch.schema.names
+        if not self._instants.keys() & set(names):
+            return batch
+        pairs = zip(names, batch.columns, strict=True)
+        columns = [column.view(self._instants[name]) if name in self._instants else column for name, column in pairs]
+        return pa.RecordBatch.from_arrays(columns, names=names)
 
     def _batch_rows(self) -> int:
         metadata = self._parquet.metadata
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
         row_bytes = max((group.total_byte_size / group.num_rows for group in groups if group.num_rows), default=1.0)
         return max(1, min(CHUNK_ROWS, int(CHUNK_BYTES / max(row_bytes, 1.0))))
+
+
+def _with_instants(kind: pa.DataType, is_int96: Iterator[bool]) -> pa.DataType:
+    """The type in which every leaf that is INT96 is a TIMESTAMP; `is_int96` goes from leaf to leaf."""
+    if pa.types.is_map(kind):
+        key, item = _with_instants(kind.key_type, is_int96), _with_instants(kind.item_type, is_int96)
+        return kind if (key, item) == (kind.key_type, kind.item_type) else pa.map_(key, item)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_instants(field.type, is_int96)) for field in kind])
+    if kind.num_fields:
+        value = _with_instants(kind.value_type, is_int96)
+        return kind if value == kind.value_type else pa.list_(value)
+    return TIMESTAMP if next(is_int96) else kind
 
 
 def is_text(kind: pa.DataType) -> bool:
