@@ -129,6 +129,7 @@ def test_metrics_are_told_to_this_machine_in_the_format_that_it_accepts(kind: Ki
         assert ask(server, "/healthz")[0] == 200
 
 
+@pytest.mark.conformance("OBS-03")
 def test_a_name_that_is_not_this_machines_gets_no_metrics_and_its_health(kind: Kind) -> None:
     """A page in a browser here that was led to this port."""
     with kind.serving(metrics=told) as server:
@@ -137,6 +138,7 @@ def test_a_name_that_is_not_this_machines_gets_no_metrics_and_its_health(kind: K
         assert ask(server, "/readyz", Host="evil.example")[0] == 200
 
 
+@pytest.mark.conformance("OBS-03")
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - none is listened on
 def test_where_there_is_a_token_it_is_needed_for_metrics_and_not_for_health(kind: Kind, host: str) -> None:
     with kind.serving(metrics=told, reached=host, PARTQ_UI_TOKEN="secret") as server:
@@ -147,6 +149,7 @@ def test_where_there_is_a_token_it_is_needed_for_metrics_and_not_for_health(kind
         assert ask(server, "/healthz")[0] == ask(server, "/readyz")[0] == 200
 
 
+@pytest.mark.conformance("OBS-03")
 def test_where_other_machines_reach_it_and_there_is_no_token_nobody_gets_metrics(kind: Kind) -> None:
     with kind.serving(metrics=told, reached="0.0.0.0") as server:  # noqa: S104 - none is listened on
         code, body = ask(server, "/metrics")

@@ -36,6 +36,7 @@ def proof(page: Served, cookie: str, path: str = REWIND) -> str:
 # --- by which name ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("OBS-03")
 @pytest.mark.parametrize(
     ("host", "status"),
     [
@@ -74,6 +75,7 @@ def test_beyond_loopback_addresses_in_digits_are_ours_and_strange_names_are_not(
 # --- where without a token --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("OBS-03")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "partq.example", ""])  # noqa: S104
 def test_nobody_else_may_look_without_a_token(host: str) -> None:
     with pytest.raises(Invalid, match="set PARTQ_UI_TOKEN"):
@@ -98,6 +100,7 @@ def test_a_token_that_no_header_could_carry_is_refused_without_telling_it() -> N
 # --- the token --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("OBS-03")
 def test_without_the_token_nothing_is_shown(locked: Served) -> None:
     for path in ("/", "/events", "/queues/orders", "/queues/orders/messages", "/nothing", REWIND, ALTER):
         answer = locked.get(path)
@@ -149,6 +152,7 @@ def acknowledge(queue: client.Queue) -> None:
             batch.acknowledge()
 
 
+@pytest.mark.conformance("OBS-03")
 def test_what_another_site_makes_a_browser_send_changes_nothing(locked: Served, orders: client.Queue) -> None:
     cookie = logged_in(locked)
     good = proof(locked, cookie, ALTER)

@@ -49,6 +49,7 @@ def live(tab: Tab) -> None:
     tab.until("document.getElementById('live').dataset.state === 'live'", "live")
 
 
+@pytest.mark.conformance("OBS-01")
 def test_a_handoff_is_seen_live_within_a_second_of_the_status(tab: Tab, tmp_path: Path) -> None:
     with (
         scene(tmp_path / "scene", max_handoff_time_s=5) as played,
@@ -79,6 +80,7 @@ def test_a_handoff_is_seen_live_within_a_second_of_the_status(tab: Tab, tmp_path
             time.sleep(0.02)
 
 
+@pytest.mark.conformance("OBS-01")
 def test_a_coordinator_serves_the_page_with_its_decisions(tab: Tab, tmp_path: Path) -> None:
     with scene(tmp_path / "scene", rebalance_delay_s=0.2) as played:
         played.publish(200)
@@ -95,6 +97,7 @@ def test_a_coordinator_serves_the_page_with_its_decisions(tab: Tab, tmp_path: Pa
         tab.leave()
 
 
+@pytest.mark.conformance("OBS-01")
 def test_200_partitions_of_50_flows_are_drawn_within_200_ms(
     tab: Tab, place: Place, orders: client.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +115,7 @@ def test_200_partitions_of_50_flows_are_drawn_within_200_ms(
     assert 1000 * took_s / draws < DRAWN_WITHIN_MS, f"{draws} draws in {took_s:.3f} s"
 
 
+@pytest.mark.conformance("OBS-03")
 def test_hostile_names_and_messages_are_text(tab: Tab, page: Served, orders: client.Queue) -> None:
     script = b"<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
     publish(orders, script, b"\x1b]0;title\x07", "\u202eevil".encode(), key="<svg onload='window.hacked = 3'>")

@@ -37,6 +37,7 @@ def test_a_queue_shows_the_facts_of_its_description_and_its_groups(page: Served,
     assert "Held back:" in text
 
 
+@pytest.mark.conformance("OBS-01")
 def test_a_group_shows_the_numbers_and_words_of_its_status(page: Served, orders: client.Queue) -> None:
     text = page.get(GROUP).text
     status = orders.status("billing")
@@ -47,6 +48,7 @@ def test_a_group_shows_the_numbers_and_words_of_its_status(page: Served, orders:
     assert "No coordinator serves this page" in text
 
 
+@pytest.mark.conformance("OBS-01")
 def test_what_changes_is_pushed_within_a_second(page: Served, orders: client.Queue) -> None:
     with page.events(GROUP + "/events") as events:
         first = next(events)
@@ -129,6 +131,7 @@ def test_messages_are_looked_at_and_nothing_is_taken(page: Served, orders: clien
     assert [each.acknowledged for each in orders.status("billing").partitions] == [0, 0, 0, 0]
 
 
+@pytest.mark.conformance("OBS-03")
 def test_hostile_names_and_messages_are_text(page: Served, orders: client.Queue) -> None:
     publish(
         orders,
@@ -150,6 +153,7 @@ def test_hostile_names_and_messages_are_text(page: Served, orders: client.Queue)
             assert "\x1b" not in answer.text
 
 
+@pytest.mark.conformance("OBS-03")
 @pytest.mark.slow
 def test_a_message_of_10_mb_is_shown_cut(page: Served, orders: client.Queue) -> None:
     publish(orders, b"<b>" + b"x" * 9_900_000, key="large")
@@ -160,6 +164,7 @@ def test_a_message_of_10_mb_is_shown_cut(page: Served, orders: client.Queue) -> 
     assert "(9.9 MB, cut)" in answer.text
 
 
+@pytest.mark.conformance("OBS-03")
 def test_no_script_but_the_pages_own_runs(page: Served) -> None:
     answer = page.get("/")
     policy = answer.headers["content-security-policy"]
@@ -202,6 +207,7 @@ def test_a_namespace_without_queues_says_how_to_make_one(tmp_path: Path) -> None
         assert "partq queue create NAME" in page.get("/").text
 
 
+@pytest.mark.conformance("OBS-03")
 def test_nothing_changes_what_is_stored_unless_it_was_allowed(page: Served) -> None:
     for path in ("/queues/orders/alter", GROUP + "/rewind"):
         assert page.get(path).status == 404
