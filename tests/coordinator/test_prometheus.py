@@ -95,6 +95,7 @@ def publishing(queue: partq.Queue) -> Iterator[None]:
         thread.join(10)
 
 
+@pytest.mark.conformance("OBS-02")
 @pytest.mark.timeout(300)
 def test_it_reads_what_coordinators_and_a_driver_tell_and_the_dashboard_shows_it(tmp_path: Path) -> None:
     place = Place(tmp_path, "store")

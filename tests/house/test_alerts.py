@@ -126,10 +126,12 @@ def test_the_rules_are_rules() -> None:
     promtool("check", "rules", str(RULES))
 
 
+@pytest.mark.conformance("OBS-02")
 def test_where_all_is_well_none_fires(tmp_path: Path) -> None:
     run(tmp_path, [outcome(WELL)])
 
 
+@pytest.mark.conformance("OBS-02")
 def test_each_alert_fires_and_no_other(tmp_path: Path) -> None:
     assert TROUBLE.keys() == {alert["alert"] for alert in ALERTS}
     tests = []

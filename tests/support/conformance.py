@@ -29,7 +29,7 @@ REQUIRED = frozenset(
         *(f"OWN-{number:02}" for number in range(1, 6)),
         *(f"CHK-{number:02}" for number in range(1, 8)),
         *(f"RES-{number:02}" for number in range(1, 7)),
-        *(f"API-{number:02}" for number in range(1, 4)),
+        *(f"API-{number:02}" for number in range(1, 5)),
         "TYP-01",
         *(f"OBS-{number:02}" for number in range(1, 4)),
     }
