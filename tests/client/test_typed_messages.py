@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -417,6 +418,76 @@ def test_rows_of_all_versions_are_read_as_the_newest_also_when_compacted(make: M
     assert payload(queue).to_pylist() == before
     assert list(queue.browse()) == seen
     assert before[0] == {"id": 0, "count": 0, "c0": None, "c1": None, "c2": None, "c3": None}
+
+
+CHANGES: list[dict[str, Any]] = [
+    *({"widen": f"count {kind}"} for kind in ("SMALLINT", "INT", "BIGINT")),
+    *({"widen": f"total DECIMAL({digits},2)"} for digits in (6, 7, 8)),
+    *({"add_column": f"c{number} STRING"} for number in range(4)),
+]
+
+
+def one_by_one(publisher: partq.Publisher, row: dict[str, Any]) -> None:
+    publisher.send(row).result()
+
+
+def as_tables(publisher: partq.Publisher, row: dict[str, Any]) -> None:
+    schema = pa.schema([("id", pa.int64()), ("count", pa.int8()), ("total", pa.decimal128(5, 2))])
+    publisher.send_table(pa.Table.from_pylist([row], schema=schema)).result()
+
+
+@pytest.mark.slow
+def test_columns_change_ten_times_while_publishers_and_consumers_go_on(make: Make) -> None:
+    """Nothing fails, nothing is lost or changed; who was there before keeps its columns."""
+    queue = make(partitions=3, schema="id BIGINT, count TINYINT, total DECIMAL(5,2)", key="id")
+    sent: list[dict[str, Any]] = []
+    failed: list[BaseException] = []
+    over = threading.Event()
+
+    def publish(first: int, send: Callable[[partq.Publisher, dict[str, Any]], None]) -> None:
+        number = first
+        with queue.publisher(linger_s=0.01) as publisher:
+            while not over.is_set():
+                row = {"id": number, "count": number % 100, "total": Decimal(number % 100).scaleb(-2)}
+                send(publisher, row)
+                sent.append(row)
+                number += 1
+
+    seen: list[dict[str, Any]] = []
+    consumer = queue.consumer("billing", starting="earliest", idle_timeout_s=2)
+
+    def consume() -> None:
+        with consumer:
+            for batch in consumer:
+                assert pa.table(batch).schema.names == ["id", "count", "total", "_metadata"]
+                seen.extend(each.value for each in batch)
+
+    def told(work: Callable[..., None], *arguments: Any) -> None:
+        try:
+            work(*arguments)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the test tells it
+            failed.append(error)
+
+    works: list[tuple[Any, ...]] = [(publish, 0, one_by_one), (publish, 1_000_000, as_tables), (consume,)]
+    threads = [threading.Thread(target=told, args=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for change in CHANGES:
+        enough = len(sent) + 10
+        while len(sent) < enough and not failed:
+            time.sleep(0.005)
+        queue.alter(**change)
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    by_id = {row["id"]: row for row in sent}
+    assert len(by_id) == len(sent) == len(seen)
+    assert {row["id"]: row for row in seen} == by_id
+    after = payload(queue)
+    assert after.schema.names == ["id", "count", "total", "c0", "c1", "c2", "c3"]
+    assert {row["id"]: row for row in after.select(["id", "count", "total"]).to_pylist()} == by_id
+    assert queue.describe().schema.version == 11  # type: ignore[union-attr]
 
 
 # --- what else knows messages -----------------------------------------------------------------------------------------
