@@ -29,7 +29,7 @@ COMMANDS = {
         "partq_spark.cli.checkpoints_commands:checkpoints", "Show how far a group is, and take it back."
     ),
     "group": Lazy("partq_spark.cli.group_commands:group", "List a queue's consumer groups, and remove one."),
-    "ui": Lazy("partq_spark.cli.ui_command:ui", "Show queues and groups in a browser, live."),
+    "ui": Lazy("partq_spark.cli.ui_command:ui", "Show queues, groups and messages in a browser, live."),
     "coordinator": Lazy("partq_spark.cli.coordinator_commands:coordinator", "Run the sidecar that shares partitions."),
     "spark-home": Lazy(
         "partq_spark.cli.spark_home_command:spark_home", "Make a Spark home whose Python workers start quickly."
