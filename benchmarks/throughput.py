@@ -97,7 +97,7 @@ def _read(made: Bed, settings: Settings) -> list[Measure]:
 
 def _ready_made(made: Bed, rows: int, wanted: WantedColumns, options: dict[str, str]) -> Side:
     """A Python source that only gives out what partq made before: how much of the time is Spark's own."""
-    reader = PartqBatchReader(batch_source_options(options), wanted)
+    reader = PartqBatchReader(batch_source_options(options), made.spark.createDataFrame([], wanted.ddl).schema)
     file = made.fresh_folder()
     write_ready(file, read_task(reader.partitions()[0]))
     ready = made.spark.readStream.format(ReadySource.name())

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -30,15 +31,19 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import Span
 from partq_spark.query.planning import Spans
-from partq_spark.query.schema import WantedColumns, wanted_columns
+from partq_spark.query.schema import WantedColumns
 from partq_spark.query.settings import Place, SourceOptions
+from partq_spark.spark.columns import wanted_by
 from partq_spark.spark.garbage_collection import spare_collector
 from partq_spark.spark.options import stream_source_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
+    from partq_spark.query.consumer import ConsumerLoop
     from partq_spark.query.consumer_process import ConsumerProcess
+    from partq_spark.query.typed_columns import TypedColumns
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +58,7 @@ class LogPartition(InputPartition):
         queue_id: str,
         log: tree.LogView,
         redelivered_below: Mapping[int, int],
-        wanted: WantedColumns,
+        wanted: WantedColumns | TypedColumns,
         fail_on_data_loss: bool,
     ) -> None:
         super().__init__(tuple(log.wanted))
@@ -69,7 +74,11 @@ class LogPartition(InputPartition):
 
 
 def plan_tasks(
-    queue: QueueLog, head: Head, spans: Mapping[int, Span], options: SourceOptions, wanted: WantedColumns
+    queue: QueueLog,
+    head: Head,
+    spans: Mapping[int, Span],
+    options: SourceOptions,
+    wanted: WantedColumns | TypedColumns,
 ) -> Sequence[InputPartition]:
     """The tasks of a batch that reads `spans`. Raises `ObjectMissing` for what is gone (failOnDataLoss)."""
     log = planning.log_view(head, spans, fail_on_data_loss=options.fail_on_data_loss, warn=logger.warning)
@@ -99,6 +108,7 @@ def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
         partition.queue_id,
         partition.log,
         fail_on_data_loss=partition.fail_on_data_loss,
+        payload=partition.wanted.payload,
         only=partition.wanted.stored,
     )
     yield from batches(
@@ -110,18 +120,21 @@ def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 
 
 class PartqBatchReader(DataSourceReader):
-    """`spark.read.format("partq")`: a fixed range of every partition, decided once."""
+    """`spark.read.format("partq")`: a fixed range of every partition, decided once. `schema`: the columns that
+    `.load()` or `.schema()` said.
+    """
 
-    def __init__(self, options: SourceOptions, wanted: WantedColumns) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._wanted = wanted
+        self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
         queue = open_queue(self._options.target)
         head = queue.refresh()
+        wanted = wanted_by(head, self._schema)
         start, end = self._options.start or Place(edge="earliest"), self._options.end
         spans = planning.between(head, start, end, ("startingOffsets", "endingOffsets"), queue.offsets_at)
-        return plan_tasks(queue, head, spans, self._options, self._wanted)
+        return plan_tasks(queue, head, spans, self._options, wanted)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(partition)
@@ -129,23 +142,23 @@ class PartqBatchReader(DataSourceReader):
 
 class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("partq")`, with the option `group` or without. Spark calls from its reader process' main
-    thread; the consumer decides what is delivered.
+    thread; the consumer decides what is delivered. `schema` as for a batch: a query keeps the columns and types that it
+    began with, whatever is added or widened since.
     """
 
-    def __init__(self, options: Mapping[str, str], columns: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._given = dict(options)
-        self._columns = columns
+        self._schema = schema
         self._options: SourceOptions | None = None
         self._process: ConsumerProcess | None = None
+        self._wanted: WantedColumns | TypedColumns | None = None
 
     # --- what is made on first use, in the process that uses it
 
     @property
     def options(self) -> SourceOptions:
         if self._options is None:
-            parsed = stream_source_options(self._given)
-            wanted_columns(self._columns)
-            self._options = parsed
+            self._options = stream_source_options(self._given)
         return self._options
 
     @property
@@ -162,6 +175,14 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 signal.signal(signal.SIGTERM, _end_in_good_order)
         return self._process
 
+    @contextmanager
+    def _asked(self) -> Iterator[tuple[ConsumerLoop, WantedColumns | TypedColumns]]:
+        """The consumer, for one of Spark's questions, and what is wanted of it."""
+        with self.process.asked() as consumer:
+            if self._wanted is None:  # before anything is done in the name of a query that wants what is not there
+                self._wanted = wanted_by(consumer.queue.refresh(), self._schema)
+            yield consumer, self._wanted
+
     # --- Spark's calls
 
     def initialOffset(self) -> dict[str, Any]:
@@ -177,18 +198,19 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with self.process.asked() as consumer:
+        with self._asked() as (consumer, _):
             consumer.fix_target()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        with self.process.asked() as consumer:
+        with self._asked() as (consumer, _):
             return consumer.next_end(start, limited=not isinstance(limit, ReadAllAvailable))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        def tasks(head: Head, spans: Spans) -> Sequence[InputPartition]:
-            return plan_tasks(consumer.queue, head, spans, self.options, wanted_columns(self._columns))
+        with self._asked() as (consumer, wanted):
 
-        with self.process.asked() as consumer:
+            def tasks(head: Head, spans: Spans) -> Sequence[InputPartition]:
+                return plan_tasks(consumer.queue, head, spans, self.options, wanted)
+
             return consumer.batch(start, end, tasks, [])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

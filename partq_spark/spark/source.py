@@ -15,14 +15,15 @@ from pyspark.sql.datasource import DataSource
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.connect import open_queue
-from partq_spark.query.schema import check_sink_columns, default_columns, wanted_columns
+from partq_spark.query.schema import check_sink_columns, default_columns
 from partq_spark.spark import options
+from partq_spark.spark.columns import column_types, default_schema
 from partq_spark.spark.garbage_collection import spare_collector
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
     from partq_spark.spark.listener import PartqListener
     from partq_spark.spark.reader import PartqBatchReader, PartqStreamReader
@@ -46,26 +47,27 @@ class PartqDataSource(DataSource):
     def name(cls) -> str:
         return "partq"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType | str:
         """The source's columns. Runs at `.load()`, so unknown options and an unknown queue are refused here; not where
         `.schema()` names columns, since Spark calls nothing before it plans then (spark-traps 36).
         """
         parsed = options.source_options(self.options)
-        open_queue(parsed.target).refresh()
+        columns = open_queue(parsed.target).refresh().columns
+        if columns is not None:
+            return default_schema(columns, parsed.include_headers)
         return default_columns(parsed.include_headers).ddl
 
     def reader(self, schema: StructType) -> PartqBatchReader:
         from partq_spark.spark.reader import PartqBatchReader
 
-        parsed = options.batch_source_options(self.options)
-        return PartqBatchReader(parsed, wanted_columns(column_types(schema, nulls=True)))
+        return PartqBatchReader(options.batch_source_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> PartqStreamReader:
         spare_collector()
         # What is wrong is said by the reader's first call: raised here, Spark would bury the message.
         from partq_spark.spark.reader import PartqStreamReader
 
-        return PartqStreamReader(dict(self.options), column_types(schema, nulls=True))
+        return PartqStreamReader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> PartqBatchWriter:
         from partq_spark.spark.writer import PartqBatchWriter
@@ -85,27 +87,6 @@ class PartqDataSource(DataSource):
         check_sink_columns(column_types(schema))
         parsed = options.stream_sink_options(self.options, topic_column="topic" in schema.fieldNames())
         return PartqStreamWriter(parsed, schema, plans=not self._sent)
-
-
-def column_types(schema: StructType, *, nulls: bool = False) -> list[tuple[str, str]]:
-    """The columns in order, name and Spark's simple type string. With `nulls`, ` not null` stands behind what excludes
-    null, within other types too.
-    """
-    if nulls:
-        return [(column.name, _type_text(column.dataType, column.nullable)) for column in schema.fields]
-    return [(column.name, column.dataType.simpleString()) for column in schema.fields]
-
-
-def _type_text(kind: DataType, nullable: bool) -> str:
-    from pyspark.sql.types import ArrayType, StructType
-
-    text = kind.simpleString()
-    if isinstance(kind, ArrayType):
-        text = f"array<{_type_text(kind.elementType, kind.containsNull)}>"
-    elif isinstance(kind, StructType):
-        fields = ",".join(f"{field.name}:{_type_text(field.dataType, field.nullable)}" for field in kind.fields)
-        text = f"struct<{fields}>"
-    return text if nullable else f"{text} not null"
 
 
 def register(spark: SparkSession, metrics: CollectorRegistry | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+from pyspark.sql.types import StructType
 
 from partq_spark.log import admin
 from partq_spark.log.queue import QueueLog
@@ -13,15 +14,16 @@ from partq_spark.spark.reader import PartqStreamReader
 from tests.log.queues import send
 
 KEYS = [f"key{number}" for number in range(12)]
-COLUMNS = [
-    ("key", "string"),
-    ("value", "binary"),
-    ("queue", "string"),
-    ("partition", "int"),
-    ("offset", "bigint"),
-    ("timestamp", "timestamp"),
-    ("redelivered", "boolean"),
-]
+COLUMNS = (
+    StructType()
+    .add("key", "string")
+    .add("value", "binary")
+    .add("queue", "string")
+    .add("partition", "integer")
+    .add("offset", "long")
+    .add("timestamp", "timestamp")
+    .add("redelivered", "boolean")
+)
 
 
 class Stream:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 import partq
 from partq_spark.log.segment import read_slice
-from partq_spark.query.schema import wanted_columns
 from partq_spark.spark.options import batch_source_options
 from partq_spark.spark.reader import PartqBatchReader, read_task
 
@@ -66,7 +66,7 @@ def test_a_task_decodes_the_columns_that_are_wanted_alone(tmp_path: Path, monkey
         return read_slice(*where, only=only, **more)
 
     monkeypatch.setattr("partq_spark.log.reading.read_slice", noted)
-    wanted = wanted_columns([("offset", "bigint"), ("value", "string")])
+    wanted = StructType().add("offset", "long").add("value", "string")
     options = batch_source_options({"queue": "orders", "store": store})
     (task,) = PartqBatchReader(options, wanted).partitions()
     (batch,) = read_task(task)
