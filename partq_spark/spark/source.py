@@ -15,9 +15,9 @@ from pyspark.sql.datasource import DataSource
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.connect import open_queue
-from partq_spark.query.schema import check_sink_columns, default_columns
+from partq_spark.query.schema import default_columns
 from partq_spark.spark import options
-from partq_spark.spark.columns import column_types, default_schema
+from partq_spark.spark.columns import default_schema
 from partq_spark.spark.garbage_collection import spare_collector
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ class PartqDataSource(DataSource):
 
         if overwrite:
             raise Invalid('a queue is only ever appended to, mode("overwrite") is refused: write with .mode("append")')
-        check_sink_columns(column_types(schema))
-        parsed = options.batch_sink_options(self.options, topic_column="topic" in schema.fieldNames())
+        parsed = options.batch_sink_options(self.options, topic_column=_has_topics(schema))
         return PartqBatchWriter(parsed, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> PartqStreamWriter:
@@ -84,9 +83,13 @@ class PartqDataSource(DataSource):
         spare_collector()
         if overwrite:
             raise Invalid('a queue is only ever appended to, output mode "complete" is refused: use "append"')
-        check_sink_columns(column_types(schema))
-        parsed = options.stream_sink_options(self.options, topic_column="topic" in schema.fieldNames())
+        parsed = options.stream_sink_options(self.options, topic_column=_has_topics(schema))
         return PartqStreamWriter(parsed, schema, plans=not self._sent)
+
+
+def _has_topics(schema: StructType) -> bool:
+    """Whether rows of these columns may have topics: of keys and values by `topic`, of typed queues by `_topic`."""
+    return not {"topic", "_topic"}.isdisjoint(schema.fieldNames())
 
 
 def register(spark: SparkSession, metrics: CollectorRegistry | None = None) -> None:

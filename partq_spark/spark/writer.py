@@ -22,10 +22,9 @@ from partq_spark.log.destinations import FanPlan
 from partq_spark.log.fanout import StagedFor, Unattracted
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.segment import check_values
-from partq_spark.log.segment_columns import HEADERS, segment_schema
 from partq_spark.spark.garbage_collection import spare_collector
 from partq_spark.spark.options import SinkOptions
+from partq_spark.spark.sink_columns import TOPIC, TYPED_TOPIC, sink_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -59,47 +58,62 @@ class _Sink:
 
     def __init__(self, options: SinkOptions, schema: StructType, *, plans: bool = True) -> None:
         self._options = options
-        self._columns = schema.fieldNames()
         # Not where a batch is ended: an abort that failed, for want of the store, would bury why the batch failed.
-        self._plan = self._planned() if plans else None
+        self._plan = self._planned(schema.fieldNames()) if plans else None
+        self._columns = sink_columns(self._plan, schema) if self._plan is not None else None
         # Without a query the choice for messages without a key still has to be the same in a task's second attempt.
         self._seed = secrets.token_hex(8)
 
     def _queue(self, name: str) -> QueueLog:
         return open_queue(self._options.where.target(name))
 
-    def _planned(self) -> FanPlan:
+    def _planned(self, columns: Sequence[str]) -> FanPlan:
         named = self._queue(self._options.queue) if self._options.queue is not None else None
         topic, where = self._options.topic, self._options.where
-        if topic is None and "topic" not in self._columns and named is not None:
+        if topic is None and TOPIC not in columns and TYPED_TOPIC not in columns and named is not None:
             return destinations.plan_queue(named)
         queues = shared_namespace(where).queues()
         if topic is not None:
             return destinations.plan_topic(where.namespace, queues, topic, named)
-        return destinations.plan_topics(where.namespace, queues, named)
+        plan = destinations.plan_topics(where.namespace, queues, named)
+        if TYPED_TOPIC in columns or named is None or not self._is_typed(plan, named):
+            return plan
+        if self._options.fail_on_unattracted:
+            raise Invalid(
+                f"option failOnUnattractedTopic is for messages with topics, and these have none: {TOPIC!r} is a column"
+                f" of the rows of {named}; give the option topic or a column {TYPED_TOPIC}, or leave it out"
+            )
+        return destinations.plan_queue(named)
+
+    @staticmethod
+    def _is_typed(plan: FanPlan, queue: QueueLog) -> bool:
+        """Whether a destination is, so that a column `topic` is its own."""
+        return any(each.stage.queue == queue.name and each.stage.columns is not None for each in plan.destinations)
 
     def stage(self, rows: Iterator[pa.RecordBatch]) -> StagedTask:
         from pyspark import TaskContext
 
         spare_collector()
-        if self._plan is None:
+        if self._plan is None or self._columns is None:
             raise Invalid("Spark sent a task a writer that had not planned its batch: nothing was published")
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId") if context else None
-        batch = context.getLocalProperty("streaming.sql.batchId") if context else None
+        batch_id = context.getLocalProperty("streaming.sql.batchId") if context else None
         task = context.partitionId() if context else 0
-        headers = "headers" in self._columns
-        seed = f"{query}/{batch}/{task}" if query else f"{self._transaction_seed()}/{task}"
+        seed = f"{query}/{batch_id}/{task}" if query else f"{self._transaction_seed()}/{task}"
         where = self._options.where
         store = shared_store(where.store, where.retry_timeout_s)
-        with fanout.Fan(store, self._plan, seed=seed, headers=headers, compression=self._options.compression) as fan:
+        columns, compression = self._columns, self._options.compression
+        with fanout.Fan(
+            store, self._plan, seed=seed, headers=columns.headers, compression=compression, given=columns.given
+        ) as fan:
             first_row = 0
-            for batch_rows in rows:
-                fan.add(normalised(batch_rows, self._columns, headers, first_row), topics_of(batch_rows, self._columns))
-                first_row += batch_rows.num_rows
+            for batch in rows:
+                fan.add(columns.taken(batch, first_row), columns.topics(batch))
+                first_row += batch.num_rows
             staged, unattracted = fan.finish()
         return StagedTask(
-            staged=staged, unattracted=unattracted, task=task, query=query, batch=int(batch) if batch else None
+            staged=staged, unattracted=unattracted, task=task, query=query, batch=int(batch_id) if batch_id else None
         )
 
     def _transaction_seed(self) -> str:
@@ -183,41 +197,3 @@ class PartqStreamWriter(_Sink, DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Deletes nothing (see the module's first paragraph)."""
-
-
-def normalised(batch: pa.RecordBatch, columns: Sequence[str], headers: bool, first_row: int) -> pa.RecordBatch:
-    """`batch`, whose columns are named `columns` in this order, as a segment's columns; nothing is copied where types
-    agree.
-
-    Raises `Invalid` for a binary key that is not UTF-8, and for a value that is null; whether texts are UTF-8 is seen
-    where they are staged. `first_row` is the number of the batch's first row in its task.
-    """
-    position = {name: index for index, name in enumerate(columns)}
-    value = batch.column(position["value"]).cast(pa.binary())
-    key = batch.column(position["key"]) if "key" in position else pa.nulls(batch.num_rows, pa.string())
-    try:
-        key = key.cast(pa.string())
-    except pa.ArrowInvalid:
-        row = next(index for index, raw in enumerate(key.to_pylist()) if not _is_utf8(raw))
-        raise Invalid(
-            f"the key of row {first_row + row} is not valid UTF-8 ({key[row].as_py()[:40]!r}): encode it, for example "
-            "with hex()"
-        ) from None
-    arrays = [key, value]
-    if headers:
-        arrays.append(batch.column(position["headers"]).cast(HEADERS))
-    check_values(value, first_row)
-    return pa.RecordBatch.from_arrays(arrays, schema=segment_schema(headers))
-
-
-def topics_of(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array | None:
-    """The column `topic` of `batch`, whose columns are named `columns` in this order; None if there is none."""
-    return batch.column(columns.index("topic")) if "topic" in columns else None
-
-
-def _is_utf8(raw: bytes | None) -> bool:
-    try:
-        (raw or b"").decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -11,7 +11,7 @@ from partq_spark.log.fanout import Fan
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.subscriptions import subscribe
 from partq_spark.log.validation import first_not_utf8, is_utf8
-from partq_spark.spark.writer import normalised, topics_of
+from partq_spark.spark.sink_columns import normalised, topics_of
 from tests.log.queues import World
 from tests.support.texts import BAD, headers_of, texts
 

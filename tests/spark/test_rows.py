@@ -7,7 +7,7 @@ import pytest
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.segment_columns import HEADERS, segment_schema
-from partq_spark.spark.writer import normalised
+from partq_spark.spark.sink_columns import normalised
 
 LARGE_HEADERS = pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
 

@@ -81,6 +81,7 @@ def _exact() -> Any:
 
 _EXACT = _exact()
 _SIMPLE: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.null(): st.none(),
     pa.bool_(): st.booleans(),
     pa.float32(): st.floats(width=32),
     pa.float64(): st.floats(),
