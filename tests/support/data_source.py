@@ -53,7 +53,7 @@ class Calls:
 
     def source(self, queue: str, **options: str) -> PartqDataSource:
         given = {"path": queue, "store": self.url, **options}
-        return PartqDataSource(CaseInsensitiveDict(given))  # type: ignore[arg-type]  # as Spark gives it
+        return PartqDataSource(CaseInsensitiveDict(given))
 
     def load(self, queue: str, **options: str) -> StructType:
         """What `.load()` says of the columns."""
