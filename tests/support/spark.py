@@ -22,6 +22,7 @@ from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.publish import PublishIdentity, PublishResult, stage_for
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.schema.versions import columns_of, schema_from
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import segment_schema
 from partq_spark.objects import open_store
@@ -129,6 +130,11 @@ class Lab:
     def create(self, name: str, partitions: int = 1, config: QueueConfig | None = None) -> QueueLog:
         store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)
         return admin.create_queue(store, "default", name, partitions, config)
+
+    def create_typed(self, name: str, schema: str | pa.Schema, key: str | None = None, partitions: int = 1) -> QueueLog:
+        store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)
+        columns = columns_of(schema_from(schema), key)
+        return admin.create_queue(store, "default", name, partitions, columns=columns)
 
     def head(self, name: str) -> Head:
         return self.queue(name).refresh()

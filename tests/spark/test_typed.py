@@ -1,0 +1,267 @@
+"""Typed queues in real Spark: rows of random columns by batch and stream are what Parquet makes of them, the key's
+partition is what Spark SQL says, and what a user sees of refusals, tables and sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import partq
+from partq_spark.client.acknowledge import Acknowledger, KeySequences
+from partq_spark.log.schema.types import KEY_TYPES
+from tests.log.schema import shapes
+from tests.support.properties import examples
+from tests.support.spark import Lab, ended, failure
+
+pytestmark = pytest.mark.spark
+
+ZONES = ["UTC", "America/New_York", "Asia/Kathmandu", "Pacific/Apia"]
+
+
+def session(lab: Lab, zone: str, *, large: bool = False) -> Lab:
+    """The same Spark with settings of its own."""
+    spark = lab.spark.newSession()
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", str(large).lower())
+    return replace(lab, spark=spark)
+
+
+# --- what goes in comes out -------------------------------------------------------------------------------------------
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    """Random columns and values; `row` tells the rows from each other."""
+    schema = draw(shapes.schemas(most=6))
+    batch = draw(shapes.batches(schema, most_rows=6))
+    table = pa.Table.from_batches([batch], schema)
+    return table.append_column(pa.field("row", pa.int32(), False), pa.array(range(table.num_rows), pa.int32()))
+
+
+def plain(value: pa.Scalar) -> Any:
+    """A value as Python's, points in time as numbers: Python has no zones in the year 1."""
+    kind = value.type
+    if not value.is_valid:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: plain(value[place]) for place, field in enumerate(kind)}
+    if pa.types.is_map(kind):
+        return [(plain(pair[0]), plain(pair[1])) for pair in value.values]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [plain(each) for each in value.values]
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return value.value
+    return value.as_py()
+
+
+def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
+    """What Spark has in its rows."""
+    table = frame.orderBy("row").toArrow().combine_chunks()
+    return [{name: plain(table.column(name)[row]) for name in table.column_names} for row in range(table.num_rows)]
+
+
+def parquet(lab: Lab, frame: DataFrame, folder: Path) -> DataFrame:
+    frame.write.parquet(str(folder))
+    return lab.spark.read.parquet(str(folder))
+
+
+_numbers = iter(range(10**6))
+
+
+@pytest.mark.timeout(500)
+@examples(24, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(tables(), st.sampled_from(ZONES), st.sampled_from(ZONES), st.booleans())
+def test_rows_of_any_columns_come_back_as_from_parquet(
+    lab: Lab, table: pa.Table, writing_in: str, reading_in: str, large: bool
+) -> None:
+    name = f"orders-{next(_numbers)}"
+    lab.create_typed(name, table.schema, "row", partitions=2)
+    writer, reader = session(lab, writing_in, large=large), session(lab, reading_in, large=large)
+    given_rows = writer.spark.createDataFrame(table)
+    folder = lab.folder / f"{name}.parquet"
+    expected = rows_of(parquet(reader, given_rows, folder))
+    writer.append(given_rows, name)
+    stored = reader.read(name)
+    assert stored.schema["row"].nullable is False
+    assert stored.columns == [*table.column_names, "_metadata"]
+    assert all(map(shapes.same, rows_of(stored.drop("_metadata")), expected))
+    assert stored.count() == len(expected)
+
+    streamed = writer.spark.readStream.schema(given_rows.schema).parquet(str(folder))
+    lab.create_typed(f"{name}-copy", table.schema, "row", partitions=2)
+    ended(writer.publisher(streamed, f"{name}-copy", f"{name}-publisher"))
+    copied = reader.stream(f"{name}-copy", startingOffsets="earliest").drop("_metadata")
+    target = lab.folder / f"{name}.copied"
+    query = copied.writeStream.format("parquet").option("checkpointLocation", str(lab.folder / f"{name}-reader"))
+    ended(query.trigger(availableNow=True).start(str(target)))
+    found = rows_of(reader.spark.read.schema(copied.schema).parquet(str(target)))
+    assert len(found) == len(expected)
+    assert all(map(shapes.same, found, expected))
+
+
+def test_columns_on_request_and_metadata_in_a_query(lab: Lab) -> None:
+    lab.create_typed("orders", "id INT NOT NULL, name STRING, tags ARRAY<STRING>", "id", partitions=3)
+    rows = lab.spark.range(100).selectExpr("CAST(id AS INT) id", "concat('n', id) name", "array('a') tags")
+    lab.append(
+        rows.withColumn("_headers", f.expr("array(struct('n' AS key, CAST(name AS BINARY) AS value))")), "orders"
+    )
+    asked = "_metadata STRUCT<offset: BIGINT, headers: ARRAY<STRUCT<key: STRING, value: BINARY>>>, NAME STRING"
+    read = lab.spark.read.format("partq").option("store", lab.url).schema(asked).load("orders")
+    assert read.columns == ["_metadata", "NAME"]
+    assert {bytes(row._metadata.headers[0].value).decode() for row in read.collect()} == {f"n{n}" for n in range(100)}
+    stream = lab.spark.readStream.format("partq").options(store=lab.url, startingOffsets="earliest").schema(asked)
+    assert sorted(map(repr, lab.consumer().run(stream.load("orders")))) == sorted(map(repr, read.collect()))
+    default = lab.read("orders")
+    own = default.selectExpr("_metadata.partition", "_metadata.offset", "_metadata.queue", "_metadata.redelivered")
+    assert own.distinct().count() == 100
+    assert default.select(default._metadata.timestamp).distinct().count() == 1
+    joined = (
+        default.alias("a")
+        .join(lab.read("orders").alias("b"), "id")
+        .selectExpr("a._metadata.offset - b._metadata.offset")
+    )
+    assert {row[0] for row in joined.collect()} == {0}
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KEY_TYPES, ids=str)
+def test_the_partition_is_what_spark_sql_says(lab: Lab, kind: pa.DataType) -> None:
+    """In the words of a user: `pmod(xxhash64(CAST(key AS STRING)), partitions)`."""
+    made = {
+        pa.string(): "CASE WHEN id % 50 = 0 THEN '' WHEN id % 2 = 0 THEN concat('键', id) ELSE repeat(id, 12) END",
+        pa.bool_(): "id % 2 = 0",
+        pa.date32(): "date_add(DATE'0001-01-01', CAST(id * 912 AS INT))",
+        pa.binary(): "CAST(concat('ü', id) AS BINARY)",
+    }
+    most = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
+    words = {pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT", pa.int64(): "BIGINT"}
+    text = made.get(kind) or f"CAST(shiftright(xxhash64(id), {63 - most[kind]}) AS {words[kind]})"
+    rows = lab.spark.range(4000).selectExpr("CAST(id AS INT) row", f"IF(id % 100 = 99, NULL, {text}) k")
+    schema = pa.schema([("k", kind), ("row", pa.int32())])
+    lab.create_typed("orders", schema, "k", partitions=7)
+    lab.append(rows.repartition(3), "orders")
+    found = session(lab, "Asia/Kathmandu").read("orders").withColumnRenamed("_metadata", "m")
+    right = f.expr("m.partition = pmod(xxhash64(CAST(k AS STRING)), 7)")
+    assert found.where("k IS NOT NULL").count() == 3960
+    assert found.where("k IS NOT NULL").where(~right).count() == 0
+    assert found.where("k IS NULL").select("m.partition").distinct().count() > 3
+
+
+# --- what a user is told ----------------------------------------------------------------------------------------------
+
+
+def stream_of(lab: Lab, rows: DataFrame) -> DataFrame:
+    """The rows as a stream."""
+    folder = lab.folder / f"rows-{next(_numbers)}"
+    rows.write.parquet(str(folder))
+    return lab.spark.readStream.schema(rows.schema).parquet(str(folder))
+
+
+def test_what_does_not_fit_is_refused_with_column_or_row_and_nothing_is_published(lab: Lab) -> None:
+    lab.create_typed("orders", "id INT NOT NULL, name STRING")
+    before = lab.head("orders")
+    rows = lab.spark.range(3).coalesce(1)
+    as_int = "CAST(id AS INT) id"
+    cases = [
+        (rows.selectExpr("id"), "column 'id' has type BIGINT, the queue's is INT: cast it"),
+        (rows.selectExpr(as_int, "id price"), "column 'price' (BIGINT) is none of the queue's (id, name)"),
+        (rows.selectExpr("'a' name"), "column 'id' (INT NOT NULL) is missing: the queue needs it in every row"),
+        (rows.selectExpr(as_int, "CAST(id AS INT) ID"), "are both the queue's column 'id'"),
+        (rows.selectExpr(as_int, "parse_json('1') name"), "column 'name' has type variant, the queue's is STRING"),
+        (rows.selectExpr("CAST(IF(id = 2, NULL, id) AS INT) id"), "row 2, column 'id': null, where the queue's"),
+        (rows.selectExpr(as_int, "CAST(X'FF' AS STRING) name"), "row 0, column 'name': a STRING that is not UTF-8"),
+    ]
+    for given_rows, says in cases:
+        with pytest.raises(PySparkException) as caught:
+            lab.append(given_rows, "orders")
+        assert says in str(caught.value)
+    for number, (given_rows, says) in enumerate((cases[0], cases[5])):
+        assert says in failure(lab.publisher(stream_of(lab, given_rows), "orders", f"publisher-{number}"))
+    assert lab.head("orders") == before
+
+
+def test_a_reader_that_asks_for_what_is_not_there_is_told_so(lab: Lab) -> None:
+    lab.create_typed("orders", "id INT NOT NULL, name STRING")
+    says = "queue 'orders' is typed: column 'value' is none of the queue's: name some of id, name and _metadata"
+    with pytest.raises(PySparkException, match=says):
+        lab.spark.read.format("partq").option("store", lab.url).schema("value STRING").load("orders").collect()
+    asked = lab.spark.readStream.format("partq").option("store", lab.url).schema("value STRING").load("orders")
+    assert says in failure(lab.consumer().start(asked, available_now=True))
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def catalog(lab: Lab) -> Iterator[SparkSession]:
+    yield lab.spark
+    for name in ("orders_table", "pinned_table", "untyped_table"):
+        lab.spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def test_a_table_of_the_catalog_is_a_queue(lab: Lab, catalog: SparkSession) -> None:
+    lab.create_typed("orders", "id INT NOT NULL, name STRING", "id")
+    lab.create("plain")
+    where = f"OPTIONS (store '{lab.url}', queue 'orders')"
+    catalog.sql(f"CREATE TABLE orders_table USING partq {where}")
+    lab.append(lab.spark.createDataFrame([(1, "a"), (2, None)], "id int, name string"), "orders")
+    assert [tuple(row) for row in catalog.sql("SELECT id, name FROM orders_table ORDER BY id").collect()] == [
+        (1, "a"),
+        (2, None),
+    ]
+    catalog.sql(f"CREATE TABLE pinned_table (name STRING, _metadata STRUCT<offset: BIGINT>) USING partq {where}")
+    assert [tuple(row) for row in catalog.sql("SELECT name, _metadata.offset FROM pinned_table").collect()] == [
+        ("a", 0),
+        (None, 1),
+    ]
+    catalog.sql(f"CREATE TABLE untyped_table USING partq OPTIONS (store '{lab.url}', queue 'plain')")
+    lab.publish("plain", [("k", b"v")])
+    assert [row.key for row in catalog.table("untyped_table").collect()] == ["k"]
+
+
+# --- sequences --------------------------------------------------------------------------------------------------------
+
+
+def test_sequences_of_rows_are_acknowledged_by_hand(lab: Lab) -> None:
+    """What a key sequence needs of a row are three values, wherever they come from."""
+    lab.create_typed("orders", "customer INT, step STRING", "customer")
+    queue = partq.open_queue("orders", store=lab.url)
+    sequences = KeySequences(Acknowledger(queue="orders", group="billing", flow="one", store=lab.url))
+    schema = "customer int, step string"
+    lab.append(lab.spark.createDataFrame([(1, "begin"), (2, "begin"), (1, "end")], schema).coalesce(1), "orders")
+
+    def run() -> list[tuple[int, str, bool]]:
+        delivered: list[tuple[int, str, bool]] = []
+
+        def handle(rows: DataFrame, _batch_id: int) -> None:
+            sequences.begin()
+            for row in rows.collect():
+                delivered.append((row.customer, row.step, row._metadata.redelivered))
+                sequences.seen(row._metadata.partition, row._metadata.offset, row.customer)
+                if row.step == "end":
+                    sequences.complete(row._metadata.partition, row.customer)
+            sequences.acknowledge()
+
+        options = {"group": "billing", "flow": "one", "ackMode": "manual", "checkpointInterval": "0s"}
+        writer = lab.stream("orders", startingOffsets="earliest", **options).writeStream.foreachBatch(handle)
+        ended(writer.option("checkpointLocation", str(lab.folder / "one")).trigger(availableNow=True).start())
+        return delivered
+
+    assert run() == [(1, "begin", False), (2, "begin", False), (1, "end", False)]
+    assert queue.checkpoints("billing").lag == 2, "all but what lies before the open sequence of customer 2"
+    lab.append(lab.spark.createDataFrame([(2, "end")], schema), "orders")
+    assert run() == [(2, "begin", True), (1, "end", True), (2, "end", False)]
+    assert queue.checkpoints("billing").lag == 0
