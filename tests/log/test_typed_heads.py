@@ -54,6 +54,7 @@ def test_a_head_keeps_the_columns_and_what_each_entry_was_written_with() -> None
     assert COLUMNS.ddl == "id BIGINT NOT NULL, `a name` STRING, tags ARRAY<STRING>"
 
 
+@pytest.mark.conformance("TYP-08")
 def test_software_that_knows_no_columns_refuses_the_queue_by_name_and_reads_others() -> None:
     former = JsonDocument("head", Head, format_number=FORMAT, repair="", upgrade="install", other_format=Invalid)
     with pytest.raises(Invalid, match=r"default/orders/_head\.json has format 2, this partq reads format 1: install"):
@@ -131,6 +132,7 @@ def test_columns_come_and_widen_in_one_swap_with_everything_else(world: World) -
     assert alter_queue(queue, quota_bytes=10) == head, "nothing to change, nothing written"
 
 
+@pytest.mark.conformance("TYP-06")
 @pytest.mark.parametrize("change", [{"add_columns": "a INT"}, {"widen": "a BIGINT"}])
 def test_an_untyped_queue_stays_so(world: World, change: Any) -> None:
     queue = world.create()
@@ -143,6 +145,7 @@ def test_an_untyped_queue_stays_so(world: World, change: Any) -> None:
 PRESENT = columns_of(schema_from("id INT NOT NULL, name STRING, weight FLOAT"), "id")
 
 
+@pytest.mark.conformance("TYP-06")
 @pytest.mark.parametrize(
     ("wanted", "key", "message"),
     [

@@ -37,6 +37,7 @@ def by_id(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 # --- another partition count, other columns ---------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("TYP-06")
 @pytest.mark.parametrize("headers", [False, True])
 def test_rows_are_placed_again_with_the_present_columns(world: World, headers: bool) -> None:
     queue = typed.create(world, partitions=3)
@@ -81,6 +82,7 @@ def test_tasks_that_saw_different_columns_are_published_together(world: World) -
     assert again.duplicate
 
 
+@pytest.mark.conformance("TYP-05")
 def test_tasks_of_one_former_version_are_published_as_they_are(world: World) -> None:
     queue = typed.create(world, partitions=3)
     stage = stage_for(queue)
@@ -156,6 +158,7 @@ REFUSED: list[tuple[str, list[tuple[Any, ...]], str]] = [
 ]
 
 
+@pytest.mark.conformance("TYP-04")
 @pytest.mark.parametrize(("ddl", "values", "message"), REFUSED)
 def test_rows_that_do_not_fit_are_refused_before_anything_is_staged(
     world: World, ddl: str, values: list[tuple[Any, ...]], message: str
@@ -183,6 +186,7 @@ def test_keys_and_values_go_to_no_typed_queue_and_rows_to_no_untyped_one(world: 
     send(plain, [("a", b"1")])
 
 
+@pytest.mark.conformance("TYP-06")
 def test_a_topic_reaches_queues_whose_columns_stand_in_another_order(world: World) -> None:
     """Each has them in its own order, and its own key."""
     one = topic_queue(world, "one", "eu/>", schema="id INT, name STRING", key="id")

@@ -98,6 +98,7 @@ def check(queue: QueueLog, expected: Mapping[int, Mapping[str, Any]]) -> None:
     assert same(read(queue), wanted)
 
 
+@pytest.mark.conformance("TYP-02")
 @pytest.mark.parametrize("kind", ["memory", pytest.param("file", marks=pytest.mark.slow)])
 @examples(40, suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large))
 @given(data=st.data())

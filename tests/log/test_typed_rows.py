@@ -38,6 +38,7 @@ SECOND_US = 1_000_000
 # --- which bytes lie where --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("TYP-07")
 def test_any_arrow_tool_opens_a_segment_whose_columns_are_the_queues(world: World) -> None:
     """TYP-07. The key is not stored twice."""
     queue = typed.create(world, "id INT NOT NULL, `key` STRING, timestamp TIMESTAMP, headers ARRAY<INT>")
@@ -115,6 +116,7 @@ def test_the_text_of_the_key_column_decides_the_partition(world: World, kind: st
     assert [*typed.read(queue)] == [partition_of(text, 1000)]
 
 
+@pytest.mark.conformance("TYP-03")
 @pytest.mark.parametrize("key", ["k", None])
 def test_rows_without_a_key_go_anywhere_and_always_to_the_same_place(world: World, key: str | None) -> None:
     queue = typed.create(world, "k STRING, n INT", key=key, partitions=50)
@@ -199,6 +201,7 @@ def test_a_reader_sees_all_versions_as_the_columns_that_it_loads(world: World) -
     assert {batch.schema for batch in batches} == {schema_from("total DECIMAL(10,4), name STRING")}
 
 
+@pytest.mark.conformance("TYP-05")
 def test_a_running_query_keeps_its_columns_until_a_value_does_not_fit(world: World) -> None:
     """TYP-05. The error names column, partition, offset and the cure."""
     queue = typed.create(world, partitions=1)
@@ -306,6 +309,7 @@ def test_what_may_not_be_null_may_be_asked_for_as_what_may(world: World) -> None
 # --- publishers -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("TYP-05")
 def test_what_was_staged_for_a_former_version_is_published(world: World) -> None:
     """TYP-05."""
     queue = typed.create(world, partitions=1)
@@ -369,6 +373,7 @@ def test_a_queue_that_is_created_twice_keeps_its_first_columns(world: World) -> 
 # --- compaction and time ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("TYP-06")
 def test_slices_of_all_versions_become_one_of_the_newest(world: World) -> None:
     """TYP-06."""
     queue = typed.create(world, partitions=1)

@@ -83,6 +83,7 @@ def keys_of(kind: pa.DataType) -> list[Any]:
     return texts if kind == pa.string() else [None if text is None else text.encode() for text in texts]
 
 
+@pytest.mark.conformance("TYP-03")
 @pytest.mark.parametrize("kind", KEY_TYPES, ids=str)
 @pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles"])
 def test_the_text_of_a_key_is_what_spark_casts_it_to(lab: Lab, kind: pa.DataType, zone: str) -> None:

@@ -79,6 +79,7 @@ def parquet(lab: Lab, frame: DataFrame, folder: Path) -> DataFrame:
 _numbers = iter(range(10**6))
 
 
+@pytest.mark.conformance("TYP-02")
 @pytest.mark.timeout(500)
 @examples(24, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(tables(), st.sampled_from(ZONES), st.sampled_from(ZONES), st.booleans())
@@ -137,6 +138,7 @@ def test_columns_on_request_and_metadata_in_a_query(lab: Lab) -> None:
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("TYP-03")
 @pytest.mark.parametrize("kind", KEY_TYPES, ids=str)
 def test_the_partition_is_what_spark_sql_says(lab: Lab, kind: pa.DataType) -> None:
     """In the words of a user: `pmod(xxhash64(CAST(key AS STRING)), partitions)`."""
@@ -170,6 +172,7 @@ def stream_of(lab: Lab, rows: DataFrame) -> DataFrame:
     return lab.spark.readStream.schema(rows.schema).parquet(str(folder))
 
 
+@pytest.mark.conformance("TYP-04")
 def test_what_does_not_fit_is_refused_with_column_or_row_and_nothing_is_published(lab: Lab) -> None:
     lab.create_typed("orders", "id INT NOT NULL, name STRING")
     before = lab.head("orders")

@@ -75,6 +75,7 @@ class Running:
         wait_until(there, f"{count} rows", 60)
 
 
+@pytest.mark.conformance("TYP-05")
 def test_columns_change_ten_times_while_a_publisher_and_three_queries_run(lab: Lab) -> None:
     spark = lab.spark
     queue = lab.create_typed("orders", FIRST, "id", partitions=3)

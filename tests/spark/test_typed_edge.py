@@ -102,6 +102,7 @@ def _narrower(draw: st.DrawFn, field: pa.Field) -> pa.Field:
     return field.with_type(draw(st.sampled_from([field.type, field.type, *kinds])))
 
 
+@pytest.mark.conformance("TYP-02")
 @pytest.mark.slow
 @examples(60)
 @given(publications(), st.data())
@@ -142,6 +143,27 @@ def test_rows_of_any_columns_come_back_equal(
                     row.pop("_metadata", None)
                     wanted = expected[row["row"]]
                     assert shapes.same(row, {name: wanted[name] for name in row})
+
+
+def nested(word: str, kind: types.DataType, value: Any, depth: int) -> tuple[str, Any]:
+    """A type of this depth and a value of it."""
+    text = kind.simpleString()
+    for _ in range(depth - 1):
+        text = {"ARRAY": f"ARRAY<{text}>", "MAP": f"MAP<STRING, {text}>", "STRUCT": f"STRUCT<f: {text}>"}[word]
+        value = {"ARRAY": [value, None], "MAP": [("k", value), ("n", None)], "STRUCT": {"f": value}}[word]
+    return text, value
+
+
+@pytest.mark.conformance("TYP-02")
+@pytest.mark.parametrize("word", ["ARRAY", "MAP", "STRUCT"])
+def test_what_is_nested_32_deep_comes_back_equal(calls: Calls, word: str) -> None:
+    text, value = nested(word, types.TimestampType(), datetime(1, 1, 1, tzinfo=UTC), 32)
+    given = spark(f"deep {text}")
+    create(calls, f"deep {text}")
+    rows = as_spark_sends([[value], [None]], given, zone="Asia/Kathmandu", large=True)
+    calls.append("orders", given, [rows])
+    for found in (calls.read("orders"), calls.stream("orders").batch()):
+        assert found.column("deep").to_pylist() == [value, None]
 
 
 def test_a_stream_and_a_batch_say_where_each_row_lies(calls: Calls) -> None:
@@ -187,6 +209,7 @@ def headers_type() -> types.DataType:
 # --- columns that change ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("TYP-05")
 def test_a_query_keeps_the_columns_and_types_that_its_load_saw(calls: Calls) -> None:
     """What is added meanwhile it does not see, what is widened it gets as it was, until a value does not fit."""
     queue = create(calls, "id INT NOT NULL, price DECIMAL(5,2)")
@@ -300,6 +323,7 @@ WIDER = [
 ]
 
 
+@pytest.mark.conformance("TYP-02")
 @pytest.mark.parametrize(("narrow", "wide", "values"), WIDER)
 @pytest.mark.parametrize("write", WRITERS)
 def test_every_type_that_could_be_widened_is_taken(
@@ -393,6 +417,7 @@ REFUSED_COLUMNS: dict[str, tuple[StructType, str]] = {
 }
 
 
+@pytest.mark.conformance("TYP-04")
 @pytest.mark.parametrize("case", REFUSED_COLUMNS)
 @pytest.mark.parametrize("write", WRITERS)
 def test_columns_that_do_not_fit_are_refused_by_name_before_any_task_runs(
@@ -463,6 +488,7 @@ REFUSED_VALUES: dict[str, tuple[str, list[pa.Array], str]] = {
 }
 
 
+@pytest.mark.conformance("TYP-04")
 @pytest.mark.parametrize("case", REFUSED_VALUES)
 @pytest.mark.parametrize("write", WRITERS)
 def test_values_that_nobody_could_read_are_refused_with_row_and_column(

@@ -30,7 +30,7 @@ REQUIRED = frozenset(
         *(f"CHK-{number:02}" for number in range(1, 8)),
         *(f"RES-{number:02}" for number in range(1, 7)),
         *(f"API-{number:02}" for number in range(1, 5)),
-        "TYP-01",
+        *(f"TYP-{number:02}" for number in range(1, 9)),
         *(f"OBS-{number:02}" for number in range(1, 4)),
     }
 )

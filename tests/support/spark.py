@@ -22,6 +22,7 @@ from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.publish import PublishIdentity, PublishResult, stage_for
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.versions import columns_of, schema_from
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import segment_schema
@@ -127,14 +128,14 @@ class Lab:
         store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)
         return QueueLog(store, "default", name, retry_timeout_s=self.retry_timeout_s)
 
-    def create(self, name: str, partitions: int = 1, config: QueueConfig | None = None) -> QueueLog:
+    def create(
+        self, name: str, partitions: int = 1, config: QueueConfig | None = None, *, columns: Columns | None = None
+    ) -> QueueLog:
         store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)
-        return admin.create_queue(store, "default", name, partitions, config)
+        return admin.create_queue(store, "default", name, partitions, config, columns=columns)
 
     def create_typed(self, name: str, schema: str | pa.Schema, key: str | None = None, partitions: int = 1) -> QueueLog:
-        store = open_store(self.url, retry_timeout_s=self.retry_timeout_s)
-        columns = columns_of(schema_from(schema), key)
-        return admin.create_queue(store, "default", name, partitions, columns=columns)
+        return self.create(name, partitions, columns=columns_of(schema_from(schema), key))
 
     def head(self, name: str) -> Head:
         return self.queue(name).refresh()

@@ -149,6 +149,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.conformance("TYP-04")
 @pytest.mark.parametrize(("ddl", "batch", "message"), REFUSED)
 def test_what_does_not_fit_is_refused_by_row_and_column(ddl: str, batch: pa.RecordBatch, message: str | None) -> None:
     if message is None:

@@ -20,6 +20,7 @@ from partq_spark.group.codec import decode_state
 from partq_spark.group.model import FlowRecord, GroupKey, GroupState
 from partq_spark.group.ownership import StateDocument, open_ownership
 from partq_spark.log.model import QueueConfig
+from partq_spark.log.schema.columns import Columns
 from partq_spark.objects import open_store
 from tests.spark.test_outages import azure_lab
 from tests.support.servers import ROOT, RedisServer, die_with_parent
@@ -146,10 +147,18 @@ def shared(lab: Lab, redis_server: RedisServer, tmp_path: Path) -> Iterator[Call
     """Makes queues with a group, and one coordinator for all of them."""
     process: subprocess.Popen[bytes] | None = None
 
-    def make(partitions: int = 2, *, delay_s: float = 0.0, handoff_s: float = 30.0, coordinated: bool = True) -> Shared:
+    def make(
+        partitions: int = 2,
+        *,
+        delay_s: float = 0.0,
+        handoff_s: float = 30.0,
+        coordinated: bool = True,
+        columns: Columns | None = None,
+    ) -> Shared:
         nonlocal process
         made = Shared(lab=lab, ownership=redis_server.url, name=f"orders-{secrets.token_hex(4)}", partitions=partitions)
-        lab.create(made.name, partitions, QueueConfig(rebalance_delay_s=delay_s, max_handoff_time_s=handoff_s))
+        config = QueueConfig(rebalance_delay_s=delay_s, max_handoff_time_s=handoff_s)
+        lab.create(made.name, partitions, config, columns=columns)
         if coordinated and process is None:
             process = start_coordinator(lab.url, redis_server.url, tmp_path / "coordinator.log")
         return made
