@@ -23,11 +23,19 @@ _SECRET_NAME = re.compile(r"key|secret|passw|token|credential|connection|account
 _SECRET_VALUE = re.compile(r"@|[?&;]|key=|secret|passw|token|signature", re.IGNORECASE)
 
 
+USE_A_VIEW = (
+    "Spark passes the options of a table of its catalog neither to readers nor to writers; use CREATE TEMPORARY VIEW "
+    "name USING partq OPTIONS (queue '...', store '...') to read, .write or .writeStream to publish"
+)
+
+
 class GivenOptions:
     """The options as the user wrote them, found by lower-cased name."""
 
     def __init__(self, options: Mapping[str, str], allowed: tuple[str, ...], role: str) -> None:
         spelled = {name.lower(): name for name in allowed}
+        if any(name.lower() == "provider" for name in options):  # the catalog's, at CREATE TABLE
+            raise Invalid(f"CREATE TABLE ... USING partq makes no table that works: {USE_A_VIEW}")
         self.names: dict[str, str] = {}
         for name, value in options.items():
             if name.lower() not in spelled:

@@ -20,7 +20,7 @@ from partq_spark.log.names import checked_name
 from partq_spark.log.topics import checked_topic
 from partq_spark.objects.urls import canonical_url, default_store
 from partq_spark.query.settings import GroupOptions, Place, SourceOptions
-from partq_spark.spark.option_values import MOST, WHOLE, GivenOptions
+from partq_spark.spark.option_values import MOST, USE_A_VIEW, WHOLE, GivenOptions
 
 COMMON = ("queue", "path", "store", "namespace", "retryTimeout", "includeHeaders")
 GROUP_ONLY = ("ownership", "checkpoints", "flow", "ackMode", "checkpointInterval", "sessionTimeout", "maxPollInterval")
@@ -208,7 +208,7 @@ def _sink(given: GivenOptions, transaction: tuple[str, int] | None, topic_column
         if queue is None:
             raise Invalid(
                 'no queue was named, and no topic: give .option("queue", "orders") or .save("orders"), or '
-                '.option("topic", "orders/eu") or a column topic'
+                f'.option("topic", "orders/eu") or a column topic{_about_tables(given)}'
             )
     return SinkOptions(
         where=_where(given),
@@ -224,8 +224,13 @@ def _sink(given: GivenOptions, transaction: tuple[str, int] | None, topic_column
 def _target(given: GivenOptions) -> QueueAddress:
     queue = _queue(given)
     if queue is None:
-        raise Invalid('no queue was named: give .option("queue", "orders") or .load("orders")')
+        raise Invalid(f'no queue was named: give .option("queue", "orders") or .load("orders"){_about_tables(given)}')
     return _where(given).target(queue)
+
+
+def _about_tables(given: GivenOptions) -> str:
+    """Without any option it may be a table of Spark's catalog."""
+    return f"; if this is a table: {USE_A_VIEW}" if given.names.keys() <= {*FROM_SPARK} else ""
 
 
 def _queue(given: GivenOptions) -> str | None:

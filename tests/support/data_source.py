@@ -19,6 +19,7 @@ from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 from partq_spark.spark.reader import PartqStreamReader
 from partq_spark.spark.source import PartqDataSource
+from tests.log.schema.shapes import as_by_jvm
 
 T = TypeVar("T")
 QUERY = "0f8b0000-0000-0000-0000-000000000000"
@@ -41,7 +42,7 @@ def as_spark_sends(
 ) -> pa.RecordBatch:
     """Rows as a sink gets them in a session with this time zone, with Spark's large types or without (traps 38)."""
     forms = to_arrow_schema(schema, timezone=zone, prefers_large_types=large)
-    columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(forms)]
+    columns = [as_by_jvm(pa.array([row[place] for row in rows], field.type)) for place, field in enumerate(forms)]
     return pa.RecordBatch.from_arrays(columns, schema=forms)
 
 

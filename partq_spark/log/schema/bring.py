@@ -14,6 +14,7 @@ from pyarrow import types as is_
 from partq_spark.base.errors import Invalid
 from partq_spark.log.schema.columns import Column, Columns, shown_names
 from partq_spark.log.schema.ddl import parse_type, type_text
+from partq_spark.log.schema.forms import as_form
 
 Where = Callable[[int], str]
 """Says for people where a row of a slice lies."""
@@ -60,7 +61,7 @@ def brought(column: pa.Array | None, rows: int, field: pa.Field, where: Where) -
     if column.type == field.type:
         return column
     if is_.is_nested(field.type):
-        return column.cast(field.type)  # no nested column is widened: less is NOT NULL in the reader's type
+        return as_form(column, field.type)  # no nested column is widened: less is NOT NULL in the reader's type
     found = _cast(column, field.type)
     if found is None:
         row = _first_that_does_not_fit(column, field.type)

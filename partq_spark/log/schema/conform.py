@@ -19,6 +19,7 @@ from pyarrow import types as is_
 from partq_spark.base.errors import Invalid
 from partq_spark.log.schema.columns import shown_names
 from partq_spark.log.schema.ddl import type_text
+from partq_spark.log.schema.forms import as_form, entries_of
 from partq_spark.log.schema.types import normal, widens, without_not_null
 from partq_spark.log.validation import first_not_utf8
 
@@ -90,7 +91,7 @@ class Taking:
 def conformed(column: pa.Array, field: pa.Field, row_of: RowOf) -> pa.Array:
     """One column as `field` says. Raises `Invalid` with the row of a value that cannot be taken."""
     try:
-        found = _as(column, field.type)
+        found = as_form(column, field.type)
     except pa.ArrowInvalid as error:
         row = _first_refused(column, field.type)
         value = str(column[row].as_py())[:60]
@@ -117,55 +118,13 @@ def _said(kind: pa.DataType) -> str:
     return str(kind) if found is None else type_text(found)
 
 
-# ---- conversion
-
-
-def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values as `kind`, of which their type is another form. Raises `pa.ArrowInvalid` for one that is not.
-
-    What is nested is built anew: Arrow's own cast refuses a null under a struct that is null itself, and of list views
-    it makes other lists (26.0).
-    """
-    if column.type == kind:
-        return column
-    if is_.is_dictionary(column.type):
-        return _as(column.dictionary, kind).take(column.indices)  # Arrow decodes none of views (26.0)
-    mask = column.is_null() if column.null_count else None
-    if is_.is_struct(kind) and is_.is_struct(column.type):
-        inner = [_as(column.field(index), kind.field(index).type) for index in range(kind.num_fields)]
-        return pa.StructArray.from_arrays(inner, fields=list(kind), mask=mask)
-    if is_.is_map(kind) and is_.is_map(column.type):
-        entries = _entries(column)
-        pairs = entries.flatten()
-        keys, items = _as(pairs.field(0), kind.key_type), _as(pairs.field(1), kind.item_type)
-        return pa.MapArray.from_arrays(_offsets(entries), keys, items, type=kind, mask=mask)
-    if is_.is_list(kind) and not is_.is_null(column.type):
-        elements = _as(pc.list_flatten(column), kind.value_type)
-        return pa.ListArray.from_arrays(_offsets(column), elements, type=kind, mask=mask)
-    return column.cast(kind)
-
-
-def _entries(column: pa.Array) -> pa.Array:
-    """Maps as lists of structs."""
-    kind = column.type
-    return column.cast(pa.list_(pa.struct([pa.field("key", kind.key_type, False), ("value", kind.item_type)])))
-
-
-def _offsets(column: pa.Array) -> pa.Array:
-    """Of lists, from 0 on: where each begins among all elements that can be seen. Those of a part of a column begin
-    elsewhere, and may lead through elements of what is null.
-    """
-    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64()))
-    return pa.concat_arrays([pa.arange(0, 1), ends]).cast(pa.int32())
-
-
 def _first_refused(column: pa.Array, kind: pa.DataType) -> int:
     """The first row that cannot be taken; there is one."""
     first, rows = 0, len(column)
     while rows > 1:
         half = rows // 2
         try:
-            _as(column.slice(first, half), kind)
+            as_form(column.slice(first, half), kind)
             first, rows = first + half, rows - half
         except pa.ArrowInvalid:
             rows = half
@@ -243,7 +202,7 @@ def _check_digits(values: pa.Array, place: _Place) -> None:
 
 def _check_map(values: pa.Array, place: _Place) -> None:
     kind = values.type
-    entries = _entries(values)
+    entries = entries_of(values)
     parents = pc.list_parent_indices(entries)
     flat = entries.flatten()
     keys = flat.field(0)

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_
 
+from partq_spark.log.schema.forms import entries_of
+
 
 def row_bytes(batch: pa.RecordBatch) -> pa.Array:
     """The bytes of the values of each row, as Arrow keeps them (int64): texts and bytes by their length, numbers by
@@ -24,7 +26,7 @@ def _sizes(column: pa.Array) -> pa.Array:
     if is_.is_string(kind) or is_.is_binary(kind):
         return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
     if is_.is_map(kind):
-        return _sizes(column.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))))
+        return _sizes(entries_of(column))
     if is_.is_list(kind):
         lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64())
         ends = pc.cumulative_sum(lengths)

@@ -105,6 +105,21 @@ def batches(draw: st.DrawFn, schema: pa.Schema | None = None, most_rows: int = 4
     return pa.RecordBatch.from_arrays(columns, schema=found)
 
 
+def as_by_jvm(column: pa.Array) -> pa.Array:
+    """The same values as Spark's JVM writes them: where a struct is null, its fields are too, be they NOT NULL. For a
+    whole column, not a part of one.
+    """
+    kind, mask = column.type, column.is_null() if column.null_count else None
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([as_by_jvm(each) for each in column.flatten()], fields=list(kind), mask=mask)
+    if pa.types.is_map(kind):
+        items = as_by_jvm(column.items)
+        return pa.MapArray.from_arrays(column.offsets, column.keys, items, type=kind, mask=mask)
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(column.offsets, as_by_jvm(column.values), type=kind, mask=mask)
+    return column
+
+
 def same(left: Any, right: Any) -> bool:
     """Whether two Python values are equal, NaN being equal to NaN, and -0.0 not to 0.0."""
     if isinstance(left, float) and isinstance(right, float):
