@@ -40,7 +40,7 @@ def test_rows_of_the_jvm_are_taken_whole_and_in_part(batch: pa.RecordBatch, star
     found = Taking.of(batch.schema, batch.schema)(part, lambda row: row)
     assert same(found.to_pylist(), plain.to_pylist())
     assert row_bytes(part).to_pylist() == row_bytes(plain).to_pylist()
-    loose = pa.schema([field.with_type(loosened(field.type, data.draw)) for field in batch.schema])
+    loose = pa.schema([field.with_type(loosened(field.type, data)) for field in batch.schema])
     again = Taking.of(loose, batch.schema)
     bringing = Bringing.of(batch.schema, loose)
     for brought in (part, plain):
