@@ -40,19 +40,25 @@ EACH = 10
 
 @dataclass(kw_only=True)
 class Running:
-    """A query that is started and stopped, and what its micro-batches gave."""
+    """A query that is started and stopped, and what its micro-batches gave, by their number: one that a stop cut off is
+    repeated.
+    """
 
     checkpoint: Path
     start_with: Callable[[], DataFrame]
-    rows: list[Row] = field(default_factory=list)
+    batches: dict[int, list[Row]] = field(default_factory=dict)
     query: StreamingQuery | None = None
 
     def start(self) -> None:
-        def take(batch: DataFrame, _batch_id: int) -> None:
-            self.rows.extend(batch.collect())
+        def take(batch: DataFrame, batch_id: int) -> None:
+            self.batches[batch_id] = batch.collect()
 
         writer = self.start_with().writeStream.foreachBatch(take).option("checkpointLocation", str(self.checkpoint))
         self.query = writer.start()
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for batch_id in sorted(self.batches) for row in self.batches[batch_id]]
 
     def stop(self) -> None:
         if self.query is not None:
@@ -134,6 +140,8 @@ def test_columns_change_ten_times_while_a_publisher_and_three_queries_run(lab: L
         published += 2 * EACH
 
     publish(0)
+    for each in queries:
+        each.wait(published)
     for number, change in enumerate(CHANGES, start=1):
         alter_queue(queue, add_columns=change.get("add_columns"), widen=change.get("widen"))
         anew.restart()
