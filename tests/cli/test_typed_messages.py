@@ -66,6 +66,7 @@ def nothing_is_published(partq: Partq) -> bool:
 # --- there and back ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("TYP-02")
 @pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
 def test_csv_is_read_by_the_types_of_the_columns(rows: Partq, tmp_path: Path, name: str) -> None:
     said = rows("publish", "orders", "--file", written(tmp_path / name, CSV)).stdout
@@ -73,6 +74,7 @@ def test_csv_is_read_by_the_types_of_the_columns(rows: Partq, tmp_path: Path, na
     assert values(rows) == [ROW, EMPTY]
 
 
+@pytest.mark.conformance("TYP-02")
 def test_what_browse_prints_publish_reads(rows: Partq, tmp_path: Path) -> None:
     rows("publish", "orders", "--file", written(tmp_path / "rows.csv", CSV))
     printed = rows("browse", "orders", "--json").stdout
@@ -110,6 +112,7 @@ def test_headers_are_printed_and_read(rows: Partq) -> None:
     assert "trace=7f3a, raw=null" in rows("browse", "orders", COLUMNS="400").stdout
 
 
+@pytest.mark.conformance("TYP-02")
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batch=batches())
 def test_rows_of_any_columns_are_printed_as_what_they_are_and_read_again(

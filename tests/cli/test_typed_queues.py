@@ -92,6 +92,7 @@ def test_the_columns_that_are_there_are_no_change(rows: Partq) -> None:
     assert rows("queue", "alter", "rows", "--schema", DDL.lower()).stdout == "schema: as it was\n"
 
 
+@pytest.mark.conformance("TYP-06")
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -119,6 +120,7 @@ def test_what_could_lose_or_change_a_value_is_refused(
     assert rows.json("queue", "describe", "rows") == before
 
 
+@pytest.mark.conformance("TYP-06")
 def test_an_untyped_queue_cannot_become_typed_and_a_key_stays(rows: Partq) -> None:
     rows("queue", "create", "plain", "--partitions", 1)
     for arguments in (("--schema", DDL), ("--add-column", "a INT"), ("--widen", "a INT")):

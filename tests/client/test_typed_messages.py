@@ -57,6 +57,7 @@ def rows_as_arrow(schema: pa.Schema, rows: list[Mapping[str, Any]]) -> list[dict
 # --- there and back ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("TYP-02")
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batch=batches(), as_table=st.booleans())
 def test_any_row_of_any_columns_comes_back_as_it_was(
@@ -89,6 +90,7 @@ def test_any_row_of_any_columns_comes_back_as_it_was(
     assert same(payload(queue).to_pylist(), wanted * 2)
 
 
+@pytest.mark.conformance("TYP-03")
 @pytest.mark.parametrize(
     ("kind", "values", "texts"),
     [
@@ -217,6 +219,7 @@ def test_without_a_key_column_rows_have_no_key(make: Make) -> None:
     assert len({each.partition for each in queue.browse()}) > 1
 
 
+@pytest.mark.conformance("TYP-05")
 def test_a_running_publisher_takes_rows_for_columns_that_came_since(make: Make) -> None:
     """Without being made anew, rows of before and of after in one publish."""
     queue = make(partitions=1, schema=DDL, key="id")
@@ -267,6 +270,7 @@ def test_threads_send_rows_at_the_same_time(make: Make) -> None:
     assert sorted(each.value["id"] for each in queue.browse()) == sorted(row["id"] for row in ROWS * 4)
 
 
+@pytest.mark.conformance("TYP-06")
 def test_rows_go_by_their_topics_to_queues_with_the_same_columns(make: Make) -> None:
     orders, eu, other = (make(name, partitions=1, schema=DDL, key="id") for name in ("orders", "eu", "us"))
     plain = make("plain", partitions=1)
@@ -367,6 +371,7 @@ def test_messages_that_come_again_are_marked_in_metadata_too(make: Make) -> None
         assert {each["redelivered"] for each in pa.table(again).column("_metadata").to_pylist()} == {True}
 
 
+@pytest.mark.conformance("TYP-05")
 def test_a_consumer_keeps_its_columns_until_a_value_does_not_fit(make: Make) -> None:
     queue = make(partitions=1, schema="id INT, count INT", key="id")
 
@@ -406,6 +411,7 @@ def test_a_queue_that_was_made_again_before_the_first_batch_is_read_by_its_new_c
         assert [each.value for batch in consumer for each in batch] == [{"id": "a", "name": "b"}]
 
 
+@pytest.mark.conformance("TYP-06")
 def test_rows_of_all_versions_are_read_as_the_newest_also_when_compacted(make: Make) -> None:
     queue = make(partitions=1, schema="id INT, count TINYINT", key="id")
     for number, ddl in enumerate(("count SMALLINT", "count INT", "count BIGINT", "id BIGINT")):
@@ -436,6 +442,7 @@ def as_tables(publisher: partq.Publisher, row: dict[str, Any]) -> None:
     publisher.send_table(pa.Table.from_pylist([row], schema=schema)).result()
 
 
+@pytest.mark.conformance("TYP-05")
 @pytest.mark.slow
 def test_columns_change_ten_times_while_publishers_and_consumers_go_on(make: Make) -> None:
     """Nothing fails, nothing is lost or changed; who was there before keeps its columns."""
@@ -507,6 +514,7 @@ def test_a_dry_run_samples_the_keys_of_rows(make: Make) -> None:
     assert (sample.messages, sample.without_key, sample.keys) == (2, 2, 0)
 
 
+@pytest.mark.conformance("TYP-06")
 def test_trimming_rewinding_resizing_and_retention_do_not_mind_rows(make: Make) -> None:
     queue = filled(make)
     with queue.consumer("billing", starting="earliest", idle_timeout_s=0.5) as consumer:

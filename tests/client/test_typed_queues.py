@@ -135,6 +135,7 @@ def test_a_schema_that_is_there_changes_nothing(make: Make) -> None:
     assert queue.alter(retention_s=5).schema is None
 
 
+@pytest.mark.conformance("TYP-06")
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -165,6 +166,7 @@ def test_what_could_lose_or_change_a_value_is_refused_in_words(
     assert queue.describe() == before
 
 
+@pytest.mark.conformance("TYP-06")
 def test_an_untyped_queue_stays_so(make: Make) -> None:
     queue = make()
     wishes: list[dict[str, Any]] = [{"add_column": "a INT"}, {"widen": "a INT"}, {"schema": "a INT"}]
