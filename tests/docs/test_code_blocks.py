@@ -15,11 +15,12 @@ from click.testing import CliRunner
 
 import partq
 from partq_spark.cli.main import COMMANDS, cli
+from partq_spark.spark.options import source_options
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, inline_commands, partq_commands, shell_of
 from tests.docs.spark_options import checked_options
 
 SHELL = ("bash", "console", "sh")
-KNOWN = {"", *SHELL, "ini", "json", "mermaid", "python", "text", "yaml", "{eval-rst}", "{toctree}"}
+KNOWN = {"", *SHELL, "ini", "json", "mermaid", "python", "sql", "text", "yaml", "{eval-rst}", "{toctree}"}
 ALL = blocks()
 
 
@@ -61,6 +62,14 @@ def test_a_wrong_spark_option_is_noticed() -> None:
         list(checked_options(ast.parse(page)))
 
 
+@pytest.mark.parametrize("block", of("sql"), ids=str)
+def test_sql_gives_options_that_a_source_has(block: Block) -> None:
+    given = re.findall(r"USING partq OPTIONS \(([^)]*)\)", block.text)
+    assert given
+    for options in given:
+        source_options(dict(re.findall(r"(\w+) '([^']*)'", options)))  # raises `Invalid` for any other
+
+
 @pytest.mark.parametrize("block", of(*SHELL), ids=str)
 def test_the_shell_understands_it(block: Block) -> None:
     done = subprocess.run(
@@ -76,7 +85,12 @@ def parser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
     """The command line with all of its checks of what is typed, whose commands do nothing."""
     monkeypatch.setattr(click.Command, "invoke", lambda command, context: None)
     monkeypatch.chdir(tmp_path)
-    for name in ("orders.csv", "bad.csv"):  # files that the examples name must be there
+    for name in (
+        "orders.csv",
+        "bad.csv",
+        "payments.csv",
+        "bad-payments.csv",
+    ):  # files that the examples name must be there
         Path(name).touch()
     return CliRunner()
 
