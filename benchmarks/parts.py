@@ -20,7 +20,6 @@ class Part:
     about: str
     takes: str
     limit_s: int
-    waits_for: str = ""  # what partq lacks for it; `all` leaves the part out as long
 
     def is_full(self, settings: Settings) -> bool:
         """Whether the outcome may go into the document: everything less is a trial."""
@@ -48,7 +47,6 @@ PARTS: Final = (
         about="rows of 19 columns in a typed queue, against Parquet files (and Kafka with JSON and Avro)",
         takes="8 min, with Kafka 40",
         limit_s=7200,
-        waits_for="typed queues, which come later in this version",
     ),
     Part(
         name="microbatch",

@@ -148,7 +148,7 @@ def test_every_part_has_its_function() -> None:
 
 def test_the_command_line_takes_what_the_help_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine").touch()
-    assert parsed(["all", "--peer", "kafka"]).part == [part.name for part in PARTS if not part.waits_for]
+    assert parsed(["all", "--peer", "kafka"]).part == [part.name for part in PARTS]
     assert parsed(["head", "read"]).part == ["head", "read"]
     assert parsed(["read", "--quick"]).rows < DEFAULT_ROWS
     for wrong in (
@@ -164,15 +164,6 @@ def test_the_command_line_takes_what_the_help_says(tmp_path: Path, capsys: pytes
     said = capsys.readouterr().err
     assert "unknown part 'nothing'" in said
     assert "is not empty" in said
-
-
-def test_a_part_that_waits_for_something_says_for_what(capsys: pytest.CaptureFixture[str]) -> None:
-    waiting = [part for part in PARTS if part.waits_for]
-    for part in waiting:
-        with pytest.raises(SystemExit):
-            parsed([part.name])
-        said = capsys.readouterr().err
-        assert f"{part.name} cannot be measured yet, it needs {part.waits_for}" in said
 
 
 def test_only_a_full_run_goes_into_the_document(tmp_path: Path) -> None:
