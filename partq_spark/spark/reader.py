@@ -151,7 +151,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._options: SourceOptions | None = None
         self._process: ConsumerProcess | None = None
-        self._wanted: WantedColumns | TypedColumns | None = None
+        self._wanted: tuple[str, WantedColumns | TypedColumns] | None = None  # of the queue with this id
 
     # --- what is made on first use, in the process that uses it
 
@@ -176,12 +176,18 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._process
 
     @contextmanager
-    def _asked(self) -> Iterator[tuple[ConsumerLoop, WantedColumns | TypedColumns]]:
-        """The consumer, for one of Spark's questions, and what is wanted of it."""
+    def _asked(self) -> Iterator[ConsumerLoop]:
+        """The consumer, for one of Spark's questions."""
         with self.process.asked() as consumer:
             if self._wanted is None:  # before anything is done in the name of a query that wants what is not there
-                self._wanted = wanted_by(consumer.queue.refresh(), self._schema)
-            yield consumer, self._wanted
+                self._wanted_of(consumer.queue.refresh())
+            yield consumer
+
+    def _wanted_of(self, head: Head) -> WantedColumns | TypedColumns:
+        """What is wanted of the queue, decided once; a queue that was made again may have other columns."""
+        if self._wanted is None or self._wanted[0] != head.queue_id:
+            self._wanted = head.queue_id, wanted_by(head, self._schema)
+        return self._wanted[1]
 
     # --- Spark's calls
 
@@ -198,19 +204,18 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with self._asked() as (consumer, _):
+        with self._asked() as consumer:
             consumer.fix_target()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        with self._asked() as (consumer, _):
+        with self._asked() as consumer:
             return consumer.next_end(start, limited=not isinstance(limit, ReadAllAvailable))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        with self._asked() as (consumer, wanted):
+        def tasks(head: Head, spans: Spans) -> Sequence[InputPartition]:
+            return plan_tasks(consumer.queue, head, spans, self.options, self._wanted_of(head))
 
-            def tasks(head: Head, spans: Spans) -> Sequence[InputPartition]:
-                return plan_tasks(consumer.queue, head, spans, self.options, wanted)
-
+        with self._asked() as consumer:
             return consumer.batch(start, end, tasks, [])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

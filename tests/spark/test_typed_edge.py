@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import NullType, StructField, StructType
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log.admin import alter_queue, create_queue
+from partq_spark.log.admin import alter_queue, create_queue, delete_queue
 from partq_spark.log.model import Head
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.queue import QueueLog
@@ -251,6 +252,29 @@ def test_a_pinned_column_may_have_each_type_that_it_has_had(calls: Calls) -> Non
     for kind in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
         for found in (calls.read("orders", spark(f"n {kind}")), calls.stream("orders", spark(f"N {kind}")).batch()):
             assert found.column(0).to_pylist() == [-128, None, 127]
+
+
+@pytest.mark.parametrize("again", ["id BIGINT", None])
+def test_a_queue_that_was_made_again_is_not_taken_for_the_one_that_was_loaded(calls: Calls, again: str | None) -> None:
+    """Null for columns that the new one does not have would be a loss without a word."""
+    queue = create(calls, "id INT, name STRING")
+    loaded, stream = calls.load("orders"), calls.stream("orders")
+    assert stream.reader.getDefaultReadLimit() == ReadAllAvailable()
+    with stream.reader._asked():
+        delete_queue(queue)
+    if again is None:
+        create_queue(open_store(calls.url), "default", "orders", 1)
+        given, value = spark("value BINARY"), b"v"
+        says = "column 'id' .int. is no column of a partq source"
+    else:
+        create(calls, again)
+        given, value = spark(again), 2**40
+        says = "queue 'orders' is typed: column '(name' is none of the queue's|id' is asked for as INT, it is BIGINT)"
+    calls.append("orders", given, [as_spark_sends([[value]], given)])
+    with pytest.raises(Invalid, match=says):
+        stream.batch()
+    with pytest.raises(Invalid, match=says):
+        calls.read("orders", loaded)
 
 
 # --- what a reader may not ask for ------------------------------------------------------------------------------------
