@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import partq
 from partq_spark.client.acknowledge import Acknowledger, KeySequences
+from partq_spark.log.schema.ddl import parse_ddl
 from partq_spark.log.schema.types import KEY_TYPES
 from tests.log.schema import shapes
 from tests.support.properties import examples
@@ -106,6 +108,23 @@ def test_rows_of_any_columns_come_back_as_from_parquet(
     for found in (in_parquet(folder / "stored"), in_parquet(folder / "copied") if expected else []):
         assert len(found) == len(expected)
         assert all(map(shapes.same, found, expected))
+
+
+@pytest.mark.conformance("TYP-02")
+@pytest.mark.parametrize("word", ["ARRAY", "MAP", "STRUCT"])
+def test_what_is_nested_32_deep_comes_back_equal(lab: Lab, word: str) -> None:
+    text, value = shapes.nested(word, "TIMESTAMP", datetime(1999, 12, 31, tzinfo=UTC), 32)
+    schema = parse_ddl(f"deep {text}, row INT")
+    table = pa.table([pa.array([value, None], schema.field(0).type), pa.array([0, 1], pa.int32())], schema=schema)
+    rows = lab.spark.createDataFrame(table, from_arrow_schema(schema))
+    lab.create_typed("orders", schema)
+    lab.append(rows.coalesce(1), "orders")
+    read = lab.read("orders").drop("_metadata")
+    assert read.schema == rows.schema
+    expected = rows.orderBy("row").collect()
+    assert read.orderBy("row").collect() == expected
+    delivered = lab.consumer().run(lab.stream("orders", startingOffsets="earliest").drop("_metadata"))
+    assert sorted(delivered, key=lambda row: int(row.row)) == expected
 
 
 def test_columns_on_request_and_metadata_in_a_query(lab: Lab) -> None:

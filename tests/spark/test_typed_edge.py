@@ -146,19 +146,10 @@ def test_rows_of_any_columns_come_back_equal(
                     assert shapes.same(row, {name: wanted[name] for name in row})
 
 
-def nested(word: str, kind: types.DataType, value: Any, depth: int) -> tuple[str, Any]:
-    """A type of this depth and a value of it."""
-    text = kind.simpleString()
-    for _ in range(depth - 1):
-        text = {"ARRAY": f"ARRAY<{text}>", "MAP": f"MAP<STRING, {text}>", "STRUCT": f"STRUCT<f: {text}>"}[word]
-        value = {"ARRAY": [value, None], "MAP": [("k", value), ("n", None)], "STRUCT": {"f": value}}[word]
-    return text, value
-
-
 @pytest.mark.conformance("TYP-02")
 @pytest.mark.parametrize("word", ["ARRAY", "MAP", "STRUCT"])
 def test_what_is_nested_32_deep_comes_back_equal(calls: Calls, word: str) -> None:
-    text, value = nested(word, types.TimestampType(), datetime(1, 1, 1, tzinfo=UTC), 32)
+    text, value = shapes.nested(word, "TIMESTAMP", datetime(1, 1, 1, tzinfo=UTC), 32)
     given = spark(f"deep {text}")
     create(calls, f"deep {text}")
     rows = as_spark_sends([[value], [None]], given, zone="Asia/Kathmandu", large=True)
@@ -262,6 +253,7 @@ def test_a_queue_that_was_made_again_is_not_taken_for_the_one_that_was_loaded(ca
     assert stream.reader.getDefaultReadLimit() == ReadAllAvailable()
     with stream.reader._asked():
         delete_queue(queue)
+    value: Any
     if again is None:
         create_queue(open_store(calls.url), "default", "orders", 1)
         given, value = spark("value BINARY"), b"v"

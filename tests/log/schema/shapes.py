@@ -105,6 +105,14 @@ def batches(draw: st.DrawFn, schema: pa.Schema | None = None, most_rows: int = 4
     return pa.RecordBatch.from_arrays(columns, schema=found)
 
 
+def nested(word: str, text: str, value: Any, depth: int) -> tuple[str, Any]:
+    """A type of ARRAY, MAP or STRUCT around another until it is so deep, in words, and a value of it."""
+    for _ in range(depth - 1):
+        text = {"ARRAY": f"ARRAY<{text}>", "MAP": f"MAP<STRING, {text}>", "STRUCT": f"STRUCT<f: {text}>"}[word]
+        value = {"ARRAY": [value, None], "MAP": [("k", value), ("n", None)], "STRUCT": {"f": value}}[word]
+    return text, value
+
+
 def as_by_jvm(column: pa.Array) -> pa.Array:
     """The same values as Spark's JVM writes them: where a struct is null, its fields are too, be they NOT NULL. For a
     whole column, not a part of one.
