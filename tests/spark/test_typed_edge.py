@@ -18,56 +18,22 @@ from hypothesis import strategies as st
 from pyspark.sql import types
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import NullType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log.admin import alter_queue, create_queue, delete_queue
-from partq_spark.log.model import Head
+from partq_spark.log.admin import alter_queue, delete_queue
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.types import KEY_TYPES, widens
-from partq_spark.log.schema.versions import columns_of, schema_from
-from partq_spark.log.subscriptions import subscribe
-from partq_spark.objects import open_store
 from partq_spark.query.typed_columns import METADATA_TYPES
 from tests.log.schema import shapes
+from tests.spark.typed_rows import WRITERS, ZONES, Row, create, headers_type, metadata, rows_of, spark
 from tests.support.data_source import Calls, as_spark_sends
 from tests.support.properties import examples
-
-ZONES = ["UTC", "America/New_York", "Asia/Kathmandu", "Pacific/Apia"]
-HEADERS = "array<struct<key: string, value: binary>>"
-Row = dict[str, Any]
 
 
 @pytest.fixture
 def calls(tmp_path: Path) -> Calls:
     return Calls(url=f"file://{tmp_path}/store")
-
-
-def create(
-    calls: Calls, schema: str | pa.Schema, key: str | None = None, name: str = "orders", partitions: int = 1
-) -> QueueLog:
-    columns = columns_of(schema_from(schema), key)
-    return create_queue(open_store(calls.url), "default", name, partitions, columns=columns)
-
-
-def spark(ddl: str, *more: StructField) -> StructType:
-    """Columns as Spark says them; `more` may have types that no queue keeps, and partq's own names."""
-    payload = from_arrow_schema(schema_from(ddl)) if ddl else StructType()
-    return StructType([*payload.fields, *more])
-
-
-def metadata(*names: str) -> StructField:
-    found = from_arrow_schema(pa.schema([(name, METADATA_TYPES[name]) for name in names]))
-    return StructField("_metadata", found)
-
-
-def rows_of(table: pa.Table) -> list[Row]:
-    """Without what partq knows of them."""
-    return table.drop_columns(["_metadata"]).to_pylist()  # type: ignore[no-any-return]
-
-
-WRITERS: list[Callable[..., None]] = [Calls.append, Calls.publish]
 
 
 # --- what goes in comes out -------------------------------------------------------------------------------------------
@@ -193,11 +159,6 @@ def test_headers_are_taken_and_metadata_is_ignored_so_that_a_plain_copy_works(
     assert calls.read("copy", spark("", metadata("headers"))).to_pylist() == [{"_metadata": {"headers": None}}] * 3
 
 
-def headers_type() -> types.DataType:
-    found = from_arrow_schema(pa.schema([("headers", METADATA_TYPES["headers"])]))
-    return found.fields[0].dataType
-
-
 # --- columns that change ----------------------------------------------------------------------------------------------
 
 
@@ -255,7 +216,7 @@ def test_a_queue_that_was_made_again_is_not_taken_for_the_one_that_was_loaded(ca
         delete_queue(queue)
     value: Any
     if again is None:
-        create_queue(open_store(calls.url), "default", "orders", 1)
+        create(calls, None)
         given, value = spark("value BINARY"), b"v"
         says = "column 'id' .int. is no column of a partq source"
     else:
@@ -319,300 +280,12 @@ def test_a_reader_is_refused_columns_that_the_queue_does_not_have_so(calls: Call
 
 
 def test_an_untyped_queue_refuses_a_typed_ones_columns_as_it_always_did(calls: Calls) -> None:
-    create_queue(open_store(calls.url), "default", "orders", 1)
+    create(calls, None)
     says = r"column 'id' .int. is no column of a partq source, which has key string"
     with pytest.raises(Invalid, match=says):
         calls.read("orders", spark("id INT"))
     with pytest.raises(Invalid, match=says):
         calls.stream("orders", spark("id INT")).batch()
-
-
-# --- what a sink takes ------------------------------------------------------------------------------------------------
-
-WIDER = [
-    ("TINYINT", "SMALLINT", [-128, 127, None]),
-    ("TINYINT", "INT", [-128, 127]),
-    ("SMALLINT", "BIGINT", [-(2**15), 2**15 - 1]),
-    ("INT", "BIGINT", [-(2**31), 2**31 - 1]),
-    ("FLOAT", "DOUBLE", [0.5, float("inf"), None]),
-    ("DECIMAL(5,2)", "DECIMAL(10,4)", [Decimal("-999.99"), None]),
-]
-
-
-@pytest.mark.conformance("TYP-02")
-@pytest.mark.parametrize(("narrow", "wide", "values"), WIDER)
-@pytest.mark.parametrize("write", WRITERS)
-def test_every_type_that_could_be_widened_is_taken(
-    calls: Calls, write: Callable[..., None], narrow: str, wide: str, values: list[Any]
-) -> None:
-    create(calls, f"n {wide}")
-    given = spark(f"n {narrow}")
-    write(calls, "orders", given, [as_spark_sends([[value] for value in values], given)])
-    assert calls.read("orders").column("n").to_pylist() == values
-
-
-@pytest.mark.parametrize("write", WRITERS)
-def test_columns_come_by_name_in_any_order_and_any_letters_and_may_be_missing_or_void(
-    calls: Calls, write: Callable[..., None]
-) -> None:
-    create(calls, "id INT NOT NULL, name STRING, Tags ARRAY<INT>, deep STRUCT<a: INT>, m MAP<STRING, INT>, d DATE")
-    given = spark(
-        "TAGS ARRAY<INT>, ID SMALLINT", *(StructField(name, NullType()) for name in ("name", "deep", "m", "d"))
-    )
-    write(calls, "orders", given, [as_spark_sends([[[1, None], 7, None, None, None, None]], given)])
-    given = spark("id INT")
-    write(calls, "orders", given, [as_spark_sends([[8]], given)], **({"batch_id": 1} if write == Calls.publish else {}))
-    nothing = {"name": None, "deep": None, "m": None, "d": None}
-    assert rows_of(calls.read("orders")) == [
-        {"id": 7, "Tags": [1, None], **nothing},
-        {"id": 8, "Tags": None, **nothing},
-    ]
-
-
-# --- what a sink refuses ----------------------------------------------------------------------------------------------
-
-DDL = "id INT NOT NULL, name STRING, tags ARRAY<STRING>, m MAP<STRING, INT>, at TIMESTAMP, deep STRUCT<a: INT NOT NULL>"
-
-
-def field(name: str, kind: types.DataType) -> StructField:
-    return StructField(name, kind)
-
-
-ID = spark("id INT").fields
-REFUSED_COLUMNS: dict[str, tuple[StructType, str]] = {
-    "missing": (spark("name STRING"), "column 'id' (INT NOT NULL) is missing: the queue needs it in every row"),
-    "void for NOT NULL": (spark("", field("id", NullType())), "column 'id' has type null, the queue's is INT: cast it"),
-    "unknown": (
-        spark("id INT, price INT"),
-        "column 'price' (INT) is none of the queue's (id, name, tags, m, at, deep)",
-    ),
-    "wider": (spark("id BIGINT"), "column 'id' has type BIGINT, the queue's is INT: cast it"),
-    "other type": (spark("id INT, name BINARY"), "column 'name' has type BINARY, the queue's is STRING: cast it"),
-    "number as text": (spark("id STRING"), "column 'id' has type STRING, the queue's is INT: cast it"),
-    "nested": (
-        spark("id INT, deep STRUCT<b: INT>"),
-        "column 'deep' has type STRUCT<b: INT>, the queue's is STRUCT<a: INT NOT NULL>: cast it",
-    ),
-    "case alone": (
-        spark("id INT, name STRING", *spark("NAME STRING").fields),
-        "columns 'name' and 'NAME' are both the queue's column 'name': give one",
-    ),
-    "twice": (spark("id INT", *ID), "columns 'id' and 'id' are both the queue's column 'id': give one"),
-    "variant": (spark("id INT", field("name", types.VariantType())), "'name' has type variant, the queue's is STRING"),
-    "interval": (
-        spark("id INT", field("name", types.YearMonthIntervalType())),
-        "column 'name' has type interval year to month, the queue's is STRING: cast it",
-    ),
-    "collation": (
-        spark("id INT", field("name", types.StringType("UTF8_LCASE"))),
-        "column 'name' has type string collate UTF8_LCASE, the queue's is STRING: cast it",
-    ),
-    "void inside": (
-        spark("id INT", field("tags", types.ArrayType(NullType()))),
-        "column 'tags' has type array<void>, the queue's is ARRAY<STRING>: cast it",
-    ),
-    "unknown variant": (
-        spark("id INT", field("x", types.VariantType())),
-        "column 'x' (variant) is none of the queue's (id, name, tags, m, at, deep): leave it out",
-    ),
-    "only metadata": (spark("", metadata("offset")), "the rows have no column for queue 'orders': give some of id, "),
-    "another of partq's": (spark("id INT", field("_meta", types.StringType())), "column '_meta' (STRING) is none of"),
-    "headers": (
-        spark("id INT", field("_headers", types.StringType())),
-        "column '_headers' has type string, a partq sink takes array<struct<key:string,value:binary>>: cast it",
-    ),
-    "headers twice": (
-        spark("id INT", field("_headers", headers_type()), field("_headers", headers_type())),
-        "column '_headers' is there twice: select it once",
-    ),
-    "topic": (
-        spark("id INT", field("_topic", types.BinaryType())),
-        "column '_topic' has type binary, a partq sink takes string: cast it",
-    ),
-    "keys and values": (spark("key STRING, value BINARY"), "column 'key' (STRING) is none of the queue's"),
-}
-
-
-@pytest.mark.conformance("TYP-04")
-@pytest.mark.parametrize("case", REFUSED_COLUMNS)
-@pytest.mark.parametrize("write", WRITERS)
-def test_columns_that_do_not_fit_are_refused_by_name_before_any_task_runs(
-    calls: Calls, write: Callable[..., None], case: str
-) -> None:
-    given, says = REFUSED_COLUMNS[case]
-    queue = create(calls, DDL)
-    before = queue.refresh()
-
-    def fail(_: int) -> pa.RecordBatch:
-        raise AssertionError("a task ran")
-
-    with pytest.raises(Invalid) as caught:
-        write(calls, "orders", given, map(fail, [0]))
-    assert says in str(caught.value)
-    assert nothing_published(queue, before)
-
-
-YEAR_10000_US = 253_402_300_800_000_000
-MONTH_US = 30 * 24 * 3600 * 1_000_000
-NOT_TEXT = pa.array([b"ok", b"\xff"]).view(pa.string())
-
-
-def timestamps(*us: int) -> pa.Array:
-    return pa.array(us, pa.int64()).view(pa.timestamp("us", "Asia/Kathmandu"))
-
-
-def one_struct(values: pa.Array) -> pa.Array:
-    return pa.StructArray.from_arrays([values], fields=[pa.field("a", pa.int32())])
-
-
-REFUSED_VALUES: dict[str, tuple[str, list[pa.Array], str]] = {
-    "null": (
-        "id INT",
-        [pa.array([1, None], pa.int32())],
-        "row 11, column 'id': null, where the queue's",
-    ),
-    "null inside": (
-        "id INT, deep STRUCT<a: INT>",
-        [pa.array([1, 2], pa.int32()), one_struct(pa.array([1, None], pa.int32()))],
-        "row 11, column 'deep.a': null, where the queue's schema says NOT NULL",
-    ),
-    "not UTF-8": (
-        "id INT, name STRING",
-        [pa.array([1, 2], pa.int32()), NOT_TEXT],
-        "row 11, column 'name': a STRING that is not UTF-8",
-    ),
-    "not UTF-8 inside": (
-        "id INT, tags ARRAY<STRING>",
-        [pa.array([1, 2], pa.int32()), pa.ListArray.from_arrays(pa.array([0, 0, 2], pa.int32()), NOT_TEXT)],
-        "row 11, column 'tags.element': a STRING that is not UTF-8",
-    ),
-    "year 10000": (
-        "id INT, at TIMESTAMP",
-        [pa.array([1, 2], pa.int32()), timestamps(0, YEAR_10000_US)],
-        "row 11, column 'at': a TIMESTAMP outside of the years 1 to 9999",
-    ),
-    "before year 1": (
-        "id INT, at TIMESTAMP",
-        [pa.array([1, 2], pa.int32()), timestamps(0, -62_135_596_800_000_001)],
-        "row 11, column 'at': a TIMESTAMP outside of the years 1 to 9999",
-    ),
-    "a map's key twice": (
-        "id INT, m MAP<STRING, INT>",
-        [pa.array([1, 2], pa.int32()), pa.array([[], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32()))],
-        "row 11, column 'm.key': the key 'a' twice in one map",
-    ),
-}
-
-
-@pytest.mark.conformance("TYP-04")
-@pytest.mark.parametrize("case", REFUSED_VALUES)
-@pytest.mark.parametrize("write", WRITERS)
-def test_values_that_nobody_could_read_are_refused_with_row_and_column(
-    calls: Calls, write: Callable[..., None], case: str
-) -> None:
-    """Rows are counted in their task."""
-    ddl, columns, says = REFUSED_VALUES[case]
-    queue = create(calls, DDL)
-    before = queue.refresh()
-    given = spark(ddl)
-    first = as_spark_sends([[number, *[None] * (len(given) - 1)] for number in range(10)], given)
-    bad = pa.RecordBatch.from_arrays(columns, names=given.fieldNames())
-    with pytest.raises(Invalid) as caught:
-        write(calls, "orders", given, [first, bad])
-    assert says in str(caught.value)
-    assert nothing_published(queue, before)
-
-
-def nothing_published(queue: QueueLog, before: Head) -> bool:
-    return queue.refresh() == before
-
-
-# --- topics -----------------------------------------------------------------------------------------------------------
-
-
-def attracting(calls: Calls, **queues: tuple[str | None, str]) -> None:
-    """Queues by name: columns (None: untyped) and subscription."""
-    for name, (ddl, pattern) in queues.items():
-        queue = create(calls, ddl, name=name) if ddl else create_queue(open_store(calls.url), "default", name, 1)
-        subscribe(queue, pattern)
-
-
-def ids(calls: Calls, queue: str) -> list[int]:
-    return calls.read(queue).column("id").to_pylist()  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("write", WRITERS)
-def test_rows_go_by_their_topics(calls: Calls, write: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
-    attracting(calls, eu=("id INT, name STRING", "*/eu"), every=("name STRING, id INT", ">"), us=("id INT", "*/us"))
-    create(calls, "id INT, name STRING", name="rest")
-    given = spark("name STRING, id INT", field("_topic", types.StringType()))
-    topics = ["a/eu", "a/asia", None, "b/eu"]
-    rows = [[f"n{number}", number, topic] for number, topic in enumerate(topics)]
-    write(calls, "rest", given, [as_spark_sends(rows, given)])
-    assert {name: ids(calls, name) for name in ("eu", "every", "us", "rest")} == {
-        "eu": [0, 3],
-        "every": [0, 1, 3],
-        "us": [],
-        "rest": [2],
-    }
-    for options, expected in (({"topic": "c/eu"}, [4]), ({"topic": "c/us"}, [])):
-        given = spark("id INT, name STRING", field("_topic", types.StringType()))
-        more = {"batch_id": 1 + len(expected)} if write == Calls.publish else {}
-        if options == {"topic": "c/us"}:
-            with pytest.raises(Invalid, match="which do not have the same columns: let their subscriptions differ"):
-                write(calls, "rest", given, [as_spark_sends([[4, "n", "ignored"]], given)], **options, **more)
-        else:
-            write(calls, "rest", given, [as_spark_sends([[4, "n", "ignored"]], given)], **options, **more)
-        assert ids(calls, "eu") == [0, 3, 4]
-
-
-def test_a_batch_whose_topics_attract_queues_of_different_columns_is_refused_whole(calls: Calls) -> None:
-    attracting(calls, eu=("id INT", "*/eu"), wide=("id INT, name STRING", "a/*"), old=(None, "old"))
-    given = spark("id INT", field("_topic", types.StringType()))
-    rows = as_spark_sends([[1, "a/us"], [2, "b/eu"]], given)
-    with pytest.raises(Invalid, match=r"one batch would go to queue .* and to .*, which do not have the same col"):
-        calls.append("eu", given, [rows])
-    for topic, says in (
-        ("a/eu", "do not have the same columns"),
-        ("old", r"queue 'old' .untyped: key and value. cannot"),
-    ):
-        with pytest.raises(Invalid, match=says):
-            calls.append("eu", given, [as_spark_sends([[1, topic]], given)])
-    assert ids(calls, "eu") == ids(calls, "wide") == []
-
-
-def test_a_column_topic_of_a_typed_queues_own_is_no_topic(calls: Calls) -> None:
-    attracting(calls, elsewhere=("id INT", "a"))
-    create(calls, "id INT, topic STRING", name="orders")
-    given = spark("id INT, topic STRING")
-    rows = as_spark_sends([[1, "a"]], given)
-    calls.append("orders", given, [rows])
-    assert rows_of(calls.read("orders")) == [{"id": 1, "topic": "a"}]
-    assert ids(calls, "elsewhere") == []
-    with pytest.raises(Invalid, match="failOnUnattractedTopic is for messages with topics, and these have none"):
-        calls.append("orders", given, [rows], failOnUnattractedTopic="true")
-
-
-def test_who_calls_the_topics_of_rows_as_those_of_messages_is_told(calls: Calls) -> None:
-    attracting(calls, eu=("id INT", "a"))
-    create_queue(open_store(calls.url), "default", "rest", 1)
-    given = spark("id INT, topic STRING")
-    with pytest.raises(Invalid, match=r"'id' .int. is no column of a partq sink: .*are in a column _topic"):
-        calls.append("rest", given, [as_spark_sends([[1, "a"]], given)])
-
-
-def test_rows_that_nobody_attracts_are_counted(calls: Calls, caplog: pytest.LogCaptureFixture) -> None:
-    create(calls, "id INT")
-    given = spark("id INT", field("name", types.VariantType()), field("_topic", types.StringType()))
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array([1, 2], pa.int32()), pa.nulls(2), pa.array(["a", "b"])], names=given.fieldNames()
-    )
-    for options in ({"topic": "x"}, {}):
-        source = calls.source("orders", **options)
-        del source.options["path"]
-        writer = source.writer(given, False)
-        writer.commit([writer.write(iter([batch]))])
-    assert [record.message.partition(" with")[0] for record in caplog.records] == ["2 messages"] * 2
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------------
