@@ -45,6 +45,10 @@ class Reincarnated(Unavailable):
     """
 
 
+FIELDS: Final = msgspec.json.Decoder(dict[str, str])
+"""Reads fields that a store keeps as text. Raises `ValueError`."""
+
+
 class StoredFields(Mapping[str, str]):
     """Fields as a store keeps them, in one text, which is taken apart when somebody looks into it: a leader's looks
     bring thousands, of which little has changed. What is no JSON object of texts has no fields.
@@ -59,7 +63,7 @@ class StoredFields(Mapping[str, str]):
     def _taken_apart(self) -> dict[str, str]:
         if self._fields is None:
             try:
-                self._fields = _FIELDS.decode(self.text)
+                self._fields = FIELDS.decode(self.text)
             except ValueError:
                 self._fields = {}
         return self._fields
@@ -72,9 +76,6 @@ class StoredFields(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._taken_apart())
-
-
-_FIELDS: Final = msgspec.json.Decoder(dict[str, str])
 
 
 class Found(NamedTuple):

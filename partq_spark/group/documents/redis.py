@@ -16,6 +16,7 @@ import msgspec
 from partq_spark.base.effects import new_token
 from partq_spark.base.errors import Corrupt
 from partq_spark.group.documents.api import (
+    FIELDS,
     FOLDERS,
     LISTED,
     Announce,
@@ -38,7 +39,6 @@ from partq_spark.objects.api import UNCHANGED, Unchanged
 _CHANNEL: Final = re.compile(r"partq:\{([^/{}]+)/([^/{}]+)/([^/{}]+)/([^/{}]+)\}:\w+")
 _TOKEN: Final = re.compile(r"([0-9A-Za-z]+) ")
 _VERSION: Final = " version"
-_FIELDS: Final = msgspec.json.Decoder(dict[str, str])
 
 
 class RedisDocuments(Documents):
@@ -220,7 +220,7 @@ def _loaded(place: _Place, name: str, reply: Reply) -> Found | Unchanged | None:
         return UNCHANGED
     line, content, now = reply
     try:
-        value = _FIELDS.decode(content) if _split(name)[0] in LISTED else content
+        value = FIELDS.decode(content) if _split(name)[0] in LISTED else content
     except ValueError:
         raise _foreign(place.shown(name)) from None
     return _found(name, value, line.decode(errors="replace"), int(now))
@@ -249,15 +249,10 @@ def _named(folder: str, fields: Sequence[bytes]) -> Iterator[str]:
 
 
 def _found(name: str, value: Value, line: str, now_ms: int) -> Found:
-    """`line` is the version."""
+    """`line` is the version; a damaged one tells no age, and perhaps no token."""
     token, _, written_ms = line.partition(" ")
     if token.isalnum() and token.isascii() and written_ms.isdecimal():
         return Found(name, token, value, max(0, now_ms - int(written_ms)) / 1000)
-    return _damaged(name, value, line)
-
-
-def _damaged(name: str, value: Value, line: str) -> Found:
-    """With a version that tells no age, and perhaps no token."""
     return Found(name, _token_in(line), value, 0.0)
 
 
