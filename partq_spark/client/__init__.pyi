@@ -74,3 +74,4 @@ from partq_spark.group.status import HandoffView as HandoffView
 from partq_spark.group.status import PartitionView as PartitionView
 from partq_spark.log.model import QueueConfig as QueueConfig
 from partq_spark.spark.supervision import supervise as supervise
+from partq_spark.spark.tracing import processing as processing

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from partq_spark.base.errors import Invalid
+from partq_spark.base.tracing import ACKNOWLEDGE, Where, around
 from partq_spark.log.names import checked_name
 from partq_spark.objects.urls import canonical_url, default_store
 from partq_spark.query.notify import PAGE, Address, Line
@@ -63,6 +64,7 @@ class Acknowledger:
             flow=checked_name("flow", flow),
         )
         self._line = Line(address, timeout_s=timeout_s)
+        self._where = Where(address.queue, address.namespace, address.group)
 
     def in_hand(self) -> InHand:
         """What the flow has now, with the epochs of its last micro-batch. Waits for a reader process that is just
@@ -82,7 +84,7 @@ class Acknowledger:
             partitions |= page
             lost.update(map(int, answer["lost"]))
             if not answer["more"]:
-                return InHand(self._line, process, partitions, frozenset(lost))
+                return InHand(self._line, process, partitions, frozenset(lost), self._where)
             after = max([*partitions, *lost])
 
 
@@ -92,9 +94,15 @@ class InHand:
     """
 
     def __init__(
-        self, line: Line, process: str, partitions: Mapping[int, Held], lost: frozenset[int] = frozenset()
+        self,
+        line: Line,
+        process: str,
+        partitions: Mapping[int, Held],
+        lost: frozenset[int] = frozenset(),
+        where: Where | None = None,
     ) -> None:
         self._line = line
+        self._where = where if where is not None else Where(None)  # for traces
         self.process = process
         self.partitions = partitions
         self.lost = lost
@@ -121,10 +129,11 @@ class InHand:
         positions = [
             (str(p), [self.partitions[p].epoch, offset]) for p, offset in sorted(offsets.items()) if p not in self.lost
         ]
-        for at in range(0, len(positions), PAGE):
-            page: dict[str, Any] = dict(positions[at : at + PAGE])
-            answer = self._line.ask({"do": "acknowledge", "process": self.process, "p": page})
-            still.update(map(int, answer["still"]))
+        with around(ACKNOWLEDGE, self._where):
+            for at in range(0, len(positions), PAGE):
+                page: dict[str, Any] = dict(positions[at : at + PAGE])
+                answer = self._line.ask({"do": "acknowledge", "process": self.process, "p": page})
+                still.update(map(int, answer["still"]))
         return frozenset(still)
 
 

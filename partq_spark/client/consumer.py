@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final, Literal, Self
@@ -22,6 +23,8 @@ import pyarrow as pa
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
+from partq_spark.base.tracing import now_ns
+from partq_spark.client.message_spans import BatchTrace, ReceiveSpans
 from partq_spark.client.messages import Message, messages_of
 from partq_spark.group.claims import Position
 from partq_spark.group.heartbeat import Liveness
@@ -129,6 +132,8 @@ class Batch:
         self._ends = {partition: Position(span.epoch, span.to) for partition, span in spans.items()}
         self.is_settled = False
         """Acknowledged as a whole, or released."""
+        self.trace: BatchTrace | None = None
+        """Where it stands in a trace; None: tracing is off."""
 
     def __len__(self) -> int:
         return sum(piece.batch.num_rows for piece in self.pieces)
@@ -160,7 +165,8 @@ class Batch:
                     "message by the batch that it came in"
                 )
             due = {message.partition: Position(end.epoch, message.offset + 1)}
-        still = self._process.acknowledge(self._name, due)
+        with nullcontext() if self.trace is None else self.trace.acknowledging():
+            still = self._process.acknowledge(self._name, due)
         self.is_settled = self.is_settled or message is None
         return frozenset(due.keys() - still)
 
@@ -191,6 +197,8 @@ class Consumer:
         self._names = columns
         self._load(head)
         self._by_next = acknowledge == "next"
+        name = None if options.group is None else options.group.name
+        self._spans = ReceiveSpans.of(options.target.namespace, options.target.queue, name)
         self._idle_timeout_s = idle_timeout_s
         self._pid = os.getpid()
         self._at: dict[str, Any] = dict(offsets.INITIAL)
@@ -286,6 +294,7 @@ class Consumer:
     def _look(self) -> Batch | None:
         """One look, up to the poll interval. Only what a batch gives out moves the position."""
         process = self._beside()
+        since_ns = now_ns()
         with process.asked() as consumer:
             end = consumer.next_end(self._at)
         if end == self._at:
@@ -304,6 +313,8 @@ class Consumer:
         except BaseException:
             batch.release()  # nobody has it, and what is acknowledged later must not skip it
             raise
+        if self._spans is not None:
+            batch.trace = self._spans.received(batch.pieces, since_ns)
         return batch
 
     def _planned(

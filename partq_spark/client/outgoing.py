@@ -50,13 +50,16 @@ NOWHERE = Published(None, None)
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Outgoing:
-    """A message on its way: key and value, or a row with these columns. `size` is what it takes in memory, in bytes."""
+    """A message on its way: key and value, or a row with these columns. `size` is what it takes in memory, in bytes;
+    `room`: so many more bytes the queue would take.
+    """
 
     values: tuple[Any, ...]
     columns: Columns | None = None
     headers: Headers
     topic: str | None
     size: int
+    room: int
     sent_s: float = field(default_factory=time.monotonic)
     future: Future[Published]
 
@@ -90,8 +93,9 @@ class Outgoing:
             )
         pairs, header_bytes = _headers(headers)
         size = key_bytes + len(data) + header_bytes
-        _require_room(f"the message with key {key!r}", size, limit)
-        return cls(values=(key, bytes(data)), headers=pairs, topic=topic, size=size + MESSAGE_BYTES, future=future)
+        room = _room(f"the message with key {key!r}", size, limit)
+        size += MESSAGE_BYTES
+        return cls(values=(key, bytes(data)), headers=pairs, topic=topic, size=size, room=room, future=future)
 
     @classmethod
     def of_row(
@@ -110,9 +114,10 @@ class Outgoing:
         values = taker.take(row)
         pairs, header_bytes = _headers(headers)
         size = taker.size(values) + header_bytes
-        _require_room("the message", size, limit)
+        room = _room("the message", size, limit)
         size += MESSAGE_BYTES + OBJECT_BYTES * taker.objects(values)
-        return cls(values=values, columns=taker.columns, headers=pairs, topic=topic, size=size, future=future)
+        columns = taker.columns
+        return cls(values=values, columns=columns, headers=pairs, topic=topic, size=size, room=room, future=future)
 
 
 class TakenRows:
@@ -171,12 +176,14 @@ def _headers(given: GivenHeaders) -> tuple[Headers, int]:
     return pairs, sum(len(name.encode()) + len(found or b"") for name, found in pairs)
 
 
-def _require_room(what: str, size: int, limit: int) -> None:
+def _room(what: str, size: int, limit: int) -> int:
+    """How many bytes more there could be. Raises `Invalid` for too many."""
     if size > limit:
         raise Invalid(
             f"{what} has {size} bytes, the queue takes {limit}: keep large payloads elsewhere and publish their "
             "address, or raise the limit (max_message_bytes)"
         )
+    return limit - size
 
 
 def publish_together(

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
+from partq_spark.client.message_spans import SendSpans
 from partq_spark.client.outgoing import Outgoing, Published, TakenRows, publish_together
 from partq_spark.client.publication import Publication, PublishReport, checked_publish_id
 from partq_spark.log.connect import NamespaceAddress, open_queue
@@ -92,6 +93,7 @@ class Publisher:
         self._rows: TakenRows | None = None
         if head.columns is not None:
             self._rows = TakenRows(self._queue.another(), head.queue_id, head.columns)
+        self._spans = SendSpans.of(where.namespace, queue)
         self._linger_s = linger_s
         self._batch_bytes = max_batch_bytes
         self._most_bytes = max_pending_bytes
@@ -146,6 +148,8 @@ class Publisher:
                 self._wait_for_room(message.size, timeout_s)
             if self._failure is not None:
                 return self._failed(future)
+            if self._spans is not None:
+                self._spans.begin(message)
             self._waiting.append(message)
             self._bytes += message.size
             self._sent += 1

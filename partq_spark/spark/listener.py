@@ -1,5 +1,6 @@
 """What a driver does with its queries' progress: tells a query's reader that a micro-batch is complete, about 0.1 s
-after it is, instead of at the next trigger; and keeps the numbers, if somebody wants metrics.
+after it is, instead of at the next trigger; keeps the numbers, if somebody wants metrics, and makes the spans of what
+was processed and acknowledged, if somebody traces.
 
 Optional: `partq_spark.register(spark)` installs it. It runs in the driver's Python, reads the address of the reader's
 local socket in the query's own progress, and says there which end was reached, nothing else. It never raises: without
@@ -22,8 +23,10 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from partq_spark.base.tracing import now_ns
 from partq_spark.query import notify, offsets
 from partq_spark.spark.query_metrics import QueryMetrics, progress_of
+from partq_spark.spark.tracing import completed
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -44,6 +47,7 @@ class PartqListener(StreamingQueryListener):
                 self.metrics.started(str(event.id), event.name)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        since_ns = now_ns()
         with _harmless("a complete batch was not told to its reader"):
             for source in event.progress.sources:
                 if source.latestOffset and '"notify"' in source.latestOffset and source.endOffset:
@@ -51,6 +55,8 @@ class PartqListener(StreamingQueryListener):
         with _harmless("a query's progress was not noted"):
             if self.metrics is not None:
                 self.metrics.progressed(str(event.progress.id), event.progress.name, progress_of(event.progress))
+        with _harmless("a query's batch was not traced"):
+            completed(event.progress, acknowledging_since_ns=since_ns)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         pass

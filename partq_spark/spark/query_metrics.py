@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from partq_spark.base.metrics import Histogram, Metric, Sample
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.listener import SourceProgress, StreamingQueryProgress
 
 MOST_QUERIES: Final = 100
 """Beyond that those are forgotten first that have ended, the longest ago before the others."""
@@ -99,14 +99,14 @@ def progress_of(progress: StreamingQueryProgress) -> Progress:
     """The numbers in one progress of Spark's."""
     lags: dict[Source, dict[str, int]] = {}
     for each in progress.sources:
-        reported = _object(each.latestOffset)
-        if "queue" not in reported or not isinstance(partitions := reported.get("partitions"), dict):
+        told = reported(each)
+        if "queue" not in told or not isinstance(partitions := told.get("partitions"), dict):
             continue  # another source's
-        source = Source(str(reported["queue"]), str(reported.get("group") or ""))
+        source = Source(str(told["queue"]), str(told.get("group") or ""))
         found = lags.setdefault(source, {})
-        for partition, told in partitions.items():
+        for partition, of_it in partitions.items():
             # A query may read a queue twice.
-            found[partition] = max(int(told["lag"]), found.get(partition, 0))
+            found[partition] = max(int(of_it["lag"]), found.get(partition, 0))
     durations = progress.durationMs
     return Progress(
         batch=progress.batchId,
@@ -117,7 +117,9 @@ def progress_of(progress: StreamingQueryProgress) -> Progress:
     )
 
 
-def _object(text: str | None) -> Mapping[str, Any]:
+def reported(source: SourceProgress) -> Mapping[str, Any]:
+    """What a source says in a query's progress, if it is partq's; something without a queue if it is another's."""
+    text = source.latestOffset
     try:
         found = json.loads(text) if text else None
     except ValueError:

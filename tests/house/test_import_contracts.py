@@ -76,6 +76,7 @@ def test_the_tree_holds(tree: Path) -> None:
         ("partq_spark/log/names.py", "from azure.core.exceptions import AzureError", "Only partq_spark.objects.azure"),
         ("partq_spark/log/names.py", "import redis.client", "Only partq_spark.group.documents"),
         ("coordinator/metrics.py", "def f():\n    import prometheus_client", "Only partq_spark.base.metrics"),
+        ("partq_spark/client/x.py", "def f():\n    from opentelemetry import trace", "Only partq_spark.base.tracing"),
         ("partq_spark/log/names.py", "import click", "Only the command line"),
         ("partq_spark/spark/source.py", "from rich.console import Console", "Only the command line"),
     ],

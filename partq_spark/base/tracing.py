@@ -1,0 +1,171 @@
+"""partq's spans in the application's traces: how they are named, what they tell, and how they hang together. Only here
+OpenTelemetry is imported.
+
+The rules. It is on where the application has configured a tracer provider, and otherwise nothing of OpenTelemetry is
+imported: `tracing` says which, and is asked when a publisher, a consumer or a batch begins, not for each message. Names
+and attributes are those of OpenTelemetry's conventions for messaging. No span tells a key, a value, a header or the
+text of an error, which may quote one. A span of a batch links to messages as `trace_context` chooses.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from partq_spark.base.trace_context import TraceContext, parent_of
+
+if TYPE_CHECKING:
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+
+Kind = Literal["PRODUCER", "CONSUMER", "CLIENT", "INTERNAL"]
+
+
+class Operation(NamedTuple):
+    """What is done to messages: its name, which begins the span's, and its type as the conventions have it."""
+
+    name: str
+    type: str
+    kind: Kind
+
+
+SEND: Final = Operation("send", "send", "PRODUCER")
+SEND_BATCH: Final = Operation("send", "send", "CLIENT")  # no message names this span
+RECEIVE: Final = Operation("receive", "receive", "CONSUMER")
+PROCESS: Final = Operation("process", "process", "CONSUMER")  # Spark hands the batch over: nobody received it
+PROCESS_RECEIVED: Final = Operation("process", "process", "INTERNAL")
+ACKNOWLEDGE: Final = Operation("ack", "settle", "CLIENT")
+
+
+class Where(NamedTuple):
+    """What a span is about. What is not known is None and left out."""
+
+    queue: str | None
+    namespace: str | None = None
+    group: str | None = None
+
+
+class Span:
+    """One span that has begun. To be ended once, by any thread."""
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+
+    @property
+    def context(self) -> TraceContext:
+        """By which messages and other spans name it."""
+        own = self._span.get_span_context()
+        return TraceContext(own.trace_id, own.span_id, int(own.trace_flags), own.trace_state.to_header())
+
+    def lies(self, partition: int, offset: int) -> None:
+        """Where its message lies."""
+        self._span.set_attribute("messaging.destination.partition.id", str(partition))
+        self._span.set_attribute("messaging.partq.offset", offset)
+
+    def end(self, error: BaseException | None = None, *, at_ns: int | None = None) -> None:
+        """It is over: now, or at this point in time (Unix)."""
+        if error is not None:
+            from opentelemetry.trace import StatusCode
+
+            self._span.set_attribute("error.type", type(error).__name__)
+            self._span.set_status(StatusCode.ERROR)
+        self._span.end(at_ns)
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """It is the current span in a block, and over with it."""
+        from opentelemetry.trace import use_span
+
+        try:
+            with use_span(self._span, record_exception=False, set_status_on_exception=False):
+                yield
+        except BaseException as error:
+            self.end(error)
+            raise
+        self.end()
+
+
+class Tracing:
+    """Begins spans with the application's tracer provider."""
+
+    def __init__(self, tracer: trace.Tracer) -> None:
+        self._tracer = tracer
+
+    def begin(
+        self,
+        operation: Operation,
+        where: Where,
+        *,
+        messages: int | None = None,
+        links: Sequence[TraceContext] = (),
+        parent: TraceContext | None = None,
+        at_ns: int | None = None,
+    ) -> Span:
+        """A span under the application's current one; without one under `parent`, or where that is None too, under the
+        links if all are of one trace. `messages`: how many a batch has. `at_ns`: since when (Unix).
+        """
+        from opentelemetry.trace import Link, SpanKind
+
+        told: dict[str, str | int] = {
+            "messaging.system": "partq",
+            "messaging.operation.name": operation.name,
+            "messaging.operation.type": operation.type,
+        }
+        others = {
+            "messaging.destination.name": where.queue,
+            "messaging.partq.namespace": where.namespace,
+            "messaging.consumer.group.name": where.group,
+            "messaging.batch.message_count": messages,
+        }
+        told |= {name: value for name, value in others.items() if value is not None}
+        span = self._tracer.start_span(
+            operation.name if where.queue is None else f"{operation.name} {where.queue}",
+            _context(parent or parent_of(links)),
+            SpanKind[operation.kind],
+            told,
+            [Link(_span_context(each)) for each in links],
+            at_ns,
+        )
+        return Span(span)
+
+
+def tracing() -> Tracing | None:
+    """None where the application has configured no tracer provider by now."""
+    if "opentelemetry.trace" not in sys.modules:  # which configuring one imports
+        return None
+    from opentelemetry import trace
+
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        return None
+    return Tracing(provider.get_tracer("partq"))
+
+
+def around(operation: Operation, where: Where, *, messages: int | None = None) -> AbstractContextManager[None]:
+    """A span around a block, for what is done once in a while; nothing where tracing is off."""
+    found = tracing()
+    return nullcontext() if found is None else found.begin(operation, where, messages=messages).around()
+
+
+def now_ns() -> int:
+    """For spans that begin before it is known whether there is anything to tell (Unix)."""
+    return time.time_ns()
+
+
+def _context(parent: TraceContext | None) -> Context | None:
+    """What a span begins in; None: as the caller's thread is."""
+    from opentelemetry import trace
+
+    if parent is None or trace.get_current_span().get_span_context().is_valid:
+        return None
+    return trace.set_span_in_context(trace.NonRecordingSpan(_span_context(parent)))
+
+
+def _span_context(of: TraceContext) -> trace.SpanContext:
+    from opentelemetry.trace import SpanContext, TraceFlags, TraceState
+
+    state = TraceState.from_header([of.state]) if of.state else None
+    return SpanContext(of.trace_id, of.span_id, is_remote=True, trace_flags=TraceFlags(of.flags), trace_state=state)

@@ -1,0 +1,189 @@
+"""Spans of what a driver processes: around the user's own code for a batch, and of micro-batches that are complete.
+
+Messages are read in Spark's workers, and the driver sees no header before somebody asks for rows. So `processing`,
+which the user calls with the batch in hand, takes the first of them, in a Spark job that is bounded; and the listener,
+which hears that a batch is complete, adds its acknowledgement to the same trace. Of a batch for which `processing` was
+not called the listener tells when it was processed, without links. Nothing here is done where tracing is off.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from partq_spark.base.errors import Invalid
+from partq_spark.base.trace_context import LOOKED_AT, TRACEPARENT, TRACESTATE, TraceContext, chosen, of_headers
+from partq_spark.base.tracing import ACKNOWLEDGE, PROCESS, Span, Tracing, Where, tracing
+from partq_spark.spark.query_metrics import reported
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+    from pyspark.sql.streaming.listener import SourceProgress, StreamingQueryProgress
+    from pyspark.sql.types import StructType
+
+    from partq_spark.client.consumer import Batch
+
+MOST_BATCHES: Final = 100
+"""Micro-batches that were processed and whose completion was not heard of; a driver has few at a time."""
+
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+_ONLY_TRACES: Final = f"filter({{}}, h -> lower(h.key) IN ('{TRACEPARENT}', '{TRACESTATE}')) AS headers"
+
+
+class MicroBatch(NamedTuple):
+    """One of a query, by the ids that Spark gives them."""
+
+    query: str
+    number: int
+
+
+class Processed:
+    """The spans of micro-batches that were processed, until it is heard that these are complete. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spans: OrderedDict[MicroBatch, TraceContext] = OrderedDict()
+
+    def note(self, batch: MicroBatch, span: TraceContext) -> None:
+        """It is processed in this span; of one that is repeated the last counts."""
+        with self._lock:
+            self._spans[batch] = span
+            self._spans.move_to_end(batch)
+            if len(self._spans) > MOST_BATCHES:
+                self._spans.popitem(last=False)
+
+    def taken(self, batch: MicroBatch) -> TraceContext | None:
+        """Its span, once; None: nobody called `processing` for it."""
+        with self._lock:
+            return self._spans.pop(batch, None)
+
+
+PROCESSED: Final = Processed()
+
+
+# --- around the user's code -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def processing(batch: Batch | DataFrame) -> Iterator[None]:
+    """A span of OpenTelemetry around what a program does with a batch, which links to the spans that sent its messages;
+    where these are all of one trace it belongs to that. Inside, the span is the current one.
+
+        def handle(batch: DataFrame, batch_id: int) -> None:
+            with partq.processing(batch):
+                ...
+
+    `batch`: what `foreachBatch` gives, or a consumer's `Batch`. Looks at the headers of the first 1,000 messages and
+    links to 32 of them at most. Of a DataFrame that takes a small Spark job, and its column `headers` (of a typed
+    queue the field of `_metadata`); without it there are no links. Where the program has configured no tracer provider
+    this does nothing. Raises `Invalid` for something else than a batch.
+    """
+    from partq_spark.client.consumer import Batch
+
+    around: AbstractContextManager[None]
+    if isinstance(batch, Batch):
+        around = nullcontext() if batch.trace is None else batch.trace.processing()
+    elif hasattr(batch, "selectExpr"):
+        found = tracing()
+        around = nullcontext() if found is None else _processing(found, batch).around()
+    else:
+        raise Invalid(f"{type(batch).__name__} is no batch: give the DataFrame of foreachBatch, or a consumer's Batch")
+    with around:
+        yield
+
+
+def _processing(tracing: Tracing, batch: DataFrame) -> Span:
+    rows = _sample(batch)
+    queues = {row.queue for row in rows if "queue" in row}
+    where = Where(queues.pop() if len(queues) == 1 else None)
+    span = tracing.begin(PROCESS, where, links=chosen(map(_context, rows)))
+    micro_batch = _micro_batch(batch)
+    if micro_batch is not None:
+        PROCESSED.note(micro_batch, span.context)
+    return span
+
+
+def _context(row: Row) -> TraceContext | None:
+    return of_headers((each.key, None if each.value is None else bytes(each.value)) for each in row.headers or ())
+
+
+def _sample(batch: DataFrame) -> Sequence[Row]:
+    """The first messages: what of their headers is about traces, and their queue, if the batch has it."""
+    columns = sampled_columns(batch.schema)
+    return batch.selectExpr(*columns).take(LOOKED_AT) if columns else []
+
+
+def sampled_columns(schema: StructType) -> list[str]:
+    """As expressions of SQL; none where there are no headers, or two columns of that name."""
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if len(types) < len(schema.fields):
+        return []
+    if types.get("headers") == _HEADERS:
+        return [_ONLY_TRACES.format("headers"), *(["queue"] if types.get("queue") == "string" else [])]
+    metadata = schema.fields[[*types].index("_metadata")].dataType if "_metadata" in types else None
+    fields = {field.name: field.dataType.simpleString() for field in getattr(metadata, "fields", ())}
+    if fields.get("headers") != _HEADERS:
+        return []
+    queue = ["_metadata.queue AS queue"] if fields.get("queue") == "string" else []
+    return [_ONLY_TRACES.format("_metadata.headers"), *queue]
+
+
+def _micro_batch(batch: DataFrame) -> MicroBatch | None:
+    """Which one is given to this thread's `foreachBatch`; None elsewhere, and where the driver is on another side of a
+    connection.
+    """
+    if type(batch).__module__.startswith("pyspark.sql.connect"):
+        return None
+    context = batch.sparkSession.sparkContext
+    query, number = (context.getLocalProperty(name) for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
+    return MicroBatch(query, int(number)) if query and number else None
+
+
+# --- what the listener hears ------------------------------------------------------------------------------------------
+
+
+class _Read(NamedTuple):
+    """What a micro-batch had of one queue. `acknowledged`: that it is complete acknowledges it."""
+
+    where: Where
+    messages: int
+    acknowledged: bool
+
+
+def completed(progress: StreamingQueryProgress, *, acknowledging_since_ns: int) -> None:
+    """A micro-batch is complete, and since then its reader was told. Makes a span of the acknowledgement for each queue
+    that was read in the name of a group, under the span of `processing`.
+    """
+    found = tracing()
+    if found is None:
+        return
+    read = [each for each in map(_read, progress.sources) if each is not None and each.messages]
+    if not read:
+        return
+    span = PROCESSED.taken(MicroBatch(str(progress.id), progress.batchId))
+    if span is None:
+        since_ns = int(datetime.fromisoformat(progress.timestamp).timestamp() * 1000) * 1_000_000  # in UTC, says the Z
+        where = read[0].where if len(read) == 1 else Where(None)
+        processed = found.begin(PROCESS, where, messages=sum(each.messages for each in read), at_ns=since_ns)
+        processed.end(at_ns=since_ns + progress.durationMs["triggerExecution"] * 1_000_000)
+        span = processed.context
+    for each in read:
+        if each.acknowledged:
+            settled = found.begin(
+                ACKNOWLEDGE, each.where, messages=each.messages, parent=span, at_ns=acknowledging_since_ns
+            )
+            settled.end()
+
+
+def _read(source: SourceProgress) -> _Read | None:
+    """None: it is another source's."""
+    told = reported(source)
+    if "queue" not in told:
+        return None
+    group = told.get("group")
+    acknowledged = told.get("notify") is not None and told.get("ackMode") != "manual"
+    return _Read(Where(str(told["queue"]), group=group), source.numInputRows, acknowledged)
