@@ -129,6 +129,8 @@ class InHand:
         positions = [
             (str(p), [self.partitions[p].epoch, offset]) for p, offset in sorted(offsets.items()) if p not in self.lost
         ]
+        if not positions:
+            return frozenset()
         with around(ACKNOWLEDGE, self._where):
             for at in range(0, len(positions), PAGE):
                 page: dict[str, Any] = dict(positions[at : at + PAGE])

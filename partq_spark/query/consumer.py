@@ -187,10 +187,7 @@ class ConsumerLoop:
             return None
         partitions = planning.progress(view, self.queue.head, self._reached)
         told = {"queue": self.queue.name, "flow": self._participant.flow, "partitions": partitions}
-        if self._group is None:
-            return told
-        mode = {"ackMode": "manual"} if self._options.manual_acks else {}
-        return {**told, "group": self._group.name, "notify": self.notify, **mode}
+        return told if self._group is None else {**told, "group": self._group.name, "notify": self.notify}
 
     def wake(self) -> None:
         """There may be news of the group: the thread that waits looks at everything, and so does the next question."""

@@ -8,6 +8,7 @@ not called the listener tells when it was processed, without links. Nothing here
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from partq_spark.base.errors import Invalid
 from partq_spark.base.trace_context import LOOKED_AT, TRACEPARENT, TRACESTATE, TraceContext, chosen, of_headers
 from partq_spark.base.tracing import ACKNOWLEDGE, PROCESS, Span, Tracing, Where, tracing
+from partq_spark.query import offsets
 from partq_spark.spark.query_metrics import reported
 
 if TYPE_CHECKING:
@@ -161,10 +163,10 @@ def completed(progress: StreamingQueryProgress, *, acknowledging_since_ns: int) 
     found = tracing()
     if found is None:
         return
+    span = PROCESSED.taken(MicroBatch(str(progress.id), progress.batchId))
     read = [each for each in map(_read, progress.sources) if each is not None and each.messages]
     if not read:
         return
-    span = PROCESSED.taken(MicroBatch(str(progress.id), progress.batchId))
     if span is None:
         since_ns = int(datetime.fromisoformat(progress.timestamp).timestamp() * 1000) * 1_000_000  # in UTC, says the Z
         where = read[0].where if len(read) == 1 else Where(None)
@@ -180,10 +182,15 @@ def completed(progress: StreamingQueryProgress, *, acknowledging_since_ns: int) 
 
 
 def _read(source: SourceProgress) -> _Read | None:
-    """None: it is another source's."""
+    """By the end of the batch, which says what it reads: Spark counts a message as often as it was computed. None: the
+    source is another's, or had nothing new.
+    """
     told = reported(source)
-    if "queue" not in told:
+    if "queue" not in told or not source.endOffset or source.startOffset == source.endOffset:
         return None
-    group = told.get("group")
-    acknowledged = told.get("notify") is not None and told.get("ackMode") != "manual"
-    return _Read(Where(str(told["queue"]), group=group), source.numInputRows, acknowledged)
+    end = offsets.decode(json.loads(source.endOffset))
+    if end is None:
+        return None
+    by_itself = end.deliveries is None and told.get("notify") is not None
+    messages = sum(span.to - span.start for span in end.spans.values())
+    return _Read(Where(str(told["queue"]), group=end.group), messages, end.group is not None and by_itself)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
+from partq_spark.base.tracing import Where
 from partq_spark.client.acknowledge import Acknowledger, Held, InHand, KeySequences
 from partq_spark.query.notify import Address, Line, Message
 
@@ -49,6 +50,7 @@ class Asking(Acknowledger):
 
     def __init__(self, reader: Reader) -> None:
         self._line = reader
+        self._where = Where("orders")
 
 
 @pytest.fixture

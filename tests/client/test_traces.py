@@ -1,0 +1,322 @@
+"""Traces from a publisher through the queue to a consumer, as an OpenTelemetry SDK gets them; and nothing without."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, StatusCode
+
+import partq
+from partq_spark.base.trace_context import MOST_LINKS, of_headers
+from partq_spark.base.tracing import Where
+from partq_spark.client import publisher as publisher_module
+from tests.client.conftest import Make
+from tests.docs.blocks import ROOT, blocks
+from tests.support.traces import Traces, linked, provide, span_id, told, trace_id, traces
+
+__all__ = ["traces"]
+
+GIVEN = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def consuming(queue: partq.Queue, **more: Any) -> partq.Consumer:
+    return queue.consumer("billing", starting="earliest", idle_timeout_s=0.5, **more)
+
+
+def headers(queue: partq.Queue) -> list[dict[str | None, bytes | None]]:
+    return [dict(each.headers or ()) for each in queue.browse()]
+
+
+# --- one trace --------------------------------------------------------------------------------------------------------
+
+
+def test_one_trace_goes_from_the_publisher_to_the_consumer(make: Make, traces: Traces) -> None:
+    queue = make(partitions=1)
+    with traces.tracer.start_as_current_span("checkout"), queue.publisher() as publisher:
+        publisher.send(b"created", key="customer-1")
+        publisher.send(b"paid", key="customer-1")
+    with consuming(queue) as consumer:
+        for batch in consumer:
+            with partq.processing(batch), traces.tracer.start_as_current_span("bill"):
+                pass
+    assert len({trace_id(each) for each in traces.spans}) == 1
+    first, second = traces.named("send orders")
+    checkout, received, processed = (traces.one(name) for name in ("checkout", "receive orders", "process orders"))
+    bill, acknowledged = traces.one("bill"), traces.one("ack orders")
+    sent = [span_id(first), span_id(second)]
+    assert linked(received) == linked(processed) == sent
+    parents = {each.name: each.parent.span_id for each in traces.spans if each.parent is not None}
+    assert parents == {
+        "send orders": span_id(checkout),
+        "receive orders": sent[0],
+        "process orders": span_id(received),
+        "ack orders": span_id(received),
+        "bill": span_id(processed),
+    }
+    kinds = [each.kind for each in (first, received, processed, acknowledged, bill)]
+    assert kinds == [SpanKind.PRODUCER, SpanKind.CONSUMER, SpanKind.INTERNAL, SpanKind.CLIENT, SpanKind.INTERNAL]
+    where = {"destination.name": "orders", "partq.namespace": "default"}
+    operation = {"operation.name": "send", "operation.type": "send"}
+    assert told(second) == {**where, **operation, "destination.partition.id": "0", "partq.offset": 1}
+    group = {**where, "consumer.group.name": "billing"}
+    operation = {"operation.name": "receive", "operation.type": "receive"}
+    assert told(received) == {**group, **operation, "batch.message_count": 2}
+    assert told(acknowledged) == {**group, "operation.name": "ack", "operation.type": "settle"}
+
+
+def test_messages_of_many_traces_are_linked_and_the_batch_has_a_trace_of_its_own(make: Make, traces: Traces) -> None:
+    queue = make(partitions=1)
+    with queue.publisher() as publisher:
+        for number in range(MOST_LINKS + 10):
+            publisher.send(str(number))
+    with consuming(queue) as consumer:
+        batch = consumer.poll(5)
+        assert batch is not None
+        batch.acknowledge()
+    sent = traces.named("send orders")
+    assert len({trace_id(each) for each in sent}) == len(sent)
+    received = traces.one("receive orders")
+    assert linked(received) == [span_id(each) for each in sent][:MOST_LINKS]
+    assert received.parent is None
+    assert trace_id(traces.one("ack orders")) == trace_id(received)
+
+
+def test_rows_of_a_typed_queue_carry_it_too(make: Make, traces: Traces) -> None:
+    queue = make("payments", partitions=1, schema="id BIGINT NOT NULL, customer STRING", key="customer")
+    with queue.publisher() as publisher:
+        publisher.send({"id": 1, "customer": "ann"})
+    sent = traces.one("send payments")
+    (carried,) = headers(queue)
+    found = of_headers(carried.items())
+    assert found is not None
+    assert (found.trace_id, found.span_id, found.is_sampled) == (trace_id(sent), span_id(sent), True)
+    with consuming(queue) as consumer:
+        batch = consumer.poll(5)
+        assert batch is not None
+        with partq.processing(batch):
+            pass
+    assert trace_id(traces.one("process payments")) == trace_id(sent)
+
+
+def test_what_the_application_is_in_is_the_parent_of_what_it_asks_for(make: Make, traces: Traces) -> None:
+    queue = make(partitions=1)
+    with queue.publisher() as publisher:
+        publisher.send(b"created")
+    with traces.tracer.start_as_current_span("job"), consuming(queue) as consumer:
+        assert consumer.poll(5) is not None
+    received = traces.one("receive orders")
+    assert trace_id(received) == trace_id(traces.one("job"))
+    assert linked(received) == [span_id(traces.one("send orders"))]
+
+
+def test_what_is_acknowledged_by_hand_is_told_too(traces: Traces) -> None:
+    """In `foreachBatch`, by `Acknowledger`."""
+
+    class Line:
+        def ask(self, message: dict[str, Any]) -> dict[str, Any]:
+            return {"still": [*message["p"]]}
+
+    where = Where("orders", "default", "billing")
+    hand = partq.InHand(Line(), "reader", {0: partq.Held(1, 0, 5)}, where=where)  # type: ignore[arg-type] # as far as asked
+    with traces.tracer.start_as_current_span("bill"):
+        assert hand.acknowledge({0: 5}) == {0}
+    assert hand.acknowledge({}) == frozenset()
+    acknowledged = traces.one("ack orders")
+    assert trace_id(acknowledged) == trace_id(traces.one("bill"))
+    assert told(acknowledged)["consumer.group.name"] == "billing"
+
+
+# --- headers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_that_a_message_has_already_is_kept(make: Make, traces: Traces) -> None:
+    queue = make(partitions=1)
+    with queue.publisher() as publisher:
+        publisher.send(b"created", headers={"Traceparent": GIVEN, "source": b"shop"})
+    assert headers(queue) == [{"Traceparent": GIVEN, "source": b"shop"}]
+    sent = traces.one("send orders")
+    assert linked(sent) == [0xB7AD6B7169203331]
+    assert trace_id(sent) == 0x0AF7651916CD43DD8448EB211C80319C
+
+
+def test_what_is_not_recorded_is_carried_and_not_linked(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = make(partitions=1)
+    off = provide(monkeypatch, ALWAYS_OFF)
+    with queue.publisher() as publisher:
+        publisher.send(b"created")
+    (carried,) = headers(queue)
+    found = of_headers(carried.items())
+    assert found is not None
+    assert not found.is_sampled
+    assert off.spans == []
+    recorded = provide(monkeypatch)
+    with consuming(queue) as consumer:
+        assert consumer.poll(5) is not None
+    assert linked(recorded.one("receive orders")) == []
+
+
+def test_a_message_that_fills_its_limit_is_published_as_it_is(make: Make, traces: Traces) -> None:
+    queue = make(partitions=1)
+    with queue.publisher() as publisher:
+        limit = publisher._limit
+        publisher.send(b"x" * limit)
+        publisher.send(b"x" * (limit - 100))
+    assert [[*each] for each in headers(queue)] == [[], ["traceparent"]]
+    assert len(traces.named("send orders")) == 2
+
+
+def test_without_headers_among_the_columns_there_are_no_links(make: Make, traces: Traces) -> None:
+    queue = make(partitions=1)
+    with queue.publisher() as publisher:
+        publisher.send(b"created")
+    with consuming(queue, columns=["value"]) as consumer:
+        assert consumer.poll(5) is not None
+    received = traces.one("receive orders")
+    assert linked(received) == []
+    assert told(received)["batch.message_count"] == 1
+
+
+# --- whole publishes --------------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_one_span_and_keeps_its_headers(make: Make, traces: Traces) -> None:
+    queue = make(partitions=1)
+    with queue.publisher() as publisher:
+        publisher.send_table(pa.table({"value": ["a", "b"], "headers": [[("traceparent", GIVEN)], None]}, _schema()))
+    assert headers(queue) == [{"traceparent": GIVEN}, {}]
+    sent = traces.one("send orders")
+    assert sent.kind is SpanKind.CLIENT
+    assert told(sent)["batch.message_count"] == 2
+    with consuming(queue) as consumer:
+        assert consumer.poll(5) is not None
+    assert linked(traces.one("receive orders")) == [0xB7AD6B7169203331]
+
+
+def _schema() -> pa.Schema:
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    return pa.schema([("value", pa.string()), ("headers", pa.list_(header))])
+
+
+# --- failures, and what is not told -----------------------------------------------------------------------------------
+
+
+def test_a_publish_that_fails_is_told_by_each_of_its_messages(
+    make: Make, traces: Traces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise partq.Unavailable("the store of ann@example.org does not answer")
+
+    monkeypatch.setattr(publisher_module, "publish_together", fails)
+    publisher = make().publisher()
+    futures = [publisher.send(b"created") for _ in range(2)]
+    with pytest.raises(partq.Unavailable):  # the spans have not read the Futures in its place
+        publisher.close()
+    assert all(each.done() for each in futures)
+    for each in traces.named("send orders"):
+        assert each.status.status_code is StatusCode.ERROR
+        assert each.status.description is None
+        assert each.events == ()
+        assert told(each)["error.type"] == "Unavailable"
+
+
+def test_an_error_in_the_block_is_told_by_its_kind_alone(make: Make, traces: Traces) -> None:
+    queue = make(partitions=1)
+    with queue.publisher() as publisher:
+        publisher.send(b"created")
+    with consuming(queue) as consumer:
+        batch = consumer.poll(5)
+        assert batch is not None
+        with pytest.raises(ValueError, match="ann"), partq.processing(batch):
+            raise ValueError("no such customer: ann")
+    processed = traces.one("process orders")
+    assert processed.status.status_code is StatusCode.ERROR
+    assert processed.events == ()
+    assert told(processed)["error.type"] == "ValueError"
+
+
+def test_no_span_tells_what_a_message_has(make: Make, traces: Traces) -> None:
+    queue = make(partitions=1)
+    with queue.publisher() as publisher:
+        publisher.send(b"s3cret-value", key="s3cret-key", headers={"s3cret-name": b"s3cret"}, topic="s3cret/topic")
+        publisher.send(b"s3cret-value", key="s3cret-key", headers={"s3cret-name": b"s3cret"})
+    with consuming(queue) as consumer:
+        for batch in consumer:
+            with partq.processing(batch):
+                pass
+    assert len(traces.spans) == 5
+    assert [each.name for each in traces.spans if "s3cret" in each.to_json()] == []
+
+
+def test_only_a_batch_is_processed() -> None:
+    with pytest.raises(partq.Invalid, match="list is no batch"), partq.processing([]):  # type: ignore[arg-type]
+        pass
+
+
+# --- off --------------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys, partq
+from partq_spark.spark import listener
+{first}
+queue = partq.create_queue("orders", partitions=1, store="file://{folder}")
+with queue.publisher() as publisher:
+    publisher.send(b"created")
+with queue.publication() as publication:
+    publication.commit()
+with queue.consumer("billing", starting="earliest", idle_timeout_s=0.1) as consumer:
+    for batch in consumer:
+        assert batch.trace is None
+        with partq.processing(batch):
+            assert [message.headers for message in batch] == [None]
+print("opentelemetry" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "imported"),
+    [
+        ("", "False"),
+        ("import opentelemetry.sdk.trace", "True"),
+        ("import opentelemetry.trace as t; t.set_tracer_provider(t.NoOpTracerProvider())", "True"),
+    ],
+)
+def test_nothing_is_traced_where_no_provider_is_configured(first: str, imported: str, tmp_path: Any) -> None:
+    program = PROGRAM.format(first=first, folder=tmp_path)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == imported
+
+
+@pytest.mark.slow
+def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
+    """But for its blocks with Spark. In a process of its own, which has its provider for good."""
+    of_page = blocks(ROOT / "docs/tracing.md")
+    program = "\n".join(each.text for each in of_page if each.language == "python" and "DataFrame" not in each.text)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}\nprovider.shutdown()"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PARTQ_STORE": f"file://{tmp_path}/store"},
+    )
+    assert "b'created'" in done.stdout
+    names = ["checkout", "send orders", "receive orders", "process orders", "ack orders"]
+    assert sorted(re.findall(r'^    "name": "(.*)"', done.stdout, re.MULTILINE)) == sorted(names)
+    assert len(set(re.findall(r'"trace_id": "(.*)"', done.stdout))) == 1
+
+
+def test_the_test_process_itself_is_not_traced(make: Make) -> None:
+    """What other tests here rely on."""
+    assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    queue = make(partitions=1)
+    with queue.publisher() as publisher:
+        publisher.send(b"created")
+    assert headers(queue) == [{}]
