@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from partq_spark.base.errors import Invalid
 from partq_spark.base.trace_context import LOOKED_AT, TRACEPARENT, TRACESTATE, TraceContext, chosen, of_headers
@@ -25,7 +25,7 @@ from partq_spark.spark.query_metrics import reported
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
     from pyspark.sql.streaming.listener import SourceProgress, StreamingQueryProgress
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
     from partq_spark.client.consumer import Batch
 
@@ -84,18 +84,24 @@ def processing(batch: Batch | DataFrame) -> Iterator[None]:
     queue the field of `_metadata`); without it there are no links. Where the program has configured no tracer provider
     this does nothing. Raises `Invalid` for something else than a batch.
     """
+    with _around(batch):
+        yield
+
+
+def _around(batch: Batch | DataFrame) -> AbstractContextManager[None]:
+    if _is_data_frame(batch):
+        found = tracing()
+        return nullcontext() if found is None else _processing(found, batch).around()
     from partq_spark.client.consumer import Batch
 
-    around: AbstractContextManager[None]
-    if isinstance(batch, Batch):
-        around = nullcontext() if batch.trace is None else batch.trace.processing()
-    elif hasattr(batch, "selectExpr"):
-        found = tracing()
-        around = nullcontext() if found is None else _processing(found, batch).around()
-    else:
+    if not isinstance(batch, Batch):
         raise Invalid(f"{type(batch).__name__} is no batch: give the DataFrame of foreachBatch, or a consumer's Batch")
-    with around:
-        yield
+    return nullcontext() if batch.trace is None else batch.trace.processing()
+
+
+def _is_data_frame(batch: object) -> TypeGuard[DataFrame]:
+    """Of classic Spark or of Spark Connect, which share no class."""
+    return hasattr(batch, "selectExpr")
 
 
 def _processing(tracing: Tracing, batch: DataFrame) -> Span:
@@ -121,17 +127,27 @@ def _sample(batch: DataFrame) -> Sequence[Row]:
 
 def sampled_columns(schema: StructType) -> list[str]:
     """As expressions of SQL; none where there are no headers, or two columns of that name."""
-    types = {field.name: field.dataType.simpleString() for field in schema.fields}
-    if len(types) < len(schema.fields):
+    place, fields = "", schema
+    headers, metadata = _column(schema, "headers"), _column(schema, "_metadata")
+    if metadata is not None and isinstance(metadata.dataType, type(schema)) and not _are_headers(headers):
+        place, fields = f"`{metadata.name}`.", metadata.dataType
+        headers = _column(fields, "headers")
+    if headers is None or not _are_headers(headers):
         return []
-    if types.get("headers") == _HEADERS:
-        return [_ONLY_TRACES.format("headers"), *(["queue"] if types.get("queue") == "string" else [])]
-    metadata = schema.fields[[*types].index("_metadata")].dataType if "_metadata" in types else None
-    fields = {field.name: field.dataType.simpleString() for field in getattr(metadata, "fields", ())}
-    if fields.get("headers") != _HEADERS:
-        return []
-    queue = ["_metadata.queue AS queue"] if fields.get("queue") == "string" else []
-    return [_ONLY_TRACES.format("_metadata.headers"), *queue]
+    queue = _column(fields, "queue")
+    named = (
+        [f"{place}`{queue.name}` AS queue"] if queue is not None and queue.dataType.simpleString() == "string" else []
+    )
+    return [_ONLY_TRACES.format(f"{place}`{headers.name}`"), *named]
+
+
+def _are_headers(column: StructField | None) -> bool:
+    return column is not None and column.dataType.simpleString() == _HEADERS
+
+
+def _column(schema: StructType, name: str) -> StructField | None:
+    found = [field for field in schema.fields if field.name.lower() == name]
+    return found[0] if len(found) == 1 else None
 
 
 def _micro_batch(batch: DataFrame) -> MicroBatch | None:

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 import partq
-from partq_spark.base.trace_context import MOST_LINKS, of_headers
+from partq_spark.base.trace_context import LOOKED_AT, MOST_LINKS, of_headers
 from partq_spark.base.tracing import Where
 from partq_spark.client import publisher as publisher_module
 from tests.client.conftest import Make
@@ -182,6 +182,21 @@ def test_without_headers_among_the_columns_there_are_no_links(make: Make, traces
     received = traces.one("receive orders")
     assert linked(received) == []
     assert told(received)["batch.message_count"] == 1
+
+
+@pytest.mark.parametrize(("before", "is_linked"), [(LOOKED_AT - 1, True), (LOOKED_AT, False)])
+def test_only_the_first_messages_of_a_batch_are_looked_at(
+    make: Make, traces: Traces, before: int, is_linked: bool
+) -> None:
+    queue = make(partitions=1)
+    with queue.publisher() as publisher:
+        publisher.send_table(pa.table({"value": ["untraced"] * before}))
+        publisher.send(b"traced")
+    with consuming(queue) as consumer:
+        batch = consumer.poll(5)
+        assert batch is not None
+        assert len(batch) == before + 1
+    assert bool(linked(traces.one("receive orders"))) == is_linked
 
 
 # --- whole publishes --------------------------------------------------------------------------------------------------

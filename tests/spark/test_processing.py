@@ -20,6 +20,7 @@ __all__ = ["traces"]
 
 TEXT = StringType()
 HEADERS = ArrayType(StructType([StructField("key", TEXT), StructField("value", BinaryType())]))
+NAMED = "`queue` AS queue"
 ONLY = "filter({}, h -> lower(h.key) IN ('traceparent', 'tracestate')) AS headers"
 
 
@@ -30,17 +31,19 @@ def struct(**fields: DataType) -> StructType:
 @pytest.mark.parametrize(
     ("schema", "columns"),
     [
-        (struct(key=TEXT, value=BinaryType(), queue=TEXT, headers=HEADERS), [ONLY.format("headers"), "queue"]),
-        (struct(value=BinaryType(), headers=HEADERS), [ONLY.format("headers")]),
-        (struct(queue=IntegerType(), headers=HEADERS), [ONLY.format("headers")]),
+        (struct(key=TEXT, value=BinaryType(), queue=TEXT, headers=HEADERS), [ONLY.format("`headers`"), NAMED]),
+        (struct(value=BinaryType(), headers=HEADERS), [ONLY.format("`headers`")]),
+        (struct(queue=IntegerType(), headers=HEADERS), [ONLY.format("`headers`")]),
         (struct(key=TEXT, value=BinaryType(), queue=TEXT), []),
+        (struct(Headers=HEADERS, Queue=TEXT), [ONLY.format("`Headers`"), "`Queue` AS queue"]),
+        (StructType([*struct(id=TEXT, headers=HEADERS).fields, *struct(id=TEXT).fields]), [ONLY.format("`headers`")]),
         (struct(headers=TEXT), []),
         (StructType([*struct(headers=HEADERS).fields, *struct(headers=HEADERS).fields]), []),
         (
             struct(id=IntegerType(), headers=IntegerType(), _metadata=struct(queue=TEXT, headers=HEADERS)),
-            [ONLY.format("_metadata.headers"), "_metadata.queue AS queue"],
+            [ONLY.format("`_metadata`.`headers`"), "`_metadata`.`queue` AS queue"],
         ),
-        (struct(_metadata=struct(headers=HEADERS)), [ONLY.format("_metadata.headers")]),
+        (struct(_metadata=struct(headers=HEADERS)), [ONLY.format("`_metadata`.`headers`")]),
         (struct(id=IntegerType(), _metadata=struct(queue=TEXT)), []),
         (struct(id=IntegerType(), _metadata=TEXT), []),
     ],
@@ -91,7 +94,7 @@ def hear(*sources: Any, batch: int = 7) -> None:
     PartqListener().onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type] # as far as it looks
 
 
-GROUP = {"group": "billing", "notify": "/nowhere/at/all"}
+GROUP: dict[str, Any] = {"group": "billing", "notify": "/nowhere/at/all"}
 
 
 def test_a_batch_that_the_program_traced_gets_its_acknowledgement(traces: Traces) -> None:
