@@ -31,9 +31,8 @@ from benchmarks.report import Goal, Measure
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import Run, checked, parquet_stream, run_to_end
 from benchmarks.turns import Side, measures, take_turns
-from partq_spark.demo import flights
+from partq_spark.demo.flights import COLUMNS, KEY, ddl, load
 
-KEY: Final = "tailnum"
 CARRIER: Final = "carrier"
 DELAY: Final = "dep_delay"
 
@@ -83,7 +82,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
             for way, each in zip(ways, kept, strict=True)
         ]
         whole = [
-            Side(name=way.name, run=partial(made.reading, partial(each.source, names())))
+            Side(name=way.name, run=partial(made.reading, partial(each.source, list(COLUMNS))))
             for way, each in zip(ways, kept, strict=True)
         ]
         runs = take_turns([*aggregating, *whole], settings.rounds, settings.rows)
@@ -94,33 +93,19 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
-# Of the types that the flights have: Spark's names, and Avro's.
-_TYPES: Final[Mapping[pa.DataType, tuple[str, object]]] = {
-    pa.int64(): ("BIGINT", "long"),
-    pa.string(): ("STRING", "string"),
-    pa.timestamp("s", tz="UTC"): ("TIMESTAMP", {"type": "long", "logicalType": "timestamp-micros"}),
+_AVRO: Final[Mapping[str, object]] = {
+    "BIGINT": "long",
+    "STRING": "string",
+    "TIMESTAMP": {"type": "long", "logicalType": "timestamp-micros"},
 }
 
 
-@cache
-def _flights() -> pa.Table:
-    return flights.load().drop_columns(["id", "departure"])  # which the demo makes of the others
-
-
-def names() -> Sequence[str]:
-    """The 19 columns."""
-    return list(_flights().column_names)
-
-
-def ddl(columns: Sequence[str] | None = None) -> str:
-    """These columns (None: all) with their types, for Spark and for a queue."""
-    fields = (_flights().schema.field(name) for name in columns or names())
-    return ", ".join(f"{field.name} {_TYPES[field.type][0]}" for field in fields)
+_flights: Final[Callable[[], pa.Table]] = cache(load)
 
 
 def avro_schema() -> str:
     """Of a record with all columns, each of which may be null."""
-    fields = [{"name": field.name, "type": [_TYPES[field.type][1], "null"]} for field in _flights().schema]
+    fields = [{"name": name, "type": [_AVRO[kind], "null"]} for name, kind in COLUMNS.items()]
     return json.dumps({"type": "record", "name": "flight", "fields": fields})
 
 
@@ -178,7 +163,7 @@ def _to_partq(made: Bed) -> Published:
 
     def source(columns: Sequence[str]) -> DataFrame:
         stream = made.spark.readStream.format("partq").options(**options, startingOffsets="earliest")
-        return stream.schema(ddl(columns)).load()
+        return stream.schema(ddl(*columns)).load()
 
     return Published(run=run, source=source, remove=queue.delete)
 
@@ -197,7 +182,7 @@ def _to_kafka(made: Bed, *, encoded: Callable[[Column], Column], decoded: Callab
     if (topics := made.topics) is None:
         raise RuntimeError("Kafka is not running: ask for it with --peer kafka")
     topic = topics.fresh()
-    messages = made.rows().select(F.col(KEY).alias("key"), encoded(F.struct(*names())).alias("value"))
+    messages = made.rows().select(F.col(KEY).alias("key"), encoded(F.struct(*COLUMNS)).alias("value"))
 
     def source(columns: Sequence[str]) -> DataFrame:
         rows = topics.stream(topic).select(decoded(F.col("value")).alias("row"))

@@ -19,7 +19,7 @@ from partq_spark.cli import output
 from partq_spark.cli.arguments import NAMESPACE, OWNERSHIP, STORE, json_option, wrong_use
 from partq_spark.cli.demo_screen import Screen
 from partq_spark.cli.demo_story import Story
-from partq_spark.demo.flights import prepare
+from partq_spark.demo.flights import KEY, ddl, prepare
 from partq_spark.demo.processes import alone, default_place, started
 
 QUEUE: Final = "flights"
@@ -48,10 +48,10 @@ SESSION_S: Final = 5
 def demo(partitions: int, store: str | None, namespace: str, ownership: str, page: bool, as_json: bool) -> None:
     """Send 336,776 real flights through a queue that queries share.
 
-    The flights that left New York in 2013 are published at a steady pace, keyed by the aircraft's tail number. Two
-    streaming queries share them, a third one joins, then one is killed and does not come back; a coordinator moves the
-    partitions, and every move is shown. No server is needed. Then what was delivered is checked: no flight missing,
-    none twice unless it is marked as redelivered, every aircraft's flights in order.
+    The flights that left New York in 2013 are published at a steady pace, each a row of 19 columns, keyed by the
+    aircraft's tail number. Two streaming queries share them, a third one joins, then one is killed and does not come
+    back; a coordinator moves the partitions, and every move is shown. No server is needed. Then what was delivered is
+    checked: no flight missing, none twice unless it is marked as redelivered, every aircraft's flights in order.
     """
     if ownership == "none":
         wrong_use(
@@ -64,7 +64,13 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, pag
     begun_s = time.monotonic()
     with alone(folder):
         queue = client.create_queue(
-            QUEUE, partitions=partitions, store=store, namespace=namespace, rebalance_delay_s=REBALANCE_DELAY_S
+            QUEUE,
+            partitions=partitions,
+            schema=ddl(),
+            key=KEY,
+            store=store,
+            namespace=namespace,
+            rebalance_delay_s=REBALANCE_DELAY_S,
         )
         # Here already, so that the coordinator knows it when the first flow comes.
         queue.create_group(GROUP, starting="earliest", ownership=ownership)

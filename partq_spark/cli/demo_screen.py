@@ -48,11 +48,11 @@ class Screen:
     def head(self, flights: int, aircraft: int, partitions: int, store: str, page: str) -> None:
         """What this is, in words for somebody who has never seen it."""
         self._print("[bold]A year of flights, shared by streaming queries that come and go[/]\n")
-        self._print(f"{flights:,} flights out of New York in 2013 go through a queue, in the order of departure. Each")
         self._print(
-            f"has its aircraft as key ({aircraft:,} of them), the key decides which of {partitions} partitions it goes"
+            f"{flights:,} flights out of New York in 2013, rows of 19 columns, go through a queue, in the order"
         )
-        self._print("to, and each partition belongs to one query at a time. No server; everything is in")
+        self._print(f"of the timetable. The aircraft ({aircraft:,} of them) decides which of {partitions} partitions a")
+        self._print("flight goes to, and each partition belongs to one query at a time. No server; everything is in")
         self._print(f"{store}\n")
         if page:
             self._print(f"To be seen in a browser while it runs: {page}\n")
@@ -120,7 +120,8 @@ class Screen:
         self._verdict(facts["twice"] == 0, _repeats(facts), f"{facts['twice']:,} flights came twice without a mark")
         self._verdict(
             facts["aircraft_out_of_order"] == 0 and facts["offsets_out_of_order"] == 0,
-            f"the flights of each of {facts['aircraft']:,} aircraft came in order, whichever queries they went to",
+            f"the flights of each of {facts['aircraft']:,} aircraft came in order, also "
+            f"the {facts['handed_over']} times that a partition went on in another query",
             f"{facts['aircraft_out_of_order']:,} aircraft out of order",
         )
         pauses = sorted(move.paused_ms for move in moves if move.paused_ms is not None)

@@ -1,6 +1,7 @@
-"""The demo's proof: every flight was delivered once, or again with a mark, and every aircraft's flights came in order.
+"""The demo's proof: every flight was delivered once, or again with a mark, and every aircraft's flights came in order,
+also where a partition went from one query to another.
 
-Questions in SQL to what the queries wrote; the caller runs them. What is proven holds across flows, because
+One query in SQL over what the queries wrote; the caller runs it. What it says holds across flows, because
 `delivered_us`, when a micro-batch began to be written, is by one clock for all of them and different for each.
 """
 
@@ -10,45 +11,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+COLUMNS: Final = ("tailnum", "time_hour", "minute", "carrier", "flight")
+"""What the proof needs to know of a flight."""
+
 DELIVERED: Final = "delivered"
-"""The table that is asked. Columns: flow; delivered_us, when its micro-batch began to be written; row, the order within
-that; key, partition, offset, redelivered; id, the flight's number in the order of departure.
+"""The table that is asked: a flight's `COLUMNS`; partition, offset, redelivered; flow; delivered_us, when its
+micro-batch began to be written; row, the order within that.
 """
 
 Ask = Callable[[str], Sequence[Mapping[str, Any]]]
 
-# A flight's first delivery decides how many of its unmarked ones are too many; `first` is when that was, doubled, plus
-# 1 if it was marked: a plain minimum is several times as fast as a window over all rows.
-REPEATS: Final = f"""
-    SELECT partition,
-           sum(times) AS rows,
-           count(*) AS delivered,
-           sum(marked) AS redelivered,
-           sum(times - marked - if(first % 2 = 0, 1, 0)) AS twice
-    FROM (SELECT partition, id,
-                 count(*) AS times,
-                 count_if(redelivered) AS marked,
-                 min(2 * delivered_us + CAST(redelivered AS INT)) AS first
-          FROM {DELIVERED}
-          GROUP BY partition, id)
-    GROUP BY partition
-"""
-
-SHARES: Final = f"SELECT flow, count(*) AS rows FROM {DELIVERED} GROUP BY flow ORDER BY flow"
-
-ORDER: Final = f"""
-    SELECT count_if(key IS NOT NULL AND newest IS NULL) AS aircraft,
-           size(collect_set(CASE WHEN id <= newest AND NOT redelivered THEN key END)) AS aircraft_out_of_order
-    FROM (SELECT key, id, redelivered,
-                 max(id) OVER (PARTITION BY key ORDER BY delivered_us, row
-                               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS newest
-          FROM {DELIVERED})
-"""
-
-OFFSETS: Final = f"""
-    SELECT count_if(offset <= before) AS offsets_out_of_order
-    FROM (SELECT offset, lag(offset) OVER (PARTITION BY delivered_us, partition ORDER BY row) AS before
-          FROM {DELIVERED})
+# Inside, each delivery with what came before it: how often its flight (`nth` is 1 for the first time), the aircraft's
+# newest flight so far, and the partition's last delivery. Outside, the counts: in total, by flow, and by partition.
+PROOF: Final = f"""
+    SELECT flow,
+           partition,
+           count(*) AS rows,
+           count_if(nth = 1) AS delivered,
+           count_if(redelivered) AS redelivered,
+           count_if(nth > 1 AND NOT redelivered) AS twice,
+           count_if(tailnum IS NOT NULL AND newest IS NULL) AS aircraft,
+           count(DISTINCT if(scheduled < newest AND NOT redelivered, tailnum, NULL)) AS aircraft_out_of_order,
+           count_if(delivered_us = last.delivered_us AND offset <= last.offset) AS offsets_out_of_order,
+           count_if(flow <> last.flow) AS handed_over
+    FROM (SELECT *,
+                 row_number() OVER (PARTITION BY time_hour, carrier, flight ORDER BY delivered_us, row) AS nth,
+                 max(scheduled) OVER (PARTITION BY tailnum ORDER BY delivered_us, row
+                                      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS newest,
+                 lag(struct(flow, delivered_us, offset)) OVER (PARTITION BY partition
+                                                               ORDER BY delivered_us, row) AS last
+          FROM (SELECT *, time_hour + minute * INTERVAL '1' MINUTE AS scheduled FROM {DELIVERED}))
+    GROUP BY GROUPING SETS ((), (flow), (partition))
+    ORDER BY flow, partition
 """
 
 
@@ -65,6 +59,7 @@ class Proof:
     aircraft: int
     aircraft_out_of_order: int  # whose flight came after a later one, and does not say that it came before
     offsets_out_of_order: int  # within a partition's messages in one micro-batch
+    handed_over: int  # times that a partition's messages went on in another flow
     per_partition: Sequence[int]
     per_flow: Mapping[str, int]  # rows
 
@@ -74,23 +69,21 @@ class Proof:
 
 
 def prove(ask: Ask, expected: int, partitions: int) -> Proof:
-    """Compare what was delivered with flights 0 to `expected` - 1."""
-    repeats = ask(REPEATS)
-    (order,) = ask(ORDER)
-    (offsets,) = ask(OFFSETS)
-    rows, delivered, redelivered, twice = (
-        sum(row[column] for row in repeats) for column in ("rows", "delivered", "redelivered", "twice")
-    )
-    spread = {row["partition"]: row["delivered"] for row in repeats}
+    """Compare what was delivered with the `expected` flights that there are."""
+    counts = ask(PROOF)
+    (total,) = (row for row in counts if row["flow"] is None and row["partition"] is None)
+    spread = {row["partition"]: row["delivered"] for row in counts if row["partition"] is not None}
     return Proof(
-        rows=rows,
-        delivered=delivered,
-        again=rows - delivered,
-        redelivered=redelivered,
-        missing=expected - delivered,
-        twice=twice,
-        **order,
-        **offsets,
+        rows=total["rows"],
+        delivered=total["delivered"],
+        again=total["rows"] - total["delivered"],
+        redelivered=total["redelivered"],
+        missing=expected - total["delivered"],
+        twice=total["twice"],
+        aircraft=total["aircraft"],
+        aircraft_out_of_order=total["aircraft_out_of_order"],
+        offsets_out_of_order=total["offsets_out_of_order"],
+        handed_over=total["handed_over"],
         per_partition=[spread.get(number, 0) for number in range(partitions)],
-        per_flow={row["flow"]: row["rows"] for row in ask(SHARES)},
+        per_flow={row["flow"]: row["rows"] for row in counts if row["flow"] is not None},
     )

@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
@@ -31,9 +32,9 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 import partq_spark
-from partq_spark.demo.flights import Feed
+from partq_spark.demo.flights import Feed, ddl
 from partq_spark.demo.processes import streaming_readers
-from partq_spark.demo.proof import DELIVERED, prove
+from partq_spark.demo.proof import COLUMNS, DELIVERED, prove
 from partq_spark.spark.local import QUICK_LOGS
 
 LOOK_S = 0.1
@@ -41,12 +42,16 @@ READER_WAIT_S = 120.0
 PUBLISHER = "publisher"
 
 
+READ: Final = f"{ddl(*COLUMNS)}, _metadata STRUCT<partition: INT, offset: BIGINT, redelivered: BOOLEAN>"
+"""The columns that a flow's query asks for; nothing else is decoded."""
+
+
 def publish_flights(spark: SparkSession, flights: Path, queue: Mapping[str, str], checkpoint: Path) -> StreamingQuery:
-    """Publish every flight as JSON, keyed by the aircraft's tail number, one file per micro-batch as files come."""
-    schema = spark.read.parquet(str(flights)).schema
-    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(flights))
+    """Publish every flight, a row of 19 columns, one file per micro-batch as files come."""
     return (
-        stream.selectExpr("tailnum AS key", "to_json(struct(*)) AS value")
+        spark.readStream.schema(ddl())
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(flights))
         .writeStream.format("partq")
         .options(**queue)
         .option("checkpointLocation", str(checkpoint))
@@ -72,8 +77,9 @@ def share_flights(
         .options(**queue)
         .option("flow", flow)
         .option("startingOffsets", "earliest")
+        .schema(READ)
         .load()
-        .selectExpr("key", "partition", "offset", "redelivered", "from_json(CAST(value AS STRING), 'id INT').id AS id")
+        .select(*COLUMNS, "_metadata.*")
         .writeStream.foreachBatch(write)
         .option("checkpointLocation", str(checkpoint))
         .queryName(flow)
@@ -171,7 +177,6 @@ class DemoQueries:
     def _publish(self) -> None:
         incoming = self._work / "incoming"
         self._feed = Feed(self._work / "flights", incoming)
-        self._feed.give()  # the first file, which has the schema
         self._queries[PUBLISHER] = publish_flights(
             self._spark, incoming, self._queue, self._work / "publish-checkpoint"
         )
@@ -208,7 +213,6 @@ class DemoQueries:
             query.stop()  # it has failed; whatever batch it was in the middle of has ended
         published = self._rows.of.get(PUBLISHER, 0)
         self._spark.read.parquet(str(self._work / "delivered")).createOrReplaceTempView(DELIVERED)
-        self._spark.catalog.cacheTable(DELIVERED)
         outcome = prove(
             lambda text: [row.asDict() for row in self._spark.sql(text).collect()],
             self._fed().flights,

@@ -17,21 +17,27 @@ import pytest
 from click.testing import CliRunner
 
 from partq_spark.cli.main import cli
-from partq_spark.demo.flights import load, prepare
+from partq_spark.demo.flights import COLUMNS, load, prepare
 from partq_spark.demo.processes import alone
 from tests.support import jvm
 from tests.support.waiting import wait_until
 
 
 @pytest.mark.slow
-def test_flights_are_in_order_of_departure(tmp_path: Path) -> None:
+def test_flights_are_rows_of_19_columns_in_the_order_of_the_timetable(tmp_path: Path) -> None:
     table = load()
-    departures = table["departure"].to_pylist()
-    assert len(departures) == 336_776
+    assert table.num_rows == 336_776
+    assert table.column_names == list(COLUMNS)
+    assert len(COLUMNS) == 19
+    departures = list(zip(table["time_hour"].to_pylist(), table["minute"].to_pylist(), strict=True))
     assert all(before <= after for before, after in pairwise(departures))
-    assert table["id"].to_pylist() == list(range(336_776))
     first = table.slice(0, 1).to_pylist()[0]
-    assert (first["tailnum"], first["dep_time"], str(first["departure"])) == ("N14228", 517, "2013-01-01 05:17:00")
+    assert (first["tailnum"], first["dep_time"], str(first["time_hour"])) == (
+        "N14228",
+        517,
+        "2013-01-01 10:00:00+00:00",
+    )
+    assert table.group_by(["time_hour", "carrier", "flight"]).aggregate([]).num_rows == 336_776  # each flight's own
     prepared = prepare(tmp_path)
     assert (prepared.flights, prepared.aircraft, prepared.files) == (336_776, 4_043, 6)
     assert len(list(tmp_path.glob("*.parquet"))) == 6

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
-from partq_spark.demo.proof import DELIVERED, Proof, prove
+from partq_spark.demo.flights import ddl
+from partq_spark.demo.proof import COLUMNS, DELIVERED, Proof, prove
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
-Row = tuple[str | None, int, int, int]  # key, partition, offset, id
+Row = tuple[str | None, int, int, int]  # aircraft, partition, offset, which flight: a later one is at a later minute
 Check = Callable[..., Proof]
 
 GOOD: list[Row] = [("a", 0, 0, 0), ("b", 1, 0, 1), ("a", 0, 1, 2), (None, 0, 2, 3), ("b", 1, 1, 4)]
-COLUMNS = (
-    "flow string, delivered_us long, row long, key string, partition int, offset long, id int, redelivered boolean"
-)
+HOUR = datetime(2013, 1, 1, 10, tzinfo=UTC)
+TABLE = f"""
+    {ddl(*COLUMNS)}, partition INT, offset BIGINT, redelivered BOOLEAN, flow STRING, delivered_us BIGINT, row BIGINT
+"""
 
 
 @pytest.fixture
@@ -29,12 +32,12 @@ def checked(spark: SparkSession) -> Check:
 
     def check(*batches: tuple[str, Sequence[Row], bool]) -> Proof:
         rows = [
-            (flow, 1000 + number, place, *row, marked)
+            (aircraft, HOUR, flight, "UA", flight, partition, offset, marked, flow, 1000 + number, place)
             for number, (flow, given, marked) in enumerate(batches)
-            for place, row in enumerate(given)
+            for place, (aircraft, partition, offset, flight) in enumerate(given)
         ]
         session = spark.newSession()
-        session.createDataFrame(rows, COLUMNS).createOrReplaceTempView(DELIVERED)
+        session.createDataFrame(rows, TABLE).createOrReplaceTempView(DELIVERED)
         return prove(lambda text: [row.asDict() for row in session.sql(text).collect()], 5, 2)
 
     return check
@@ -43,6 +46,7 @@ def checked(spark: SparkSession) -> Check:
 def test_all_is_well(checked: Check) -> None:
     outcome = checked(("x", GOOD[:3], False), ("x", GOOD[3:], False))
     assert outcome.ok
+    assert outcome.handed_over == 0
     assert (outcome.delivered, outcome.aircraft, list(outcome.per_partition)) == (5, 2, [3, 2])
     assert (outcome.rows, outcome.again, outcome.redelivered, outcome.per_flow) == (5, 0, 0, {"x": 5})
 
@@ -95,3 +99,14 @@ def test_a_delivery_against_the_order_of_offsets_is_found(checked: Check) -> Non
     # The flight without an aircraft has nothing else that could be out of order.
     outcome = checked(("x", [GOOD[0], GOOD[3], GOOD[2], GOOD[1], GOOD[4]], False))
     assert (outcome.ok, outcome.aircraft_out_of_order, outcome.offsets_out_of_order) == (False, 0, 1)
+
+
+def test_a_partition_that_went_on_in_another_flow_is_counted_each_time(checked: Check) -> None:
+    outcome = checked(("x", [GOOD[0], GOOD[1]], False), ("y", [GOOD[2], GOOD[4]], False), ("x", GOOD[3:4], False))
+    assert outcome.ok
+    assert outcome.handed_over == 3  # partition 0 there and back, partition 1 there
+
+
+def test_a_partition_that_no_flight_fell_into_is_empty(checked: Check) -> None:
+    rows = [row for row in GOOD if row[1] == 1]
+    assert list(checked(("x", rows, False)).per_partition) == [0, 2]

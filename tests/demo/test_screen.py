@@ -23,6 +23,7 @@ FACTS = {
     "aircraft": 4_043,
     "aircraft_out_of_order": 0,
     "offsets_out_of_order": 0,
+    "handed_over": 7,
     "per_flow": {"amber": 336_000, "coral": 776},
 }
 
@@ -118,6 +119,10 @@ def test_the_table_is_for_terminals_only() -> None:
         ({"redelivered": 12, "again": 9}, "✓ 9 came again, each of them marked 'redelivered', like 3 more that might"),
         ({"twice": 3}, "✗ 3 flights came twice without a mark"),
         ({"missing": 3}, "✗ 3 flights are missing"),
+        (
+            {},
+            "✓ the flights of each of 4,043 aircraft came in order, also the 7 times that a partition went on",
+        ),
         ({"aircraft_out_of_order": 3}, "✗ 3 aircraft out of order"),
     ],
 )
