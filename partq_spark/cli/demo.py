@@ -5,9 +5,13 @@ The command and its options; the story is in `demo_story`. The coordinator and t
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Final
 
 import click
@@ -100,19 +104,31 @@ def demo(partitions: int, store: str | None, namespace: str, ownership: str, pag
         if as_json:
             told = {**facts, "seconds": seconds, "store": store, "moves": [asdict(move) for move in moves]}
             output.print_json(told)
-        else:
-            where = f"--store {store}" + (f" --namespace {namespace}" if namespace != "default" else "")
-            screen.end(seconds, _commands(where, ownership))
+        where = ["--store", store, *(["--namespace", namespace] if namespace != "default" else [])]
+        screen.end(seconds, _commands(where, ownership))
         if not facts["ok"]:
             raise PartqError(f"the check of what was delivered failed: {facts}; everything is kept in {folder}")
 
 
-def _commands(where: str, ownership: str) -> Sequence[str]:
-    return (
-        f"partq status {QUEUE} --group {GROUP} --ownership {ownership} {where}",
-        f"partq browse {QUEUE} {where} --limit 5",
-        f"partq ui --ownership {ownership} {where}",
+def _commands(where: Sequence[str], ownership: str) -> Sequence[str]:
+    """What shows the group, some messages and the page, to be typed as it stands."""
+    commands = (
+        ("status", QUEUE, "--group", GROUP, "--ownership", ownership, *where),
+        ("browse", QUEUE, *where, "--limit", "5"),
+        ("ui", "--ownership", ownership, *where),
     )
+    return [shlex.join([*_program(), *words]) for words in commands]
+
+
+def _program() -> Sequence[str]:
+    """How to call this Python's partq from where the demo was called: scripts/demo has it where PATH does not lead."""
+    beside = Path(sys.executable).with_name("partq")
+    if shutil.which("partq") == str(beside):
+        return ["partq"]
+    if not beside.exists():
+        return [sys.executable, "-m", "partq_spark"]
+    here = Path.cwd()
+    return [str(beside.relative_to(here) if beside.is_relative_to(here) else beside)]
 
 
 def _page_port() -> int:

@@ -48,11 +48,11 @@ class Screen:
     def head(self, flights: int, aircraft: int, partitions: int, store: str, page: str) -> None:
         """What this is, in words for somebody who has never seen it."""
         self._print("[bold]A year of flights, shared by streaming queries that come and go[/]\n")
+        self._print(f"{flights:,} flights out of New York in 2013 go through a queue, in the order of the timetable.")
         self._print(
-            f"{flights:,} flights out of New York in 2013, rows of 19 columns, go through a queue, in the order"
+            f"Each is a row of 19 columns, and its aircraft ({aircraft:,} of them) decides which of the {partitions}"
         )
-        self._print(f"of the timetable. The aircraft ({aircraft:,} of them) decides which of {partitions} partitions a")
-        self._print("flight goes to, and each partition belongs to one query at a time. No server; everything is in")
+        self._print("partitions it goes to. Each of these belongs to one query at a time. No server; everything is in")
         self._print(f"{store}\n")
         if page:
             self._print(f"To be seen in a browser while it runs: {page}\n")
@@ -133,7 +133,9 @@ class Screen:
 
     def end(self, seconds: float, commands: Sequence[str]) -> None:
         """What to look at now."""
-        self._print(f"\n{seconds:.0f} s in all. Everything is still there, look for yourself:")
+        self._print(
+            f"\n{seconds:.0f} s in all. Everything is still there, look for yourself, in the end with a browser:"
+        )
         for command in commands:
             self._print(f"  {command}")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import IO
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -46,18 +50,15 @@ def test_flights_are_rows_of_19_columns_in_the_order_of_the_timetable(tmp_path: 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_the_demo_publishes_and_reads_every_flight_in_order(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "partq_spark", "demo", "--json"],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env={name: value for name, value in os.environ.items() if name != "SPARK_HOME"} | {"TMPDIR": str(tmp_path)},
-    )
-    assert result.returncode == 0, result.stderr
+    with _running(tmp_path, "--json", "--page", quick=False) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said = _heard_with_its_page(process.stderr)
+        told = process.stdout.read()
+        assert process.wait(60) == 0, said
     (home,) = tmp_path.glob("partq-demo-*/spark")
     assert (home / "jars").is_symlink(), "Spark was started from a home of the demo's own"
-    summary = json.loads(result.stdout)
+    summary = json.loads(told)
     assert summary["ok"]
     assert summary["published"] == summary["read"] == summary["delivered"] == 336_776
     assert (summary["missing"], summary["twice"], summary["aircraft_out_of_order"]) == (0, 0, 0)
@@ -68,6 +69,7 @@ def test_the_demo_publishes_and_reads_every_flight_in_order(tmp_path: Path) -> N
     assert min(summary["per_partition"]) > 30_000  # eight partitions, spread about evenly
     # The story: two flows share, a third joins, blue is killed, and its partitions go to the others.
     moves = summary["moves"]
+    assert 0 < summary["handed_over"] <= sum(move["kind"] != "first" for move in moves)
     assert [move["partition"] for move in moves if move["kind"] == "first"] == list(range(8))
     assert all(0 < move["paused_ms"] < 10_000 for move in moves if move["kind"] in ("handoff", "forced"))
     assert {move["after"] for move in moves if move["kind"] in ("handoff", "forced")} >= {"coral"}
@@ -77,8 +79,8 @@ def test_the_demo_publishes_and_reads_every_flight_in_order(tmp_path: Path) -> N
     owners = {move["partition"]: move["after"] for move in moves}
     assert sorted(list(owners.values()).count(flow) for flow in ("amber", "coral")) == [4, 4]
     # What a person reads, with --json on standard error: no terminal, so plain lines.
-    assert "\x1b" not in result.stderr
-    told = [line[9:] for line in result.stderr.splitlines() if line[5:9] == " s  "]
+    assert "\x1b" not in said
+    lines = [line[9:] for line in said.splitlines() if line[5:9] == " s  "]
     story = [
         "two queries start",
         "publishes flights from now on",
@@ -86,19 +88,62 @@ def test_the_demo_publishes_and_reads_every_flight_in_order(tmp_path: Path) -> N
         "blue is killed",
         "blue was silent",
     ]
-    places = [next(number for number, line in enumerate(told) if words in line) for words in story]
+    places = [next(number for number, line in enumerate(lines) if words in line) for words in story]
     assert places == sorted(places)
-    assert result.stderr.count("✓") == 3
-    assert max(map(len, result.stderr.splitlines())) <= 130
+    assert said.count("✓") == 3
+    story_and_proof, _, commands = said.partition("look for yourself")
+    assert max(map(len, story_and_proof.splitlines())) <= 130
     _nothing_is_left(tmp_path)
+    _page_of_what_is_left(commands.splitlines()[-1], tmp_path)
+
+
+def _heard_with_its_page(stderr: IO[str]) -> str:
+    """All that the demo says to a person; meanwhile its page was there, and showed what was just said."""
+    lines, url = [], ""
+    for line in stderr:
+        lines.append(line)
+        if "To be seen in a browser" in line:
+            (url,) = re.findall(r"http://127\.0\.0\.1:\d+/\S+", line)
+        if "coral has joined" in line:
+            page = _got(url)
+            assert all(flow in page for flow in ("amber", "blue", "coral"))
+            assert "No coordinator serves this page" not in page
+    assert url, "".join(lines)
+    return "".join(lines)
+
+
+def _page_of_what_is_left(command: str, folder: Path) -> None:
+    """The last line opens the page, typed as it stands."""
+    with subprocess.Popen(
+        [*shlex.split(command), "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder)},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            (url,) = re.findall(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+            assert "336,776" in _got(f"{url}/queues/flights")
+            assert "no flow" in _got(f"{url}/queues/flights/groups/board")  # the queries have ended
+            assert "tailnum" in _got(f"{url}/queues/flights/messages")
+        finally:
+            process.terminate()
+
+
+def _got(url: str) -> str:
+    with urlopen(url, timeout=30) as answer:  # noqa: S310 - of this machine
+        text: str = answer.read().decode()
+        return text
 
 
 @contextmanager
-def _running(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """The demo as a process, that does not outlive the test."""
-    command = [sys.executable, "-m", "partq_spark", "demo"]
+def _running(folder: Path, *arguments: str, quick: bool = True) -> Iterator[subprocess.Popen[str]]:
+    """The demo as a process, that does not outlive the test; not `quick`: with nothing of the tests' own for Spark."""
+    command = [sys.executable, "-m", "partq_spark", "demo", *arguments]
     pipe = subprocess.PIPE
-    environment = {**os.environ, **jvm.environment(), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    spark = jvm.environment() if quick else {}
+    inherited = {name: value for name, value in os.environ.items() if name not in jvm.environment()}
+    environment = {**inherited, **spark, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
         try:
             yield process
