@@ -17,6 +17,15 @@ PRINTED = {
     "01_quickstart": ["1005", "1005 messages in the first run, 0 in the second"],
     "02_watch_a_handoff": ["one → three, paused", "two → three, paused", "0 missing, 0 twice without a mark"],
     "03_inspect_checkpoints": ["600 messages read", "400 messages read", "\n10 messages read", '"redelivered_below":'],
+    "06_rows_not_bytes": [
+        "column 'minutes' has type STRING, the queue's is INT: cast it",
+        "2000 trips copied, without a column coupon",
+        "|spring|  500|",
+        "minutes BIGINT, since version 1, before: INT",
+        "coupon STRING, since version 2",
+        "2001 trips, ",
+        "the same answer: True",
+    ],
 }
 ELSEWHERE = {"04_state_before_acknowledging", "05_acknowledge_whole_sequences"}  # test_acknowledging has what they need
 NOT_PRINTED = {"01_quickstart": ["false"]}  # every key in order
