@@ -19,7 +19,9 @@ def as_form(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return as_form(column.dictionary, kind).take(column.indices)  # Arrow decodes none of views (26.0)
     mask = column.is_null() if column.null_count else None
     if is_.is_struct(kind) and is_.is_struct(column.type):
-        inner = [as_form(column.field(index), kind.field(index).type) for index in range(kind.num_fields)]
+        # Flattened: what a null struct has in its fields means nothing, an index into a dictionary may lead nowhere.
+        fields = column.flatten() if mask is not None else [column.field(at) for at in range(kind.num_fields)]
+        inner = [as_form(field, kind.field(at).type) for at, field in enumerate(fields)]
         return pa.StructArray.from_arrays(inner, fields=list(kind), mask=mask)
     if is_.is_map(kind) and is_.is_map(column.type):
         entries = entries_of(column)

@@ -67,6 +67,16 @@ def test_a_part_of_another_form_is_taken_as_the_whole(batch: pa.RecordBatch, sta
     assert same(found.to_pylist(), part.to_pylist())
 
 
+def test_what_a_null_struct_has_in_its_fields_is_not_looked_at() -> None:
+    words = pa.dictionary(pa.int16(), pa.string())
+    (field,) = parse_ddl("a STRUCT<b: STRING NOT NULL>")
+    column = pa.array([None], pa.struct([pa.field("b", words, nullable=False)]))
+    assert column.field(0).indices.to_pylist() == [0], "and there is no word 0"
+    found = taken(pa.record_batch([column], names=["a"]), pa.schema([field]))
+    found.validate(full=True)
+    assert found.to_pylist() == [{"a": None}]
+
+
 @given(batches(), st.integers(0, 3))
 def test_a_part_of_a_batch_is_taken_as_the_whole(batch: pa.RecordBatch, start: int) -> None:
     part = batch.slice(min(start, batch.num_rows))
