@@ -201,7 +201,7 @@ def _prefix(store: str, key: GroupKey) -> str:
 def _beat(prefix: str, owner: Owner, turn: int) -> bytes:
     """The swap of a flow's heartbeat, and a look at something that is not there: a session would know the state."""
     former, token = (f"turn{number % _TURNS}" for number in (turn - 1, turn))
-    heart = Heartbeat(instance=owner.instance, beat=turn + 1, bound=True, record="r", token=token)
+    heart = Heartbeat(instance=owner.instance, bound=True, record="r")
     fields = msgspec.json.encode(heart.fields()).decode()
     swap = ("swap", "1", owner.flow, former, "", token, fields)
     return _packed("EVALSHA", SHA, "2", f"{prefix}beats", f"{prefix}state", "", *swap, "load", "2", "none", "")

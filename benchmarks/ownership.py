@@ -166,9 +166,6 @@ def _beats(redis: RedisServer, settings: Settings, beats: int) -> tuple[list[flo
             store.beat(key, "flow", record.instance)
             taken_s.append(time.perf_counter() - begun_s)
         medians_ms.append(1000 * sorted(taken_s)[len(taken_s) // 2])
-    found = store.read_flow(key, "flow")
-    if found is None or found[1].number != 2 + beats * settings.rounds:
-        raise RuntimeError(f"{2 + beats * settings.rounds} heartbeats were made, Redis has {found}")
     store.close()
     return medians_ms, seen
 

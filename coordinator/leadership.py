@@ -113,8 +113,8 @@ class Leadership:
             self._log("warning", "lease_lost", group=str(self._key), reason=str(error))
             raise
         # By instance: a new one does not inherit the silence of the former.
-        values: dict[Owner, int | None] = dict.fromkeys(flows)
-        values |= {Owner(name, beat.instance): beat.number for name, beat in pulse.beats.items()}
+        values: dict[Owner, str | None] = dict.fromkeys(flows)
+        values |= pulse.beats
         if self.flows.look(values, asked_s=asked_s, heard_s=self._effects.now_s()):
             reason = f"this leader did not look for more than {self._settings.frozen_after_s:g} s"
             self._log("warning", "all_flows_granted", group=str(self._key), reason=reason)

@@ -64,10 +64,10 @@ def recordless(state: GroupState, records: Mapping[str, FlowRecord], pulse: Puls
     """Instances whose heartbeat is there and whose record is lost, and which the group does not have: nothing can be
     known of them, and they do not notice before they deliver. With their heartbeat gone, they bind anew.
     """
-    for name, beat in sorted(pulse.beats.items()):
-        known = state.flows.get(name)
-        if name not in records and (known is None or known.instance != beat.instance):
-            yield Owner(name, beat.instance)
+    for owner in sorted(pulse.beats):
+        known = state.flows.get(owner.flow)
+        if owner.flow not in records and (known is None or known.instance != owner.instance):
+            yield owner
 
 
 def expired(
@@ -140,9 +140,7 @@ class Records:
             return False
         if in_handoff or old:
             return True
-        return any(
-            name not in self.flows or self.flows[name].instance != beat.instance for name, beat in pulse.beats.items()
-        )
+        return any(flow not in self.flows or self.flows[flow].instance != instance for flow, instance in pulse.beats)
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ class Binder:
 
     def _moves(self, before: Beat, now: Beat) -> bool:
         """Somebody lives under the name. Ages are by another clock and not looked at."""
-        return (before.instance, before.number) != (now.instance, now.number)
+        return before.token != now.token
 
     def _is_given_up(self, instance: str, watched: _Watched) -> bool:
         """The coordinator has seen this instance and has seen it go, so that waiting tells nothing new."""

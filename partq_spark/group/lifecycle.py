@@ -145,7 +145,7 @@ def require_no_flow(ownership: Ownership, left: Remains, effects: Effects | None
 
 def _moves(before: Beat, now: Beat) -> bool:
     """A guard: somebody lives under the name."""
-    return (before.instance, before.number) != (now.instance, now.number)
+    return before.token != now.token
 
 
 def remove(queue: QueueLog, left: Remains, ownership: Ownership | None) -> None:

@@ -44,12 +44,14 @@ class ObjectInfo:
     """What a listing says of one object. `size_bytes` is exact for immutable objects.
 
     `age_s` is measured against the clock that stamped the object (the disk's or the service's), never this process's,
-    so that clocks of different machines are not compared. `metadata` is filled for metadata documents only.
+    so that clocks of different machines are not compared. `etag` and `metadata` are filled for metadata documents
+    only, as `load` gives them.
     """
 
     name: str
     size_bytes: int
     age_s: float
+    etag: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -34,9 +34,9 @@ from partq_spark.objects.local_files import (
     find_etag,
     has_etag,
     is_metadata,
+    listed_metadata,
     new_etag,
     read_all,
-    readable_metadata,
     sweep,
 )
 from partq_spark.objects.local_folders import FolderLock, Folders
@@ -281,7 +281,7 @@ class LocalStore:
 
     def _info(self, name: str) -> ObjectInfo | None:
         path = f"{self._root}/{name}"
-        metadata: dict[str, str] = {}
+        etag, metadata = "", dict[str, str]()
         try:
             status = os.stat(path)
             if LOOK_BYTES // 2 < status.st_size <= _MAX_METADATA_FILE_BYTES:
@@ -289,7 +289,7 @@ class LocalStore:
                 try:
                     if is_metadata(os.pread(fd, LOOK_BYTES, 0)):
                         status = os.fstat(fd)  # the document may have been replaced meanwhile
-                        metadata = readable_metadata(path, read_all(fd, status.st_size))
+                        etag, metadata = listed_metadata(path, read_all(fd, status.st_size))
                 finally:
                     os.close(fd)
         except FileNotFoundError:
@@ -301,7 +301,8 @@ class LocalStore:
                 return None  # a link that leads nowhere, as one to a file that is gone
             raise explain(error, "listing", path) from error
         age_s = max(0.0, time.clock_gettime(time.CLOCK_REALTIME) - status.st_mtime)
-        return ObjectInfo(name=name, size_bytes=0 if metadata else status.st_size, age_s=age_s, metadata=metadata)
+        size_bytes = 0 if metadata else status.st_size
+        return ObjectInfo(name=name, size_bytes=size_bytes, age_s=age_s, etag=etag, metadata=metadata)
 
     # ---- housekeeping
 

@@ -112,14 +112,14 @@ def decode_metadata(path: str, data: bytes) -> dict[str, str]:
     return metadata
 
 
-def readable_metadata(path: str, data: bytes) -> dict[str, str]:
-    """As `decode_metadata`, for a listing: none where it is damaged, which those who need it find just as corrupt. So
-    one hides no others.
+def listed_metadata(path: str, data: bytes) -> tuple[str, dict[str, str]]:
+    """The ETag of a metadata document's file, and as `decode_metadata`, for a listing: nothing where it is damaged,
+    which those who need it find just as corrupt. So one hides no others.
     """
     try:
-        return decode_metadata(path, data)
+        return find_etag(path, data[:LOOK_BYTES]), decode_metadata(path, data)
     except Corrupt:
-        return {}
+        return "", {}
 
 
 # ---- files

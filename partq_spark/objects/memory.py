@@ -160,6 +160,7 @@ class MemoryStore:
                     name=name,
                     size_bytes=len(stored.data),
                     age_s=max(0.0, self._clock() - stored.created_s),
+                    etag=stored.etag or "" if stored.metadata else "",
                     metadata=stored.metadata,
                 )
             last = page[-1][0]

@@ -130,7 +130,7 @@ class Witness:
             self._history.add(h.Unbound(now_us, owner))
         elif former is None or former.instance != owner.instance:
             self._history.add(h.Bound(now_us, owner, self._records[owner].session_timeout_s))
-        elif former.beat != heart.beat:
+        else:
             self._history.add(h.Beaten(now_us, owner))
         if former is None or former.record != heart.record:
             self._report(owner, told=True)

@@ -49,44 +49,42 @@ FIELDS: Final = msgspec.json.Decoder(dict[str, str])
 """Reads fields that a store keeps as text. Raises `ValueError`."""
 
 
-class StoredFields(Mapping[str, str]):
-    """Fields as a store keeps them, in one text, which is taken apart when somebody looks into it: a leader's looks
-    bring thousands, of which little has changed. What is no JSON object of texts has no fields.
-    """
-
-    __slots__ = ("_fields", "text")
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self._fields: dict[str, str] | None = None
-
-    def _taken_apart(self) -> dict[str, str]:
-        if self._fields is None:
-            try:
-                self._fields = FIELDS.decode(self.text)
-            except ValueError:
-                self._fields = {}
-        return self._fields
-
-    def __getitem__(self, key: str) -> str:
-        return self._taken_apart()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._taken_apart())
-
-    def __len__(self) -> int:
-        return len(self._taken_apart())
-
-
 class Found(NamedTuple):
-    """One version of a document. `token` is another one after every change; a listing may not know it (empty). `age_s`
-    is how long ago it was written, by the store's own clock, for people. A tuple, because listings make thousands.
+    """One version of a document. `token` is another one after every swap, also where the value stayed. `age_s` is how
+    long ago it was written, by the store's own clock, for people.
     """
 
     name: str
     token: str
     value: Value
     age_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    """The documents of a folder that have fields, in columns: a leader's looks bring thousands, of which little has
+    changed. `contents` are fields, or the text in which a store keeps them (`fields_of`), equal where the values are.
+    `ages_s` is empty where nobody asked for it.
+    """
+
+    names: Sequence[str] = ()
+    tokens: Sequence[str] = ()
+    contents: Sequence[str | Mapping[str, str]] = ()
+    ages_s: Sequence[float] = ()
+
+    def __iter__(self) -> Iterator[Found]:
+        for index, (name, token, content) in enumerate(zip(self.names, self.tokens, self.contents, strict=True)):
+            yield Found(name, token, fields_of(content), self.ages_s[index] if self.ages_s else 0.0)
+
+
+def fields_of(content: str | Mapping[str, str]) -> Mapping[str, str]:
+    """The fields; none where the text is no JSON object of texts."""
+    if not isinstance(content, str):
+        return content
+    try:
+        return FIELDS.decode(content)
+    except ValueError:
+        return {}
 
 
 class Audience(StrEnum):
@@ -115,11 +113,12 @@ class Load(Operation[Found | Unchanged | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing(Operation[tuple[Found, ...]]):
-    """All documents with fields below a folder, in any order."""
+class Listing(Operation[Listed]):
+    """All documents with fields below a folder, in any order. `aged`: their ages are of interest."""
 
-    NOT_DONE: ClassVar[object] = ()
+    NOT_DONE: ClassVar[object] = Listed()
     folder: str
+    aged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

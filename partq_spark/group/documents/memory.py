@@ -21,12 +21,12 @@ from partq_spark.group.documents.api import (
     Audience,
     Documents,
     Found,
+    Listed,
     Listing,
     Load,
     Names,
     Operation,
     Remove,
-    StoredFields,
     Swap,
     Value,
     reincarnated,
@@ -113,9 +113,8 @@ class MemoryServer:
         match operation:
             case Load(name=name, known=known):
                 return self._load(group, name, known)
-            case Listing(folder=folder):
-                inside = ((name, found) for name, found in group.items() if name.startswith(f"{folder}/"))
-                return tuple(_listed(self._found(name, found)) for name, found in inside if _has_fields(found.value))
+            case Listing():
+                return self._listed(group, operation)
             case Names(folder=folder):
                 return tuple(name for name in group if name.startswith(f"{folder}/"))
             case Swap(name=name, value=value, expected=expected):
@@ -137,6 +136,17 @@ class MemoryServer:
         if found is None:
             return None
         return UNCHANGED if found.token == known else self._found(name, found)
+
+    def _listed(self, group: dict[str, Stored], listing: Listing) -> Listed:
+        """With fields as text, as Redis has them: what leaders do with it is what simulations have to drive."""
+        inside = [self._found(name, found) for name, found in group.items() if name.startswith(f"{listing.folder}/")]
+        found = [each for each in inside if not isinstance(each.value, bytes)]
+        return Listed(
+            names=[each.name for each in found],
+            tokens=[each.token for each in found],
+            contents=[msgspec.json.encode(each.value).decode() for each in found],
+            ages_s=[each.age_s for each in found] if listing.aged else (),
+        )
 
     def _swap(self, group: dict[str, Stored], name: str, value: Value, expected: str | None) -> str | None:
         found = group.get(name)
@@ -231,12 +241,3 @@ class MemoryDocuments(Documents):
                 if news is None or news or left_s <= 0:
                     return news
                 self._server.changed.wait(left_s)
-
-
-def _has_fields(value: Value) -> bool:
-    return not isinstance(value, bytes)
-
-
-def _listed(found: Found) -> Found:
-    """With its fields as text, as Redis has them: what leaders do with it is what simulations have to drive."""
-    return found._replace(value=StoredFields(msgspec.json.encode(found.value).decode()))

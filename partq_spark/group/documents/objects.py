@@ -16,6 +16,7 @@ from partq_spark.group.documents.api import (
     Announce,
     Documents,
     Found,
+    Listed,
     Listing,
     Load,
     Names,
@@ -25,7 +26,7 @@ from partq_spark.group.documents.api import (
     Value,
 )
 from partq_spark.group.model import GroupKey
-from partq_spark.objects.api import Document, ObjectStore, Unchanged
+from partq_spark.objects.api import Document, ObjectInfo, ObjectStore, Unchanged
 
 _RECORDS: Final = "ownership/"
 
@@ -66,9 +67,9 @@ class ObjectDocuments(Documents):
                 case Load():
                     answers.append(self._load(_object(group, operation.name), operation))
                 case Listing():
-                    answers.append(tuple(self._list(group, operation.folder)))
+                    answers.append(_listed(list(self._list(group, operation.folder))))
                 case Names():
-                    answers.append(tuple(found.name for found in self._list(group, operation.folder)))
+                    answers.append(tuple(name for name, _ in self._list(group, operation.folder)))
                 case Swap():
                     answers.append(self._swap(_object(group, operation.name), operation))
                     if answers[-1] is None and not operation.optional:
@@ -101,14 +102,15 @@ class ObjectDocuments(Documents):
         self._written[name] = seen
         return max(0.0, self._effects.now_s() - seen[1])
 
-    def _list(self, group: GroupKey, folder: str) -> Iterator[Found]:
+    def _list(self, group: GroupKey, folder: str) -> Iterator[tuple[str, ObjectInfo]]:
+        """Names of documents, and what the store says of them."""
         records = f"{folder}/" == _RECORDS
         prefix = _object(group, f"{folder}/")
         for info in self._store.list(prefix):
             rest = info.name.removeprefix(prefix)
             if records and not rest.isdecimal():
                 break  # names come in order, digits first
-            yield Found(name=f"{folder}/{rest}", token="", value=info.metadata, age_s=info.age_s)
+            yield f"{folder}/{rest}", info
 
     def _swap(self, name: str, operation: Swap) -> str | None:
         try:
@@ -140,6 +142,15 @@ class ObjectDocuments(Documents):
     def wait(self, timeout_s: float) -> frozenset[GroupKey] | None:
         self._effects.sleep(max(0.0, min(timeout_s, self.look_interval_s)))
         return None
+
+
+def _listed(found: Sequence[tuple[str, ObjectInfo]]) -> Listed:
+    return Listed(
+        names=[name for name, _ in found],
+        tokens=[info.etag for _, info in found],
+        contents=[info.metadata for _, info in found],
+        ages_s=[info.age_s for _, info in found],
+    )
 
 
 def _object(group: GroupKey, name: str) -> str:

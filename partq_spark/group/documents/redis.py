@@ -23,14 +23,13 @@ from partq_spark.group.documents.api import (
     Audience,
     Documents,
     Found,
+    Listed,
     Listing,
     Load,
     Names,
     Operation,
     Remove,
-    StoredFields,
     Swap,
-    Value,
 )
 from partq_spark.group.documents.redis_client import Listener, RedisClient, Reply
 from partq_spark.group.model import GroupKey
@@ -202,8 +201,8 @@ def _answer(place: _Place, operation: Operation[Any], token: str, reply: Reply) 
     match operation:
         case Load(name=name):
             return _loaded(place, name, reply)
-        case Listing(folder=folder):
-            return tuple(_listed(place, folder, *reply))
+        case Listing():
+            return _listed(place, operation, *reply)
         case Names(folder=folder):
             return tuple(_named(folder, reply))
         case Swap():
@@ -223,21 +222,24 @@ def _loaded(place: _Place, name: str, reply: Reply) -> Found | Unchanged | None:
         value = FIELDS.decode(content) if _split(name)[0] in LISTED else content
     except ValueError:
         raise _foreign(place.shown(name)) from None
-    return _found(name, value, line.decode(errors="replace"), int(now))
+    version = line.decode(errors="replace")
+    return Found(name, _token_in(version), value, _age_s(version, int(now)))
 
 
-def _listed(place: _Place, folder: str, content: bytes, now: bytes) -> Iterator[Found]:
-    now_ms = int(now)
+def _listed(place: _Place, listing: Listing, content: bytes, now: bytes) -> Listed:
     try:
         lines = content.decode().split("\n") if content else []
         rows = dict(zip(lines[::2], lines[1::2], strict=True))
     except ValueError:
-        raise _foreign(place.key(folder)) from None
-    for field, text in rows.items():
-        line = rows.get(field + _VERSION)
-        if line is None or field.endswith(_VERSION):
-            continue
-        yield _found(f"{folder}/{field}", StoredFields(text), line, now_ms)
+        raise _foreign(place.key(listing.folder)) from None
+    fields = [field for field in rows if field + _VERSION in rows and not field.endswith(_VERSION)]
+    lines = [rows[field + _VERSION] for field in fields]
+    return Listed(
+        names=[f"{listing.folder}/{field}" for field in fields],
+        tokens=[_token_in(line) for line in lines],
+        contents=[rows[field] for field in fields],
+        ages_s=[_age_s(line, int(now)) for line in lines] if listing.aged else (),
+    )
 
 
 def _named(folder: str, fields: Sequence[bytes]) -> Iterator[str]:
@@ -248,18 +250,16 @@ def _named(folder: str, fields: Sequence[bytes]) -> Iterator[str]:
                 yield f"{folder}/{name}"
 
 
-def _found(name: str, value: Value, line: str, now_ms: int) -> Found:
-    """`line` is the version; a damaged one tells no age, and perhaps no token."""
-    token, _, written_ms = line.partition(" ")
-    if token.isalnum() and token.isascii() and written_ms.isdecimal():
-        return Found(name, token, value, max(0, now_ms - int(written_ms)) / 1000)
-    return Found(name, _token_in(line), value, 0.0)
-
-
 def _token_in(line: str) -> str:
-    """As the script finds it; empty if there is none, and then the next swap is free."""
+    """The token in a version, as the script finds it; empty if there is none, and then the next swap is free."""
     match = _TOKEN.match(line)
     return match[1] if match is not None else ""
+
+
+def _age_s(line: str, now_ms: int) -> float:
+    """How long ago a version was written; a damaged one does not tell."""
+    written_ms = line.rpartition(" ")[2]
+    return max(0, now_ms - int(written_ms)) / 1000 if written_ms.isdecimal() else 0.0
 
 
 def _foreign(what: str) -> Corrupt:

@@ -7,13 +7,12 @@ What is refused here names the document and the next step: nothing of it is need
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import itemgetter
 from typing import Final, NamedTuple
 
 from partq_spark.base.errors import Corrupt
-from partq_spark.group.checksums import CHECKSUM, check_sealed, digest_of, sealed
+from partq_spark.group.checksums import check_sealed, sealed
 from partq_spark.group.codec import decode_lease, decode_record
-from partq_spark.group.documents.api import StoredFields, Value
+from partq_spark.group.documents.api import Value
 from partq_spark.group.model import FlowRecord, GroupKey, Lease, Owner, OwnershipRecord
 from partq_spark.group.ownership.refusals import checked_flow
 
@@ -23,11 +22,6 @@ BEATS: Final = "beats"
 BEATS_IN: Final = f"{BEATS}/"
 OWNERSHIP: Final = "ownership"
 RECORDS: Final = "flows"
-
-COUNT: Final = "count"
-"""The field that each heartbeat moves."""
-
-_BEFORE_COUNT: Final = f'"{COUNT}":"'
 
 _STATE_BEGIN: Final = b'{"token":"'
 _STATE_MIDDLE: Final = b'","state":'
@@ -88,85 +82,28 @@ def decode_version(value: Value, _where: str) -> StateVersion:
 
 class Heartbeat(NamedTuple):
     """A flow's heartbeat as stored: it decides which instance a flow is. `record` is the token of that instance's
-    record, so that a listing of heartbeats tells which records have changed. `token` is random: a heartbeat that was
-    held up on its way must not pass for a later one.
-
-    Made by the thousand, for each look of a leader: a tuple is made in half the time.
+    record, so that a listing of heartbeats tells which records have changed. A beat that says nothing new swaps in the
+    same value: what moves is the document's token.
     """
 
     instance: str
-    beat: int
     bound: bool
     record: str
-    token: str
 
     def fields(self) -> dict[str, str]:
         """As written, sealed."""
-        bound, count = "1" if self.bound else "0", str(self.beat)
-        return {
-            "instance": self.instance,
-            "bound": bound,
-            "record": self.record,
-            COUNT: count,  # what moves comes last (`Watched`)
-            "token": self.token,
-            CHECKSUM: _checksum(bound, count, self.instance, self.record, self.token),
-        }
-
-
-def _checksum(bound: str, count: str, instance: str, record: str, token: str) -> str:
-    """What `checksum_of` says of a heartbeat's fields, without sorting them each time."""
-    return digest_of(f"bound={bound}\ncount={count}\ninstance={instance}\nrecord={record}\ntoken={token}\n")
-
-
-class Watched:
-    """A heartbeat as a leader saw it, to tell the next one that says nothing else by its text, in a tenth of the time.
-
-    Of that one the checksum is not looked at: its count says no more than that its flow has moved, and a damaged one
-    does not move on.
-    """
-
-    __slots__ = ("_begin", "_length", "heart")
-
-    def __init__(self, heart: Heartbeat, value: Value) -> None:
-        self.heart = heart
-        begin, found, _ = text_of(value).partition(_BEFORE_COUNT)
-        self._begin = begin + found if found else "\n"  # no value begins with that
-        self._length = len(self._begin)
-
-    def count(self, text: str) -> int | None:
-        """The count of a later heartbeat, if it says what this one says; None: it has to be read as a whole."""
-        if not text.startswith(self._begin):
-            return None
-        count = text[self._length :].partition('"')[0]
-        return int(count) if count.isdecimal() else None
-
-
-def text_of(value: Value) -> str:
-    """Fields as a listing has them, if the store keeps them as text."""
-    return value.text if isinstance(value, StoredFields) else ""
-
-
-def whole_heartbeat(value: Value) -> Heartbeat | None:
-    """What `decode_heartbeat` gives, in a third of the time; None if there is anything wrong."""
-    try:
-        checksum, bound, count, instance, record, token = _in_order(value)
-        if len(value) != 6 or _checksum(bound, count, instance, record, token) != checksum:
-            return None
-        return Heartbeat(instance, int(count), bound == "1", record, token)
-    except (KeyError, ValueError, TypeError):
-        return None
-
-
-_in_order = itemgetter("checksum", "bound", COUNT, "instance", "record", "token")
+        bound = "1" if self.bound else "0"
+        return sealed({"instance": self.instance, "bound": bound, "record": self.record})
 
 
 def decode_heartbeat(value: Value, where: str) -> Heartbeat:
     """As read. Raises `Corrupt`."""
-    check_sealed(_fields(value), where, "remove it, its flow binds anew")
-    found = whole_heartbeat(value)
-    if found is None:
-        raise Corrupt(f"{where} is no heartbeat that partq wrote: remove it, its flow binds anew")
-    return found
+    fields = _fields(value)
+    check_sealed(fields, where, "remove it, its flow binds anew")
+    try:
+        return Heartbeat(fields["instance"], fields["bound"] == "1", fields["record"])
+    except KeyError:
+        raise Corrupt(f"{where} is no heartbeat that partq wrote: remove it, its flow binds anew") from None
 
 
 def decode_flow(value: Value, where: str) -> FlowRecord:

@@ -6,12 +6,12 @@ that no heartbeat names counts for nobody. Nothing is written here (`flows`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from partq_spark.base.errors import Corrupt
-from partq_spark.group.documents.api import Documents, Found, Listing, Load, Names
+from partq_spark.group.documents.api import Documents, Found, Listed, Listing, Load, Names
 from partq_spark.group.model import FlowRecord, GroupKey, Owner
 from partq_spark.group.ownership.encoding import (
     BEATS,
@@ -23,7 +23,6 @@ from partq_spark.group.ownership.encoding import (
     decode_heartbeat,
     owner_of,
     record_name,
-    whole_heartbeat,
 )
 from partq_spark.group.ownership.values import Beat
 
@@ -41,24 +40,17 @@ class FlowReader:
         self._documents = documents
         self._records: dict[tuple[GroupKey, str], tuple[Heartbeat, FlowRecord]] = {}  # as read last
 
-    def _beats_in(self, key: GroupKey, listed: Iterable[Found]) -> Iterator[tuple[str, Heartbeat, float]]:
-        """Every flow's heartbeat and its age in seconds."""
-        for found in listed:
-            yield found.name.removeprefix(BEATS_IN), self._heart(key, found), found.age_s
-
-    def _heart(self, key: GroupKey, found: Found) -> Heartbeat:
-        """Raises `Corrupt`."""
-        heart = whole_heartbeat(found.value)
-        return heart or decode_heartbeat(found.value, self._documents.where(key, found.name))  # says what is wrong
-
-    def _beats(self, key: GroupKey) -> Iterator[tuple[str, Heartbeat, float]]:
-        """The same, one listing."""
-        (listed,) = self._documents.ask(key, Listing(BEATS))
-        return self._beats_in(key, listed)
+    def _hearts_in(self, key: GroupKey, listed: Listed) -> dict[str, Heartbeat]:
+        """Every flow's heartbeat. Raises `Corrupt`."""
+        return {
+            found.name.removeprefix(BEATS_IN): decode_heartbeat(found.value, self._documents.where(key, found.name))
+            for found in listed
+        }
 
     def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
         """All records of the group, by flow name: a listing, and what has changed since it was read last."""
-        hearts = {flow: heart for flow, heart, _ in self._beats(key)}
+        (listed,) = self._documents.ask(key, Listing(BEATS))
+        hearts = self._hearts_in(key, listed)
         self._read_records(key, hearts)
         found = {}
         for flow, heart in sorted(hearts.items()):
@@ -82,7 +74,7 @@ class FlowReader:
             self._read_records(key, {flow: heart})
             record = self._remembered(key, flow, heart)
             if record is not None:
-                return record, Beat(instance=heart.instance, number=heart.beat, age_s=found.age_s)
+                return record, Beat(instance=heart.instance, token=found.token, age_s=found.age_s)
         return None  # its record was lost, and nobody can be bound to it
 
     def _remembered(self, key: GroupKey, flow: str, heart: Heartbeat) -> FlowRecord | None:
@@ -112,9 +104,10 @@ class FlowReader:
 
     def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
         """All heartbeats of the group, by flow name, in one call: for people and tools. A leader renews."""
+        (listed,) = self._documents.ask(key, Listing(BEATS, aged=True))
         return {
-            flow: Beat(instance=heart.instance, number=heart.beat, age_s=age_s)
-            for flow, heart, age_s in self._beats(key)
+            flow: Beat(instance=heart.instance, token=found.token, age_s=found.age_s)
+            for found, (flow, heart) in zip(listed, self._hearts_in(key, listed).items(), strict=True)
         }
 
     def _has_record(self, key: GroupKey, flow: str, heart: Heartbeat) -> bool:
@@ -127,5 +120,5 @@ class FlowReader:
         its end, or of a flow whose heartbeat was evicted.
         """
         names, listed = self._documents.ask(key, Names(RECORDS), Listing(BEATS))
-        named = {Owner(flow, heart.instance) for flow, heart, _ in self._beats_in(key, listed)}
+        named = {Owner(flow, heart.instance) for flow, heart in self._hearts_in(key, listed).items()}
         return frozenset(owner for name in names if (owner := owner_of(name)) is not None) - named

@@ -1,10 +1,11 @@
 """Flows in a group's documents, as they are written: each has a heartbeat, which decides, and a record of what it
 delivered.
 
-`beats/<flow>` are fields: instance, count, bound, the token of the instance's record, and one of its own. To bind is to
-swap this one document, after the record was written. `flows/<flow>/<instance>` is the record, a body, because 1,000
-deliveries do not fit in fields. What changes a record is told by the heartbeat that follows it, so that one listing of
-heartbeats tells which records have to be read (`flow_reader`). Nothing of leases and ownership records is known here.
+`beats/<flow>` are fields: instance, bound, and the token of the instance's record. A flow lives while this document's
+own token moves. To bind is to swap it, after the record was written. `flows/<flow>/<instance>` is the record, a body,
+because 1,000 deliveries do not fit in fields. What changes a record is told by the heartbeat that follows it, so that
+one listing of heartbeats tells which records have to be read (`flow_reader`). Nothing of leases and ownership records
+is known here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.codec import encode_record
 from partq_spark.group.documents.api import Announce, Audience, Documents, Found, Load, Operation, Remove
@@ -64,15 +64,10 @@ class _Own:
 
 
 class Flows(FlowReader):
-    """The flows of all groups, as one user sees and changes them. `effects` is for the tokens of heartbeats, `lock`
-    makes locks.
-    """
+    """The flows of all groups, as one user sees and changes them. `lock` makes locks."""
 
-    def __init__(
-        self, documents: Documents, effects: Effects, *, lock: Callable[[], AbstractContextManager[object]]
-    ) -> None:
+    def __init__(self, documents: Documents, *, lock: Callable[[], AbstractContextManager[object]]) -> None:
         super().__init__(documents)
-        self._effects = effects
         self._lock = lock
         self._making = threading.Lock()
         self._states: dict[GroupKey, DocumentRegister[StateVersion]] = {}
@@ -87,10 +82,10 @@ class Flows(FlowReader):
     # ---- written by their flow
 
     def bind(self, key: GroupKey, record: FlowRecord, *, replaces: Beat | None) -> None:
-        """Write `record` (bound, with a new instance) and start its heartbeat at 0; news for the coordinator.
+        """Write `record` (bound, with a new instance) and its first heartbeat; news for the coordinator.
 
-        Allowed where there is no record of that name, or its heartbeat is still exactly at `replaces` (instance and
-        count), also if its flow has unbound. An instance that takes over a name must have watched that the former
+        Allowed where there is no record of that name, or its heartbeat is still exactly at `replaces`, also if its flow
+        has unbound. An instance that takes over a name must have watched that the former
         instance is still, and has put the deliveries to be kept into `record` as they were at that heartbeat. Raises
         `Conflict` otherwise, and nothing was changed. Repeating a bind whose answer was lost succeeds and changes
         nothing. A flow that binds has no `note` yet: the one in `record` is dropped.
@@ -102,8 +97,8 @@ class Flows(FlowReader):
         if former is not None:
             if former.value.bound and former.value.instance == record.instance:
                 return  # an earlier try, whose answer was lost
-            at = None if replaces is None else (replaces.instance, replaces.number)
-            if at != (former.value.instance, former.value.beat) and self._has_record(key, record.flow, former.value):
+            at = None if replaces is None else replaces.token
+            if at != former.token and self._has_record(key, record.flow, former.value):
                 raise name_taken(key, record.flow)
         unused = self._unused.setdefault((key, record.flow), deque(maxlen=_MOST_UNUSED))
         unused.append(record.instance)
@@ -115,7 +110,7 @@ class Flows(FlowReader):
             raise name_taken(key, record.flow)
         written = own.record.known()
         token = "" if written is None else written.token
-        heart = Heartbeat(instance=record.instance, beat=0, bound=True, record=token, token=self._effects.token())
+        heart = Heartbeat(instance=record.instance, bound=True, record=token)
         if own.heart.swap(former, heart, heart.fields(), _TO_COORDINATORS) is None:
             if (now := own.heart.read()) is not None and now.value.instance == record.instance:
                 return  # an earlier try, which was late
@@ -152,7 +147,7 @@ class Flows(FlowReader):
             return found
 
     def beat(self, key: GroupKey, flow: str, instance: str) -> str | None:
-        """One heartbeat, one call: moves the count, then looks at the state; returns its token (None: no state).
+        """One heartbeat, one call: moves its token, then looks at the state; returns its token (None: no state).
 
         Raises `Fenced` if the record is no longer this instance's, was forgotten or is not bound.
         """
@@ -171,8 +166,7 @@ class Flows(FlowReader):
         with own.beating:
             for _ in range(_TRIES):
                 heart, record = self._known(key, flow, own)
-                beat = heart.value.beat + 1
-                moved = heart.value._replace(beat=beat, record=record.token, token=self._effects.token())
+                moved = heart.value._replace(record=record.token)
                 answers = own.heart.swap(heart, moved, moved.fields(), *then)
                 if answers is not None:
                     return answers
@@ -258,7 +252,7 @@ class Flows(FlowReader):
                 heart = own.heart.read()
                 if heart is None or heart.value.instance != instance or not heart.value.bound:
                     return
-                left = heart.value._replace(bound=False, token=self._effects.token())
+                left = heart.value._replace(bound=False)
                 if own.heart.swap(heart, left, left.fields(), _TO_COORDINATORS) is not None:
                     return
         raise restless(key, flow)

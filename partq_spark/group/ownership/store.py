@@ -21,7 +21,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -34,32 +34,30 @@ from partq_spark.group.documents.api import (
     Audience,
     Documents,
     Found,
+    Listed,
     Listing,
     Load,
     Reincarnated,
     Remove,
     Swap,
 )
-from partq_spark.group.model import GroupKey, Lease, OwnershipRecord
+from partq_spark.group.model import GroupKey, Lease, Owner, OwnershipRecord
 from partq_spark.group.ownership.encoding import (
     BEATS,
-    BEATS_IN,
     LEADER,
     OWNERSHIP,
     STATE,
     StateVersion,
-    Watched,
     decode_leader,
     decode_ownership,
     encode_ownership,
     encode_version,
     ownership_name,
-    text_of,
 )
 from partq_spark.group.ownership.flows import Flows
 from partq_spark.group.ownership.refusals import lease_changed, only_group, state_changed
 from partq_spark.group.ownership.register import DocumentRegister, Seen
-from partq_spark.group.ownership.values import Beat, LeaseDocument, Pulse, StateDocument
+from partq_spark.group.ownership.values import LeaseDocument, Pulse, StateDocument
 from partq_spark.objects.api import UNCHANGED, Unchanged
 
 _CLAIMS_AT_ONCE: Final = 1000
@@ -71,10 +69,21 @@ _TRIES: Final = 4
 _log = logging.getLogger("partq.flow")
 
 
+@dataclass(frozen=True, slots=True)
+class _Hearts:
+    """All heartbeats of a group as its leader saw them last, to tell the next ones that say nothing else without taking
+    them apart.
+    """
+
+    listed: Listed
+    owners: Sequence[Owner]
+    version: str  # of all records
+
+
 class Ownership(Flows):
     """Safe for use by several threads. One object serves one user, a session or a coordinator with all of its groups.
 
-    `effects` is for the tokens of heartbeats and versions, and the times of records; `lock` makes locks.
+    `effects` is for the versions and times of ownership records; `lock` makes locks.
     """
 
     def __init__(
@@ -84,10 +93,11 @@ class Ownership(Flows):
         *,
         lock: Callable[[], AbstractContextManager[object]] = threading.Lock,
     ) -> None:
-        super().__init__(documents, effects if effects is not None else Effects(), lock=lock)
+        super().__init__(documents, lock=lock)
+        self._effects = effects if effects is not None else Effects()
         self._leases: dict[GroupKey, DocumentRegister[Lease]] = {}
         self._claims: dict[tuple[GroupKey, int], tuple[str, str]] = {}  # version, and the document's token
-        self._watched: dict[GroupKey, tuple[str, dict[str, Watched]]] = {}  # version of all records, heartbeats
+        self._seen: dict[GroupKey, _Hearts] = {}
 
     def __repr__(self) -> str:
         return f"Ownership({self._documents!r})"
@@ -194,26 +204,15 @@ class Ownership(Flows):
             found = None
         raise lease_changed(key, "renewing")
 
-    def _pulse(self, key: GroupKey, listed: Sequence[Found], state_token: str | None) -> Pulse:
-        version, watched = self._watched.get(key, ("", {}))
-        seen: dict[str, Watched] = {}
-        beats: dict[str, Beat] = {}
-        changed = len(listed) != len(watched)
-        for found in listed:
-            known = watched.get(found.name)
-            number = None if known is None else known.count(text_of(found.value))
-            if known is None or number is None:
-                heart = self._heart(key, found)
-                known, number, changed = Watched(heart, found.value), heart.beat, True
-            seen[found.name] = known
-            beats[found.name.removeprefix(BEATS_IN)] = Beat(known.heart.instance, number, found.age_s)
-        if changed:
-            lines = (
-                f"{name} {it.heart.instance} {it.heart.bound} {it.heart.record}" for name, it in sorted(seen.items())
-            )
-            version = digest_of("\n".join(lines))
-            self._watched[key] = version, seen
-        return Pulse(state_token=state_token, records_version=version, beats=beats)
+    def _pulse(self, key: GroupKey, listed: Listed, state_token: str | None) -> Pulse:
+        known = self._seen.get(key)
+        if known is None or (listed.names, listed.contents) != (known.listed.names, known.listed.contents):
+            hearts = self._hearts_in(key, listed)
+            lines = (f"{flow} {it.instance} {it.bound} {it.record}" for flow, it in sorted(hearts.items()))
+            owners = [Owner(flow, heart.instance) for flow, heart in hearts.items()]
+            known = self._seen[key] = _Hearts(listed, owners, digest_of("\n".join(lines)))
+        beats = dict(zip(known.owners, listed.tokens, strict=True))
+        return Pulse(state_token=state_token, records_version=known.version, beats=beats)
 
     def release_lease(self, key: GroupKey, token: str) -> None:
         """Give the lease up, so that another leads at once. Somebody else's is left alone."""
@@ -312,7 +311,7 @@ class Ownership(Flows):
         self._documents.drop(key)
         self._forget_group(key)
         self._leases.pop(key, None)
-        self._watched.pop(key, None)
+        self._seen.pop(key, None)
         for place in list(self._claims):  # other groups' threads change it meanwhile
             if place[0] == key:
                 self._claims.pop(place, None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from partq_spark.group.model import Lease
+from partq_spark.group.model import Lease, Owner
 
 HEAD: Final = "_head"
 """In place of a group in what is announced: the queue's head has changed. No group has a name with this beginning."""
@@ -24,12 +24,10 @@ class StateDocument:
 
 
 class Beat(NamedTuple):
-    """A flow's heartbeat: it lives while `number` grows. `age_s` is by the store's own clock, for people. A tuple,
-    because a leader's looks make thousands.
-    """
+    """A flow's heartbeat: it lives while `token` moves. `age_s` is by the store's own clock, for people."""
 
     instance: str
-    number: int
+    token: str
     age_s: float
 
 
@@ -46,9 +44,9 @@ class Pulse:
     """What a leader sees in one look, cheap enough for every second and every group.
 
     `records_version` changes whenever any flow's record changes (bind, claim, delivery, acknowledgement, unbind), so
-    that records are read only when there is something new.
+    that records are read only when there is something new. `beats` tells the token of every flow's heartbeat.
     """
 
     state_token: str | None
     records_version: str
-    beats: Mapping[str, Beat]
+    beats: Mapping[Owner, str]

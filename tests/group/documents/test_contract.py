@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark.group.documents.api import Announce, Audience, Documents, Found, Listing, Load, Names, Remove, Swap
+from partq_spark.group.documents.api import (
+    Announce,
+    Audience,
+    Documents,
+    Found,
+    Listed,
+    Listing,
+    Load,
+    Names,
+    Remove,
+    Swap,
+)
 from partq_spark.group.documents.memory import MemoryDocuments, MemoryServer
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import open_ownership
@@ -117,7 +128,7 @@ def test_steps_are_done_in_order_and_the_first_condition_that_does_not_hold_ends
     assert answers[2] is UNCHANGED
     refused = documents.ask(KEY, Swap("flows/a/i1", BODY, None), Swap("beats/a", {"x": "y"}, "t0"), Listing("beats"))
     assert refused[0]
-    assert refused[1:] == (None, ())
+    assert refused[1:] == (None, Listed())
     assert documents.ask(KEY, Remove("state", "t0"), Remove("beats/a", None)) == (False, False)
     assert loaded(documents, "beats/a").token == answers[0]
 
@@ -143,18 +154,29 @@ def test_names_are_those_of_a_folder_whatever_it_holds(documents: Documents) -> 
 
 
 def test_a_listing_has_the_fields_of_a_folder_and_of_no_other(documents: Documents) -> None:
-    assert documents.ask(KEY, Listing("beats"), Listing("ownership")) == ((), ())
+    assert [list(found) for found in documents.ask(KEY, Listing("beats"), Listing("ownership"))] == [[], []]
     written(documents, "state")
     written(documents, "flows/a/i1")
     for name in ("beats/a", "beats/b", "ownership/3", "ownership/12"):
         written(documents, name, {**FIELDS, "name": name})
-    beats, records = documents.ask(KEY, Listing("beats"), Listing("ownership"))
+    beats, records = documents.ask(KEY, Listing("beats", aged=True), Listing("ownership"))
     assert sorted(found.name for found in beats) == ["beats/a", "beats/b"]
     assert sorted(found.name for found in records) == ["ownership/12", "ownership/3"]
     for found in (*beats, *records):
         assert found.value == {**FIELDS, "name": found.name}
         assert 0 <= found.age_s < 30
-        assert found.token in ("", loaded(documents, found.name).token)
+        assert found.token == loaded(documents, found.name).token
+    assert len(beats.ages_s) == 2
+
+
+def test_the_same_value_again_is_another_version_with_the_same_contents(documents: Documents) -> None:
+    """What a heartbeat is, and how a leader tells that it says nothing new."""
+    token = written(documents, "beats/a", FIELDS)
+    (before,) = documents.ask(KEY, Listing("beats"))
+    written(documents, "beats/a", FIELDS, token)
+    (now,) = documents.ask(KEY, Listing("beats"))
+    assert (now.names, now.contents) == (before.names, before.contents)
+    assert now.tokens != before.tokens
 
 
 def test_what_was_removed_is_gone_and_may_be_made_again(documents: Documents) -> None:

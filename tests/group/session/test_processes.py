@@ -46,7 +46,7 @@ class Family:
         deadline_s = time.monotonic() + SILENCE_S
         while time.monotonic() < deadline_s:
             now = self.beat()
-            if now.number != before.number:
+            if now.token != before.token:
                 return True
             time.sleep(BEAT_S / 2)
         return False
