@@ -121,14 +121,11 @@ def _commands(where: Sequence[str], ownership: str) -> Sequence[str]:
 
 
 def _program() -> Sequence[str]:
-    """How to call this Python's partq from where the demo was called: scripts/demo has it where PATH does not lead."""
+    """How a shell calls this Python's partq: scripts/demo has it in an environment to which no PATH need lead."""
     beside = Path(sys.executable).with_name("partq")
-    if shutil.which("partq") == str(beside):
-        return ["partq"]
     if not beside.exists():
         return [sys.executable, "-m", "partq_spark"]
-    here = Path.cwd()
-    return [str(beside.relative_to(here) if beside.is_relative_to(here) else beside)]
+    return ["partq" if shutil.which("partq") == str(beside) else str(beside)]
 
 
 def _page_port() -> int:

@@ -20,6 +20,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from partq_spark.cli.demo import _commands
 from partq_spark.cli.main import cli
 from partq_spark.demo.flights import COLUMNS, load, prepare
 from partq_spark.demo.processes import alone
@@ -207,6 +208,22 @@ def test_one_demo_at_a_time(tmp_path: Path) -> None:
             assert process.stderr.read().startswith("Error: another demo of yours runs in ")
         assert (folder / "work").exists()
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_the_commands_at_the_end_are_typed_as_they_stand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """scripts/demo runs in an environment that the user's shell does not know."""
+    program = tmp_path / "partq"
+    program.touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+    def last() -> list[str]:
+        return shlex.split(_commands(["--store", "file:///tmp/two words"], "store")[-1])
+
+    assert last() == [str(program), "ui", "--ownership", "store", "--store", "file:///tmp/two words"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert last()[0] == "partq"
+    program.unlink()
+    assert last()[:3] == [sys.executable, "-m", "partq_spark"]
 
 
 def test_the_demo_needs_a_place_for_ownership() -> None:
