@@ -38,6 +38,7 @@ def headers(queue: partq.Queue) -> list[dict[str | None, bytes | None]]:
 # --- one trace --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("OBS-04")
 def test_one_trace_goes_from_the_publisher_to_the_consumer(make: Make, traces: Traces) -> None:
     queue = make(partitions=1)
     with traces.tracer.start_as_current_span("checkout"), queue.publisher() as publisher:
@@ -72,6 +73,7 @@ def test_one_trace_goes_from_the_publisher_to_the_consumer(make: Make, traces: T
     assert told(acknowledged) == {**group, "operation.name": "ack", "operation.type": "settle"}
 
 
+@pytest.mark.conformance("OBS-04")
 def test_messages_of_many_traces_are_linked_and_the_batch_has_a_trace_of_its_own(make: Make, traces: Traces) -> None:
     queue = make(partitions=1)
     with queue.publisher() as publisher:

@@ -44,6 +44,7 @@ def processed(lab: Lab, rows: DataFrame, next_queue: str | None = None) -> None:
 
 
 @pytest.mark.usefixtures("listening")
+@pytest.mark.conformance("OBS-04")
 def test_one_trace_goes_from_the_publisher_to_foreach_batch_and_on(lab: Lab, traces: Traces) -> None:
     orders = partq.create_queue("orders", partitions=2, store=lab.url)
     billed = partq.create_queue("billed", partitions=1, store=lab.url)
