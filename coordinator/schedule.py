@@ -22,6 +22,9 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.retry import Retry, Uniform
 
 TURN_S: Final = 2.5
+
+_TOGETHER_S: Final = 0.01
+
 """The longest wait without a sign of life."""
 
 _FIRST_RETRY_S: Final = 0.1
@@ -172,9 +175,11 @@ class Schedule:
         return self._released
 
     def _begin_what_is_due(self) -> float:
-        """Returns the seconds until something else is due."""
+        """Returns the seconds until something else is due. What is due in a moment begins with it: each waking up costs
+        as much as a third of a step.
+        """
         now_s = self._effects.now_s()
-        while self._due and self._due[0][0] <= now_s:
+        while self._due and self._due[0][0] <= now_s + _TOGETHER_S:
             due_s, _, job = heapq.heappop(self._due)
             if due_s == job.due_s and not job.running and job in self._jobs:
                 job.running = True
@@ -186,7 +191,7 @@ class Schedule:
         call = self._next(wait_s)
         while call is not None:
             call()
-            call = self._next(0.0)
+            call = None if self._calls.empty() else self._next(0.0)
 
     def _next(self, wait_s: float) -> Callable[[], None] | None:
         self.turned_s = time.monotonic()
