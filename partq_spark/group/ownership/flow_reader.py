@@ -6,11 +6,12 @@ that no heartbeat names counts for nobody. Nothing is written here (`flows`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from partq_spark.base.errors import Corrupt
+from partq_spark.group.checksums import digest_of
 from partq_spark.group.documents.api import Documents, Found, Listed, Listing, Load, Names
 from partq_spark.group.model import FlowRecord, GroupKey, Owner
 from partq_spark.group.ownership.encoding import (
@@ -33,24 +34,44 @@ _AT_ONCE: Final = 100
 """So many records are read in one call: Redis does nothing else meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
+class Hearts:
+    """All heartbeats of a group as they were listed last, to tell the next ones that say nothing else without taking
+    them apart. `owners` are in the order of the listing, `records_version` changes with any flow's record.
+    """
+
+    listed: Listed
+    by_flow: Mapping[str, Heartbeat]
+    owners: Sequence[Owner]
+    records_version: str
+
+
 class FlowReader:
     """The flows of all groups, as one user sees them."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
+        self._hearts: dict[GroupKey, Hearts] = {}
         self._records: dict[tuple[GroupKey, str], tuple[Heartbeat, FlowRecord]] = {}  # as read last
 
-    def _hearts_in(self, key: GroupKey, listed: Listed) -> dict[str, Heartbeat]:
+    def _hearts_in(self, key: GroupKey, listed: Listed) -> Hearts:
         """Every flow's heartbeat. Raises `Corrupt`."""
-        return {
+        known = self._hearts.get(key)
+        if known is not None and (listed.names, listed.contents) == (known.listed.names, known.listed.contents):
+            return known
+        hearts = {
             found.name.removeprefix(BEATS_IN): decode_heartbeat(found.value, self._documents.where(key, found.name))
             for found in listed
         }
+        lines = (f"{flow} {it.instance} {it.bound} {it.record}" for flow, it in sorted(hearts.items()))
+        owners = [Owner(flow, heart.instance) for flow, heart in hearts.items()]
+        known = self._hearts[key] = Hearts(listed, hearts, owners, digest_of("\n".join(lines)))
+        return known
 
     def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
         """All records of the group, by flow name: a listing, and what has changed since it was read last."""
         (listed,) = self._documents.ask(key, Listing(BEATS))
-        hearts = self._hearts_in(key, listed)
+        hearts = self._hearts_in(key, listed).by_flow
         self._read_records(key, hearts)
         found = {}
         for flow, heart in sorted(hearts.items()):
@@ -106,8 +127,8 @@ class FlowReader:
         """All heartbeats of the group, by flow name, in one call: for people and tools. A leader renews."""
         (listed,) = self._documents.ask(key, Listing(BEATS, aged=True))
         return {
-            flow: Beat(instance=heart.instance, token=found.token, age_s=found.age_s)
-            for found, (flow, heart) in zip(listed, self._hearts_in(key, listed).items(), strict=True)
+            owner.flow: Beat(instance=owner.instance, token=found.token, age_s=found.age_s)
+            for found, owner in zip(listed, self._hearts_in(key, listed).owners, strict=True)
         }
 
     def _has_record(self, key: GroupKey, flow: str, heart: Heartbeat) -> bool:
@@ -120,5 +141,5 @@ class FlowReader:
         its end, or of a flow whose heartbeat was evicted.
         """
         names, listed = self._documents.ask(key, Names(RECORDS), Listing(BEATS))
-        named = {Owner(flow, heart.instance) for flow, heart in self._hearts_in(key, listed).items()}
-        return frozenset(owner for name in names if (owner := owner_of(name)) is not None) - named
+        named = self._hearts_in(key, listed).owners
+        return frozenset(owner for name in names if (owner := owner_of(name)) is not None).difference(named)

@@ -296,6 +296,7 @@ class Flows(FlowReader):
     def _forget_group(self, key: GroupKey) -> None:
         """Its documents are gone."""
         self._states.pop(key, None)
+        self._hearts.pop(key, None)
         kept: dict[tuple[GroupKey, str], Any]
         for kept in (self._own, self._records, self._unused):
             for place in list(kept):  # other groups' threads change it meanwhile

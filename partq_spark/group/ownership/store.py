@@ -21,13 +21,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
-from partq_spark.group.checksums import digest_of
 from partq_spark.group.codec import encode_lease
 from partq_spark.group.documents.api import (
     Announce,
@@ -41,7 +40,7 @@ from partq_spark.group.documents.api import (
     Remove,
     Swap,
 )
-from partq_spark.group.model import GroupKey, Lease, Owner, OwnershipRecord
+from partq_spark.group.model import GroupKey, Lease, OwnershipRecord
 from partq_spark.group.ownership.encoding import (
     BEATS,
     LEADER,
@@ -69,17 +68,6 @@ _TRIES: Final = 4
 _log = logging.getLogger("partq.flow")
 
 
-@dataclass(frozen=True, slots=True)
-class _Hearts:
-    """All heartbeats of a group as its leader saw them last, to tell the next ones that say nothing else without taking
-    them apart.
-    """
-
-    listed: Listed
-    owners: Sequence[Owner]
-    version: str  # of all records
-
-
 class Ownership(Flows):
     """Safe for use by several threads. One object serves one user, a session or a coordinator with all of its groups.
 
@@ -97,7 +85,6 @@ class Ownership(Flows):
         self._effects = effects if effects is not None else Effects()
         self._leases: dict[GroupKey, DocumentRegister[Lease]] = {}
         self._claims: dict[tuple[GroupKey, int], tuple[str, str]] = {}  # version, and the document's token
-        self._seen: dict[GroupKey, _Hearts] = {}
 
     def __repr__(self) -> str:
         return f"Ownership({self._documents!r})"
@@ -205,14 +192,9 @@ class Ownership(Flows):
         raise lease_changed(key, "renewing")
 
     def _pulse(self, key: GroupKey, listed: Listed, state_token: str | None) -> Pulse:
-        known = self._seen.get(key)
-        if known is None or (listed.names, listed.contents) != (known.listed.names, known.listed.contents):
-            hearts = self._hearts_in(key, listed)
-            lines = (f"{flow} {it.instance} {it.bound} {it.record}" for flow, it in sorted(hearts.items()))
-            owners = [Owner(flow, heart.instance) for flow, heart in hearts.items()]
-            known = self._seen[key] = _Hearts(listed, owners, digest_of("\n".join(lines)))
-        beats = dict(zip(known.owners, listed.tokens, strict=True))
-        return Pulse(state_token=state_token, records_version=known.version, beats=beats)
+        hearts = self._hearts_in(key, listed)
+        beats = dict(zip(hearts.owners, listed.tokens, strict=True))
+        return Pulse(state_token=state_token, records_version=hearts.records_version, beats=beats)
 
     def release_lease(self, key: GroupKey, token: str) -> None:
         """Give the lease up, so that another leads at once. Somebody else's is left alone."""
@@ -311,7 +293,6 @@ class Ownership(Flows):
         self._documents.drop(key)
         self._forget_group(key)
         self._leases.pop(key, None)
-        self._seen.pop(key, None)
         for place in list(self._claims):  # other groups' threads change it meanwhile
             if place[0] == key:
                 self._claims.pop(place, None)
