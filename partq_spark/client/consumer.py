@@ -38,7 +38,7 @@ from partq_spark.log.schema.versions import schema_of
 from partq_spark.query import columns as source_columns
 from partq_spark.query import offsets, planning
 from partq_spark.query.consumer_process import ConsumerProcess
-from partq_spark.query.joining import open_consumer
+from partq_spark.query.joining import beat_interval_s, open_consumer
 from partq_spark.query.offsets import Span
 from partq_spark.query.schema import STORED, WantedColumns, default_columns, named_columns
 from partq_spark.query.settings import GroupOptions, Place, SourceOptions
@@ -332,6 +332,7 @@ class Consumer:
                 lambda wait: open_consumer(self._options, self._effects, wait=wait),
                 liveness=Liveness(parent=None, main_thread=threading.current_thread()),
                 mailbox=False,
+                beat_s=beat_interval_s(self._options.group, self._options.target.store),
             )
         return self._process
 

@@ -84,7 +84,8 @@ class Membership(ABC):
     def lease_left_s(self) -> float: ...
 
     @abstractmethod
-    def wait_news(self, timeout_s: float) -> None: ...
+    def wait_news(self, timeout_s: float) -> bool:
+        """Wait until the group's state has changed, at most so long; whether it may have."""
 
     def close(self) -> None:  # noqa: B027 - there may be nothing open
         """Give back connections, after `unbind`."""

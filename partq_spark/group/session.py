@@ -192,9 +192,16 @@ class Session(GroupMembership):
         life = self._life
         return life is not None and (bool(life.ended) or life.state_token not in (None, self._state_token))
 
-    def wait_news(self, timeout_s: float) -> None:
-        """For an idle main thread: wait until the group's state has changed, at most so long."""
-        self._ownership.wait_news(timeout_s)
+    def wait_news(self, timeout_s: float) -> bool:
+        """For an idle main thread, or a thread beside it: wait until the group's state has changed, at most so long.
+
+        False: it has not. Where nobody tells, the state is looked at, by one cheap request.
+        """
+        news = self._ownership.wait_news(timeout_s)
+        token = self._state_token
+        if news is not None or token is None:
+            return news is None or bool(news)
+        return not isinstance(self._ownership.read_state(self._key, known=token), Unchanged)
 
     def pause(self, duration_s: float) -> None:
         """Wait for the whole time, also if there are news."""

@@ -22,11 +22,14 @@ def checked_flow_name(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionSettings:
-    """The options that concern a flow. `keep_offsets` is False with `checkpoints=none`."""
+    """The options that concern a flow. `keep_offsets` is False with `checkpoints=none`. `verify_interval_s`: how often
+    a flow without a coordinator looks in quiet times whether the group is still its own.
+    """
 
     session_timeout_s: float = 10.0
     beat_interval_s: float = 1.0
     checkpoint_interval_s: float = 1.0
+    verify_interval_s: float = 1.0
     keep_offsets: bool = True
 
     def __post_init__(self) -> None:

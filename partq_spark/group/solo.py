@@ -160,7 +160,7 @@ class SoloSession(GroupMembership):
         me = self._required()
         self._confirmed_s = None
         now_s = self._effects.now_s()
-        if now_s - self._verified_s >= max(self._settings.checkpoint_interval_s, self._settings.beat_interval_s):
+        if now_s - self._verified_s >= self._settings.verify_interval_s:
             self._verify(me)
             self._let_go(self._take(me, {}))
         self._write(everything=False)
@@ -232,8 +232,10 @@ class SoloSession(GroupMembership):
             return -1.0
         return math.inf if self._confirmed_s is None else self._confirmed_s + CONFIRMED_S - self._effects.now_s()
 
-    def wait_news(self, timeout_s: float) -> None:
+    def wait_news(self, timeout_s: float) -> bool:
+        """There is nobody who tells: `observe` looks by itself when it is time."""
         self._effects.sleep(timeout_s)
+        return False
 
     # --- steps --------------------------------------------------------------------------------------------------------
 

@@ -32,14 +32,13 @@ from partq_spark.query.offsets import BatchEnd, Span
 from partq_spark.query.participant import Participant
 from partq_spark.query.planning import BatchPlan, Spans
 from partq_spark.query.settings import SourceOptions
-from partq_spark.query.waiting import Pace
+from partq_spark.query.waiting import LEAST_S, Pace
 
 T = TypeVar("T")
 
 MAX_LOOKS: Final = 1000
 """At a state that changes each time that something is to be delivered; a rebalance changes it a few dozen times."""
 
-IDLE_LOOK_S: Final = 0.5  # for so long an idle flow relies on being told of news of its group
 _log = logging.getLogger("partq.flow")
 
 
@@ -75,6 +74,7 @@ class ConsumerLoop:
         self._order = KeyOrder(name, look_s=queue.store.look_interval_s, now_s=self._effects.now_s)
         self.acknowledgements = Acknowledgements(queue, options, participant, self._effects)
         self._wait_for = wait
+        self._is_told_of_news = wait is not None or group is None  # without a group there are none
         self.notify: str | None = None  # where the reader process listens
         self._idle: IdleLook | None = None
         self._woken = False
@@ -122,13 +122,15 @@ class ConsumerLoop:
                 return offsets.encode(before)
         member = self._participant.joined(before)
         idle, self._idle = self._idle, None
+        idle_until_s: float | None = None
         if idle is not None and self._is_still_idle(member, idle, start):
-            news = self._wait_for_news(member, idle.plan, self._asked_s + self._pace.poll_s)
-            if not news:
+            idle_until_s = self._asked_s + self._pace.poll_s
+            if self._asked_s - idle.at_s > self._pace.whole_look_s:
+                self._wait_until_due(member, idle_until_s)  # a whole look follows, which looks at the log, too
+            elif not self._wait_for_news(member, idle.plan, idle_until_s):
                 self._idle = idle
                 return start
         missed, refused = self._missed_by(before), 0
-        idle_until_s: float | None = None
         while refused < MAX_LOOKS:
             view = self._store_retry.call(lambda: self._settled(member, before, before, missed))
             plan = self._planned(member, before, view, limited, missed)
@@ -193,15 +195,10 @@ class ConsumerLoop:
         """There may be news of the group: the thread that waits looks at everything, and so does the next question."""
         self._woken = True
 
-    @property
-    def _is_told_of_news(self) -> bool:
-        """Its `wait` ends with news of the group; without a group there are none."""
-        return self._wait_for is not None or self._group is None
-
     def _is_still_idle(self, member: Membership, idle: IdleLook, start: dict[str, Any]) -> bool:
-        """Nothing has happened since a whole look that is not old: the log alone needs to be looked at."""
-        fresh = self._asked_s - idle.at_s <= IDLE_LOOK_S and idle.start == start
-        return fresh and not self._woken and not member.has_news and self._participant.is_alive(member.instance)
+        """As far as is known nothing has happened since a whole look."""
+        news = idle.start != start or self._woken or member.has_news
+        return not news and self._participant.is_alive(member.instance)
 
     # --- beside and after a batch -------------------------------------------------------------------------------------
 
@@ -254,6 +251,7 @@ class ConsumerLoop:
         self, member: Membership, before: BatchEnd, view: View, limited: bool, missed: Collection[int]
     ) -> BatchPlan:
         head = self._participant.fresh_head(before)
+        self._pace.looked(self._effects.now_s())
         last, given_out = self._last, self.acknowledgements.given_out
         unread = last.spans if last is not None and last.end != before and not last.planned else {}
         bound = self._options.max_delivered_unacked
@@ -317,17 +315,26 @@ class ConsumerLoop:
         """An idle look: True as soon as log or group may have something new, or what waits for others may go on."""
         head = self.queue.head
         look_s = self._effects.now_s() + max(LOOK_S, self.queue.store.look_interval_s)
-        while (left_s := until_s - (asked_s := self._effects.now_s())) > 0:
-            wait_s = min(self._pace.look_s(asked_s), left_s)
-            self._wait(member, wait_s)
-            if self._woken or member.has_news or self._effects.now_s() - asked_s < 0.8 * wait_s:
+        while until_s - self._effects.now_s() >= LEAST_S:
+            if self._wait_until_due(member, until_s):
                 return True
+            if self._pace.due_in_s(self._effects.now_s()) > 0:
+                continue
             fresh = self.queue.refresh()
+            self._pace.looked(self._effects.now_s())
             if fresh is not head and (fresh.layout.generation != head.layout.generation or plan.may_go_on(fresh)):
                 return True
             if plan.barred and self._effects.now_s() >= look_s:
                 return True
         return False
+
+    def _wait_until_due(self, member: Membership, until_s: float) -> bool:
+        """Until the log is to be looked at, or until then; True as soon as there may be news of the group."""
+        asked_s = self._effects.now_s()
+        wait_s = min(self._pace.due_in_s(asked_s), until_s - asked_s)
+        if wait_s >= LEAST_S:
+            self._wait(member, wait_s)
+        return self._woken or member.has_news or self._effects.now_s() - asked_s < 0.8 * wait_s
 
     def _waits_for_share(self, member: Membership, view: View, target: AvailableNowTarget) -> bool:
         """AvailableNow has nothing to read: whether that may still change, and a wait if so."""

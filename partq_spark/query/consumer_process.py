@@ -36,8 +36,8 @@ class ConsumerProcess:
     is to wait with, if it has to let others in.
 
     `liveness`: for whom it works; None: the process that started this one, as Spark does. `mailbox`: whether others on
-    this machine may reach it. `busy_wait_s` and `stop_wait_s`: how long a question through the mailbox and `stop` wait
-    for the flow.
+    this machine may reach it. `beat_s`: between two heartbeats. `busy_wait_s` and `stop_wait_s`: how long a question
+    through the mailbox and `stop` wait for the flow.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class ConsumerProcess:
         is_flow: bool = True,
         liveness: Liveness | None = None,
         mailbox: bool = True,
+        beat_s: float = BEAT_S,
         busy_wait_s: float = BUSY_WAIT_S,
         stop_wait_s: float = STOP_WAIT_S,
     ) -> None:
@@ -61,7 +62,7 @@ class ConsumerProcess:
         self._mailbox: Mailbox | None = None
         self._is_without_mailbox = not mailbox  # or it was tried, and said
         self._liveness = liveness if liveness is not None else Liveness(parent=os.getppid())
-        self._heartbeat = HeartbeatThread(self._beat, BEAT_S, self._liveness, name="the query")
+        self._heartbeat = HeartbeatThread(self._beat, beat_s, self._liveness, name="the query")
         if is_flow:
             self._heartbeat.start()
             threading.Thread(target=self._hear, name="partq news", daemon=True).start()
@@ -138,18 +139,20 @@ class ConsumerProcess:
         """News of the group are acted upon at once, by the main thread if it waits, else here."""
         while not self._stopping.wait(_LEAST_PAUSE_S):
             member = self._consumer.member
+            news = True
             try:
                 if member is None or not member.is_bound:
                     self._stopping.wait(BUSY_LOOK_S)
                 else:
-                    member.wait_news(BUSY_LOOK_S)
+                    news = member.wait_news(BUSY_LOOK_S)
             except PartqError:
                 self._stopping.wait(BUSY_LOOK_S)  # the main thread meets the error by itself
             except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by the next question
                 self._trouble = error
                 self._stopping.wait(BUSY_LOOK_S)
             with self._monitor:
-                self._look()
+                if news or not self._asking:  # else the thread that asks looks by itself when it is time
+                    self._look()
         self._left.wait(self._stop_wait_s)
         if self._consumer.member is not None:
             self._consumer.member.close()  # here, because this thread waits for news by its connections

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from partq_spark.base.effects import Effects
 from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.documents.urls import STORE
 from partq_spark.group.key_order import Milestones
 from partq_spark.group.membership import Membership
 from partq_spark.group.model import GroupKey
@@ -34,6 +35,11 @@ from partq_spark.query.ungrouped import Ungrouped
 BEAT_S = 1.0
 STORE_RETRY_S = 2.0
 """How long the stores themselves try again: not for long, because their callers go on trying."""
+
+VERIFY_S = 30.0
+"""Where requests are paid for: a listing of checkpoints is priced like a write, and what they say is looked at before
+each delivery anyway.
+"""
 
 _log = logging.getLogger("partq.flow")
 
@@ -136,10 +142,12 @@ def membership_in(
     key = GroupKey(queue.namespace, queue.name, group.name)
     queue_id, found = head.queue_id, head.groups[group.name]
     interval_s = group.checkpoint_interval_s
+    interval_s = interval_s if interval_s is not None else default_checkpoint_interval_s(queue.store.url)
     settings = SessionSettings(
         session_timeout_s=group.session_timeout_s,
-        beat_interval_s=BEAT_S,
-        checkpoint_interval_s=interval_s if interval_s is not None else default_checkpoint_interval_s(queue.store.url),
+        beat_interval_s=beat_interval_s(group, queue.store.url),
+        checkpoint_interval_s=interval_s,
+        verify_interval_s=max(interval_s, VERIFY_S if is_paid(queue.store.url) else BEAT_S),
         keep_offsets=group.keep_offsets,
     )
 
@@ -172,4 +180,18 @@ def membership_in(
 
 def default_checkpoint_interval_s(store_url: str) -> float:
     """Seconds, as interface.md has it: a write costs next to nothing on a disk, and a request elsewhere."""
-    return 1.0 if store_url.startswith("file:") else 10.0
+    return 10.0 if is_paid(store_url) else 1.0
+
+
+def beat_interval_s(group: GroupOptions | None, store_url: str) -> float:
+    """Seconds between two heartbeats. With Redis and on a disk they cost next to nothing; as objects each is a write,
+    and four in a session timeout are enough.
+    """
+    if group is None or group.ownership != STORE or not is_paid(store_url):
+        return BEAT_S
+    return max(BEAT_S, group.session_timeout_s / 4)
+
+
+def is_paid(store_url: str) -> bool:
+    """Whether each request to the store costs money."""
+    return store_url.startswith("azure:")

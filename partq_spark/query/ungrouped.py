@@ -79,8 +79,9 @@ class EveryPartition(Membership):
     def lease_left_s(self) -> float:
         return math.inf
 
-    def wait_news(self, timeout_s: float) -> None:
+    def wait_news(self, timeout_s: float) -> bool:
         self._effects.sleep(timeout_s)
+        return False
 
 
 def _claim(head: Head, partition: int) -> Claim:

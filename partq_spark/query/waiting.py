@@ -20,6 +20,11 @@ T = TypeVar("T")
 POLL_S: Final = 0.1
 """The default of pollInterval, unless the store may not be looked at so often."""
 
+LEAST_S: Final = 0.001  # less is no wait
+IDLE_LOOK_S: Final = 0.5
+_IDLE_LOOKS: Final = 4
+"""An idle flow relies on being told of news of its group for so long, and for so many looks at its log."""
+
 _SELDOM_S: Final = 0.05
 _PART_OF_IDLE: Final = 0.02  # after a second without news a look every 20 ms
 
@@ -61,12 +66,23 @@ class Pace:
     def __init__(self, store_look_s: float, poll_interval_s: float | None, now_s: float) -> None:
         self._store_look_s = store_look_s
         self.poll_s = poll_interval_s if poll_interval_s is not None else max(POLL_S, store_look_s)
-        self._news_s = now_s
+        self.whole_look_s = max(IDLE_LOOK_S, _IDLE_LOOKS * store_look_s)
+        self._news_s = self._looked_s = now_s
 
     def news(self, now_s: float) -> None:
         """There was something to read."""
         self._news_s = now_s
 
+    def looked(self, now_s: float) -> None:
+        """The log was looked at."""
+        self._looked_s = now_s
+
     def look_s(self, now_s: float) -> float:
-        """The wait until the next look."""
-        return max(self._store_look_s, min(_SELDOM_S, _PART_OF_IDLE * (now_s - self._news_s)))
+        """From one look to the next; an option that asks for less time is heeded."""
+        seldom_s = max(self._store_look_s, min(_SELDOM_S, _PART_OF_IDLE * (now_s - self._news_s)))
+        return min(seldom_s, max(self.poll_s, LEAST_S))
+
+    def due_in_s(self, now_s: float) -> float:
+        """The wait until the next look: one that is late is made at once, and none comes early (decision 0057)."""
+        due_s = self._looked_s + self.look_s(now_s) - now_s
+        return due_s if due_s >= LEAST_S else 0.0

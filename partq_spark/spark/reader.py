@@ -167,10 +167,14 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._process is None:
             # Here, because the processes that read rows import this module, too, and need nothing of it.
             from partq_spark.query.consumer_process import ConsumerProcess
-            from partq_spark.query.joining import open_consumer
+            from partq_spark.query.joining import beat_interval_s, open_consumer
 
             is_flow = self.options.group is not None
-            self._process = ConsumerProcess(lambda wait: open_consumer(self.options, wait=wait), is_flow=is_flow)
+            self._process = ConsumerProcess(
+                lambda wait: open_consumer(self.options, wait=wait),
+                is_flow=is_flow,
+                beat_s=beat_interval_s(self.options.group, self.options.target.store),
+            )
             if is_flow and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, _end_in_good_order)
         return self._process

@@ -159,6 +159,7 @@ def test_after_a_forced_handoff_the_new_flow_gets_the_whole_unfinished_sequence(
     world.until(lambda: len(second.rows) == 3)
     (moved,) = second.partitions
     assert second.rows == again(2, 5, partition=moved)
+    world.until(lambda: moved not in first.partitions)
     # What the former owner says of it now counts for nothing.
     told = first.consumer.acknowledgements.in_hand(after=-1, most=9)
     assert str(moved) not in told["p"]

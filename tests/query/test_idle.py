@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partq_spark.group.claims import View
-from partq_spark.query.consumer import IDLE_LOOK_S
-from partq_spark.query.waiting import Pace
+from partq_spark.query.waiting import IDLE_LOOK_S, Pace
 from tests.query.world import Query, World, begun
 
 

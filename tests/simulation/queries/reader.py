@@ -14,7 +14,7 @@ from partq_spark.group.claims import Position
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership
 from partq_spark.query.consumer import ConsumerLoop
-from partq_spark.query.joining import BEAT_S, open_consumer
+from partq_spark.query.joining import beat_interval_s, open_consumer
 from partq_spark.query.notify import PAGE
 from partq_spark.spark.options import stream_source_options
 from tests.simulation.history import History
@@ -176,7 +176,7 @@ class Reader(Process):
 
     def _beat(self) -> None:
         while True:
-            self.sleep(BEAT_S)
+            self.sleep(beat_interval_s(self.options.group, self.options.target.store))
             member = self.consumer.member
             if member is None or self.interrupted:
                 continue
@@ -192,15 +192,17 @@ class Reader(Process):
         while True:
             self.sleep(0.01)
             member = self.consumer.member
+            news = True
             try:
                 if member is None or not member.is_bound:
                     self.sleep(BUSY_LOOK_S)
                 else:
-                    member.wait_news(BUSY_LOOK_S)
+                    news = member.wait_news(BUSY_LOOK_S)
             except PartqError:
                 self.sleep(BUSY_LOOK_S)
             with self._mutex:
-                self._look()
+                if news or self.asking is None:
+                    self._look()
 
     def _look(self) -> None:
         self.consumer.wake()
