@@ -18,10 +18,13 @@ from typing import Final
 
 import psutil
 
+from benchmarks.cost_document import COST, text_of, write_cost
 from benchmarks.document import DOCUMENT, write_document
 from benchmarks.environment import ROOT, observe
 from benchmarks.parts import PARTS, Part
+from benchmarks.prices import PRICES, Prices, load_prices
 from benchmarks.report import Measure, Outcome, load, save, text_table
+from benchmarks.requests import Counted
 from benchmarks.settings import DEFAULT_ROUNDS, DEFAULT_ROWS, OUTCOMES, Settings
 
 _BY_NAME: Final = {part.name: part for part in PARTS}
@@ -48,10 +51,11 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--work-dir", type=Path, help="an empty or new folder on the disk to be used (kept); default: a temporary one"
     )
+    parser.add_argument("--prices", type=Path, metavar="FILE", help="in cost: other prices than benchmarks/prices.toml")
     parser.add_argument(
         "--write-docs",
         action="store_true",
-        help=f"write {DOCUMENT.relative_to(ROOT)} from what was measured, now or before",
+        help=f"write {DOCUMENT.relative_to(ROOT)}, of cost {COST.relative_to(ROOT)}, from what was measured last",
     )
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)  # this process runs the part itself
     found = parser.parse_args(arguments)
@@ -87,14 +91,28 @@ def main(arguments: Sequence[str]) -> int:
         logger.error("failed: %s", ", ".join(failed))
         return 1
     if found.write_docs:
-        write_document(load(path) for path in sorted(OUTCOMES.glob("*.json")))
-        logger.info("wrote %s", DOCUMENT)
+        write_documents(found.part, load_prices(found.prices or PRICES))
     return 0
+
+
+def write_documents(parts: Sequence[str], prices: Prices) -> None:
+    """Those in which these parts stand; without a part all of which there are outcomes."""
+    kept = [load(path) for path in sorted(OUTCOMES.glob("*.json"))]
+    wanted = [each for each in kept if not parts or each.part in parts]
+    for outcome in wanted:
+        if _BY_NAME[outcome.part].has_own_document:
+            write_cost(outcome, prices)
+            logger.info("wrote %s", COST)
+    if any(not _BY_NAME[each.part].has_own_document for each in wanted) or not wanted:
+        write_document(each for each in kept if not _BY_NAME[each.part].has_own_document)
+        logger.info("wrote %s", DOCUMENT)
 
 
 def settings_of(found: argparse.Namespace, work: Path) -> Settings:
     """The arguments as a part takes them."""
-    return Settings(work=work, rows=found.rows, rounds=found.rounds, quick=found.quick, peer=found.peer)
+    return Settings(
+        work=work, rows=found.rows, rounds=found.rounds, quick=found.quick, peer=found.peer, prices=found.prices
+    )
 
 
 @contextmanager
@@ -125,6 +143,7 @@ def run_child(part: Part, found: argparse.Namespace, work: Path) -> bool:
     command = [sys.executable, "-m", "benchmarks", part.name, "--inside", "--work-dir", str(folder)]
     command += ["--rows", str(found.rows), "--rounds", str(found.rounds)]
     command += ["--quick"] * found.quick + (["--peer", found.peer] if found.peer else [])
+    command += ["--prices", str(found.prices.resolve())] if found.prices else []
     logger.info("%s: %s; takes %s", part.name, part.about, part.takes)
     child = subprocess.Popen(command, cwd=ROOT)
     try:
@@ -155,10 +174,12 @@ def end_with_children(child: subprocess.Popen[bytes]) -> None:
 def run_part(part: Part, settings: Settings) -> None:
     """Measure, show the table, keep the outcome."""
     module, _, function = part.call.partition(":")
-    measure: Callable[[Settings], tuple[list[Measure], list[str]]] = getattr(import_module(module), function)
+    measure: Callable[[Settings], tuple[list[Measure], list[str], *tuple[list[Counted], ...]]] = getattr(
+        import_module(module), function
+    )
     environment = observe(settings.work)
     begun_s = time.monotonic()
-    measures, notes = measure(settings)
+    measures, notes, *more = measure(settings)
     outcome = Outcome(
         part=part.name,
         environment=environment,
@@ -167,9 +188,13 @@ def run_part(part: Part, settings: Settings) -> None:
         took_s=round(time.monotonic() - begun_s),
         measures=tuple(measures),
         notes=tuple(notes),
+        counted=tuple(more[0]) if more else (),
     )
     path = save(outcome, OUTCOMES if part.is_full(settings) else OUTCOMES / "trials")
-    sys.stdout.write("\n".join((f"\n{part.name}:", text_table(measures), *notes, f"({path})", "")) + "\n")
+    lines = [f"\n{part.name}:", text_table(measures), *notes, f"({path})", ""]
+    if outcome.counted:
+        lines[2:2] = ["", text_of(outcome, load_prices(settings.prices or PRICES)), ""]
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def document(outcomes: list[Outcome], template: str, former: str = "") -> str:
         raise ValueError(
             f"outcomes come from {len(machines)} machines, {sorted(machines)}: run scripts/bench all again"
         )
-    texts = {part.name: _missing(part.name) for part in PARTS}
+    texts = {part.name: _missing(part.name) for part in PARTS if not part.has_own_document}
     texts |= _kept(template, former)
     texts |= {outcome.part: _part(outcome) for outcome in outcomes}
     texts["environment"] = _environment(max((outcome.environment for outcome in outcomes), key=lambda each: each.date))

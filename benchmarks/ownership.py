@@ -14,9 +14,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from benchmarks.environment import ROOT
@@ -35,6 +36,7 @@ from partq_spark.objects import ObjectStore, open_store
 from tests.support.servers import RedisServer, die_with_parent, running
 
 NAMESPACE: Final = "bench"
+NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 FLOWS: Final = 1_000
 OWNED: Final = 10_000
 _DELAY_S: Final = 5.0
@@ -255,10 +257,10 @@ def _wait_unassigned(redis: RedisServer, key: GroupKey, objects: ObjectStore) ->
 
 @contextmanager
 def coordinator_process(
-    folder: Path, store: str, ownership: str, *, log_format: str = "text"
+    folder: Path, store: str, ownership: str, *, log_format: str = "text", variables: Mapping[str, str] = NO_VARIABLES
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`python -m coordinator` with its defaults, without a health server; ended by its id."""
-    environment = {**os.environ, "PARTQ_COORDINATOR_HEALTH_PORT": "0", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **variables, "PARTQ_COORDINATOR_HEALTH_PORT": "0", "PYTHONPATH": str(ROOT)}
     environment["PARTQ_COORDINATOR_LOG_FORMAT"] = log_format
     command = [sys.executable, "-m", "coordinator", "--store", store, "--namespace", NAMESPACE]
     command += ["--ownership", ownership]

@@ -12,7 +12,8 @@ from benchmarks.settings import DEFAULT_ROUNDS, DEFAULT_ROWS, Settings
 class Part:
     """`call` is `module:function`, imported only in the process that runs the part.
 
-    `takes` is told to people: minutes with default arguments on two cores. `limit_s` ends the part.
+    `takes` is told to people: minutes with default arguments on two cores. `limit_s` ends the part. One that has a
+    document of its own does not stand in docs/benchmarks.md.
     """
 
     name: str
@@ -20,6 +21,7 @@ class Part:
     about: str
     takes: str
     limit_s: int
+    has_own_document: bool = False
 
     def is_full(self, settings: Settings) -> bool:
         """Whether the outcome may go into the document: everything less is a trial."""
@@ -145,5 +147,13 @@ PARTS: Final = (
         about="the web page with 200 partitions of 50 flows: drawing in Chromium, and what three browsers cost",
         takes="3 min",
         limit_s=900,
+    ),
+    Part(
+        name="cost",
+        call="benchmarks.cost:measure",
+        about="requests to Azure Blob Storage for everything that partq does, and dollars (docs/cost.md)",
+        takes="3 min",
+        limit_s=900,
+        has_own_document=True,
     ),
 )

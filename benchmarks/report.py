@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.environment import Environment
+from benchmarks.requests import Counted, Counts
 
 HEADER = ("measure", "partq", "compared with", "ratio", "goal", "")
 
@@ -95,7 +96,9 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """One part's run. `notes` are plain sentences about what this very run used, such as versions and settings."""
+    """One part's run. `notes` are plain sentences about what this very run used, such as versions and settings;
+    `counted` is what part `cost` counted.
+    """
 
     part: str
     environment: Environment
@@ -104,6 +107,7 @@ class Outcome:
     took_s: float
     measures: tuple[Measure, ...]
     notes: tuple[str, ...] = ()
+    counted: tuple[Counted, ...] = ()
 
 
 def number(value: float) -> str:
@@ -168,6 +172,10 @@ def load(path: Path) -> Outcome:
             for each in raw["measures"]
         ),
         notes=tuple(raw["notes"]),
+        counted=tuple(
+            Counted(table=each["table"], what=each["what"], counts=Counts(**each["counts"]))
+            for each in raw.get("counted", ())
+        ),
     )
 
 

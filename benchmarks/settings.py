@@ -17,10 +17,13 @@ DEFAULT_ROUNDS: Final = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """`work` is an empty folder on the disk that is measured, removed at the end. `peer`: `kafka` or None."""
+    """`work` is an empty folder on the disk that is measured, removed at the end. `peer`: `kafka` or None.
+    `prices`: another table of prices than the project's.
+    """
 
     work: Path
     rows: int
     rounds: int
     quick: bool
     peer: str | None
+    prices: Path | None = None

@@ -1,0 +1,73 @@
+"""docs/cost.md, written from what part `cost` counted, the prices and `cost_template.md`; never by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from benchmarks.environment import ROOT
+from benchmarks.prices import Prices
+from benchmarks.report import Outcome, markdown_table
+from benchmarks.requests import Counted, Counts, Kind
+
+COST: Final = ROOT / "docs/cost.md"
+TEMPLATE: Final = Path(__file__).with_name("cost_template.md")
+_PLACE: Final = re.compile(r"^\{\{([a-z]+)\}\}$", re.MULTILINE)
+_LAST: Final = {"each": "$ for 10,000", "million": "$", "month": "$ a month"}
+_FIRST: Final = {"each": "what", "million": "a million messages", "month": "by the month (730 h)"}
+_SHOWN: Final = (Kind.WRITE, Kind.LIST, Kind.READ)
+_ROW: Final = re.compile(r"^\| ([^|]+) \| ([\d.,]+) \| ([\d.,]+) \| ([\d.,]+) \| [\d.,]+ \|$", re.MULTILINE)
+
+
+def write_cost(outcome: Outcome, prices: Prices, target: Path = COST) -> None:
+    """Write the document."""
+    target.write_text(document(outcome, prices, TEMPLATE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def document(outcome: Outcome, prices: Prices, template: str) -> str:
+    """The template with its places filled."""
+    environment = outcome.environment
+    texts = {name: table(name, outcome.counted, prices) for name in _LAST}
+    texts["goals"] = markdown_table(outcome.measures)
+    texts["prices"] = _prices(prices)
+    texts["counted"] = f"Counted {environment.date} at commit {environment.commit}. {' '.join(outcome.notes)}"
+    return _PLACE.sub(lambda place: texts[place[1]], template)
+
+
+def text_of(outcome: Outcome, prices: Prices) -> str:
+    """All tables, for a terminal."""
+    return "\n\n".join(table(name, outcome.counted, prices) for name in _LAST)
+
+
+def table(name: str, counted: Iterable[Counted], prices: Prices) -> str:
+    """One of the tables. Raises `ValueError` for requests of a class that has no column."""
+    lines = [f"| {_FIRST[name]} | {' | '.join(_SHOWN)} | {_LAST[name]} |", "|---" * (len(_SHOWN) + 2) + "|"]
+    for line in counted:
+        if line.table != name:
+            continue
+        if any(getattr(line.counts, kind) for kind in Kind if kind not in _SHOWN):
+            raise ValueError(f"{line.what} makes requests of a class that the table does not show: {line.counts}")
+        dollars = prices.dollars(line.counts) * (10_000 if name == "each" else 1)
+        cells = (f"{getattr(line.counts, kind):,.0f}" for kind in _SHOWN)
+        lines.append(f"| {line.what} | {' | '.join(cells)} | {_dollars(dollars)} |")
+    return "\n".join(lines)
+
+
+def read_tables(text: str) -> dict[str, Counts]:
+    """What the document says that each thing asks for, by the words in its first column."""
+    return {
+        row[0]: Counts(**{kind: float(cell.replace(",", "")) for kind, cell in zip(_SHOWN, row[1:], strict=True)})
+        for row in _ROW.findall(text)
+    }
+
+
+def _prices(prices: Prices) -> str:
+    lines = ["| for 10,000 requests | $ |", "|---|---|"]
+    lines += [f"| {kind} | {prices.per_10000[kind]:g} |" for kind in Kind]
+    return f"{prices.name}, {prices.as_of}.\n\n" + "\n".join(lines)
+
+
+def _dollars(value: float) -> str:
+    return f"{value:,.2f}" if value >= 1 else f"{value:.4f}"
