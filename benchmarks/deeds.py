@@ -54,7 +54,7 @@ class Query:
         if end == self.at:
             return None
         tasks = self.reader.partitions(self.at, end)
-        rows = sum(batch.num_rows for task in tasks for batch in self.reader.read(task))
+        rows: int = sum(batch.num_rows for task in tasks for batch in self.reader.read(task))
         self.at = end
         return rows
 

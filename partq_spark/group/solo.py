@@ -39,7 +39,7 @@ _log = logging.getLogger("partq.flow")
 
 
 class SoloSession(GroupMembership):
-    """One flow without others. `head` reads the queue's head, now."""
+    """One flow without others. `head` reads the queue's head, now; `seen` is the head as it was read last."""
 
     def __init__(
         self,
@@ -51,11 +51,14 @@ class SoloSession(GroupMembership):
         effects: Effects | None = None,
         *,
         head: Callable[[], Head],
+        seen: Callable[[], Head],
         start_of: Callable[[int], int],
         milestones: Callable[[int], Sequence[int]] = lambda _: (),
     ) -> None:
         super().__init__(checkpoints, key, queue_id, flow, settings, effects, start_of=start_of, milestones=milestones)
         self._head = head
+        self._seen = seen
+        self._settled: tuple[int, int] | None = None  # what the last look settled of resizes and rewinds
         self._me: Owner | None = None
         self._verified_s = 0.0
         self._confirmed_s: float | None = None
@@ -160,11 +163,25 @@ class SoloSession(GroupMembership):
         me = self._required()
         self._confirmed_s = None
         now_s = self._effects.now_s()
-        if now_s - self._verified_s >= self._settings.verify_interval_s:
+        if now_s - self._verified_s >= self._look_interval_s():
             self._verify(me)
-            self._let_go(self._take(me, {}))
+            head = self._take(me, {})
+            self._let_go(head)
+            self._settled = self._changes(head)
         self._write(everything=False)
         return self._view(me)
+
+    def _look_interval_s(self) -> float:
+        """Longer while the head shows no resize and no rewind that is not settled: then only an owner may have come."""
+        head = self._seen()
+        leaves = any(partition >= head.partitions for partition in self._holdings.by_partition)
+        if leaves or self._changes(head) != self._settled:
+            return max(self._settings.checkpoint_interval_s, self._settings.beat_interval_s)
+        return self._settings.verify_interval_s
+
+    def _changes(self, head: Head) -> tuple[int, int]:
+        group = head.groups.get(self._key.group)
+        return head.layout.generation, group.rewinds if group is not None else 0
 
     def _let_go(self, head: Head) -> None:
         """Partitions that the queue does not have any more, and that are acknowledged to their end, become nobody's: a

@@ -74,7 +74,6 @@ class ConsumerLoop:
         self._order = KeyOrder(name, look_s=queue.store.look_interval_s, now_s=self._effects.now_s)
         self.acknowledgements = Acknowledgements(queue, options, participant, self._effects)
         self._wait_for = wait
-        self._is_told_of_news = wait is not None or group is None  # without a group there are none
         self.notify: str | None = None  # where the reader process listens
         self._idle: IdleLook | None = None
         self._woken = False
@@ -149,7 +148,8 @@ class ConsumerLoop:
             idle_until_s = now_s + self._pace.poll_s if idle_until_s is None else idle_until_s
             idle = IdleLook(start, plan, now_s)
             if not self._wait_for_news(member, plan, idle_until_s):
-                self._idle = idle if self._is_told_of_news and not plan.barred else None
+                is_told_of_news = self._wait_for is not None or self._group is None  # who has no group has no news
+                self._idle = idle if is_told_of_news and not plan.barred else None
                 return start  # itself: a different text would be an empty batch (spark-traps 6)
         raise Unavailable(f"the state of the group of {self._participant.name} does not hold still: try again")
 

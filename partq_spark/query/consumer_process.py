@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -56,6 +57,7 @@ class ConsumerProcess:
         self._monitor = threading.Condition(threading.RLock())
         self._consumer = make(self._wait if is_flow else None)
         self._asking = False  # Spark is: the flow is looked after anyway
+        self._answered_s = 0.0
         self._stopping = threading.Event()
         self._left = threading.Event()
         self._trouble: Exception | None = None
@@ -80,6 +82,7 @@ class ConsumerProcess:
                 yield self._consumer
             finally:
                 self._asking = False
+                self._answered_s = time.monotonic()
             self._open_mailbox()
 
     def acknowledge(self, process: str, positions: Mapping[int, Position]) -> frozenset[int]:
@@ -151,7 +154,7 @@ class ConsumerProcess:
                 self._trouble = error
                 self._stopping.wait(BUSY_LOOK_S)
             with self._monitor:
-                if news or not self._asking:  # else the thread that asks looks by itself when it is time
+                if news or not self._is_looked_after:
                     self._look()
         self._left.wait(self._stop_wait_s)
         if self._consumer.member is not None:
@@ -169,6 +172,11 @@ class ConsumerProcess:
                 _log.info("beside a batch: %s", error)  # the next question meets it by itself
             except Exception as error:  # noqa: BLE001 - it is passed on to the main thread by the next question
                 self._trouble = error
+
+    @property
+    def _is_looked_after(self) -> bool:
+        """By who asks, or has asked a moment ago."""
+        return self._asking or time.monotonic() - self._answered_s < BUSY_LOOK_S
 
     @property
     def _is_living(self) -> bool:

@@ -162,7 +162,16 @@ def membership_in(
     milestones = Milestones(lambda: queue.head)
     if ownership is None:
         return SoloSession(
-            checkpoints, key, queue_id, flow, settings, effects, head=present, start_of=start_of, milestones=milestones
+            checkpoints,
+            key,
+            queue_id,
+            flow,
+            settings,
+            effects,
+            head=present,
+            seen=lambda: queue.head,
+            start_of=start_of,
+            milestones=milestones,
         )
     return Session(
         ownership,

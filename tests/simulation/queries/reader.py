@@ -94,6 +94,7 @@ class Reader(Process):
         self._trouble: Exception | None = None
         self.interrupted = False
         self.asking: Strand | None = None
+        self.answered_s = float("-inf")
         self.asked_us = 0
         self.calls = 0
         options = stream_source_options({**source.options, "store": url_of(number)})
@@ -141,6 +142,7 @@ class Reader(Process):
                     raise
                 finally:
                     self.asking = None
+                    self.answered_s = self.now_s()
         except Crash:
             asker = self.scheduler.current
             if asker is None or not asker.process.alive:
@@ -201,7 +203,7 @@ class Reader(Process):
             except PartqError:
                 self.sleep(BUSY_LOOK_S)
             with self._mutex:
-                if news or self.asking is None:
+                if news or (self.asking is None and self.now_s() - self.answered_s >= BUSY_LOOK_S):
                     self._look()
 
     def _look(self) -> None:

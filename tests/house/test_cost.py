@@ -1,0 +1,205 @@
+"""What docs/cost.md says that things ask for is what a proxy before Azurite counts (OBS-05); its prices and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import cost, deeds, idle
+from benchmarks.cost_document import COST, TEMPLATE, document, read_tables
+from benchmarks.environment import Environment
+from benchmarks.meter import Meter, counting_here, metered
+from benchmarks.prices import PRICES, Prices, load_prices
+from benchmarks.report import Outcome, load, save
+from benchmarks.requests import Counted, Counts, Kind, kind_of
+from tests.support.servers import Azurite, RedisServer
+
+MOST_S = 25.0
+"""What is measured over so long may differ from the month's figure by one request of each kind, and by a machine that
+is too busy to ask in time.
+"""
+
+
+@pytest.fixture(scope="module")
+def stated() -> dict[str, Counts]:
+    return read_tables(COST.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def here(azurite: Azurite) -> Iterator[Meter]:
+    with metered(azurite) as meter, counting_here(meter):
+        yield meter
+
+
+@pytest.fixture
+def there(azurite: Azurite) -> Iterator[Meter]:
+    with metered(azurite) as meter:
+        yield meter
+
+
+# --- counted against Azurite ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.azurite
+@pytest.mark.slow
+@pytest.mark.conformance("OBS-05")
+def test_publishing_asks_for_what_the_document_says(azurite: Azurite, here: Meter, stated: dict[str, Counts]) -> None:
+    assert deeds.publishing(here, cost.made(azurite), 10_000, 2) == stated[cost.PUBLISH]
+    assert deeds.publishing(here, cost.made(azurite), 100, 2) == stated[cost.PUBLISH]
+    assert deeds.publishing_from_spark(here, cost.made(azurite)) == stated[cost.PUBLISH_SPARK]
+
+
+@pytest.mark.azurite
+@pytest.mark.slow
+@pytest.mark.conformance("OBS-05")
+def test_reading_and_acknowledging_ask_for_what_the_document_says(
+    azurite: Azurite, here: Meter, stated: dict[str, Counts]
+) -> None:
+    assert deeds.reading(here, cost.made(azurite), 1000, 3) == stated[cost.READ]
+    alone = deeds.reading(here, cost.made(azurite), 1000, group=deeds.GROUP, ownership="none")
+    assert alone.rounded() == stated[cost.READ_ALONE]
+    assert deeds.checkpointing(here, cost.made(azurite)) == stated[cost.CHECKPOINT]
+
+
+@pytest.mark.azurite
+@pytest.mark.redis
+@pytest.mark.slow
+@pytest.mark.conformance("OBS-05")
+def test_a_shared_flow_asks_for_what_the_document_says(
+    azurite: Azurite, redis_server: RedisServer, here: Meter, there: Meter, tmp_path: Path, stated: dict[str, Counts]
+) -> None:
+    url = cost.made(azurite)
+    with deeds.coordinated(tmp_path, url, redis_server.url, there):
+        found = deeds.reading(here, url, 1000, group=deeds.GROUP, ownership=redis_server.url)
+        assert found.rounded() == stated[cost.READ_REDIS]
+    url = cost.made(azurite)
+    with deeds.coordinated(tmp_path, url, "store", there):
+        found = deeds.reading(here, url, 1000, group=deeds.GROUP, ownership="store")
+        # Between two batches a heartbeat may come, and do looks at the group's state.
+        assert found.rounded().writes == stated[cost.READ_OBJECTS].writes
+        assert found.lists == stated[cost.READ_OBJECTS].lists
+        assert abs(found.reads - stated[cost.READ_OBJECTS].reads) <= 2
+        assert deeds.beating(here, url) == stated[cost.BEAT]
+
+
+@pytest.mark.azurite
+@pytest.mark.slow
+@pytest.mark.conformance("OBS-05")
+def test_an_idle_look_is_one_request(azurite: Azurite, here: Meter, stated: dict[str, Counts]) -> None:
+    assert stated[cost.LOOK] == Counts(reads=1)
+    assert deeds.looking(here, cost.made(azurite)) == stated[cost.LOOK]
+    alone = deeds.looking(here, cost.made(azurite), group=deeds.GROUP, ownership="none")
+    assert abs(alone.reads - 1) <= 0.1, "a look may be divided between two triggers"
+    assert replace(alone, reads=0) == Counts()
+
+
+@pytest.mark.azurite
+@pytest.mark.redis
+@pytest.mark.alone
+@pytest.mark.timeout(150)
+@pytest.mark.conformance("OBS-05")
+def test_a_month_of_nothing_asks_for_what_the_document_says(
+    azurite: Azurite, redis_server: RedisServer, here: Meter, there: Meter, tmp_path: Path, stated: dict[str, Counts]
+) -> None:
+    found = idle.idle(azurite, redis_server, here, there, tmp_path, MOST_S)
+    for what, a_second in found.items():
+        for kind in Kind:
+            seen = MOST_S * float(getattr(a_second, kind))
+            expected = MOST_S * float(getattr(stated[what], kind)) / idle.MONTH_S
+            # What comes every 10 s or more seldom may fall into the interval once more than on average.
+            assert seen <= 1.1 * expected + 3, f"{what}: {seen:g} {kind} in {MOST_S:g} s, {expected:.1f} are stated"
+            assert seen >= 0.6 * expected - 3, f"{what}: {seen:g} {kind} in {MOST_S:g} s, {expected:.1f} are stated"
+
+
+# --- classes, prices, the document ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kind"),
+    [
+        ("GET", "/account/container/blob", Kind.READ),
+        ("GET", "/account/container?restype=container&comp=list&prefix=a", Kind.LIST),
+        ("PUT", "/account/container?restype=container", Kind.LIST),
+        ("PUT", "/account/container/blob", Kind.WRITE),
+        ("PUT", "/account/container/blob?blockid=MDA&comp=block", Kind.WRITE),
+        ("PUT", "/account/container/blob?comp=blocklist", Kind.WRITE),
+        ("HEAD", "/account/container/blob", Kind.OTHER),
+        ("DELETE", "/account/container/blob", Kind.DELETE),
+    ],
+)
+def test_every_request_has_the_class_of_azures_table(method: str, path: str, kind: Kind) -> None:
+    assert kind_of(method, path) is kind
+
+
+def test_a_request_without_a_class_is_not_counted_as_anything() -> None:
+    with pytest.raises(ValueError, match=r"PUT /a/c/b\?comp=lease has no class yet"):
+        kind_of("PUT", "/a/c/b?comp=lease")
+
+
+def test_prices_are_dollars_for_ten_thousand() -> None:
+    prices = Prices(
+        name="mine", as_of="now", per_10000={"writes": 0.5, "lists": 1, "reads": 0.1, "others": 2, "deletes": 0}
+    )
+    counts = Counts(writes=10_000, lists=5_000, reads=20_000, others=100, deletes=7)
+    assert prices.dollars(counts) == pytest.approx(0.5 + 0.5 + 0.2 + 0.02)
+    assert load_prices().per_10000.keys() == set(Kind)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("writes = 0.05", "", "per_10000.writes = None is no price"),
+        ("reads = 0.004", "reads = -1", "per_10000.reads = -1 is no price"),
+        ("reads = 0.004", "reads = 'free'", "per_10000.reads = 'free' is no price"),
+        ("reads = 0.004", "reads = 0.004\nputs = 1", r"per_10000 has \['puts'\]"),
+    ],
+)
+def test_prices_that_cannot_be_are_refused(tmp_path: Path, before: str, after: str, said: str) -> None:
+    mine = tmp_path / "prices.toml"
+    mine.write_text(PRICES.read_text(encoding="utf-8").replace(before, after), encoding="utf-8")
+    with pytest.raises(ValueError, match=said):
+        load_prices(mine)
+
+
+def test_the_document_says_what_was_counted(tmp_path: Path) -> None:
+    counted = (
+        Counted(table="each", what="a thing", counts=Counts(writes=2, reads=1)),
+        Counted(table="million", what="many", counts=Counts(writes=20_000)),
+        Counted(table="month", what="a query", counts=Counts(reads=5_256_000.4)),
+    )
+    environment = Environment(
+        date="2026-01-02", commit="abc", cpu="", cores=1, memory="", disk="", system="", versions="", load=0.0
+    )
+    outcome = Outcome(
+        part="cost",
+        environment=environment,
+        rows=1,
+        rounds=1,
+        took_s=1,
+        measures=(),
+        notes=("A note.",),
+        counted=counted,
+    )
+    assert load(save(outcome, tmp_path)) == outcome
+    text = document(outcome, load_prices(), TEMPLATE.read_text(encoding="utf-8"))
+    assert "{{" not in text
+    assert "A note." in text
+    assert read_tables(text) == {
+        "a thing": Counts(writes=2, reads=1),
+        "many": Counts(writes=20_000),
+        "a query": Counts(reads=5_256_000),
+    }
+
+
+def test_the_documents_dollars_are_the_tables(stated: dict[str, Counts]) -> None:
+    """Who changes the prices writes the document again."""
+    prices = load_prices()
+    text = COST.read_text(encoding="utf-8")
+    for name in (idle.NO_GROUP, idle.ALONE, idle.REDIS):
+        (line,) = [each for each in text.splitlines() if each.startswith(f"| {name} |")]
+        assert float(line.split("|")[-2]) == pytest.approx(prices.dollars(stated[name]), abs=0.01)
+        assert prices.dollars(stated[name]) <= cost.IDLE_GOAL
+    assert prices.dollars(stated[f"{cost.ROWS[1]:,} a batch: together"]) <= cost.MILLION_GOAL
