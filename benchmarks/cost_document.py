@@ -70,4 +70,6 @@ def _prices(prices: Prices) -> str:
 
 
 def _dollars(value: float) -> str:
-    return f"{value:,.2f}" if value >= 1 else f"{value:.4f}"
+    if value >= 1:
+        return f"{value:,.2f}"
+    return f"{value:.4f}" if value >= 0.001 or not value else f"{value:.6f}"

@@ -12,7 +12,8 @@ from partq_spark.query import joining
 from partq_spark.query.joining import BEAT_S, VERIFY_S, beat_interval_s
 from partq_spark.query.settings import GroupOptions
 from partq_spark.query.waiting import Pace
-from tests.query.world import KEY, Query, World, begun
+from tests.group.session.world import KEY
+from tests.query.world import Query, World, begun
 
 CHECKPOINT_S = 10.0  # the default of checkpointInterval on Azure
 
