@@ -229,7 +229,7 @@ class AzureStore:
                 name=blob.name[base_chars:],
                 size_bytes=blob.size,
                 age_s=max(0.0, (self._clock.now() - blob.last_modified).total_seconds()),
-                etag=_quoted(blob.etag) if blob.size == 0 else "",
+                etag='"' + blob.etag.strip('"') + '"' if blob.size == 0 else "",  # listings have it without
                 metadata=dict(blob.metadata or {}) if blob.size == 0 else {},
             )
             for blob in self._each(iter(blobs), prefix)
@@ -395,8 +395,3 @@ def _measure(clock: ServiceClock, response: PipelineResponse[Any, Any]) -> None:
     if response.http_response.status_code == 200 and "Content-Length" in headers:
         size_bytes = int(headers["Content-Length"])
         headers["Content-Range"] = f"bytes 0-{size_bytes - 1}/{size_bytes}"
-
-
-def _quoted(etag: str) -> str:
-    """An ETag as headers have it: listings have it without quotes."""
-    return etag if etag.startswith('"') else f'"{etag}"'
