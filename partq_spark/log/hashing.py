@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Words = npt.NDArray[np.uint64]
+    Rows = slice | npt.NDArray[np.intp]
 
 _WORTH_ROWS = 2_000  # with fewer, calling numpy may cost more than it saves
 _SHORT_BYTES = 31  # from 32 bytes on xxh64 has another form
@@ -26,9 +27,9 @@ _P4 = 0x85EBCA77C2B2AE63
 _P5 = 0x27D4EB2F165667C5
 
 
-def xxh64_column(keys: pa.Array, seed: int) -> pa.Array | None:
-    """The digests (uint64) of `keys` (binary, without nulls); None if it has to be done key by key: few keys, a long
-    key, no numpy.
+def xxh64_column(keys: pa.Array, seed: int) -> Words | None:
+    """The digests of `keys` (binary; of a null they mean nothing); None if it has to be done key by key: few keys, a
+    long key, no numpy.
     """
     if len(keys) < _WORTH_ROWS:
         return None
@@ -51,50 +52,57 @@ def xxh64_column(keys: pa.Array, seed: int) -> pa.Array | None:
         data[: end - first] = np.frombuffer(data_buffer, np.uint8, end - first, first)
     words = np.ndarray((end - first + 1,), np.dtype("<u8"), data, 0, (1,))
 
-    digests = lengths.astype(np.uint64) + np.uint64((seed + _P5) % (1 << 64))
+    digests = lengths.astype(np.uint64)
+    digests += np.uint64((seed + _P5) % (1 << 64))
 
-    def fold(some: npt.NDArray[np.intp], taken: Words, turn: int, factor: int, term: int) -> None:
+    def rows_where(there: npt.NDArray[np.bool_]) -> Rows:
+        """All rows are taken as they lie, without gathering them: often all keys are of one length."""
+        return slice(None) if there.all() else np.flatnonzero(there)
+
+    def fold(some: Rows, taken: Words, turn: int, factor: int, term: int) -> None:
         """Fold one word per row into the digests of `some` rows; `taken` are those rows' words."""
-        nonlocal digests
-        every = len(some) == rows
-        mixed = digests if every else digests[some]
+        mixed = digests[some]
         mixed ^= taken
-        mixed = _rotated(mixed, turn)
+        _rotate(mixed, turn)
         mixed *= np.uint64(factor)
         mixed += np.uint64(term)
-        if every:
-            digests = mixed
-        else:
-            digests[some] = mixed
+        digests[some] = mixed
 
     eights = lengths >> 3
     for number in range(longest >> 3):
-        some = np.flatnonzero(eights > number)
-        taken = words[starts[some] + 8 * number] * np.uint64(_P2)
-        fold(some, _rotated(taken, 31) * np.uint64(_P1), 27, _P1, _P4)
+        some = rows_where(eights > number)
+        taken = words[starts[some] + 8 * number]
+        taken *= np.uint64(_P2)
+        _rotate(taken, 31)
+        taken *= np.uint64(_P1)
+        fold(some, taken, 27, _P1, _P4)
     rest = lengths & 7
     tail = words[starts + 8 * eights]
-    some = np.flatnonzero(rest >= 4)
-    if len(some):
-        taken = tail[some]
-        tail[some] = taken >> np.uint64(32)
-        fold(some, (taken & np.uint64(0xFFFFFFFF)) * np.uint64(_P1), 23, _P2, _P3)
+    fours = rest >= 4
+    if fours.any():
+        some = rows_where(fours)
+        taken = tail[some] & np.uint64(0xFFFFFFFF)
+        taken *= np.uint64(_P1)
+        fold(some, taken, 23, _P2, _P3)
+        tail[some] >>= np.uint64(32)
     rest &= 3
     for number in range(int(rest.max())):
-        some = np.flatnonzero(rest > number)
-        fold(some, ((tail[some] >> np.uint64(8 * number)) & np.uint64(0xFF)) * np.uint64(_P5), 11, _P1, 0)
+        some = rows_where(rest > number)
+        taken = (tail[some] >> np.uint64(8 * number)) & np.uint64(0xFF)
+        taken *= np.uint64(_P5)
+        fold(some, taken, 11, _P1, 0)
 
     digests ^= digests >> np.uint64(33)
     digests *= np.uint64(_P2)
     digests ^= digests >> np.uint64(29)
     digests *= np.uint64(_P3)
     digests ^= digests >> np.uint64(32)
-    return pa.Array.from_buffers(pa.uint64(), rows, [None, pa.py_buffer(digests)])
+    return digests
 
 
-def _rotated(words: Words, left: int) -> Words:
+def _rotate(words: Words, left: int) -> None:
+    """In place."""
     bits = words.dtype.type  # the words' own type: older numpys make a float of an unsigned and a plain integer
     low = words >> bits(64 - left)
-    high = words << bits(left)
-    high |= low
-    return high
+    words <<= bits(left)
+    words |= low

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import repeat
+from array import array
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,9 +14,9 @@ _SEED = 42  # Spark SQL's own seed for xxhash64, so that pmod(xxhash64(key), par
 _SIGN = 1 << 63
 
 
-def partition_of(key: bytes, partitions: int) -> int:
+def partition_of(key: bytes, partitions: int, seed: int = _SEED) -> int:
     """`pmod(xxh64(utf8(key), seed 42) as signed 64-bit, partitions)` (conformance DIS-01); `key` is UTF-8."""
-    digest = xxhash.xxh64_intdigest(key, _SEED)
+    digest = xxhash.xxh64_intdigest(key, seed)
     return (digest - ((digest & _SIGN) << 1)) % partitions
 
 
@@ -26,20 +26,20 @@ def partitions_of(keys: pa.Array, partitions: int, seed: str, first_row: int) ->
     The choice for a null key depends on `seed` (writer, batch and task) and the row's number in its task alone, so that
     a retried task chooses as the first attempt did (DIS-03). `first_row` is the number of the first of `keys`.
     """
-    # pmod for a column: Arrow divides towards zero, so a negative remainder moves up by one divisor.
-    signed = _digests(keys, seed, first_row).view(pa.int64())
-    count = pa.scalar(partitions, pa.int64())
-    rest = pc.subtract(signed, pc.multiply(pc.divide(signed, count), count))
-    return pc.if_else(pc.less(rest, 0), pc.add(rest, count), rest).cast(pa.uint16())
+    found = _placed(keys, partitions, _SEED)
+    if not keys.null_count:
+        return found
+    without = keys.is_null()
+    rows = pa.arange(first_row, first_row + len(keys)).filter(without).view(pa.binary(8)).cast(pa.binary())
+    return pc.replace_with_mask(found, without, _placed(rows, partitions, xxhash.xxh64_intdigest(seed.encode())))
 
 
-def _digests(keys: pa.Array, seed: str, first_row: int) -> pa.Array:
-    intdigest = xxhash.xxh64_intdigest
-    if keys.null_count:
-        digests = [
-            intdigest(f"{seed}/{first_row + row}".encode()) if key is None else intdigest(key, _SEED)
-            for row, key in enumerate(keys.to_pylist())
-        ]
-        return pa.array(digests, pa.uint64())
-    at_once = xxh64_column(keys, _SEED)
-    return pa.array(map(intdigest, keys.to_pylist(), repeat(_SEED)), pa.uint64()) if at_once is None else at_once
+def _placed(keys: pa.Array, partitions: int, seed: int) -> pa.Array:
+    """Those of null keys mean nothing. Made from buffers, because `pa.array` imports pandas."""
+    digests = xxh64_column(keys, seed)
+    found: object
+    if digests is None:
+        found = array("H", [partition_of(key or b"", partitions, seed) for key in keys.to_pylist()])
+    else:
+        found = (digests.view("i8") % partitions).astype("u2")  # numpy's remainder is never negative, as pmod
+    return pa.Array.from_buffers(pa.uint16(), len(keys), [None, pa.py_buffer(found)])

@@ -271,13 +271,15 @@ class _Run:
         batches, numbers = zip(*self._block, strict=True)
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         partitions = numbers[0] if len(numbers) == 1 else pa.concat_arrays(numbers)
-        counts = sorted((item["values"], item["counts"]) for item in pc.value_counts(partitions).to_pylist())
-        if len(counts) > 1:
-            batch = batch.take(pc.array_sort_indices(partitions))  # stable
+        order = pc.array_sort_indices(partitions)  # stable
+        runs = pc.run_end_encode(partitions.take(order))
+        present = runs.values.to_pylist()
+        if len(present) > 1:
+            batch = pc.take(batch, order, boundscheck=False)  # they lie within it
         start = 0
-        for partition, rows in counts:
-            self._pieces.setdefault(partition, []).append(batch.slice(start, rows))
-            start += rows
+        for partition, end in zip(present, runs.run_ends.to_pylist(), strict=True):
+            self._pieces.setdefault(partition, []).append(batch.slice(start, end - start))
+            start = end
         self._block, self._rows_in_block = [], 0
 
 

@@ -25,8 +25,8 @@ def test_digests_are_those_of_each_key_alone(lengths: list[int]) -> None:
     # A slice: the column's bytes do not begin where its buffer does.
     found = xxh64_column(pa.array([b"before", *keys, b"after"], pa.binary()).slice(1, ROWS), SEED)
     assert found is not None
-    assert found.type == pa.uint64()
-    assert found.to_pylist() == [xxhash.xxh64_intdigest(key, SEED) for key in keys]
+    assert found.dtype == "u8"
+    assert found.tolist() == [xxhash.xxh64_intdigest(key, SEED) for key in keys]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
@@ -34,7 +34,7 @@ def test_any_seed(seed: int) -> None:
     keys = [b"key %d" % number for number in range(ROWS)]
     found = xxh64_column(pa.array(keys, pa.binary()), seed)
     assert found is not None
-    assert found.to_pylist() == [xxhash.xxh64_intdigest(key, seed) for key in keys]
+    assert found.tolist() == [xxhash.xxh64_intdigest(key, seed) for key in keys]
 
 
 @pytest.mark.conformance("DIS-01")
