@@ -31,6 +31,8 @@ RowOf = Callable[[int], int]
 
 RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory
 
+_TOGETHER_BYTES = 64 * 1024  # of a segment, passed to the store at once; what is larger is not copied
+
 
 def check_values(values: pa.Array, first_row: int) -> None:
     """Raises `Invalid` if one of `values` is null. `first_row` is the number of the first of them in its task."""
@@ -139,9 +141,11 @@ class Stager:
         check_keys(keys, rows)
         if self._columns.headers:
             check_headers(batch.column(self._columns.headers_name), rows)
-        if batch.nbytes > self._stage.max_message_bytes:  # else no single message can be larger
+        size = batch.nbytes
+        if size > self._stage.max_message_bytes:  # else no single message can be larger
             self._check_sizes(batch, rows)
-        self._run.add(batch, partitions_of(keys.cast(pa.binary()), self._stage.partitions, self._seed, self._rows))
+        placed = partitions_of(keys.cast(pa.binary()), self._stage.partitions, self._seed, self._rows)
+        self._run.add(batch, placed, size)
         self._rows += batch.num_rows
         if self._run.bytes >= self._run_bytes:
             self._flush()
@@ -220,7 +224,8 @@ class SegmentWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._exit.callback(self._writer.close)  # before the store's writer ends
+            self._exit.callback(self._file.flush)  # before the store's writer ends
+            self._exit.callback(self._writer.close)  # before that
         self._exit.__exit__(kind, error, trace)
 
     @property
@@ -251,10 +256,11 @@ class _Run:
         self._pieces: dict[int, list[pa.RecordBatch]] = {}
         self.bytes = 0
 
-    def add(self, batch: pa.RecordBatch, partitions: pa.Array) -> None:
+    def add(self, batch: pa.RecordBatch, partitions: pa.Array, size: int) -> None:
+        """`size`: the batch's bytes, which take a microsecond for each column to count."""
         self._block.append((batch, partitions))
         self._rows_in_block += batch.num_rows
-        self.bytes += batch.nbytes
+        self.bytes += size
         if self._rows_in_block >= self._block_rows:
             self._sort_block()
 
@@ -286,40 +292,59 @@ class _Run:
 class _HashingFile:
     """What Arrow writes into: passes on to the store, and knows position and checksum of the slice being written.
 
-    Arrow writes the file's beginning (magic, padding to 8 bytes, schema) together with the first batch; it belongs to
-    no slice.
+    Arrow writes each column's buffers one by one, of a small slice hundreds of a few bytes; they are passed on together.
+    It writes the file's beginning (magic, padding to 8 bytes, schema) with the first batch; it belongs to no slice.
     """
 
     def __init__(self, target: ObjectWriter, schema: pa.Schema) -> None:
         self._target = target
         self._first_batch: int = 8 + schema.serialize().size
         self._hash = xxhash.xxh3_64()
-        self.position: int = 0
+        self._waiting: list[memoryview] = []
+        self._waiting_bytes = 0
+        self._passed_on = 0
         self.closed = False
 
+    @property
+    def position(self) -> int:
+        return self._passed_on + self._waiting_bytes
+
     def write(self, data: pa.Buffer | bytes) -> int:
-        view: memoryview = memoryview(data).cast("B")
-        self._target.write(view)
-        if self.position >= self._first_batch:
-            self._hash.update(view)
-        self.position += len(view)
+        view = memoryview(data).cast("B")
+        if self._waiting_bytes + len(view) > _TOGETHER_BYTES:
+            self.flush()
+        if len(view) > _TOGETHER_BYTES:
+            self._pass_on(view)
+        else:
+            self._waiting.append(view)
+            self._waiting_bytes += len(view)
         return len(view)
+
+    def flush(self) -> None:
+        """Pass on what waits; durability comes when the store's writer ends."""
+        if self._waiting:
+            together = memoryview(b"".join(self._waiting))
+            self._waiting, self._waiting_bytes = [], 0
+            self._pass_on(together)
 
     def begin_slice(self) -> int:
         self._hash.reset()
         return max(self.position, self._first_batch)
 
     def slice_checksum(self) -> str:
+        self.flush()
         return self._hash.hexdigest()
 
     def tell(self) -> int:
         return self.position
 
-    def flush(self) -> None:
-        """Arrow calls it; durability comes when the store's writer ends."""
-
     def close(self) -> None:
         self.closed = True
+
+    def _pass_on(self, view: memoryview) -> None:
+        self._target.write(view)
+        self._hash.update(view[max(self._first_batch - self._passed_on, 0) :])
+        self._passed_on += len(view)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ wrong offsets would lead a reader out of Arrow's buffers.
 
 from __future__ import annotations
 
+import struct
+
 import pyarrow as pa
 
 
@@ -17,6 +19,8 @@ def is_utf8(column: pa.Array) -> bool:
     types = pa.types
     if types.is_string(kind) or types.is_large_string(kind):
         large = types.is_large_string(kind)
+        if _is_ascii(column, large=large):
+            return True
         try:
             # There and back copies nothing and looks at each byte: 3 to 7 ms for a million keys.
             column.cast(pa.large_binary() if large else pa.binary()).cast(kind)
@@ -30,6 +34,17 @@ def is_utf8(column: pa.Array) -> bool:
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return is_utf8(column.flatten())
     return True
+
+
+def _is_ascii(column: pa.Array, *, large: bool) -> bool:
+    """Whether all texts in the column are ASCII, looked at as one: short ones one by one take ten times as long."""
+    _, offsets, data = column.buffers()
+    if len(column) == 0 or data is None:
+        return True
+    code, width = ("=q", 8) if large else ("=i", 4)
+    (first,) = struct.unpack_from(code, offsets, width * column.offset)
+    (end,) = struct.unpack_from(code, offsets, width * (column.offset + len(column)))
+    return data.slice(first, end - first).to_pybytes().isascii()  # type: ignore[no-any-return]
 
 
 def first_not_utf8(column: pa.Array) -> int | None:

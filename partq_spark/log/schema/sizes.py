@@ -10,6 +10,8 @@ from pyarrow import types as is_
 
 from partq_spark.log.schema.forms import entries_of
 
+_ZERO = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(bytes(4))])[0]  # for a plain 0 PyArrow imports pandas
+
 
 def row_bytes(batch: pa.RecordBatch) -> pa.Array:
     """The bytes of the values of each row, as Arrow keeps them (int64): texts and bytes by their length, numbers by
@@ -24,11 +26,11 @@ def row_bytes(batch: pa.RecordBatch) -> pa.Array:
 def _sizes(column: pa.Array) -> pa.Array:
     kind = column.type
     if is_.is_string(kind) or is_.is_binary(kind):
-        return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+        return pc.fill_null(pc.binary_length(column), _ZERO).cast(pa.int64())
     if is_.is_map(kind):
         return _sizes(entries_of(column))
     if is_.is_list(kind):
-        lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64())
+        lengths = pc.fill_null(pc.list_value_length(column), _ZERO).cast(pa.int64())
         ends = pc.cumulative_sum(lengths)
         # The bytes of so many elements, from the first on.
         upto = pa.concat_arrays([pa.arange(0, 1), pc.cumulative_sum(_sizes(column.flatten()))])
