@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+from itertools import repeat
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,10 +16,9 @@ _SEED = 42  # Spark SQL's own seed for xxhash64, so that pmod(xxhash64(key), par
 _SIGN = 1 << 63
 
 
-def partition_of(key: bytes, partitions: int, seed: int = _SEED) -> int:
+def partition_of(key: bytes, partitions: int) -> int:
     """`pmod(xxh64(utf8(key), seed 42) as signed 64-bit, partitions)` (conformance DIS-01); `key` is UTF-8."""
-    digest = xxhash.xxh64_intdigest(key, seed)
-    return (digest - ((digest & _SIGN) << 1)) % partitions
+    return _one_by_one([key], partitions, _SEED)[0]
 
 
 def partitions_of(keys: pa.Array, partitions: int, seed: str, first_row: int) -> pa.Array:
@@ -39,7 +40,12 @@ def _placed(keys: pa.Array, partitions: int, seed: int) -> pa.Array:
     digests = xxh64_column(keys, seed)
     found: object
     if digests is None:
-        found = array("H", [partition_of(key or b"", partitions, seed) for key in keys.to_pylist()])
+        found = _one_by_one([key or b"" for key in keys.to_pylist()], partitions, seed)
     else:
         found = (digests.view("i8") % partitions).astype("u2")  # numpy's remainder is never negative, as pmod
     return pa.Array.from_buffers(pa.uint16(), len(keys), [None, pa.py_buffer(found)])
+
+
+def _one_by_one(keys: Sequence[bytes], partitions: int, seed: int) -> array[int]:
+    digests = map(xxhash.xxh64_intdigest, keys, repeat(seed))
+    return array("H", [((digest ^ _SIGN) - _SIGN) % partitions for digest in digests])

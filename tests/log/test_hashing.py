@@ -1,4 +1,4 @@
-"""A column of keys hashed at once gives what each key gives alone, and declines what it cannot do."""
+"""A column of keys hashed at once gives what each key gives alone, and few keys are declined."""
 
 from __future__ import annotations
 
@@ -50,9 +50,17 @@ def test_a_long_column_goes_where_spark_sql_says(partitions: int) -> None:
     assert xxh64_column(pa.array([key for key, _ in short] * 500, pa.binary()), SEED) is not None
 
 
-def test_few_keys_and_long_keys_are_left_to_be_hashed_one_by_one() -> None:
+def test_few_keys_are_left_to_be_hashed_one_by_one() -> None:
     assert xxh64_column(pa.array([b"key"] * 10, pa.binary()), SEED) is None
-    assert xxh64_column(pa.array([b"key"] * ROWS + [b"k" * 32], pa.binary()), SEED) is None
+
+
+@pytest.mark.parametrize("length", [32, 36, 255])
+def test_long_keys_beside_short_ones_and_none(length: int) -> None:
+    keys = [b"key", b"k" * length, None, b""] * (ROWS // 4)
+    found = xxh64_column(pa.array(keys, pa.binary()), SEED)
+    assert found is not None
+    expected = [xxhash.xxh64_intdigest(key or b"", SEED) for key in keys]
+    assert found.tolist() == expected
 
 
 def test_without_numpy_messages_go_to_the_same_partitions(monkeypatch: pytest.MonkeyPatch) -> None:

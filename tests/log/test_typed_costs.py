@@ -7,6 +7,8 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,17 @@ import pytest
 from partq_spark.base.errors import Invalid
 from partq_spark.log import tree
 from partq_spark.log.admin import alter_queue, create_queue
+from partq_spark.log.destinations import plan_topics
+from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import publish, stage_for
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.schema.bring import chosen
 from partq_spark.log.schema.types import MAX_DEPTH
-from partq_spark.log.schema.versions import columns_of, schema_from
+from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
 from partq_spark.log.segment import read_slice
+from partq_spark.log.segment_columns import segment_columns
+from partq_spark.log.subscriptions import subscribe
 from partq_spark.objects import open_store
 from tests.log import typed
 from tests.log.queues import World, everything
@@ -158,4 +164,49 @@ def test_tasks_that_read_typed_queues_import_no_pandas_and_need_nothing_but_thei
     (tmp_path / "default/orders/_head.json").unlink()
     found = imported_by(READS.format(plan=pickle.dumps(plan), store=store.url))
     assert "partq_spark.log.schema.bring" in found
+    assert "pandas" not in found
+
+
+STAGES = """
+import pickle
+from pathlib import Path
+import pyarrow as pa
+from partq_spark.log.connect import shared_store
+from partq_spark.log.fanout import Fan
+plan, given = pickle.loads({plan!r})
+store = shared_store({store!r}, 60.0)
+with pa.OSFile({rows!r}) as file, Fan(store, plan, seed="q/7/0", headers=True, given=given) as fan:
+    for batch in pa.ipc.open_stream(file):
+        fan.add(batch.drop_columns(["_topic"]), batch.column("_topic"))
+    (staged,), unattracted = fan.finish()
+assert (staged.segment.rows, unattracted.messages) == ({staged}, 1)
+"""
+
+
+@pytest.mark.parametrize("rows", [4, 4_000])
+@pytest.mark.parametrize(
+    "ddl", [None, "id INT, at TIMESTAMP, on DATE, total DECIMAL(5,2), deep MAP<STRING, ARRAY<INT>>"]
+)
+def test_tasks_that_publish_import_no_pandas(tmp_path: Path, ddl: str | None, rows: int) -> None:
+    """With and without keys, by topics, and batches so large that each message's bytes are counted."""
+    store = open_store(f"file:{tmp_path}", retry_timeout_s=60.0)
+    columns = None if ddl is None else columns_of(schema_from(ddl), "id")
+    queue = create_queue(store, "default", "orders", 8, QueueConfig(max_message_bytes=200), columns=columns)
+    subscribe(queue, "orders/>")
+    keyed = {
+        "key": "key",
+        "value": b"value",
+        "id": 7,
+        "at": datetime.now(UTC),
+        "on": date(2026, 1, 1),
+        "total": Decimal("1.50"),
+        "deep": [("k", [1, 2])],
+    }
+    schema = segment_columns(columns, headers=True).schema
+    batch = pa.RecordBatch.from_pylist([keyed, {**keyed, "key": None, "id": None}] * (rows // 2), schema=schema)
+    batch = batch.append_column("_topic", pa.array([*["orders/new"] * (rows - 1), "else"]))
+    with pa.ipc.new_stream(str(tmp_path / "rows"), batch.schema) as writer:
+        writer.write_batch(batch)
+    plan = pickle.dumps((plan_topics("default", [queue]), None if columns is None else schema_of(columns)))
+    found = imported_by(STAGES.format(plan=plan, rows=str(tmp_path / "rows"), store=store.url, staged=rows - 1))
     assert "pandas" not in found
