@@ -293,8 +293,8 @@ class _HashingFile:
     """What Arrow writes into: passes on to the store, and knows position and checksum of the slice being written.
 
     Arrow writes each column's buffers one by one, of a small slice hundreds of a few bytes: they are passed on
-    together.
-    It writes the file's beginning (magic, padding to 8 bytes, schema) with the first batch; that belongs to no slice.
+    together. It writes the file's beginning (magic, padding to 8 bytes, schema) with the first batch; that belongs to
+    no slice.
     """
 
     def __init__(self, target: ObjectWriter, schema: pa.Schema) -> None:
