@@ -45,6 +45,7 @@ def there(azurite: Azurite) -> Iterator[Meter]:
 
 @pytest.mark.azurite
 @pytest.mark.slow
+@pytest.mark.conformance("OBS-05")
 def test_publishing_asks_for_what_the_document_says(azurite: Azurite, here: Meter, stated: dict[str, Counts]) -> None:
     assert deeds.publishing(here, cost.made(azurite), 10_000, 2) == stated[cost.PUBLISH]
     assert deeds.publishing(here, cost.made(azurite), 100, 2) == stated[cost.PUBLISH]
@@ -53,6 +54,7 @@ def test_publishing_asks_for_what_the_document_says(azurite: Azurite, here: Mete
 
 @pytest.mark.azurite
 @pytest.mark.slow
+@pytest.mark.conformance("OBS-05")
 def test_reading_and_acknowledging_ask_for_what_the_document_says(
     azurite: Azurite, here: Meter, stated: dict[str, Counts]
 ) -> None:
@@ -65,6 +67,7 @@ def test_reading_and_acknowledging_ask_for_what_the_document_says(
 @pytest.mark.azurite
 @pytest.mark.redis
 @pytest.mark.slow
+@pytest.mark.conformance("OBS-05")
 def test_a_shared_flow_asks_for_what_the_document_says(
     azurite: Azurite, redis_server: RedisServer, here: Meter, there: Meter, tmp_path: Path, stated: dict[str, Counts]
 ) -> None:
@@ -84,6 +87,7 @@ def test_a_shared_flow_asks_for_what_the_document_says(
 
 @pytest.mark.azurite
 @pytest.mark.slow
+@pytest.mark.conformance("OBS-05")
 def test_an_idle_look_is_one_request(azurite: Azurite, here: Meter, stated: dict[str, Counts]) -> None:
     assert stated[cost.LOOK] == Counts(reads=1)
     assert deeds.looking(here, cost.made(azurite)) == stated[cost.LOOK]
@@ -96,6 +100,7 @@ def test_an_idle_look_is_one_request(azurite: Azurite, here: Meter, stated: dict
 @pytest.mark.redis
 @pytest.mark.alone
 @pytest.mark.timeout(150)
+@pytest.mark.conformance("OBS-05")
 def test_a_month_of_nothing_asks_for_what_the_document_says(
     azurite: Azurite, redis_server: RedisServer, here: Meter, there: Meter, tmp_path: Path, stated: dict[str, Counts]
 ) -> None:
