@@ -22,10 +22,10 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.retry import Retry, Uniform
 
 TURN_S: Final = 2.5
+"""The longest wait without a sign of life."""
 
 _TOGETHER_S: Final = 0.01
-
-"""The longest wait without a sign of life."""
+"""What is due so soon begins with what is due now: each waking up costs as much as a third of a step."""
 
 _FIRST_RETRY_S: Final = 0.1
 _NEWS_BURST: Final = 5.0
@@ -175,11 +175,12 @@ class Schedule:
         return self._released
 
     def _begin_what_is_due(self) -> float:
-        """Returns the seconds until something else is due. What is due in a moment begins with it: each waking up costs
-        as much as a third of a step.
+        """Returns the seconds until something else is due. Where nothing is due now, nothing begins early: a step that
+        waits for the last milliseconds of a time-out would be done again and again until they are over.
         """
         now_s = self._effects.now_s()
-        while self._due and self._due[0][0] <= now_s + _TOGETHER_S:
+        until_s = now_s + _TOGETHER_S if self._due and self._due[0][0] <= now_s else now_s
+        while self._due and self._due[0][0] <= until_s:
             due_s, _, job = heapq.heappop(self._due)
             if due_s == job.due_s and not job.running and job in self._jobs:
                 job.running = True

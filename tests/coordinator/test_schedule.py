@@ -293,3 +293,25 @@ def test_a_job_that_is_due_when_it_was_to_be_due_before_begins_once() -> None:
     turn()  # it is due in a second again
     turns.now_s += 1.0
     assert turn() == 1
+
+
+def test_what_is_due_in_a_moment_begins_with_what_is_due_now_and_not_by_itself() -> None:
+    """A step that waits for the end of a time-out is not done again and again until it has come."""
+    turns, threads = Turns(), Later()
+    first, second = job(lambda: 0.005, threads), job(lambda: 0.009, threads)
+
+    def begun() -> int:
+        waiting = len(threads.submitted)
+        turns.schedule.call(lambda: None)
+        turns.schedule.turn()
+        return len(threads.submitted) - waiting
+
+    for one in (first, second):
+        turns.schedule.add(one)
+    assert begun() == 2
+    for _ in range(2):
+        threads.run_one()
+    begun()  # they are due in 5 and in 9 ms
+    assert begun() == 0
+    turns.now_s += 0.006
+    assert begun() == 2
