@@ -22,7 +22,7 @@ from partq_spark.base.timestamps import as_datetime
 from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
 from partq_spark.group.model import FlowRecord, GroupKey
-from partq_spark.group.ownership import HEAD, Beat, Ownership
+from partq_spark.group.ownership import HEAD, Ownership
 from partq_spark.log import admin
 from partq_spark.log.groups import change_ownership, kind_of, remove_group
 from partq_spark.log.model import Group, Head, at, group_start
@@ -121,7 +121,7 @@ def require_quiet(queue: QueueLog, left: Remains) -> None:
 
 
 def require_no_flow(ownership: Ownership, left: Remains, effects: Effects | None = None) -> None:
-    """Raises `Invalid` that names a bound flow whose heartbeat moves.
+    """Raises `Invalid` that names a bound flow whose heartbeat moves; one that unbinds moves it for the last time.
 
     A flow counts as gone when its heartbeat is older than its session timeout by the store's own clock, or stood still
     for the rest of it while it was watched: at most `LONGEST_WATCH_S`.
@@ -136,16 +136,15 @@ def require_no_flow(ownership: Ownership, left: Remains, effects: Effects | None
         effects.sleep(min(interval_s, left_s))
         for name, beat in ownership.read_beats(left.key).items():
             # Also a flow that bound since: what is new lives.
-            if name not in before or _moves(before[name], beat):
+            if name in before and before[name].token == beat.token:
+                continue
+            found = ownership.read_flow(left.key, name)
+            if found is not None and found[0].bound:
                 raise Invalid(
                     f"group {left.key.group!r} of queue {left.key.queue!r} is in use by flow {name!r} (instance "
                     f"{beat.instance}), whose heartbeat moves: stop its query, then repeat the command"
                 )
-
-
-def _moves(before: Beat, now: Beat) -> bool:
-    """A guard: somebody lives under the name."""
-    return before.token != now.token
+            waits.pop(name, None)
 
 
 def remove(queue: QueueLog, left: Remains, ownership: Ownership | None) -> None:
