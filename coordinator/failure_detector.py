@@ -1,8 +1,8 @@
 """How long something has stood still, by the clock of the one who looks (OWN-05). Pure: the time is an argument.
 
-Heartbeats of flows and the lease of another coordinator are counters. No timestamps of others are read: what counts is
-how long ago this process saw a counter move, and a process that did not look cannot know. What a flow is, and what
-follows from its silence, is not known here.
+A flow's heartbeat gets another version with every beat, the lease of another coordinator counts. No timestamps of
+others are read: what counts is how long ago this process saw the value change, and a process that did not look cannot
+know. What a flow is, and what follows from its silence, is not known here.
 """
 
 from __future__ import annotations

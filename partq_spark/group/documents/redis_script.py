@@ -4,8 +4,9 @@ and nothing comes between them. Lua only; `redis` makes its arguments and reads 
 Keys of a group begin with `partq:{store id/namespace/queue/group}:` (the braces keep them on one cluster slot). Each
 folder of documents is one key, a hash with two fields for each document: its name → its value, and its name, space,
 `version` → its token and when it was written, in milliseconds by Redis' clock. One without the other is no document:
-a person removed the half of it. Values that others decide by have checksums of their own (`ownership.encoding`); a
-version needs none, it decides nothing but whether a value is read again. One that is damaged counts as another version.
+a person removed the half of it. Values that others decide by have checksums of their own (`ownership.encoding`). A
+version needs none: it tells whether the value was written again since, which for a heartbeat is a sign of life. One
+that is damaged counts as another version, once, and the next write replaces it.
 
 The first write is refused before anything is written if Redis has no memory left or is a replica. Numbers are formatted
 with %.0f, or Lua would write 1.7e+12.

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -61,6 +61,17 @@ class _Own:
         """Both are read again: another connection of the same instance, or an earlier call, may have changed them."""
         self.heart.forget()
         self.record.forget()
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """A call that may end without an answer. What it read of the heartbeat is not kept then: an object store takes
+        an earlier beat that lands after the reading for the next beat, which must not be a later call's.
+        """
+        try:
+            yield
+        except Unavailable:
+            self.heart.forget()
+            raise
 
 
 class Flows(FlowReader):
@@ -163,7 +174,7 @@ class Flows(FlowReader):
     def _move(self, key: GroupKey, flow: str, instance: str, *then: Operation[Any]) -> tuple[Any, ...]:
         """Move the heartbeat, with the token of the record as it is now, and ask `then`. Raises `Fenced`."""
         own = self._made(key, flow, instance)
-        with own.beating:
+        with own.beating, own.attempt():
             for _ in range(_TRIES):
                 heart, record = self._known(key, flow, own)
                 moved = heart.value._replace(record=record.token)
@@ -206,7 +217,7 @@ class Flows(FlowReader):
     ) -> None:
         """Change the record, then let the heartbeat tell of it, then ask `then`."""
         own = self._made(key, flow, instance)
-        with own.recording:
+        with own.recording, own.attempt():
             self._change(key, flow, own, change)
             self._move(key, flow, instance, *then)
 
@@ -224,7 +235,7 @@ class Flows(FlowReader):
         that is swapped in after the third finds the first two done.
         """
         own = self._made(key, flow, instance)
-        with own.recording:
+        with own.recording, own.attempt():
             before = self._change(key, flow, own, lambda record: _merged(record, deliveries))
             if self._beat(key, flow, instance) == state_token:
                 return True
