@@ -167,7 +167,7 @@ def _refuse_type(plan: FanPlan, field: StructField) -> None:
     about = f"queue {stage.queue!r} cannot take these rows: column {field.name!r}"
     if known is None:
         raise Invalid(f"{about} ({kind}) is none of the queue's ({shown_names(stage.columns.names)}): leave it out")
-    raise Invalid(f"{about} has type {kind}, the queue's is {known.type}: cast it")
+    raise Invalid(f"{about} has type {kind}, the queue's is {known.type}: cast or convert it")
 
 
 # --- messages of key and value ----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
+from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -209,6 +210,39 @@ def test_what_does_not_fit_is_refused_with_column_or_row_and_nothing_is_publishe
         assert says in str(caught.value)
     for number, (given_rows, says) in enumerate((cases[0], cases[5])):
         assert says in failure(lab.publisher(stream_of(lab, given_rows), "orders", f"publisher-{number}"))
+    assert lab.head("orders") == before
+
+
+@pytest.fixture
+def with_time(lab: Lab) -> Iterator[Lab]:
+    """TIME is off by default in Spark itself."""
+    lab.spark.conf.set("spark.sql.timeType.enabled", "true")
+    yield lab
+    lab.spark.conf.unset("spark.sql.timeType.enabled")
+
+
+@pytest.mark.conformance("TYP-04")
+def test_types_that_no_queue_keeps_are_refused_before_any_task_runs(with_time: Lab) -> None:
+    lab = with_time
+    lab.create_typed("orders", "id INT, x STRING")
+    before = lab.head("orders")
+    rows = lab.spark.range(3).where("raise_error('a task ran') IS NULL")
+    point = "st_geomfromwkb(X'0101000000000000000000F03F0000000000000040')"
+    kinds = {
+        "time(6)": f.expr("TIME'12:00:00'"),
+        "interval day": f.expr("INTERVAL '1' DAY"),
+        "interval month": f.expr("INTERVAL '1' MONTH"),
+        "geometry(0)": f.expr(point),
+        "vector": array_to_vector(f.array(f.lit(1.0))),
+    }
+    for number, (shown, value) in enumerate(kinds.items()):
+        given_rows = rows.select(rows.id.cast("int"), value.alias("x"))
+        says = f"column 'x' has type {shown}, the queue's is STRING: cast or convert it"
+        with pytest.raises(PySparkException) as caught:
+            lab.append(given_rows, "orders")
+        assert says in str(caught.value)
+        stream = lab.spark.readStream.format("rate").load().select(f.lit(1).alias("id"), value.alias("x"))
+        assert says in failure(lab.publisher(stream, "orders", f"publisher-{number}"))
     assert lab.head("orders") == before
 
 

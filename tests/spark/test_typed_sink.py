@@ -11,14 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types
 from pyspark.sql.types import NullType, StructField, StructType
 
 from partq_spark.base.errors import Invalid
+from partq_spark.log.admin import delete_queue
 from partq_spark.log.model import Head
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.subscriptions import subscribe
-from tests.spark.typed_rows import WRITERS, create, field, headers_type, metadata, rows_of, spark
+from tests.spark.typed_rows import WRITERS, PointType, create, field, headers_type, metadata, rows_of, spark
 from tests.support.data_source import Calls, as_spark_sends
 
 
@@ -74,6 +76,10 @@ def test_columns_come_by_name_in_any_order_and_any_letters_and_may_be_missing_or
 DDL = "id INT NOT NULL, name STRING, tags ARRAY<STRING>, m MAP<STRING, INT>, at TIMESTAMP, deep STRUCT<a: INT NOT NULL>"
 
 
+def no_task_runs(_: int) -> pa.RecordBatch:
+    raise AssertionError("a task ran")
+
+
 ID = spark("id INT").fields
 REFUSED_COLUMNS: dict[str, tuple[StructType, str]] = {
     "missing": (spark("name STRING"), "column 'id' (INT NOT NULL) is missing: the queue needs it in every row"),
@@ -97,15 +103,15 @@ REFUSED_COLUMNS: dict[str, tuple[StructType, str]] = {
     "variant": (spark("id INT", field("name", types.VariantType())), "'name' has type variant, the queue's is STRING"),
     "interval": (
         spark("id INT", field("name", types.YearMonthIntervalType())),
-        "column 'name' has type interval year to month, the queue's is STRING: cast it",
+        "column 'name' has type interval year to month, the queue's is STRING: cast or convert it",
     ),
     "collation": (
         spark("id INT", field("name", types.StringType("UTF8_LCASE"))),
-        "column 'name' has type string collate UTF8_LCASE, the queue's is STRING: cast it",
+        "column 'name' has type string collate UTF8_LCASE, the queue's is STRING: cast or convert it",
     ),
     "void inside": (
         spark("id INT", field("tags", types.ArrayType(NullType()))),
-        "column 'tags' has type array<void>, the queue's is ARRAY<STRING>: cast it",
+        "column 'tags' has type array<void>, the queue's is ARRAY<STRING>: cast or convert it",
     ),
     "unknown variant": (
         spark("id INT", field("x", types.VariantType())),
@@ -139,12 +145,58 @@ def test_columns_that_do_not_fit_are_refused_by_name_before_any_task_runs(
     queue = create(calls, DDL)
     before = queue.refresh()
 
-    def fail(_: int) -> pa.RecordBatch:
-        raise AssertionError("a task ran")
-
     with pytest.raises(Invalid) as caught:
-        write(calls, "orders", given, map(fail, [0]))
+        write(calls, "orders", given, map(no_task_runs, [0]))
     assert says in str(caught.value)
+    assert nothing_published(queue, before)
+
+
+LOOK_ALIKES = {
+    "time": (types.TimeType(), "BIGINT", "time(6)"),
+    "geometry": (types.GeometryType(4326), "STRUCT<srid: INT NOT NULL, wkb: BINARY NOT NULL>", "geometry(4326)"),
+    "geography": (types.GeographyType(4326), "STRUCT<srid: INT NOT NULL, wkb: BINARY NOT NULL>", "geography(4326)"),
+    "of users": (PointType(), "ARRAY<DOUBLE>", "udt"),
+    "vector": (
+        VectorUDT(),
+        "STRUCT<type: TINYINT NOT NULL, size: INT, indices: ARRAY<INT>, values: ARRAY<DOUBLE>>",
+        "vector",
+    ),
+    "day to second": (types.DayTimeIntervalType(), "BIGINT", "interval day to second"),
+    "year to month": (types.YearMonthIntervalType(), "INT", "interval year to month"),
+    "calendar": (types.CalendarIntervalType(), "STRUCT<months: INT, days: INT, us: BIGINT>", "interval"),
+    "char": (types.CharType(3), "STRING", "char(3)"),
+    "varchar": (types.VarcharType(3), "STRING", "varchar(3)"),
+}
+"""Types that no queue keeps, each with the column whose values Spark would give in the same form, or nearly."""
+
+
+@pytest.mark.conformance("TYP-04")
+@pytest.mark.parametrize("case", LOOK_ALIKES)
+@pytest.mark.parametrize("write", WRITERS)
+def test_a_type_that_no_queue_keeps_is_refused_though_its_values_look_alike(
+    calls: Calls, write: Callable[..., None], case: str
+) -> None:
+    """By itself, within others, and as a column that the queue does not have; no task runs, and no reader reads."""
+    kind, ddl, shown = LOOK_ALIKES[case]
+    queue = create(calls, f"x {ddl}, many ARRAY<{ddl}>, m MAP<STRING, {ddl}>, deep STRUCT<a: {ddl}>")
+    before = queue.refresh()
+    nested: dict[str, tuple[types.DataType, str]] = {
+        "x": (kind, shown),
+        "many": (types.ArrayType(kind), f"array<{shown}>"),
+        "m": (types.MapType(types.StringType(), kind), f"map<string,{shown}>"),
+        "deep": (StructType([field("a", kind)]), f"struct<a:{shown}>"),
+    }
+    for name, (asked, text) in nested.items():
+        is_ = before.columns.column(name).type if before.columns else None
+        with pytest.raises(Invalid) as caught:
+            write(calls, "orders", StructType([field(name, asked)]), map(no_task_runs, [0]))
+        assert f"column '{name}' has type {text}, the queue's is {is_}: cast or convert it" in str(caught.value)
+        with pytest.raises(Invalid) as caught:
+            calls.read("orders", StructType([field(name, asked)]))
+        assert f"column '{name}' is asked for as {text}, it is {is_}: ask for what the" in str(caught.value)
+    with pytest.raises(Invalid) as caught:
+        write(calls, "orders", StructType([field("y", kind)]), map(no_task_runs, [0]))
+    assert f"column 'y' ({shown}) is none of the queue's (x, many, m, deep): leave it out" in str(caught.value)
     assert nothing_published(queue, before)
 
 
@@ -286,6 +338,33 @@ def test_a_column_topic_of_a_typed_queues_own_is_no_topic(calls: Calls) -> None:
     assert ids(calls, "elsewhere") == []
     with pytest.raises(Invalid, match="failOnUnattractedTopic is for messages with topics, and these have none"):
         calls.append("orders", given, [rows], failOnUnattractedTopic="true")
+
+
+def test_a_column_topic_stays_the_rows_own_beside_the_topics_of_the_batch(calls: Calls) -> None:
+    """Those that the option gives, and those of `_topic`."""
+    attracting(calls, eu=("id INT, topic STRING", "eu"))
+    create(calls, "id INT, topic STRING", name="rest")
+    given = spark("id INT, topic STRING")
+    calls.append("rest", given, [as_spark_sends([[1, "none"]], given)], topic="eu")
+    given = spark("id INT, topic STRING", field("_topic", types.StringType()))
+    calls.append("rest", given, [as_spark_sends([[2, "none", "eu"], [3, "eu", None]], given)])
+    assert rows_of(calls.read("eu")) == [{"id": 1, "topic": "none"}, {"id": 2, "topic": "none"}]
+    assert rows_of(calls.read("rest")) == [{"id": 3, "topic": "eu"}]
+
+
+def test_a_column_topic_of_keys_and_values_is_their_topic_whoever_else_attracts(calls: Calls) -> None:
+    taking = create(calls, "id INT", name="rows")
+    subscribe(taking, "rows")
+    attracting(calls, every=(None, "eu"))
+    create(calls, None, name="rest")
+    given = spark("value STRING, topic STRING")
+    calls.append("rest", given, [as_spark_sends([["a", "eu"], ["b", None]], given)])
+    for name, value in (("every", b"a"), ("rest", b"b")):
+        assert calls.read(name, spark("value BINARY")).to_pylist() == [{"value": value}]
+    given = spark("value STRING", field("_topic", types.StringType()))
+    delete_queue(taking)
+    with pytest.raises(Invalid, match=r"'_topic' .string. is no column of a partq sink"):
+        calls.append("rest", given, [as_spark_sends([["a", "eu"]], given)])
 
 
 def test_who_calls_the_topics_of_rows_as_those_of_messages_is_told(calls: Calls) -> None:

@@ -24,6 +24,18 @@ WRITERS: list[Callable[..., None]] = [Calls.append, Calls.publish]
 Row = dict[str, Any]
 
 
+class PointType(types.UserDefinedType):
+    """A type of users, of which Arrow sees an array."""
+
+    @classmethod
+    def sqlType(cls) -> types.DataType:  # noqa: N802 - Spark's
+        return types.ArrayType(types.DoubleType())
+
+    @classmethod
+    def module(cls) -> str:
+        return __name__
+
+
 def create(
     calls: Calls, schema: str | pa.Schema | None, key: str | None = None, name: str = "orders", partitions: int = 1
 ) -> QueueLog:
