@@ -283,6 +283,9 @@ def test_a_temporary_view_is_a_queue_and_a_table_says_that(lab: Lab, sql: SparkS
         sql.table("orders_table").collect()
     with pytest.raises(PySparkException, match="no queue was named, and no topic: .*if this is a table: .*" + says):
         sql.sql("INSERT INTO orders_table VALUES (3, 'c')")
+    sql.sql("DROP TABLE orders_table")
+    with pytest.raises(PySparkException, match="no queue was named, and no topic: .*if this is a table: .*" + says):
+        sql.sql(f"CREATE TABLE orders_table {where} AS SELECT 3 id, 'c' name")
     assert sql.table("orders_view").count() == 2
 
 

@@ -187,13 +187,14 @@ def test_a_type_that_no_queue_keeps_is_refused_though_its_values_look_alike(
         "deep": (StructType([field("a", kind)]), f"struct<a:{shown}>"),
     }
     for name, (asked, text) in nested.items():
-        is_ = before.columns.column(name).type if before.columns else None
+        column = before.columns.column(name) if before.columns is not None else None
+        assert column is not None
         with pytest.raises(Invalid) as caught:
             write(calls, "orders", StructType([field(name, asked)]), map(no_task_runs, [0]))
-        assert f"column '{name}' has type {text}, the queue's is {is_}: cast or convert it" in str(caught.value)
+        assert f"column '{name}' has type {text}, the queue's is {column.type}: cast or convert it" in str(caught.value)
         with pytest.raises(Invalid) as caught:
             calls.read("orders", StructType([field(name, asked)]))
-        assert f"column '{name}' is asked for as {text}, it is {is_}: ask for what the" in str(caught.value)
+        assert f"column '{name}' is asked for as {text}, it is {column.type}: ask for what the" in str(caught.value)
     with pytest.raises(Invalid) as caught:
         write(calls, "orders", StructType([field("y", kind)]), map(no_task_runs, [0]))
     assert f"column 'y' ({shown}) is none of the queue's (x, many, m, deep): leave it out" in str(caught.value)
