@@ -218,6 +218,8 @@ class Lab:
 @pytest.fixture
 def lab(spark: SparkSession, tmp_path: Path) -> Iterator[Lab]:
     """A store on this machine, empty, not even made yet. Queries that the test leaves running are stopped."""
+    # Makes this session the active one, by which Spark finds what was registered: another test may have left its own.
+    spark.createDataFrame([], "number int")
     yield Lab(spark=spark, folder=tmp_path, url=f"file://{tmp_path}/store")
     for query in spark.streams.active:
         query.stop()
