@@ -199,8 +199,10 @@ class Session(GroupMembership):
         """
         news = self._ownership.wait_news(timeout_s)
         token = self._state_token
-        if news is not None or token is None:
-            return news is None or bool(news)
+        if news is not None:
+            return bool(news)
+        if token is None:
+            return True
         return not isinstance(self._ownership.read_state(self._key, known=token), Unchanged)
 
     def pause(self, duration_s: float) -> None:

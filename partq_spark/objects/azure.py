@@ -229,7 +229,7 @@ class AzureStore:
                 name=blob.name[base_chars:],
                 size_bytes=blob.size,
                 age_s=max(0.0, (self._clock.now() - blob.last_modified).total_seconds()),
-                etag='"' + blob.etag.strip('"') + '"' if blob.size == 0 else "",  # listings have it without
+                etag='"' + blob.etag.strip('"') + '"' if blob.metadata and blob.size == 0 else "",  # unquoted there
                 metadata=dict(blob.metadata or {}) if blob.size == 0 else {},
             )
             for blob in self._each(iter(blobs), prefix)

@@ -34,7 +34,7 @@ from partq_spark.objects.local_files import (
     find_etag,
     has_etag,
     is_metadata,
-    listed_metadata,
+    listed_document,
     new_etag,
     read_all,
     sweep,
@@ -281,7 +281,7 @@ class LocalStore:
 
     def _info(self, name: str) -> ObjectInfo | None:
         path = f"{self._root}/{name}"
-        etag, metadata = "", dict[str, str]()
+        document = Document(etag="")
         try:
             status = os.stat(path)
             if LOOK_BYTES // 2 < status.st_size <= _MAX_METADATA_FILE_BYTES:
@@ -289,7 +289,7 @@ class LocalStore:
                 try:
                     if is_metadata(os.pread(fd, LOOK_BYTES, 0)):
                         status = os.fstat(fd)  # the document may have been replaced meanwhile
-                        etag, metadata = listed_metadata(path, read_all(fd, status.st_size))
+                        document = listed_document(path, read_all(fd, status.st_size))
                 finally:
                     os.close(fd)
         except FileNotFoundError:
@@ -301,8 +301,8 @@ class LocalStore:
                 return None  # a link that leads nowhere, as one to a file that is gone
             raise explain(error, "listing", path) from error
         age_s = max(0.0, time.clock_gettime(time.CLOCK_REALTIME) - status.st_mtime)
-        size_bytes = 0 if metadata else status.st_size
-        return ObjectInfo(name=name, size_bytes=size_bytes, age_s=age_s, etag=etag, metadata=metadata)
+        size_bytes = 0 if document.metadata else status.st_size
+        return ObjectInfo(name=name, size_bytes=size_bytes, age_s=age_s, etag=document.etag, metadata=document.metadata)
 
     # ---- housekeeping
 

@@ -112,14 +112,14 @@ def decode_metadata(path: str, data: bytes) -> dict[str, str]:
     return metadata
 
 
-def listed_metadata(path: str, data: bytes) -> tuple[str, dict[str, str]]:
-    """The ETag of a metadata document's file, and as `decode_metadata`, for a listing: nothing where it is damaged,
-    which those who need it find just as corrupt. So one hides no others.
+def listed_document(path: str, data: bytes) -> Document:
+    """As `decode_document`, for a listing: an empty one where it is damaged, which those who need it find just as
+    corrupt. So one hides no others.
     """
     try:
-        return find_etag(path, data[:LOOK_BYTES]), decode_metadata(path, data)
+        return decode_document(path, data)
     except Corrupt:
-        return "", {}
+        return Document(etag="")
 
 
 # ---- files

@@ -67,7 +67,7 @@ class ObjectDocuments(Documents):
                 case Load():
                     answers.append(self._load(_object(group, operation.name), operation))
                 case Listing():
-                    answers.append(_listed(list(self._list(group, operation.folder))))
+                    answers.append(_listed(list(self._list(group, operation.folder)), aged=operation.aged))
                 case Names():
                     answers.append(tuple(name for name, _ in self._list(group, operation.folder)))
                 case Swap():
@@ -144,12 +144,12 @@ class ObjectDocuments(Documents):
         return None
 
 
-def _listed(found: Sequence[tuple[str, ObjectInfo]]) -> Listed:
+def _listed(found: Sequence[tuple[str, ObjectInfo]], *, aged: bool) -> Listed:
     return Listed(
         names=[name for name, _ in found],
         tokens=[info.etag for _, info in found],
         contents=[info.metadata for _, info in found],
-        ages_s=[info.age_s for _, info in found],
+        ages_s=[info.age_s for _, info in found] if aged else (),
     )
 
 

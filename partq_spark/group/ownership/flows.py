@@ -158,7 +158,7 @@ class Flows(FlowReader):
             return found
 
     def beat(self, key: GroupKey, flow: str, instance: str) -> str | None:
-        """One heartbeat, one call: moves its token, then looks at the state; returns its token (None: no state).
+        """One heartbeat, one call: moves it, then looks at the state; returns the state's token (None: no state).
 
         Raises `Fenced` if the record is no longer this instance's, was forgotten or is not bound.
         """
