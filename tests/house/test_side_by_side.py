@@ -112,34 +112,88 @@ def test_several_processes_prove_the_same_as_one(tmp_path: Path) -> None:
     assert lines[-1].startswith("1 passed, 2 failed")
 
 
+WITH_JVM = "import pytest, time\n@pytest.mark.spark\ndef test_long(): time.sleep(0.2)\n"
+WITHOUT = "import time\ndef test_short(): time.sleep(0.1)\n"
+
+
+def tree(folder: Path, **contents: str) -> None:
+    """Five files for each folder of tests, with this content."""
+    (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text())
+    (folder / "pytest.ini").write_text(
+        "[pytest]\nmarkers =\n    spark: starts a Spark driver (JVM)\n    alone: alone\n    slow: slow\n"
+    )
+    for name, content in contents.items():
+        (folder / "tests" / name).mkdir(parents=True)
+        for number in range(5):
+            (folder / "tests" / name / f"test_{name}{number}.py").write_text(content)
+
+
+def told(folder: Path, *arguments: str, processes: int = 0) -> str:
+    """What a run of a tree says."""
+    shared = ("-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder") if processes else ()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *shared, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def ran(text: str) -> list[tuple[str, str]]:
+    """(process, folder) of the tests that passed."""
+    return re.findall(r"^\[(gw\d)\].*PASSED tests/(\w+)/", text, re.MULTILINE)
+
+
 @pytest.mark.slow
 def test_the_last_process_gets_no_file_that_starts_a_jvm(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    spark: starts a Spark driver (JVM)\n")
-    with_jvm = "import pytest, time\n@pytest.mark.spark\ndef test_long(): time.sleep(0.2)\n"
-    for folder, test in (("spark", with_jvm), ("unit", "def test_short(): pass\n")):
-        (tmp_path / "tests" / folder).mkdir(parents=True)
-        for number in range(5):
-            (tmp_path / "tests" / folder / f"test_{folder}{number}.py").write_text(test)
-
-    def told(*arguments: str) -> str:
-        command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
-        )
-        return done.stdout + done.stderr
-
-    def ran(text: str) -> list[tuple[str, str]]:
-        return re.findall(r"^\[(gw\d)\].*PASSED tests/(\w+)/", text, re.MULTILINE)
-
-    shared = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
-    everything = ran(told(*shared))
+    tree(tmp_path, spark=WITH_JVM, unit=WITHOUT)
+    everything = ran(told(tmp_path, processes=3))
     assert sorted(folder for _, folder in everything) == ["spark"] * 5 + ["unit"] * 5
     assert ("gw2", "spark") not in everything
-    only_jvm = ran(told(*shared, "tests/spark"))
+    only_jvm = ran(told(tmp_path, "tests/spark", processes=3))
     assert len(only_jvm) == 5
     assert ("gw2", "spark") not in only_jvm
 
-    (tmp_path / "tests/unit/test_spark.py").write_text(with_jvm)
-    assert "tests/unit/test_spark.py::test_long starts a JVM: it belongs into one of" in told()
+    (tmp_path / "tests/unit/test_spark.py").write_text(WITH_JVM)
+    assert "tests/unit/test_spark.py::test_long starts a JVM: it belongs into one of" in told(tmp_path)
+
+
+COMPUTES = """
+import os, time
+from pathlib import Path
+HERE = Path(__file__).parents[2]
+def test_computes():
+    if os.environ["PYTEST_XDIST_WORKER"] != "gw3": return
+    assert os.sched_getscheduler(0) == os.SCHED_IDLE
+    while not (HERE / "alone").exists(): time.sleep(0.01)
+    (HERE / "beside").touch()
+"""
+ALONE = """
+import pytest, time
+from pathlib import Path
+HERE = Path(__file__).parents[2]
+@pytest.mark.alone
+def test_alone():
+    (HERE / "alone").touch()
+    while not (HERE / "beside").exists(): time.sleep(0.01)
+"""
+
+
+@pytest.mark.slow
+def test_the_fourth_process_only_computes_with_what_others_leave_also_beside_a_test_that_is_alone(
+    tmp_path: Path,
+) -> None:
+    tree(tmp_path, spark=WITH_JVM, unit=WITHOUT, simulation=COMPUTES)
+    (tmp_path / "tests/unit/test_alone.py").write_text(ALONE)
+    passed = ran(told(tmp_path, processes=4))
+    assert sorted(folder for _, folder in passed) == ["simulation"] * 5 + ["spark"] * 5 + ["unit"] * 6
+    assert {folder for process, folder in passed if process == "gw3"} == {"simulation"}
+    assert ("gw2", "spark") not in passed
+
+    (tmp_path / "tests/simulation/test_alone.py").write_text(ALONE)
+    said = "tests/simulation/test_alone.py::test_alone does not only compute (alone): it belongs elsewhere"
+    assert said in told(tmp_path)

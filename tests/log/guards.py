@@ -166,7 +166,7 @@ GUARDS = (
     Guard(name="the store's swap condition", off=nullcontext, conditional=False),
     Guard(name="publish: a writer's batch is there already", off=lambda: patch.object(publish, "_already", _never)),
     Guard(name="publish: an unknown outcome is settled", off=lambda: patch.object(publish, "_landed", _never)),
-    Guard(name="publish: an outcome that was trimmed is unknown", off=_looks_only_for_the_token, first=30),
+    Guard(name="publish: an outcome that was trimmed is unknown", off=_looks_only_for_the_token, first=87),
     Guard(name="publish: the stage floor", off=lambda: patch.object(publish, "check_stage", _never)),
     Guard(name="publish: placed anew after a conflict", off=_places_once),
     Guard(name="publish: time grows strictly", off=_takes_own_time),

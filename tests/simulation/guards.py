@@ -232,7 +232,7 @@ GUARDS = (
     Guard(name="epoch equality", off=lambda: patch.object(FlowHoldings, "is_same_epoch", _always)),
     Guard(name="one's own name in the checkpoint", off=lambda: patch.object(Session, "_names_me", _always)),
     Guard(name="lease token", off=_renews_any_lease),
-    Guard(name="self-fencing", off=_lives_for_ever, first=210),
+    Guard(name="self-fencing", off=_lives_for_ever, first=318),
     Guard(name="condition of the fence", off=nullcontext, conditional=False),
     Guard(name="state before effect", off=_fences_first),
     Guard(name="incarnation", off=_knows_one_life, kinds=("amnesia",), first=66),
@@ -246,19 +246,21 @@ GUARDS = (
         name="silence is what was observed",
         off=_counts_the_way_as_silence,
         kinds=("network", "freezes", "amnesia"),
-        first=348,
+        first=1056,
     ),
     Guard(name="announced before delivered", off=_announces_nothing),
     Guard(name="delivered in the state that was seen", off=_delivers_in_any_state, first=132),
     Guard(name="condition of the state", off=_swaps_any_state),
-    Guard(name="drained by records read after the pause", off=_drains_by_old_records, first=654),
+    Guard(name="drained by records read after the pause", off=_drains_by_old_records, first=930),
     Guard(name="a fence only at a higher epoch", off=lambda: patch.object(CheckpointStore, "_may_fence", _always)),
     Guard(name="only the owner moves a checkpoint", off=lambda: patch.object(CheckpointStore, "_is_held", _always)),
-    Guard(name="lost reports count as all delivered", off=lambda: patch.object(fences, "_is_unknown", _never)),
+    Guard(
+        name="lost reports count as all delivered", off=lambda: patch.object(fences, "_is_unknown", _never), first=48
+    ),
     Guard(name="an earlier layout is waited for", off=_waits_for_nothing),
     Guard(name="what is waited for is acknowledged", off=_takes_delivered_for_acknowledged, first=96),
     Guard(name="a removed partition is delivered to its end", off=_takes_removed_for_finished),
-    Guard(name="rewinds are counted in the head", off=_hears_of_no_rewind, kinds=("anything", "crashes")),
+    Guard(name="rewinds are counted in the head", off=_hears_of_no_rewind, kinds=("anything", "crashes"), first=324),
 )
 
 

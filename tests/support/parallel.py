@@ -3,13 +3,19 @@
 A pytest plugin (loaded by the root conftest); in a run of one process it only refuses tests with a JVM outside of their
 folders. In a run of several the files are given out one by
 one (`--dist loadfile --no-loadscope-reorder`), so that the fixtures of a file and of its process's session serve it as
-they always do. The last process gets none that starts a JVM: where too many start at once on too few cores, Spark does
+they always do. One process gets none that starts a JVM: where too many start at once on too few cores, Spark does
 not wait long enough for its workers. It knows marks and file names, and nothing of what the tests do.
+
+Most tests wait, and seeded ones only compute. So of four processes or more the last one takes what the others leave of
+the processor: it has the lowest priority, runs nothing but tests that compute (`COMPUTING`), one by one, and goes on
+beside those that are alone, which do not notice it. What it has not begun when the others are done, they help with.
 """
 
 from __future__ import annotations
 
 import fcntl
+import gc
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +30,23 @@ JVM = frozenset({"spark", "connect"})
 JVM_FOLDERS = ("tests/chaos/", "tests/demo/", "tests/notebooks/", "tests/spark/")
 """Where tests with these marks are, and must be: who gives out the files has not seen the marks."""
 
+COMPUTING = (
+    "tests/coordinator/modelcheck/",
+    "tests/log/test_interleaving.py",
+    "tests/query/test_resizing_at_random.py",
+    "tests/simulation/",
+)
+"""Where tests need the processor and nothing else: no server, no process that lives by time, nothing that the tests of
+a file share. They have no marks but these:
+"""
+
+COMPUTING_MARKS = frozenset({"slow", "timeout", "conformance", "parametrize"})
+SPARE_FROM = 4
+"""So many processes, and the last one is for computing. Fewer are fewer than would use the processor."""
+
+SPARE_LIMIT_S = 1800.0
+"""For a test there, instead of its own limit: it may have to wait until the others leave it something."""
+
 PROCESSES = frozenset({"redis", "azurite", "crash", "slow"})
 
 
@@ -33,6 +56,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if any(mark.name in JVM for mark in item.iter_markers()) and not item.nodeid.startswith(JVM_FOLDERS):
             raise pytest.UsageError(f"{item.nodeid} starts a JVM: it belongs into one of {', '.join(JVM_FOLDERS)}")
+        if item.nodeid.startswith(COMPUTING):
+            marks = {mark.name for mark in item.iter_markers()}
+            if not marks <= COMPUTING_MARKS:
+                needs = ", ".join(sorted(marks - COMPUTING_MARKS))
+                raise pytest.UsageError(f"{item.nodeid} does not only compute ({needs}): it belongs elsewhere")
     if not is_worker(config):
         return
     files: dict[Path, list[pytest.Item]] = defaultdict(list)
@@ -44,6 +72,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def is_worker(config: pytest.Config) -> bool:
     """Whether this process was started by pytest-xdist to run a part of the tests."""
     return hasattr(config, "workerinput")
+
+
+def _is_spare(config: pytest.Config) -> bool:
+    """Whether this is the process of several that only computes."""
+    if not is_worker(config):
+        return False
+    given: dict[str, object] = config.workerinput  # type: ignore[attr-defined]
+    count = int(str(given["workercount"]))
+    return count >= SPARE_FROM and given["workerid"] == f"gw{count - 1}"
 
 
 def _place(path: Path, items: list[pytest.Item]) -> tuple[int, float, Path]:
@@ -68,13 +105,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileS
 
 
 class Scheduling(LoadFileScheduling):  # type: ignore[misc] # pytest-xdist has no types
-    """As they come, but to the last of several processes only files without a JVM."""
+    """As they come, but files with a JVM and tests that compute each to processes of their own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        """What is given out at once: a file, but of those that compute a test."""
+        scope: str = nodeid if nodeid.startswith(COMPUTING) else super()._split_scope(nodeid)
+        return scope
 
     def _first_for(self, node: WorkerController) -> str | None:
-        last = max(self.nodes, key=lambda each: int(each.gateway.id.removeprefix("gw")))
-        if len(self.nodes) > 1 and node is last:
-            return next((scope for scope in self.workqueue if not scope.startswith(JVM_FOLDERS)), None)
-        return next(iter(self.workqueue), None)
+        numbers = sorted(int(each.gateway.id.removeprefix("gw")) for each in self.nodes)
+        number = int(node.gateway.id.removeprefix("gw"))
+        spare = numbers[-1] if self.numnodes >= SPARE_FROM else None
+        last = max(each for each in numbers if each != spare)
+        computing = (scope for scope in self.workqueue if scope.startswith(COMPUTING))
+        if number == spare:
+            return next(computing, None)
+        others = (scope for scope in self.workqueue if spare is None or not scope.startswith(COMPUTING))
+        if number == last and len(numbers) > 1:
+            others = (scope for scope in others if not scope.startswith(JVM_FOLDERS))
+        return next(others, None) or next(computing, None)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         scope = self._first_for(node)
@@ -131,7 +180,26 @@ class Waiting:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if is_worker(session.config):
+    if is_worker(session.config) and not _is_spare(session.config):
         factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
         # The folder of the whole run; each process has one of its own in it.
         session.config.pluginmanager.register(Waiting(Turnstile(factory.getbasetemp().parent)), "waiting")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays to the end: to look for garbage in it, now or later, would take a fifth as long again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The others wait until all have collected, so the spare process makes way only now."""
+    if _is_spare(session.config):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        for item in session.items:
+            item.add_marker(pytest.mark.timeout(SPARE_LIMIT_S), append=False)

@@ -166,7 +166,7 @@ ALONE = ("auto alone", "auto alone without offsets", "by hand alone")
 GUARDS = (
     Guard(name="the lease is looked at last", off=_looks_at_no_lease, kinds=SHARED, first=60),
     Guard(name="a batch is confirmed when it is read", off=_confirms_nothing),
-    Guard(name="left out is what has moved on", off=lambda: patch.object(batches, "has_moved_on", _always), first=522),
+    Guard(name="left out is what has moved on", off=lambda: patch.object(batches, "has_moved_on", _always), first=618),
     Guard(name="repeated is what is held at the same epoch", off=_holds_at_any_epoch),
     Guard(name="acknowledged at the same epoch only", off=lambda: patch.object(FlowHoldings, "is_same_epoch", _always)),
     Guard(name="deliveries are counted", off=_counts_no_deliveries, kinds=BY_HAND, first=48),
@@ -191,7 +191,7 @@ GUARDS = (
         name="by hand is not left for auto",
         off=lambda: patch.object(offsets, "in_ack_mode", _any_mode),
         kinds=BY_HAND,
-        first=900,
+        first=1290,
     ),
     Guard(name="one way to share", off=lambda: patch.object(groups, "require_ownership", _nothing), first=162),
     Guard(name="an earlier layout is waited for", off=lambda: patch.object(KeyOrder, "waits", lambda *_: {})),
