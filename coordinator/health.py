@@ -18,6 +18,7 @@ from partq_spark.base.errors import Invalid
 from partq_spark.page.access import TOKEN_VARIABLE, Access, access, is_loopback
 
 _REQUEST_WAIT_S: Final = 5.0
+_END_WAIT_S: Final = 0.1  # for which a process that ends waits at most; 0.5 s if nothing is said
 _TEXT: Final = "text/plain; charset=utf-8"
 _log = logging.getLogger("partq.metrics")
 
@@ -144,7 +145,7 @@ class HealthServer:
         except (OSError, OverflowError) as error:
             raise not_to_be_had(host, port, error) from error
         self.port: int = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, name="health", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(_END_WAIT_S,), name="health", daemon=True).start()
 
     def close(self) -> None:
         """Stop answering."""

@@ -9,7 +9,15 @@ import pytest
 
 from partq_spark import client
 from partq_spark.page.sections import Place
-from tests.page.serving import Served, serving
+from tests.page.serving import WAIT_S, Served, all_have_ended, serving
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ended() -> Iterator[None]:
+    """Pages end, but no test waits for the one before it."""
+    yield
+    wait_until(all_have_ended, "end of the pages", WAIT_S)
 
 
 @pytest.fixture
