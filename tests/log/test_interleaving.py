@@ -68,7 +68,7 @@ def test_a_missing_guard_is_noticed(guard: Guard, report: Callable[[str], None])
 @pytest.mark.parametrize("guard", [guard for guard in GUARDS if guard.fatal], ids=lambda guard: guard.name)
 def test_a_missing_guard_is_noticed_in_a_process_of_its_own(guard: Guard, report: Callable[[str], None]) -> None:
     command = [sys.executable, "-m", "tests.log.guards", "--guard", guard.name, "--seeds", str(len(CONTROL_SEEDS))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     # Arrow takes a damaged slice for what it says it is, and may crash on it.
     assert done.returncode < 0 or "seed " in done.stdout, done.stdout + done.stderr
     report(f"without {guard.name}: {done.stdout.strip()[:110] or f'the process ended by signal {-done.returncode}'}")

@@ -31,7 +31,7 @@ def histories_of(run_seed: Callable[[int], HasHistory], seeds: Sequence[int]) ->
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=True,
         )
         histories.add(done.stdout.strip())

@@ -31,16 +31,18 @@ JVM_FOLDERS = ("tests/chaos/", "tests/demo/", "tests/notebooks/", "tests/spark/"
 """Where tests with these marks are, and must be: who gives out the files has not seen the marks."""
 
 COMPUTING = (
+    "tests/coordinator/core/test_stateful.py",
     "tests/coordinator/modelcheck/",
+    "tests/docs/test_site.py",
     "tests/log/test_interleaving.py",
     "tests/query/test_resizing_at_random.py",
     "tests/simulation/",
 )
 """Where tests need the processor and nothing else: no server, no process that lives by time, nothing that the tests of
-a file share. They have no marks but these:
+a file share. So none has one of these marks:
 """
 
-COMPUTING_MARKS = frozenset({"slow", "timeout", "conformance", "parametrize"})
+NOT_COMPUTING = JVM | {"alone", "azurite", "browser", "crash", "prometheus", "redis"}
 SPARE_FROM = 4
 """So many processes, and the last one is for computing. Fewer are fewer than would use the processor."""
 
@@ -57,10 +59,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if any(mark.name in JVM for mark in item.iter_markers()) and not item.nodeid.startswith(JVM_FOLDERS):
             raise pytest.UsageError(f"{item.nodeid} starts a JVM: it belongs into one of {', '.join(JVM_FOLDERS)}")
         if item.nodeid.startswith(COMPUTING):
-            marks = {mark.name for mark in item.iter_markers()}
-            if not marks <= COMPUTING_MARKS:
-                needs = ", ".join(sorted(marks - COMPUTING_MARKS))
-                raise pytest.UsageError(f"{item.nodeid} does not only compute ({needs}): it belongs elsewhere")
+            needs = sorted({mark.name for mark in item.iter_markers()} & NOT_COMPUTING)
+            if needs:
+                raise pytest.UsageError(
+                    f"{item.nodeid} does not only compute ({', '.join(needs)}): it belongs elsewhere"
+                )
     if not is_worker(config):
         return
     files: dict[Path, list[pytest.Item]] = defaultdict(list)
