@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -152,6 +153,9 @@ class Housekeeper:
             log=self._log_lease,
         )
         self._done: dict[Task, Done] = {}
+        self._queues: Mapping[str, QueueFacts] = {}  # as `_tasks` were found
+        self._tasks: deque[Task] = deque()  # what is still to be done of what was due
+        self._found_s = float("-inf")
         self._problems: dict[Task, str] = {}  # as last told
         self._renewed_s = float("-inf")
         self._sweep_due_s = effects.now_s()
@@ -172,18 +176,25 @@ class Housekeeper:
         """
         if not self._is_housekeeper():
             return self._look_s
-        queues = self._heads.facts()
-        self._forget(queues)
         now_s = self._effects.now_s()
-        tasks = due(queues, self._done, self._settings, now_s=now_s, now_us=self._effects.time_us())
+        if not self._tasks or now_s - self._found_s >= self._look_s:
+            self._find_tasks(now_s)
         # The sweep waits for the queues, but not without end: there may always be something to compact.
-        if now_s >= self._sweep_due_s + (self._look_s if tasks else 0.0):
+        if now_s >= self._sweep_due_s + (self._look_s if self._tasks else 0.0):
             self._sweep()
-        elif tasks:
-            self._one(tasks[0], queues[tasks[0].queue])
+        elif self._tasks:
+            task = self._tasks.popleft()
+            self._one(task, self._queues[task.queue])
         else:
             return self._look_s
         return 0.0
+
+    def _find_tasks(self, now_s: float) -> None:
+        """Look through all queues: once for all that is due, or there would be as many looks as queues."""
+        self._queues, self._found_s = self._heads.facts(), now_s
+        self._forget(self._queues)
+        found = due(self._queues, self._done, self._settings, now_s=now_s, now_us=self._effects.time_us())
+        self._tasks = deque(found)
 
     def _is_housekeeper(self) -> bool:
         """Renew the lease, or see whether it can be had, unless that was done within this look's time."""

@@ -170,6 +170,8 @@ class Service:
         self._schedule.add(self._listening)
         self._schedule.add(self._looking)
         if self._settings.housekeeping:
+            # Groups come first: their flows wait to be led.
+            self._housekeeping.due_s = self._effects.now_s() + self._settings.housekeeping_look_s
             self._schedule.add(self._housekeeping)
 
     def _take_news(self, groups: frozenset[GroupKey] | None) -> None:

@@ -271,6 +271,28 @@ def test_a_step_does_one_thing_and_says_that_more_is_due() -> None:
     assert waits == [0.0, 0.0, 0.0, 0.0, 1.0], "the sweep is a step, too"
 
 
+def test_queues_are_looked_through_once_for_all_that_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(*"abcde")
+    looks: list[float] = []
+    facts = house.heads.facts()
+
+    def look_through() -> dict[str, QueueFacts]:
+        looks.append(house.now_s)
+        return facts
+
+    monkeypatch.setattr(house.heads, "facts", look_through)
+    done: list[str] = []
+
+    def do(task: Task) -> TaskReport:
+        house.now_s += 0.3
+        done.append(task.queue)
+        return nothing(task)
+
+    look(house.keeper("a", do))
+    assert done == [*"abcde"]
+    assert looks == pytest.approx([1000.0, 1001.2, 1001.5]), "again after the time of a look, and when all is done"
+
+
 def test_an_ownership_store_that_does_not_answer_ends_a_step_and_the_next_goes_on() -> None:
     house = House("orders")
     done: list[str] = []
