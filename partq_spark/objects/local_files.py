@@ -18,13 +18,14 @@ document.
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
+
+import msgspec
 
 from partq_spark.base.errors import Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.objects.api import Document
@@ -43,6 +44,7 @@ _log = logging.getLogger("partq.objects")
 _BODY_START: Final = b'{"etag":"'
 _METADATA_START: Final = b'{"metadata.etag":"'
 _ETAG_CHARS: Final = 32
+_METADATA: Final = msgspec.json.Decoder(dict[str, str])
 SYNC_EVERY_BYTES: Final = 32 * 1024 * 1024
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -63,7 +65,7 @@ def encode_document(etag: str, content: bytes | Mapping[str, str]) -> bytes:
     if isinstance(content, bytes):
         start, body = _BODY_START, content
     else:
-        start, body = _METADATA_START, json.dumps(dict(content), separators=(",", ":")).encode()
+        start, body = _METADATA_START, msgspec.json.encode(dict(content))
     separator = b'" ' if body[1:].lstrip()[:1] == b"}" else b'",'
     return b"".join((start, etag.encode(), separator, memoryview(body)[1:]))
 
@@ -104,12 +106,11 @@ def decode_document(path: str, data: bytes) -> Document:
 def decode_metadata(path: str, data: bytes) -> dict[str, str]:
     """The keys and values of a metadata document's file, without its ETag."""
     try:
-        metadata: object = json.loads(b"{" + data[len(_METADATA_START) + _ETAG_CHARS + 2 :])
+        return _METADATA.decode(b"{" + data[len(_METADATA_START) + _ETAG_CHARS + 2 :])
+    except msgspec.ValidationError:
+        raise Corrupt(f"{path} holds something else than text values: restore it from a copy") from None
     except ValueError as error:
         raise Corrupt(f"{path} is no JSON object: {error}; restore it from a copy") from None
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise Corrupt(f"{path} holds something else than text values: restore it from a copy")
-    return metadata
 
 
 def listed_document(path: str, data: bytes) -> Document:
