@@ -39,7 +39,7 @@ def checksum(data: bytes | memoryview) -> str:
     return xxhash.xxh3_64_hexdigest(data)
 
 
-def check_sum(data: bytes | memoryview, said: str, name: str, repair: str) -> None:
+def check_sum(data: bytes | memoryview, said: str, name: object, repair: str) -> None:
     """Raises `Corrupt` if these are not the bytes that `said` is the checksum of."""
     found = checksum(data)
     if found != said:
@@ -82,8 +82,10 @@ class JsonDocument(Generic[T]):
         except UnicodeEncodeError as error:
             raise Invalid(f"a text in the {self._kind} is not UTF-8 ({error}): give another one") from None
 
-    def read(self, body: bytes | memoryview, name: str) -> T:
-        """The content of what `write` gave. Raises `Corrupt`, or the error for another format."""
+    def read(self, body: bytes | memoryview, name: object) -> T:
+        """The content of what `write` gave. `name` is for messages: a text, or what is asked for one only then. Raises
+        `Corrupt`, or the error for another format.
+        """
         found = next((n for n, begin in self._begins.items() if body[: len(begin)] == begin), None)
         if found is None:
             found = self._parsed_format(body, name)
@@ -105,8 +107,8 @@ class JsonDocument(Generic[T]):
         body = self.write(content)
         return _PREFIX + checksum(body).encode() + f'","{self._kind}":'.encode() + body + b"}"
 
-    def open(self, document: bytes, name: str) -> T:
-        """The content of what `seal` gave. Raises `Corrupt`, or the error for another format."""
+    def open(self, document: bytes, name: object) -> T:
+        """The content of what `seal` gave, as `read`."""
         middle = f'","{self._kind}":'.encode()
         begin = _HASH_END + len(middle)
         # The checksum covers the content alone, so what stands around it is compared.
@@ -120,7 +122,7 @@ class JsonDocument(Generic[T]):
         """The format that a content is written in."""
         return self._formats[-1] if self._is_newer is not None and self._is_newer(content) else self._formats[0]
 
-    def _parsed_format(self, body: bytes | memoryview, name: str) -> int:
+    def _parsed_format(self, body: bytes | memoryview, name: object) -> int:
         raw = _parsed(body)
         number = raw.get("format") if isinstance(raw, dict) else None
         if type(number) is not int or number not in self._formats:

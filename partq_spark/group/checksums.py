@@ -19,8 +19,7 @@ CHECKSUM: Final = "checksum"
 
 def checksum_of(metadata: Mapping[str, str]) -> str:
     """xxh3 (64 bits, 16 hex digits) over the lines `key=value` of all keys but `checksum`, sorted by key."""
-    lines = "".join(f"{key}={value}\n" for key, value in sorted(metadata.items()) if key != CHECKSUM)
-    return digest_of(lines)
+    return digest_of("".join([f"{key}={value}\n" for key, value in sorted(metadata.items()) if key != CHECKSUM]))
 
 
 def digest_of(lines: str) -> str:
@@ -33,8 +32,10 @@ def sealed(metadata: Mapping[str, str]) -> dict[str, str]:
     return {**metadata, CHECKSUM: checksum_of(metadata)}
 
 
-def check_sealed(metadata: Mapping[str, str], what: str, repair: str) -> None:
-    """Raises `Corrupt` unless the metadata is as somebody sealed it. `what` names it, `repair` is the next step."""
+def check_sealed(metadata: Mapping[str, str], what: object, repair: str) -> None:
+    """Raises `Corrupt` unless the metadata is as somebody sealed it. `what` names it in the message, `repair` is the
+    next step.
+    """
     said = metadata.get(CHECKSUM)
     if said is None:
         raise Corrupt(

@@ -9,6 +9,7 @@ another one's (OWN-05). A group of 10,000 partitions and 1,000 flows takes about
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -141,7 +142,7 @@ def encode_state(state: GroupState, now_s: float) -> bytes:
     )
 
 
-def decode_state(body: bytes, now_s: float, where: str) -> GroupState:
+def decode_state(body: bytes, now_s: float, where: object) -> GroupState:
     """The state, with its deadlines on this process's clock, where it is `now_s`.
 
     Raises `Corrupt`, naming `where`, for anything that `encode_state` cannot have written.
@@ -202,7 +203,7 @@ class _Delivery(_Values, frozen=True):
     acknowledged: Whole
 
 
-class _Record(Struct, frozen=True):
+class _Record(Struct):
     flow: str
     instance: str
     queue_id: str
@@ -226,9 +227,12 @@ def encode_record(record: FlowRecord) -> bytes:
     return _RECORD.seal(_as(_Record, in_order))
 
 
-def decode_record(body: bytes, where: str) -> FlowRecord:
+def decode_record(body: bytes, where: object) -> FlowRecord:
     """The record. Raises `Corrupt`, naming `where`, for anything that `encode_record` cannot have written."""
-    return _as(FlowRecord, _RECORD.open(body, where))
+    found = _RECORD.open(body, where)
+    # A leader keeps thousands of records that were written for the same queue in the same life.
+    found.queue_id, found.incarnation = sys.intern(found.queue_id), sys.intern(found.incarnation)
+    return _as(FlowRecord, found)
 
 
 # --- the lease --------------------------------------------------------------------------------------------------------
@@ -251,7 +255,7 @@ def encode_lease(lease: Lease) -> bytes:
     return _LEASE.seal(_as(_Lease, replace(lease, timers=timers)))
 
 
-def decode_lease(body: bytes, where: str) -> Lease:
+def decode_lease(body: bytes, where: object) -> Lease:
     """The lease. Raises `Corrupt`, naming `where`, for anything that `encode_lease` cannot have written."""
     return _as(Lease, _LEASE.open(body, where))
 

@@ -182,7 +182,9 @@ class FlowRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnershipRecord:
-    """Who has a partition, in the shape of seed 004 (OWN-02). `version` is opaque: it changes with every claim."""
+    """Who has a partition, in the shape of seed 004 (OWN-02). `version` is opaque, the token of its document: another
+    one after every claim.
+    """
 
     key: GroupKey
     partition: int

@@ -73,8 +73,9 @@ class Listed:
     ages_s: Sequence[float] = ()
 
     def __iter__(self) -> Iterator[Found]:
-        for index, (name, token, content) in enumerate(zip(self.names, self.tokens, self.contents, strict=True)):
-            yield Found(name, token, fields_of(content), self.ages_s[index] if self.ages_s else 0.0)
+        ages_s = self.ages_s or (0.0,) * len(self.names)
+        for name, token, content, age_s in zip(self.names, self.tokens, self.contents, ages_s, strict=True):
+            yield Found(name, token, fields_of(content), age_s)
 
 
 def fields_of(content: str | Mapping[str, str]) -> Mapping[str, str]:
@@ -231,6 +232,18 @@ class Documents(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give back connections; the documents are not used afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A document as `where` says it, which is asked only for a message: a leader reads thousands of documents."""
+
+    documents: Documents
+    group: GroupKey
+    name: str
+
+    def __str__(self) -> str:
+        return self.documents.where(self.group, self.name)
 
 
 def reincarnated(url: str, was: str, found: str) -> Reincarnated:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -102,7 +101,8 @@ class RedisDocuments(Documents):
         call = _Call(place, self._token)
         for operation in operations:
             call.add(operation)
-        replies = self._client.call(list(call.keys) or [place.key("state")], *call.arguments)
+        keys = [place.key(folder) for folder in call.folders or ("state",)]
+        replies = self._client.call(keys, *call.arguments)
         # No replies come after a condition that did not hold.
         answered = zip(operations, call.tokens, replies, strict=False)
         return [_answer(place, operation, token, reply) for operation, token, reply in answered]
@@ -165,7 +165,7 @@ class _Call:
     def __init__(self, place: _Place, token: Callable[[], str]) -> None:
         self._place = place
         self._token = token
-        self.keys: dict[str, int] = {}
+        self.folders: dict[str, int] = {}  # and where their keys stand
         self.arguments: list[str | bytes | int] = []
         self.tokens: list[str] = []
 
@@ -175,9 +175,9 @@ class _Call:
             case Load(name=name, known=known):
                 self.arguments += ["load", *self._field(name), known or ""]
             case Listing(folder=folder):
-                self.arguments += ["list", self._key(folder)]
+                self.arguments += ["list", self._place_of(folder)]
             case Names(folder=folder):
-                self.arguments += ["names", self._key(folder)]
+                self.arguments += ["names", self._place_of(folder)]
             case Swap(name=name, value=value, expected=expected, optional=optional):
                 token = self._token()
                 condition = expected or "", "1" if optional else ""
@@ -189,18 +189,18 @@ class _Call:
                 self.arguments += ["announce", self._place.key(audience)]
         self.tokens.append(token)
 
-    def _key(self, folder: str) -> int:
-        return self.keys.setdefault(self._place.key(folder), len(self.keys) + 1)
+    def _place_of(self, folder: str) -> int:
+        return self.folders.setdefault(folder, len(self.folders) + 1)
 
     def _field(self, name: str) -> tuple[int, str]:
         folder, field = _split(name)
-        return self._key(folder), field
+        return self._place_of(folder), field
 
 
 def _answer(place: _Place, operation: Operation[Any], token: str, reply: Reply) -> object:
     match operation:
-        case Load(name=name):
-            return _loaded(place, name, reply)
+        case Load():
+            return _loaded(place, operation, reply)
         case Listing():
             return _listed(place, operation, *reply)
         case Names(folder=folder):
@@ -212,18 +212,18 @@ def _answer(place: _Place, operation: Operation[Any], token: str, reply: Reply) 
     return None
 
 
-def _loaded(place: _Place, name: str, reply: Reply) -> Found | Unchanged | None:
+def _loaded(place: _Place, load: Load, reply: Reply) -> Found | Unchanged | None:
     if reply is None:
         return None
     if reply == 1:
         return UNCHANGED
-    line, content, now = reply
+    head, _, content = reply.partition(b"\n")
     try:
-        value = FIELDS.decode(content) if _split(name)[0] in LISTED else content
+        value = FIELDS.decode(content) if _split(load.name)[0] in LISTED else content
     except ValueError:
-        raise _foreign(place.shown(name)) from None
-    version = line.decode(errors="replace")
-    return Found(name, _token_in(version), value, _age_s(version, int(now)))
+        raise _foreign(place.shown(load.name)) from None
+    line, _, now = head.decode(errors="replace").rpartition(" ")
+    return Found(load.name, _token_in(line), value, _age_s(line, int(now)) if load.aged else 0.0)
 
 
 def _listed(place: _Place, listing: Listing, content: bytes, now: bytes) -> Listed:
@@ -242,12 +242,11 @@ def _listed(place: _Place, listing: Listing, content: bytes, now: bytes) -> List
     )
 
 
-def _named(folder: str, fields: Sequence[bytes]) -> Iterator[str]:
+def _named(folder: str, fields: bytes) -> Iterator[str]:
     """Without those that are no text: nobody wrote them."""
-    for field in fields:
-        with suppress(UnicodeDecodeError):
-            if not (name := field.decode()).endswith(_VERSION):
-                yield f"{folder}/{name}"
+    for field in fields.decode(errors="replace").split("\n"):
+        if field and not field.endswith(_VERSION) and "\N{REPLACEMENT CHARACTER}" not in field:
+            yield f"{folder}/{field}"
 
 
 def _token_in(line: str) -> str:

@@ -29,8 +29,8 @@ REBORN: Final = "PARTQREBORN"
 # A server that was a replica for a moment has a new replication id, also where no connection broke, and perhaps an old
 # copy of everything. It is looked at together with the operations, so that nothing comes in between. ARGV begins with
 # the id that the caller knows (empty: the server has none); then come the operations, each a word and its arguments, of
-# which the first is the place of the folder's key in KEYS. The answer has one for each operation that was reached; what
-# is read comes with the time.
+# which the first is the place of the folder's key in KEYS. The answer has one for each operation that was reached. What
+# is read comes with the time, and as few texts of several lines: the client takes long for each that it receives.
 SCRIPT: Final = (
     """
 local known = ARGV[1]
@@ -66,12 +66,12 @@ while at <= #ARGV do
       if redis.call('HEXISTS', key, name) == 1 then answer = 1 end
     elseif line then
       local value = redis.call('HGET', key, name)
-      if value then answer = {line, value, now()} end
+      if value then answer = string.gsub(line, '\\n', '') .. ' ' .. now() .. '\\n' .. value end
     end
   elseif verb == 'list' then
     answer = {table.concat(redis.call('HGETALL', KEYS[tonumber(take())]), '\\n'), now()}
   elseif verb == 'names' then
-    answer = redis.call('HKEYS', KEYS[tonumber(take())])
+    answer = table.concat(redis.call('HKEYS', KEYS[tonumber(take())]), '\\n')
   elseif verb == 'swap' then
     local key, name, expected, optional = KEYS[tonumber(take())], take(), take(), take()
     local token, value = take(), take()

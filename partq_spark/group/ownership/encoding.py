@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from partq_spark.base.errors import Corrupt
 from partq_spark.group.checksums import check_sealed, sealed
 from partq_spark.group.codec import decode_lease, decode_record
-from partq_spark.group.documents.api import Value
+from partq_spark.group.documents.api import Found, Value
 from partq_spark.group.model import FlowRecord, GroupKey, Lease, Owner, OwnershipRecord
 from partq_spark.group.ownership.refusals import checked_flow
 
@@ -64,7 +64,7 @@ class StateVersion(NamedTuple):
     body: bytes
 
 
-def decode_version(value: Value, _where: str) -> StateVersion:
+def decode_version(value: Value, _where: object) -> StateVersion:
     """As read. The body has its own checksum; the token needs none, it only tells versions apart.
 
     What has no such form is a version that nobody wrote, with a body that nobody can read: flows beat on, and the
@@ -96,7 +96,7 @@ class Heartbeat(NamedTuple):
         return sealed({"instance": self.instance, "bound": bound, "record": self.record})
 
 
-def decode_heartbeat(value: Value, where: str) -> Heartbeat:
+def decode_heartbeat(value: Value, where: object) -> Heartbeat:
     """As read. Raises `Corrupt`."""
     fields = _fields(value)
     check_sealed(fields, where, "remove it, its flow binds anew")
@@ -106,7 +106,7 @@ def decode_heartbeat(value: Value, where: str) -> Heartbeat:
         raise Corrupt(f"{where} is no heartbeat that partq wrote: remove it, its flow binds anew") from None
 
 
-def decode_flow(value: Value, where: str) -> FlowRecord:
+def decode_flow(value: Value, where: object) -> FlowRecord:
     """A flow's record; whether it is bound stands in its heartbeat."""
     return decode_record(_body(value), where)
 
@@ -114,41 +114,40 @@ def decode_flow(value: Value, where: str) -> FlowRecord:
 # ---- the lease, and who has what
 
 
-def decode_leader(value: Value, where: str) -> Lease:
+def decode_leader(value: Value, where: object) -> Lease:
     """The lease. Raises `Corrupt`."""
     return decode_lease(_body(value), where)
 
 
-def encode_ownership(record: OwnershipRecord) -> dict[str, str]:
-    """The fields of seed 004, and a checksum."""
+def encode_ownership(record: OwnershipRecord, modified: str) -> dict[str, str]:
+    """The fields of seed 004, and a checksum. The version is the document's token."""
     fields = {
         "namespace": record.key.namespace,
         "queue": record.key.queue,
         "group": record.key.group,
         "partition": str(record.partition),
         "epoch": str(record.epoch),
-        "version": record.version,
-        "modified": record.modified,
+        "modified": modified,
     }
     if record.owner is not None:
         fields |= {"flow": checked_flow(record.owner.flow), "instance": checked_flow(record.owner.instance)}
     return sealed(fields)
 
 
-def decode_ownership(value: Value, where: str, key: GroupKey, name: str) -> OwnershipRecord:
-    """As read from the document of this name. Raises `Corrupt`, also for one that belongs elsewhere."""
-    fields = _fields(value)
+def decode_ownership(found: Found, where: object, key: GroupKey) -> OwnershipRecord:
+    """As read. Raises `Corrupt`, also for one that belongs elsewhere."""
+    fields = _fields(found.value)
     check_sealed(fields, where, "remove it, it is written anew")
     try:
         partition = int(fields["partition"])
-        if (fields["group"], ownership_name(partition)) != (key.group, name):
+        if (fields["group"], ownership_name(partition)) != (key.group, found.name):
             raise ValueError("it lies in another's place")
         return OwnershipRecord(
             key=key,
             partition=partition,
             owner=Owner(fields["flow"], fields["instance"]) if "flow" in fields else None,
             epoch=int(fields["epoch"]),
-            version=fields["version"],
+            version=found.token,
             modified=fields["modified"],
         )
     except (KeyError, ValueError):

@@ -12,7 +12,7 @@ from typing import Final
 
 from partq_spark.base.errors import Corrupt
 from partq_spark.group.checksums import digest_of
-from partq_spark.group.documents.api import Documents, Found, Listed, Listing, Load, Names
+from partq_spark.group.documents.api import Documents, Found, Listed, Listing, Load, Names, Where
 from partq_spark.group.model import FlowRecord, GroupKey, Owner
 from partq_spark.group.ownership.encoding import (
     BEATS,
@@ -40,7 +40,8 @@ class Hearts:
     them apart. `owners` are in the order of the listing, `records_version` changes with any flow's record.
     """
 
-    listed: Listed
+    names: Sequence[str]
+    contents: Sequence[str | Mapping[str, str]]
     by_flow: Mapping[str, Heartbeat]
     owners: Sequence[Owner]
     records_version: str
@@ -52,20 +53,21 @@ class FlowReader:
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
         self._hearts: dict[GroupKey, Hearts] = {}
-        self._records: dict[tuple[GroupKey, str], tuple[Heartbeat, FlowRecord]] = {}  # as read last
+        self._records: dict[GroupKey, dict[str, tuple[Heartbeat, FlowRecord]]] = {}  # as read last
 
     def _hearts_in(self, key: GroupKey, listed: Listed) -> Hearts:
         """Every flow's heartbeat. Raises `Corrupt`."""
         known = self._hearts.get(key)
-        if known is not None and (listed.names, listed.contents) == (known.listed.names, known.listed.contents):
+        if known is not None and (listed.names, listed.contents) == (known.names, known.contents):
             return known
         hearts = {
-            found.name.removeprefix(BEATS_IN): decode_heartbeat(found.value, self._documents.where(key, found.name))
+            found.name.removeprefix(BEATS_IN): decode_heartbeat(found.value, Where(self._documents, key, found.name))
             for found in listed
         }
         lines = (f"{flow} {it.instance} {it.bound} {it.record}" for flow, it in sorted(hearts.items()))
         owners = [Owner(flow, heart.instance) for flow, heart in hearts.items()]
-        known = self._hearts[key] = Hearts(listed, hearts, owners, digest_of("\n".join(lines)))
+        version = digest_of("\n".join(lines))
+        known = self._hearts[key] = Hearts(listed.names, listed.contents, hearts, owners, version)
         return known
 
     def read_flows(self, key: GroupKey) -> Mapping[str, FlowRecord]:
@@ -91,7 +93,7 @@ class FlowReader:
             (found,) = self._documents.ask(key, Load(beat_name(flow), aged=True))
             if not isinstance(found, Found):
                 return None
-            heart = decode_heartbeat(found.value, self._documents.where(key, found.name))
+            heart = decode_heartbeat(found.value, Where(self._documents, key, found.name))
             self._read_records(key, {flow: heart})
             record = self._remembered(key, flow, heart)
             if record is not None:
@@ -100,28 +102,29 @@ class FlowReader:
 
     def _remembered(self, key: GroupKey, flow: str, heart: Heartbeat) -> FlowRecord | None:
         """The record that the heartbeat refers to, if it was read."""
-        known = self._records.get((key, flow))
-        if known is None or (known[0].instance, known[0].record) != (heart.instance, heart.record):
+        seen, record = self._records.get(key, {}).get(flow, (None, None))
+        if seen is None or record is None or (seen.instance, seen.record) != (heart.instance, heart.record):
             return None
-        return replace(known[1], bound=heart.bound)
+        return record if record.bound == heart.bound else replace(record, bound=heart.bound)
 
     def _read_records(self, key: GroupKey, hearts: Mapping[str, Heartbeat]) -> None:
         """Read the records that heartbeats refer to and that are not remembered; those that are gone are forgotten."""
         changed = [(flow, heart) for flow, heart in hearts.items() if self._remembered(key, flow, heart) is None]
+        records = self._records.setdefault(key, {})
         for first in range(0, len(changed), _AT_ONCE):
             some = changed[first : first + _AT_ONCE]
             answers = self._documents.ask(key, *(Load(record_name(flow, heart.instance)) for flow, heart in some))
             for (flow, heart), found in zip(some, answers, strict=True):
-                self._records.pop((key, flow), None)
+                records.pop(flow, None)
                 if isinstance(found, Found):
-                    where = self._documents.where(key, found.name)
+                    where = Where(self._documents, key, found.name)
                     record = decode_flow(found.value, where)
                     if (record.flow, record.instance) != (flow, heart.instance):
                         raise Corrupt(
                             f"{where} holds the record of instance {record.instance} of flow {record.flow!r}: remove"
                             " it, flows bind anew"
                         )
-                    self._records[key, flow] = heart, record
+                    records[flow] = heart, record
 
     def read_beats(self, key: GroupKey) -> Mapping[str, Beat]:
         """All heartbeats of the group, by flow name, in one call: for people and tools. A leader renews."""

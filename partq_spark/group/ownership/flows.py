@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.codec import encode_record
-from partq_spark.group.documents.api import Announce, Audience, Documents, Found, Load, Operation, Remove
+from partq_spark.group.documents.api import Announce, Audience, Documents, Found, Load, Operation, Remove, Where
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Owner
 from partq_spark.group.ownership.encoding import (
     STATE,
@@ -289,14 +289,14 @@ class Flows(FlowReader):
                 return False
             if not isinstance(found, Found):
                 break
-            if decode_heartbeat(found.value, self._documents.where(key, name)).instance != instance:
+            if decode_heartbeat(found.value, Where(self._documents, key, name)).instance != instance:
                 return True
             (removed,) = self._documents.ask(key, Remove(name, found.token))
             if removed:
                 break
         else:
             raise restless(key, flow)
-        self._records.pop((key, flow), None)
+        self._records.get(key, {}).pop(flow, None)
         self._documents.ask(key, Remove(record_name(flow, instance), None))
         return True
 
@@ -308,8 +308,9 @@ class Flows(FlowReader):
         """Its documents are gone."""
         self._states.pop(key, None)
         self._hearts.pop(key, None)
+        self._records.pop(key, None)
         kept: dict[tuple[GroupKey, str], Any]
-        for kept in (self._own, self._records, self._unused):
+        for kept in (self._own, self._unused):
             for place in list(kept):  # other groups' threads change it meanwhile
                 if place[0] == key:
                     kept.pop(place, None)

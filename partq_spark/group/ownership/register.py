@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from partq_spark.group.documents.api import Documents, Found, Load, Operation, Swap, Value
+from partq_spark.group.documents.api import Documents, Found, Load, Operation, Swap, Value, Where
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import Unchanged
 
@@ -38,7 +38,7 @@ class Look(Generic[T]):
 class DocumentRegister(Generic[T]):
     """Safe for use by several threads: what a thread read is not kept if another one has swapped meanwhile."""
 
-    def __init__(self, documents: Documents, group: GroupKey, name: str, decode: Callable[[Value, str], T]) -> None:
+    def __init__(self, documents: Documents, group: GroupKey, name: str, decode: Callable[[Value, object], T]) -> None:
         self.name = name
         self._documents = documents
         self._group = group
@@ -78,7 +78,7 @@ class DocumentRegister(Generic[T]):
         return found
 
     def _decoded(self, found: Found) -> Seen[T]:
-        return Seen(found.token, self._decode(found.value, self._documents.where(self._group, self.name)))
+        return Seen(found.token, self._decode(found.value, Where(self._documents, self._group, self.name)))
 
     def read(self) -> Seen[T] | None:
         """The document as it is now; None: there is none."""

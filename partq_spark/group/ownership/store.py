@@ -39,6 +39,7 @@ from partq_spark.group.documents.api import (
     Reincarnated,
     Remove,
     Swap,
+    Where,
 )
 from partq_spark.group.model import GroupKey, Lease, OwnershipRecord
 from partq_spark.group.ownership.encoding import (
@@ -71,7 +72,7 @@ _log = logging.getLogger("partq.flow")
 class Ownership(Flows):
     """Safe for use by several threads. One object serves one user, a session or a coordinator with all of its groups.
 
-    `effects` is for the versions and times of ownership records; `lock` makes locks.
+    `effects` is for the times of ownership records; `lock` makes locks.
     """
 
     def __init__(
@@ -84,7 +85,6 @@ class Ownership(Flows):
         super().__init__(documents, lock=lock)
         self._effects = effects if effects is not None else Effects()
         self._leases: dict[GroupKey, DocumentRegister[Lease]] = {}
-        self._claims: dict[tuple[GroupKey, int], tuple[str, str]] = {}  # version, and the document's token
 
     def __repr__(self) -> str:
         return f"Ownership({self._documents!r})"
@@ -209,13 +209,8 @@ class Ownership(Flows):
     def list_ownership(self, key: GroupKey) -> Mapping[int, OwnershipRecord]:
         """The record of every partition that was ever claimed."""
         (listed,) = self._documents.ask(key, Listing(OWNERSHIP))
-        found = {}
-        for each in listed:
-            record = decode_ownership(each.value, self._documents.where(key, each.name), key, each.name)
-            found[record.partition] = record
-            if each.token:
-                self._claims[key, record.partition] = record.version, each.token
-        return dict(sorted(found.items()))
+        records = (decode_ownership(found, Where(self._documents, key, found.name), key) for found in listed)
+        return {record.partition: record for record in sorted(records, key=lambda record: record.partition)}
 
     def claim_ownership(self, records: Iterable[OwnershipRecord]) -> Mapping[int, OwnershipRecord]:
         """Write each record on condition that the stored one still has its `version` (empty: there is none).
@@ -240,35 +235,21 @@ class Ownership(Flows):
         return claimed
 
     def _claim(self, key: GroupKey, wanted: Sequence[OwnershipRecord], modified: str) -> dict[int, OwnershipRecord]:
-        self._find_tokens(key, wanted)
-        claims: list[tuple[OwnershipRecord, Swap]] = []
-        for record in wanted:
-            version, token = self._claims.pop((key, record.partition), ("", ""))
-            if version == record.version:
-                won = replace(record, version=self._effects.token(), modified=modified)
-                swap = Swap(ownership_name(won.partition), encode_ownership(won), token or None, optional=True)
-                claims.append((won, swap))
-        claimed = {}
-        answers = self._documents.ask(key, *(swap for _, swap in claims))
-        for (won, _), answer in zip(claims, answers, strict=True):
-            if answer is not None:
-                claimed[won.partition] = won
-                self._claims[key, won.partition] = won.version, answer
-        return claimed
-
-    def _find_tokens(self, key: GroupKey, wanted: Sequence[OwnershipRecord]) -> None:
-        """Read the records whose versions are not known here."""
-        unknown = [
-            record.partition
+        swaps = [
+            Swap(
+                ownership_name(record.partition),
+                encode_ownership(record, modified),
+                expected=record.version or None,
+                optional=True,
+            )
             for record in wanted
-            if record.version and self._claims.get((key, record.partition), ("", ""))[0] != record.version
         ]
-        answers = self._documents.ask(key, *(Load(ownership_name(partition)) for partition in unknown))
-        for partition, found in zip(unknown, answers, strict=True):
-            self._claims.pop((key, partition), None)
-            if isinstance(found, Found):
-                record = decode_ownership(found.value, self._documents.where(key, found.name), key, found.name)
-                self._claims[key, partition] = record.version, found.token
+        answers = self._documents.ask(key, *swaps)
+        return {
+            record.partition: replace(record, version=token, modified=modified)
+            for record, token in zip(wanted, answers, strict=True)
+            if token is not None
+        }
 
     # --- news ---------------------------------------------------------------------------------------------------------
 
@@ -293,9 +274,6 @@ class Ownership(Flows):
         self._documents.drop(key)
         self._forget_group(key)
         self._leases.pop(key, None)
-        for place in list(self._claims):  # other groups' threads change it meanwhile
-            if place[0] == key:
-                self._claims.pop(place, None)
 
 
 def _place(lease: Lease | None) -> tuple[str, int] | None:

@@ -210,10 +210,20 @@ def test_a_state(group: Damaged) -> None:
 
 
 def test_an_ownership_record(group: Damaged) -> None:
-    group.store.claim_ownership(
-        [OwnershipRecord(key=group.key, partition=12, owner=OWNER, epoch=7, version="", modified="")]
-    )
-    assert check(group, "ownership", lambda: group.store.list_ownership(group.key)) > 400
+    claim = OwnershipRecord(key=group.key, partition=12, owner=OWNER, epoch=7, version="", modified="")
+    claimed = group.store.claim_ownership([claim])[12]
+
+    def read() -> object:
+        """Without its version, which only tells whether it was claimed since."""
+        return {number: replace(each, version="") for number, each in group.store.list_ownership(group.key).items()}
+
+    assert check(group, "ownership", read) > 400
+    for bad in (b"flipped 1", b"x"):
+        group.raw.hset(group.hash("ownership"), "12 version", bad)
+        assert group.store.claim_ownership([claimed]) == {}
+        found = group.store.list_ownership(group.key)[12]
+        claimed = group.store.claim_ownership([found])[12]
+        assert group.store.list_ownership(group.key) == {12: claimed}
 
 
 def removals(said: str) -> list[str]:
