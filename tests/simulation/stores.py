@@ -183,10 +183,14 @@ class ServerDocuments(MemoryDocuments):
 
     def carry_out(self, group: GroupKey, operations: Sequence[Operation[Any]]) -> Sequence[Any]:
         lease, sent_us = self.lease, self._link.now_us
+        changed = [each.name for each in operations if isinstance(each, Swap | Remove)]
 
         def effect() -> Sequence[Any]:
-            before = {name: stored.value for name, stored in self._server.groups.get(group, {}).items()}
+            stored = self._server.groups.get(group, {})
+            before = {name: stored[name].value for name in changed if name in stored}
             answers = MemoryDocuments.carry_out(self, group, operations)
+            if not changed:
+                return answers
             for operation, answer in zip(operations, answers, strict=False):
                 if isinstance(operation, Swap) and answer is not None:
                     self._witness.swapped(operation.name, operation.value, before.get(operation.name), lease, sent_us)
@@ -194,7 +198,7 @@ class ServerDocuments(MemoryDocuments):
                     self._witness.removed(operation.name, before.get(operation.name))
             return answers
 
-        writes = any(isinstance(operation, Swap | Remove | Announce) for operation in operations)
+        writes = bool(changed) or any(isinstance(operation, Announce) for operation in operations)
         return self._link.call(_called(operations), effect, write=writes, mortal=True)
 
     def drop(self, group: GroupKey) -> None:
