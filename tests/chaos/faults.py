@@ -88,7 +88,7 @@ class _Plan:
         return [(minute + self.chance.uniform(0.25, 0.5)) * length_s for minute in range(minutes)]
 
     def _kill(self, at_s: float) -> Fault:
-        # Whoever is frozen then is left alone: a frozen reader could not end with its JVM.
+        # What is frozen then is left alone: a frozen reader could not end with its JVM.
         driver = self._free(at_s) or [min(range(self.drivers), key=lambda each: self.busy_until_s[each])]
         return self._fault(max(at_s, self.busy_until_s.get(driver[0], 0.0)), Kind.DRIVER_KILLED, driver)
 

@@ -63,7 +63,7 @@ def test_one_partition_needs_no_wait_for_itself() -> None:
 
 
 def test_a_copy_that_is_complete_is_enough() -> None:
-    """The first owner's batch never was complete; whoever had the partition next delivered it again."""
+    """The first owner's batch never was complete; the partition's next owner delivered it again."""
     times = {**TIMES, ("one", 1): Times(99.0, math.inf), ("two", 0): Times(100.2, 101.0)}
     again = [row(0, "two", 0, 0, 0, marked=True), row(1, "two", 0, 0, 1, marked=True)]
     assert list(too_early([*ROWS, *again], times)) == []

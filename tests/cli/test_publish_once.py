@@ -84,7 +84,7 @@ def test_a_repetition_does_not_even_look_at_the_file(orders: Partq, tmp_path: Pa
 
 
 def test_a_repetition_reads_its_input_to_the_end(orders: Partq) -> None:
-    """Or whoever writes it would die of a broken pipe, and the whole pipeline fail."""
+    """Or the program that writes it would die of a broken pipe, and the whole pipeline fail."""
     orders("publish", "orders", "--publish-id", "p", stdin='{"value":"a"}\n')
     stdin = io.BytesIO(b'{"value":"a"}\n' * 10)
     orders("publish", "orders", "--publish-id", "p", stdin=stdin)  # type: ignore[arg-type]  # CliRunner takes files too

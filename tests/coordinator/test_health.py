@@ -182,10 +182,10 @@ def test_a_mistake_in_metrics_takes_no_health_away(kind: Kind, caplog: pytest.Lo
     assert "a mistake" in caplog.text
 
 
-# --- whoever asks badly -----------------------------------------------------------------------------------------------
+# --- clients that ask badly -------------------------------------------------------------------------------------------
 
 
-def test_whoever_connects_and_says_nothing_keeps_nobody_waiting(server: AnyServer) -> None:
+def test_a_client_that_connects_and_says_nothing_keeps_nobody_waiting(server: AnyServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port)):
         assert ask(server, "/healthz")[0] == 200
 

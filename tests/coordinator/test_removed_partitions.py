@@ -39,7 +39,7 @@ def resize(world: World, partitions: int) -> None:
 
 
 def finish(world: World, *partitions: int, offset: int = 10) -> None:
-    """Whoever has them acknowledges them to their end."""
+    """Their flow acknowledges them to their end."""
     flows = {each.name: each for each in world.flows}
     for partition in partitions:
         flow = flows[str(world.owners()[partition])]
@@ -48,7 +48,7 @@ def finish(world: World, *partitions: int, offset: int = 10) -> None:
 
 
 def say(world: World, acknowledged: Mapping[int, int]) -> None:
-    """Whoever has them delivers them to their end, and reports so much as acknowledged: offsets are not kept."""
+    """Their flow delivers them to their end, and reports so much as acknowledged: offsets are not kept."""
     flows = {each.name: each for each in world.flows}
     for partition, offset in acknowledged.items():
         flow = flows[str(world.owners()[partition])]
@@ -207,7 +207,7 @@ def test_where_offsets_are_not_kept_what_was_let_go_stays_gone(trouble: str) -> 
         world.server.flush()
         world.flow("c")
     world.run(15)
-    assert len(world.log.of("group_adopted")) > 1, "whoever leads has begun anew"
+    assert len(world.log.of("group_adopted")) > 1, "the new leader has begun anew"
     assert known(world) == [0, 1]
     assert {number: world.checkpoints()[number].epoch for number in (2, 3)} == epochs
 

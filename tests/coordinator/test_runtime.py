@@ -242,7 +242,7 @@ def test_a_queue_that_was_made_again_begins_anew_and_its_epochs_continue() -> No
     world.settle()
     a.deliver(0, 500)
     world.altered(lambda head: replace(head, queue_id="0123456789abcdef"))
-    # `require` refuses another queue to this handle: whoever looks now looks anew.
+    # `require` refuses another queue to this handle: a look now is a new one.
     world.settle()
     assert world.state().queue_id == "0123456789abcdef"
     assert world.owners() == {0: None, 1: None}

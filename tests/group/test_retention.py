@@ -1,4 +1,4 @@
-"""What may go: by age, by what every group has acknowledged, and against whoever changes that meanwhile."""
+"""What may go: by age, by what every group has acknowledged, and while others change that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that run in several processes: who wants to be alone is, and statements are proven by whoever ran the test."""
+"""Tests that run in several processes: a test that wants to be alone is, and a statement is proven in any process."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def rewinder(process: Process, job: Job) -> None:
 
 
 def check_told(steps: tuple[rewinding.RewindStep, ...], outcome: rewinding.RewindOutcome, head: Head) -> None:
-    """Whoever took the group back was told what does not come again."""
+    """The person who took the group back was told what does not come again."""
     told = {each.partition: each.end for each in outcome.gone}
     for step in steps:
         earliest = head.earliest[step.partition]

@@ -1,7 +1,7 @@
 """What must be true of a queue at every change of its head and every deletion, said without the code under test.
 
 `WatchedStore` is the one true store of a simulation; it tells the oracle of each effect at the moment it happens,
-whoever learns of it later. The oracle decodes what was written with the codec and otherwise counts by hand: a list of
+all who learn of it later. The oracle decodes what was written with the codec and otherwise counts by hand: a list of
 all entries, a list of all messages, a set of all objects that the present head needs.
 """
 

@@ -29,7 +29,7 @@ from tests.support.scheduler import SECOND_US, Scheduler
 
 @dataclass(slots=True)
 class Job:
-    """What survives a process: a query's Spark checkpoint, or the work list of whoever starts command lines."""
+    """What survives a process: a query's Spark checkpoint, or the work list of a person who starts command lines."""
 
     name: str
     batch: int = 1

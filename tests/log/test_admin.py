@@ -1,4 +1,4 @@
-"""Creating, changing, listing and deleting queues, and groups: each once, whoever else is at it, whatever is lost."""
+"""Creating, changing, listing and deleting queues, and groups: each once, whatever is lost and others do."""
 
 from __future__ import annotations
 
@@ -384,7 +384,7 @@ def test_a_group_needs_one_offset_for_every_partition(world: World) -> None:
         admin.create_group(world.create(4), "billing", (0, 0, 0))
 
 
-def test_rewinds_are_counted_whoever_else_counts(world: World) -> None:
+def test_rewinds_are_counted_while_others_count(world: World) -> None:
     queue = world.create(2)
     admin.create_group(queue, "billing", (0, 0))
     admin.create_group(queue, "audit", (0, 0))

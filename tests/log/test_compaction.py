@@ -1,4 +1,4 @@
-"""Compaction: fewer and larger slices, and otherwise the same log, for whoever reads it whenever they planned."""
+"""Compaction: fewer and larger slices, and otherwise the same log, for every reader, whenever it planned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subscriptions in the queues' heads: each one swap, whoever else is at it, whatever is lost; and the heads of a
+"""Subscriptions in the queues' heads: each one swap, whatever is lost and others do; and the heads of a
 namespace, read again when they have changed.
 """
 

@@ -52,7 +52,7 @@ def _together(barrier: Any, target: Callable[..., None], args: tuple[Any, ...]) 
 
 
 def increment(url: str, name: str, times: int) -> None:
-    """Add one to a counter document, so often, whoever else does the same."""
+    """Add one to a counter document, so often, while others do the same."""
     store = open_store(url)
     for _ in range(times):
         for _ in range(_MAX_TRIES):

@@ -133,7 +133,7 @@ def test_an_identity_that_is_refused_is_invalid(store: ObjectStore, network: Net
         store.load("d")
 
 
-def test_an_account_that_does_not_answer_is_unavailable_whoever_signed_in(store: ObjectStore, network: Network) -> None:
+def test_an_account_that_does_not_answer_is_unavailable_to_every_identity(store: ObjectStore, network: Network) -> None:
     network.answers = signing_in(given())
     with pytest.raises(Unavailable, match=r"partqtest\.blob\.core\.windows\.net"):
         store.load("d")

@@ -118,7 +118,7 @@ def _handles(pid: int, number: signal.Signals) -> bool:
 
 
 class Cast:
-    """A queue on `file:`, a group, a real Redis, and whoever plays. A context manager that leaves nothing alive."""
+    """A queue on `file:`, a group, a real Redis, and the players. A context manager that leaves nothing alive."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """What flow processes and the observer write down, one JSON line each: the checker's only evidence.
 
-Facts only, in the hands of whoever wrote them. Times are seconds of CLOCK_MONOTONIC, which all processes of one machine
+Facts only, in the hands of their writers. Times are seconds of CLOCK_MONOTONIC, which all processes of one machine
 share; nothing under test ever sees them. `sent_s` is before a call was begun, `done_s` after it had returned.
 """
 

@@ -165,7 +165,7 @@ class Storm:
         return now_s() + self._cast.session_timeout_s + self._chance.uniform(*_FROZEN_S)
 
     def _thaw(self) -> None:
-        """Wake whoever is due, and see who of two under one name has gone."""
+        """Wake the processes that are due, and see who of two under one name has gone."""
         at_s = now_s()
         for due in [each for each in self._frozen if at_s >= each[0]]:
             self._frozen.remove(due)

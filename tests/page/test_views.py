@@ -89,7 +89,7 @@ def test_many_flows_share_marks_evenly() -> None:
     assert {list(made.values()).count(mark) for mark in made.values()} == {2}
 
 
-def test_a_flow_keeps_its_mark_whoever_comes_and_goes_and_when_it_comes_back() -> None:
+def test_a_flow_keeps_its_mark_while_others_come_and_go_and_when_it_comes_back() -> None:
     first = marks(["a", "b", "c"], {})
     without = marks(["b", "c"], first)
     more = marks(["b", "c", "d", "e", "f", "g", "h"], without)

@@ -119,7 +119,7 @@ def test_a_batch_of_the_former_group_is_not_repeated_in_the_next_one(world: Worl
 
 
 def test_several_flows_that_start_again_are_all_refused() -> None:
-    """Each knows a part of the places; whoever comes first must not make the group for the others."""
+    """Each knows a part of the places; the first one must not make the group for the others."""
     world = World()
     world.coordinated()
     queries = begun(world, world.query("a"), world.query("b"))

@@ -1,4 +1,4 @@
-"""`ownership=none`: one query has the whole group, and whoever comes last is it. All four ways to keep things."""
+"""`ownership=none`: one query has the whole group, and the one that came last is it. All four ways to keep things."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_rewound_twice_and_while_it_was_stopped(world: World) -> None:
     assert [row.redelivered for row in query.rows[8:]] == [True] * 5
 
 
-def test_whoever_takes_what_was_rewound_has_it(world: World) -> None:
+def test_the_run_that_takes_what_was_rewound_has_it(world: World) -> None:
     (first,) = begun(world, solo(world, "first"))
     world.publish(4, 4)
     drained(world, first)
@@ -301,7 +301,7 @@ def test_whoever_takes_what_was_rewound_has_it(world: World) -> None:
     assert second.offsets(0) == [0, 1, 2, 3, 4]
 
 
-def test_whoever_takes_it_between_look_and_fence_has_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_that_takes_it_between_look_and_fence_has_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (first,) = begun(world, solo(world, "first"))
     world.publish(4, 4)
     drained(world, first)

@@ -1,4 +1,4 @@
-"""A group knows how it is shared: whoever comes another way is refused before he takes or delivers anything."""
+"""A group knows how it is shared: a flow that comes another way is refused before it takes or delivers anything."""
 
 from __future__ import annotations
 

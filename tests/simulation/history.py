@@ -126,7 +126,7 @@ class Published(NamedTuple):
 
 
 class Rewinding(NamedTuple):
-    """Somebody takes a partition back to an earlier offset from now on, and away from whoever has it."""
+    """Somebody takes a partition back to an earlier offset from now on, and away from its owner."""
 
     at_us: int
     partition: int

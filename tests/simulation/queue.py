@@ -27,7 +27,7 @@ def config_of(settings: GroupSettings) -> QueueConfig:
 
 
 class Head:
-    """What the queue's head says. `now` is the document, as whoever reads it gets it."""
+    """What the queue's head says. `now` is the document, as its readers get it."""
 
     def __init__(self, settings: GroupSettings, partitions: int) -> None:
         self._facts: tuple[model.Head, GroupFacts] | None = None

@@ -54,7 +54,7 @@ class Board(threading.Condition):
         return None
 
     def notify_all(self) -> None:
-        """News travel too, and are now and then late: whoever waits looks again after its time-out."""
+        """News travel too, and are now and then late: a process that waits looks again after its time-out."""
         waiting, self._waiting = self._waiting, []
         for strand in waiting:
             if self._scheduler.rng.random() < 0.95:

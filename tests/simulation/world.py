@@ -160,7 +160,7 @@ class World(SimulatedWorld):
             self.server.memory.restore(self.rng.choice(self._snapshots))
 
     def rewind(self) -> None:
-        """Somebody takes a partition back, and away from whoever has it, and counts that in the head."""
+        """Somebody takes a partition back, and away from its owner, and counts that in the head."""
         partition = self.rng.randrange(len(self.head.ends))
         here = self.checker.partitions[partition]
         if not here.epoch:

@@ -23,14 +23,20 @@ pytestmark = pytest.mark.spark
 TEXTS = 3_000
 
 
-def theirs(lab: Lab, text: str) -> str | None:
-    """The JSON of the columns that Spark's own parser makes of a text; None if it refuses it."""
-    jvm = lab.spark.sparkContext._jvm
-    assert jvm is not None
-    try:
-        return str(jvm.org.apache.spark.sql.types.StructType.fromDDL(text).json())
-    except PySparkException:
-        return None
+class Theirs:
+    """Spark's own parser. It is looked up once: to find a class by its name is a question for each of its packages."""
+
+    def __init__(self, lab: Lab) -> None:
+        jvm = lab.spark.sparkContext._jvm
+        assert jvm is not None
+        self._parse = jvm.org.apache.spark.sql.types.StructType.fromDDL
+
+    def json(self, text: str) -> str | None:
+        """The JSON of the columns that it makes of a text; None if it refuses it."""
+        try:
+            return str(self._parse(text).json())
+        except PySparkException:
+            return None
 
 
 def schema_or_none(parse: Any, text: str) -> pa.Schema | None:
@@ -43,15 +49,16 @@ def schema_or_none(parse: Any, text: str) -> pa.Schema | None:
 def test_every_text_means_what_spark_makes_of_it(lab: Lab) -> None:
     """Or it is refused: what Spark refuses, and types that a queue does not keep."""
     rng = random.Random(2026)
+    theirs = Theirs(lab)
     kept = refused = 0
     for _ in range(TEXTS):
         text = a_ddl(rng)
-        said, found = theirs(lab, text), schema_or_none(parse_ddl, text)
+        said, found = theirs.json(text), schema_or_none(parse_ddl, text)
         wanted = None if said is None else schema_or_none(parse_struct_json, said)
         assert found == wanted, text
         if found is not None:
             kept += 1
-            again = theirs(lab, ddl_of(found))
+            again = theirs.json(ddl_of(found))
             assert again is not None
             assert parse_struct_json(again) == found, "what is written is read as the same"
         refused += found is None

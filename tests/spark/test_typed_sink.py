@@ -353,7 +353,7 @@ def test_a_column_topic_stays_the_rows_own_beside_the_topics_of_the_batch(calls:
     assert rows_of(calls.read("rest")) == [{"id": 3, "topic": "eu"}]
 
 
-def test_a_column_topic_of_keys_and_values_is_their_topic_whoever_else_attracts(calls: Calls) -> None:
+def test_a_column_topic_of_keys_and_values_is_their_topic_even_if_typed_queues_attract_too(calls: Calls) -> None:
     taking = create(calls, "id INT", name="rows")
     subscribe(taking, "rows")
     attracting(calls, every=(None, "eu"))

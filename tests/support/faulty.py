@@ -40,7 +40,7 @@ class FaultRates:
     contradicted: float = 0.0
     damage: float = 0.0
     nap: float = 0.0
-    outage: float = 0.0  # of a nap after a lost answer: whoever lost it could not reach the store for long
+    outage: float = 0.0  # of a nap after a lost answer: its caller could not reach the store for long
     swap_factor: float = 1.0
     naps_us: tuple[int, ...] = NAPS_US
 

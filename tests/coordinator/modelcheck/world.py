@@ -6,7 +6,7 @@ Everything here is written from the rules of the stores and the sessions, withou
 - An acknowledgement counts while the checkpoint has the flow and epoch that delivered, however late it comes.
 - A fence that was asked for once may land at any time after, any number of times, by whichever leader. It is refused by
   an epoch that is higher, and by its own one unless the former instance of the same flow has it.
-- Every partition has one message that is next. Whoever delivers it while it was delivered before must be told by the
+- Every partition has one message that is next. A flow that delivers what was delivered before must be told by the
   checkpoint that it is delivered again.
 """
 

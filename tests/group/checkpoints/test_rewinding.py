@@ -51,7 +51,7 @@ def test_a_rewind_that_took_the_partition_from_somebody_shows_until_it_is_given_
     assert checkpoints.list_checkpoints()[0].rewound
     assert not checkpoints.fence(0, to=B1, epoch=4, start=None, delivered=None).rewound
     checkpoints.fence(0, to=None, epoch=5, start=None, delivered=None)
-    assert not checkpoints.rewind(0, 11).after.rewound, "whoever had it before has said how far he came"
+    assert not checkpoints.rewind(0, 11).after.rewound, "the owner before has said how far it came"
 
 
 @pytest.mark.parametrize("offset", [-1, 31])

@@ -69,7 +69,7 @@ class Pair:
         self._follow(self.replica, self.server)
 
     def fail_over(self) -> None:
-        """The replica is promoted. Whoever still reaches the server writes what nobody will ever see again."""
+        """The replica is promoted. A client that still reaches the server writes what nobody will ever see again."""
         self.synced()
         command(self.replica, "REPLICAOF", "NO", "ONE")
 

@@ -323,7 +323,7 @@ def test_of_many_that_take_over_one_wins(world: World, key: GroupKey) -> None:
         assert [record_of(world.open(), key).instance] == won
 
 
-def test_whoever_swaps_the_state_and_then_reads_sees_what_was_delivered_before(world: World, key: GroupKey) -> None:
+def test_a_leader_that_swaps_the_state_and_reads_sees_what_was_delivered_before(world: World, key: GroupKey) -> None:
     """The promise that makes a handoff safe, with a flow that delivers as fast as it can beside its heartbeat."""
     leader, flow = world.open(), world.open()  # session and heartbeat share a store
     record = a_record()

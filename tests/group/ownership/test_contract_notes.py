@@ -19,7 +19,7 @@ def test_a_flow_says_something_to_people(world: World, key: GroupKey) -> None:
     flow.bind(key, replace(record, note="of a former instance"), replaces=None)
     other = a_record("billing-2")
     flow.bind(key, other, replaces=None)
-    assert record_of(reader, key) == record, "whoever binds has said nothing yet"
+    assert record_of(reader, key) == record, "a flow that binds has said nothing yet"
     for text in ("batches take 9 s", "größer als erlaubt", "x" * 200):
         flow.note(key, "billing-1", record.instance, text)
         for store in (flow, reader, world.open()):

@@ -147,7 +147,7 @@ def test_a_group_is_dropped_while_others_come() -> None:
     kept: list[dict[Any, Any]] = [store._own, store._unused]
 
     class Busy(GroupKey):
-        """Whoever compares it finds that another group came."""
+        """A user who compares it finds that another group came."""
 
         def __eq__(self, other: object) -> bool:
             if others:

@@ -144,7 +144,7 @@ def test_what_redis_cli_shows_is_for_people(group: Damaged) -> None:
 
 
 def test_nobody_goes_on_from_a_damaged_heartbeat(group: Damaged) -> None:
-    """Whoever reads it is refused; the flow that wrote it writes it anew, from what it knows itself."""
+    """Its readers are refused; the flow that wrote it writes it anew, from what it knows itself."""
     record = bound(group)
     group.store.swap_state(group.key, encode_state(STATE, 0.0), token="t1", expected=None)
     where = group.hash("beats")
@@ -288,7 +288,7 @@ def test_half_a_document_is_none(group: Damaged, half: str) -> None:
 
 @pytest.mark.parametrize("bad", [b"", b"x", b"\xff 1", b"0123456789abcdef 12x", b"0123456789abcdef "])
 def test_a_damaged_version_is_another_version(group: Damaged, bad: bytes) -> None:
-    """It has no checksum, because nobody decides by it: everybody reads on, and whoever writes next mends it."""
+    """It has no checksum, because nobody decides by it: everybody reads on, and the next write mends it."""
     record = bound(group)
     group.store.swap_state(group.key, encode_state(STATE, 0.0), token="t1", expected=None)
     lease = Lease(token="l", name="n", beat=0)

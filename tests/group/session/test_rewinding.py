@@ -59,7 +59,7 @@ def test_checkpoints_are_read_when_they_are_claimed_and_at_no_other_time(monkeyp
             for partition in range(4):
                 assert a.deliver(partition, 101 + number)
                 assert a.acknowledge(partition, 101 + number)
-    assert not counts, "not while it goes on, whoever acknowledges"
+    assert not counts, "not while it goes on, with acknowledgements by anybody"
     b = world.flow("b")
     bound(b)
     world.until(lambda: len(a.look().deliverable) == len(b.look().deliverable) == 2)
@@ -101,7 +101,7 @@ def test_an_idle_flow_begins_again_where_it_was_rewound_to() -> None:
 
 
 def test_what_was_in_hand_comes_again_marked_and_is_not_acknowledged() -> None:
-    """More was published and delivered since whoever rewinds looked at the log's end."""
+    """More was published and delivered since the person who rewinds looked at the log's end."""
     world = World()
     a = idle(world)
     epoch = a.look().claims[0].epoch

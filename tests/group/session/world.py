@@ -1,6 +1,6 @@
 """A world of one thread in which flows, a coordinator and their stores live under clocks of their own.
 
-Whoever waits lets the world go on: heartbeats beat, the coordinator looks. Everything is the real code over the stores
+A session that waits lets the world go on: heartbeats beat, the coordinator looks. All is the real code over the stores
 in memory; what goes wrong is made to go wrong by the tests, through the servers' hooks.
 """
 

@@ -25,7 +25,7 @@ def echo(message: Message) -> Message:
 
 
 def line(timeout_s: float = 5.0, address: Address = NAMES) -> Line:
-    """A line to whoever is there under the names."""
+    """A line to the readers that are there under the names."""
     return Line(address, timeout_s=timeout_s)
 
 

@@ -15,7 +15,7 @@ from tests.query.notify.mailboxes import NAMES, asker, echo, line, mailbox
 from tests.support.waiting import wait_until
 
 
-def test_a_question_is_answered_to_whoever_knows_the_names() -> None:
+def test_a_question_is_answered_to_everybody_who_knows_the_names() -> None:
     with mailbox(echo):
         assert line().ask({"say": "hello"})["heard"] == "hello"
         assert line().ask({"say": [1, 2]})["heard"] == [1, 2]

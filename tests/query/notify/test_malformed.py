@@ -72,7 +72,7 @@ def test_a_fault_of_the_reader_is_told_and_the_mailbox_lives_on(caplog: pytest.L
     assert "a message to the reader was not dealt with" in caplog.text
 
 
-def test_whoever_asked_may_be_gone_when_the_answer_comes() -> None:
+def test_a_client_may_be_gone_when_the_answer_comes() -> None:
     with mailbox(echo) as box:
         with asker() as gone:
             gone.sendto(b'{"v":1,"say":"hello"}', box.path)

@@ -143,7 +143,7 @@ def test_a_busy_process_does_not_hide_the_one_that_is_bound() -> None:
 
 @pytest.mark.slow
 def test_a_process_that_reads_nothing_keeps_nobody_waiting() -> None:
-    """Its queue is full after some messages, and whoever sends would wait for ever."""
+    """Its queue is full after some messages, and a sender would wait for ever."""
     with process("bound") as (frozen, path):
         freeze(frozen.pid)
         for _ in range(100_000):

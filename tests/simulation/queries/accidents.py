@@ -200,7 +200,7 @@ class Accidents:
 
     def share_as_told(self, query: Query) -> None:
         """Somebody forgot the ownership when nobody had joined the group yet: all who have it right are refused, and
-        whoever runs them does what the error says, when no flow lives.
+        the user does what the error says, when no flow lives.
         """
         world, queue = self._world, self._world.queue.queue
         head = queue.refresh()

@@ -1,7 +1,7 @@
 """What must be true of queries without a group: each batch of theirs is exactly what Spark's own checkpoint makes it.
 
 Knows the texts of offsets and the rows that were planned between two of them, in true time; nothing of what an offset
-means. A text says by itself where a query is: the same batch has the same rows, whoever plans it and whenever, and the
+means. A text says by itself where a query is: the same batch has the same rows, by any plan at any time, and the
 next one goes on where it ends. Raises `Violation` at the first thing that must never happen.
 """
 

@@ -78,7 +78,7 @@ def _confirms_nothing() -> AbstractContextManager[object]:
 
 
 def _holds_at_any_epoch() -> AbstractContextManager[object]:
-    """A repeated batch has what is claimed, whoever had it meanwhile."""
+    """A repeated batch has what is claimed, even if another flow had it meanwhile."""
 
     def held(view: View, partition: int, _: int) -> bool:
         return partition in view.deliverable
@@ -126,7 +126,7 @@ def _begins_anew_without_a_group() -> AbstractContextManager[object]:
 
 
 def _fences_without_marks() -> AbstractContextManager[object]:
-    """Whoever takes a partition over takes everything for new."""
+    """A flow that takes a partition over takes everything for new."""
     real = CheckpointStore.fence
 
     def fence(store: CheckpointStore, partition: int, *, delivered: int | None, **rest: Any) -> Checkpoint:

@@ -169,7 +169,7 @@ class Judge:
         self.groups[name] = Group(name, group.keeps, group.plain)
 
     def begun_anew(self, name: str) -> None:
-        """Whoever runs the queries was told, and lets them begin anew."""
+        """The user was told, and lets the queries begin anew."""
         self.former = [group for group in self.former if group.name != name]
 
     def rewinding(self, at_us: int, name: str, partition: int, to: int) -> None:
@@ -259,8 +259,8 @@ class Judge:
         return not plan.repeated and (plan.made_us > known.planned_us or self._stood_still(known, plan))
 
     def _stood_still(self, known: _Batch, plan: Planned) -> bool:
-        """Alone in the group, whoever asked for the end reads what was announced to him although another run repeated
-        the batch meanwhile, which found nothing of it: a look at the group is good for a while.
+        """Alone in the group, the run that asked for the end reads what was announced to it although another run
+        repeated the batch meanwhile, which found nothing of it: a look at the group is good for a while.
         """
         waited_us = plan.planned_us - plan.asked_us
         return plan.alone and known.only_repeated and waited_us <= CONFIRMED_S * SECOND_US
@@ -359,7 +359,7 @@ class Judge:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def amount(self) -> int:
-        """How much is left to do, for whoever looks whether it becomes less."""
+        """How much is left to do, to see whether it becomes less."""
         return sum(
             sum(end - group.begins(p) for p, end in enumerate(self.ends)) - len(group.done)
             + sum(end - group.offsets.get(p, group.begins(p)) for p, end in enumerate(self.ends) if group.keeps)

@@ -1,6 +1,6 @@
 """A simulated reader process: the real `ConsumerLoop`, and beside it what lives beside it in production, as strands.
 
-One at a time uses the consumer, and whoever waits for news in it lets the others in (`query.consumer_process`).
+One at a time uses the consumer, and one that waits for news in it lets the others in (`query.consumer_process`).
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ class World(SimulatedWorld):
             if isinstance(error, Invalid) and query.running:
                 query.running[-1].abandoned = False  # refused because the former run lives: then that one is kept
             if isinstance(error, Invalid) and "ackMode" in str(error):
-                query.other_ack_mode = not query.other_ack_mode  # whoever runs it does what the error says
+                query.other_ack_mode = not query.other_ack_mode  # the user does what the error says
             if query.orphaned and isinstance(error, Invalid | Fenced):
                 self.counts["begun anew"] += 1
                 query.spark = SparkCheckpoint()

@@ -25,7 +25,7 @@ from partq_spark.objects import open_store
 from tests.spark.test_outages import azure_lab
 from tests.support.servers import ROOT, RedisServer, die_with_parent
 from tests.support.spark import Consumer, Lab
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 __all__ = ["azure_lab", "shared"]
 
@@ -119,8 +119,8 @@ class Shared:
             return {}
         return {name: list(owners.values()).count(name) for name, flow in state.flows.items() if flow.bound}
 
-    def wait_for_shares(self, *counts: int) -> None:
-        wait_until(lambda: sorted(self.shares().values()) == sorted(counts), f"shares {counts}")
+    def wait_for_shares(self, *counts: int, wait_s: float = WAIT_S) -> None:
+        wait_until(lambda: sorted(self.shares().values()) == sorted(counts), f"shares {counts}", wait_s)
 
     def everything(self) -> list[tuple[int, int]]:
         """(partition, offset) of all messages."""

@@ -123,7 +123,7 @@ def options(orders: Shared, step: Step) -> dict[str, str]:
 
 
 def kill_everywhere(killed: Killed) -> None:
-    """Whoever comes to a point first is killed there, until all points have had their victim."""
+    """The reader that comes to a point first is killed there, until all points have had their victim."""
     left = {(when, step) for when in TIMES for step in STEPS}
 
     def kill_who_is_there() -> bool:

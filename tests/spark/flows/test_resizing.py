@@ -83,10 +83,11 @@ def test_a_queue_grows_and_shrinks_while_queries_share_it_and_a_publisher_publis
         two = orders.consumer("two")
         two.batches = one.batches  # one list of all that is delivered, in the order in which it was
         orders.restart(two, maxMessagesPerTrigger="100")
+        orders.wait_for_shares(0, 4)  # it is bound, and waits for the delay
         for count, shares in ((8, (4, 4)), (3, (1, 2))):
             alter(orders, "--partitions", str(count))
             orders.partitions = count
-            orders.wait_for_shares(*shares)
+            orders.wait_for_shares(*shares, wait_s=30)
             before = len(published)
             wait_until(lambda before=before: len(published) > before + 10, "messages under the new count")  # type: ignore[misc]
     finally:

@@ -1,7 +1,7 @@
 """Watches the Python workers of executors: nothing of the driver's disk is touched, and what they are sent is kept.
 
 Python imports it at start, when its folder is on PYTHONPATH and the environment names a folder in PARTQ_TEST_WITNESS.
-Whoever names a path below PARTQ_TEST_FORBIDDEN to Python (open, list, make, rename, delete …) gets a PermissionError,
+Code that names a path below PARTQ_TEST_FORBIDDEN to Python (open, list, make, rename, delete …) gets a PermissionError,
 as if the disk were another machine's, and is reported in `trespasses`; this holds for root as well, unlike file modes.
 All bytes that a worker unpickles, and so every closure and partition that Spark sends with its tasks, are kept in
 `pickles/<executor>-<pid>`.
