@@ -34,7 +34,7 @@ from partq_spark.query.planning import Spans
 from partq_spark.query.schema import WantedColumns
 from partq_spark.query.settings import Place, SourceOptions
 from partq_spark.spark.columns import wanted_by
-from partq_spark.spark.garbage_collection import spare_collector
+from partq_spark.spark.worker_process import prepare_worker
 from partq_spark.spark.options import stream_source_options
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def plan_tasks(
 
 def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task, as Arrow batches with the columns that are wanted."""
-    spare_collector()
+    prepare_worker()
     if not isinstance(partition, LogPartition):
         return  # a batch read of nothing: Spark asks with InputPartition(None) (spark-traps 29)
     from partq_spark.log.reading import RangeReader

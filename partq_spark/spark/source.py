@@ -18,7 +18,7 @@ from partq_spark.log.connect import open_queue
 from partq_spark.query.schema import default_columns
 from partq_spark.spark import options
 from partq_spark.spark.columns import default_schema
-from partq_spark.spark.garbage_collection import spare_collector
+from partq_spark.spark.worker_process import prepare_worker
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -63,7 +63,7 @@ class PartqDataSource(DataSource):
         return PartqBatchReader(options.batch_source_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> PartqStreamReader:
-        spare_collector()
+        prepare_worker()
         # What is wrong is said by the reader's first call: raised here, Spark would bury the message.
         from partq_spark.spark.reader import PartqStreamReader
 
@@ -80,7 +80,7 @@ class PartqDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> PartqStreamWriter:
         from partq_spark.spark.writer import PartqStreamWriter
 
-        spare_collector()
+        prepare_worker()
         if overwrite:
             raise Invalid('a queue is only ever appended to, output mode "complete" is refused: use "append"')
         parsed = options.stream_sink_options(self.options, topic_column=_has_topics(schema))

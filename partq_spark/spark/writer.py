@@ -22,7 +22,7 @@ from partq_spark.log.destinations import FanPlan
 from partq_spark.log.fanout import StagedFor, Unattracted
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
-from partq_spark.spark.garbage_collection import spare_collector
+from partq_spark.spark.worker_process import prepare_worker
 from partq_spark.spark.options import SinkOptions
 from partq_spark.spark.sink_columns import TOPIC, TYPED_TOPIC, sink_columns
 
@@ -93,7 +93,7 @@ class _Sink:
     def stage(self, rows: Iterator[pa.RecordBatch]) -> StagedTask:
         from pyspark import TaskContext
 
-        spare_collector()
+        prepare_worker()
         if self._plan is None or self._columns is None:
             raise Invalid("Spark sent a task a writer that had not planned its batch: nothing was published")
         context = TaskContext.get()
@@ -121,7 +121,7 @@ class _Sink:
         return f"{transaction[0]}/{transaction[1]}" if transaction else self._seed
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
-        spare_collector()
+        prepare_worker()
         tasks = sorted(
             (message for message in messages if isinstance(message, StagedTask)), key=lambda message: message.task
         )

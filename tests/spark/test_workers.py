@@ -25,6 +25,31 @@ for _ in range(3):
     print(gc.get_freeze_count() > 10_000)
 """
 
+ANSWER_TASKS = """
+import gc, socket, statistics, time
+from pyspark.sql.datasource import InputPartition
+from partq_spark.spark.reader import read_task
+with socket.create_server(("127.0.0.1", 0)) as server:
+    worker = socket.create_connection(server.getsockname())
+    jvm = server.accept()[0]
+waits = []
+for _ in range(15):
+    jvm.sendall(b"what to do" * 1000)
+    jvm.sendall(b"and with what")
+    begun = time.monotonic()
+    task = b""
+    while len(task) < 10_013:
+        task += worker.recv(65_536)
+    waits.append(time.monotonic() - begun)
+    list(read_task(InputPartition(None)))
+    jvm.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)  # which is of this process, too, but not in Spark
+    worker.sendall(b"the answer")
+    jvm.recv(65_536)
+    gc.collect()
+print(worker.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) > 0)
+print(statistics.median(waits[1:]) < 0.02)
+"""
+
 MAKE_BATCHES = """
 import sys
 import pyarrow as pa
@@ -45,6 +70,12 @@ print("pandas" in sys.modules)
 
 def test_what_lives_at_the_second_task_is_left_out_of_later_collections() -> None:
     assert output(COUNT_FROZEN) == ["False", "True", "True"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a program acknowledge at once")
+def test_a_task_is_acknowledged_before_its_answer() -> None:
+    """Else the second half of every task comes 40 ms after the first."""
+    assert output(ANSWER_TASKS) == ["True", "True"]
 
 
 def test_making_batches_imports_no_pandas() -> None:
