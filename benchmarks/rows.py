@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -29,12 +29,14 @@ from benchmarks.kafka import note as kafka_note
 from benchmarks.messages import FILES
 from benchmarks.report import Goal, Measure
 from benchmarks.settings import PARTITIONS, Settings
-from benchmarks.spark import Run, checked, parquet_stream, run_to_end
+from benchmarks.spark import Run, and_synced, checked, parquet_stream, run_to_end
+from benchmarks.throughput import BARE_SINK, BARE_SOURCE, ready_made, to_nothing
 from benchmarks.turns import Side, measures, take_turns
 from partq_spark.demo.flights import COLUMNS, KEY, ddl, load
 
 CARRIER: Final = "carrier"
 DELAY: Final = "dep_delay"
+TWO: Final = (CARRIER, DELAY)
 
 _SHUFFLE: Final = {"spark.sql.shuffle.partitions": "2"}
 """As many as cores: 16 carriers need no 200 stores of state, which would hide what is compared."""
@@ -45,11 +47,14 @@ Source: TypeAlias = Callable[[Sequence[str]], DataFrame]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """All rows, published by one query to a new place: how long it took, how they are read, how the place goes away."""
+    """All rows, published by one query to a new place: how long it took, how they are read, how the place goes away;
+    and the options by which partq finds it, if it is a queue.
+    """
 
     run: Run
     source: Source
     remove: Callable[[], object]
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,10 +68,12 @@ class Way:
 
 
 def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
-    """Publishing, then reading what each way has: two columns, aggregated, and all 19."""
+    """Publishing, then reading what each way has: two columns, aggregated, and all 19. The first way is partq."""
     ways, jars = _ways(settings.peer), avro().paths if settings.peer else ()
     with bed(settings, rows=Rows(write=write_flights, ddl=ddl()), jars=jars, spark=_SHUFFLE) as made:
         sides = [_publishing(way, made) for way in ways]
+        sides.append(Side(name="Parquet files, and sync", run=lambda: _once(_to_parquet, made, finish=and_synced)))
+        sides.append(Side(name=BARE_SINK, run=lambda: to_nothing(made)))
         found = measures("publishing", sides, take_turns(sides, settings.rounds, settings.rows))
         kept = [way.publish(made) for way in ways]
         for way, each in zip(ways, kept, strict=True):
@@ -75,7 +82,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
         aggregating = [
             Side(
                 name=way.name,
-                run=partial(_aggregated, made, each.source, expected),
+                run=partial(_aggregated, made, partial(each.source, TWO), expected),
                 goal=way.reading,
                 batches_goal=way.reading,
             )
@@ -85,9 +92,12 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
             Side(name=way.name, run=partial(made.reading, partial(each.source, list(COLUMNS))))
             for way, each in zip(ways, kept, strict=True)
         ]
+        two, all_columns = _ready_made(made, settings.rows, kept[0])
+        aggregating.append(Side(name=BARE_SOURCE, run=partial(_aggregated, made, two)))
+        whole.append(Side(name=BARE_SOURCE, run=partial(made.reading, all_columns)))
         runs = take_turns([*aggregating, *whole], settings.rounds, settings.rows)
-        found += measures("reading, delay by carrier", aggregating, runs[: len(ways)])
-        found += measures("reading, all 19 columns", whole, runs[len(ways) :])
+        found += measures("reading, delay by carrier", aggregating, runs[: len(aggregating)])
+        found += measures("reading, all 19 columns", whole, runs[len(aggregating) :])
     return found, [kafka_note(), f"Avro: {avro().artifacts[0]}."] if settings.peer else []
 
 
@@ -165,7 +175,7 @@ def _to_partq(made: Bed) -> Published:
         stream = made.spark.readStream.format("partq").options(**options, startingOffsets="earliest")
         return stream.schema(ddl(*columns)).load()
 
-    return Published(run=run, source=source, remove=queue.delete)
+    return Published(run=run, source=source, remove=queue.delete, options=options)
 
 
 def _to_parquet(made: Bed) -> Published:
@@ -215,12 +225,15 @@ def _from_avro(value: Column) -> Column:
 
 
 def _publishing(way: Way, made: Bed) -> Side:
-    def run() -> Run:
-        published = way.publish(made)
-        published.remove()
-        return published.run
-
+    run = partial(_once, way.publish, made)
     return Side(name=way.name, run=run, goal=way.publishing, batches_goal=way.publishing)
+
+
+def _once(publish: Callable[[Bed], Published], made: Bed, *, finish: Callable[[Run], Run] = lambda run: run) -> Run:
+    published = publish(made)
+    run = finish(published.run)
+    published.remove()
+    return run
 
 
 def _by_carrier(rows: DataFrame) -> DataFrame:
@@ -228,15 +241,20 @@ def _by_carrier(rows: DataFrame) -> DataFrame:
     return rows.groupBy(CARRIER).agg(F.count("*").alias("flights"), F.sum(DELAY).alias("delay"))
 
 
-def _aggregated(made: Bed, source: Source, expected: list[Row]) -> Run:
+def _ready_made(made: Bed, rows: int, published: Published) -> list[Callable[[], DataFrame]]:
+    """Two of the columns, and all of them, from a Python source that only gives out what partq made before."""
+    return [ready_made(made, rows, ddl(*columns), published.options) for columns in (TWO, tuple(COLUMNS))]
+
+
+def _aggregated(made: Bed, load: Callable[[], DataFrame], expected: list[Row] | None = None) -> Run:
     """One query that keeps the delays by carrier; a fast wrong answer is no result."""
     last: list[Row] = []
 
     def take(batch: DataFrame, _batch_id: int) -> None:
         last[:] = batch.collect()
 
-    writer = _by_carrier(source([CARRIER, DELAY])).writeStream.outputMode("complete").foreachBatch(take)
+    writer = _by_carrier(load()).writeStream.outputMode("complete").foreachBatch(take)
     run = run_to_end(writer, made.fresh_folder())
-    if sorted(last) != sorted(expected):
+    if expected is not None and sorted(last) != sorted(expected):
         raise RuntimeError(f"delays by carrier are {last}, {expected} were expected: the measurement is void")
     return run

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -134,6 +134,14 @@ def run_to_end(writer: DataStreamWriter, checkpoint: Path) -> Run:
         batches_s=sum(each["durationMs"]["triggerExecution"] for each in progress) / 1000,
         rows=sum(source["numInputRows"] for each in progress for source in each["sources"]),
     )
+
+
+def and_synced(run: Run) -> Run:
+    """`run` with the time that it takes now until all that it wrote is on the disk, as it is when partq's sink ends."""
+    begun_s = time.perf_counter()
+    os.sync()
+    took_s = time.perf_counter() - begun_s
+    return replace(run, wall_s=run.wall_s + took_s, batches_s=run.batches_s + took_s)
 
 
 def checked(run: Run, rows: int, what: str) -> Run:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -20,7 +21,7 @@ from benchmarks.kafka import note as kafka_note
 from benchmarks.ready_made import ReadySource, write_ready
 from benchmarks.report import Goal, Measure
 from benchmarks.settings import PARTITIONS, Settings
-from benchmarks.spark import Run, checked, parquet_stream
+from benchmarks.spark import Run, and_synced, checked, parquet_stream
 from benchmarks.turns import Side, measures, take_turns
 from partq_spark.log.admin import delete_queue
 from partq_spark.query.schema import WantedColumns, default_columns, wanted_columns
@@ -30,6 +31,8 @@ from partq_spark.spark.reader import PartqBatchReader, read_task
 
 ALL: Final = default_columns(False)
 TEXTS: Final = wanted_columns([("key", "string"), ("value", "string")])
+BARE_SOURCE: Final = "bare Python source, batches ready made"
+BARE_SINK: Final = "bare Python sink, keeps nothing"
 logger = logging.getLogger(__name__)
 
 
@@ -49,7 +52,6 @@ def read(settings: Settings) -> tuple[list[Measure], list[str]]:
 
 
 def _read(made: Bed, settings: Settings) -> list[Measure]:
-    made.spark.dataSource.register(ReadySource)
     queue = made.fresh_queue()
     checked(made.publishing("partq", made.options(queue)), settings.rows, "publishing the rows to be read")
     all_columns, two_columns = made.fresh_folder(), made.fresh_folder()
@@ -61,6 +63,10 @@ def _read(made: Bed, settings: Settings) -> list[Measure]:
         stream = made.spark.readStream.format("partq").options(**made.options(queue), startingOffsets="earliest")
         return (stream if wanted is ALL else stream.schema(wanted.ddl)).load()
 
+    def bare(wanted: WantedColumns) -> Side:
+        load = ready_made(made, settings.rows, wanted.ddl, made.options(queue))
+        return Side(name=BARE_SOURCE, run=lambda: made.reading(load), batches_goal=Goal(sign=">=", limit=0.95))
+
     seven = [
         Side(name="partq", run=lambda: made.reading(lambda: queued(ALL))),
         Side(
@@ -68,7 +74,7 @@ def _read(made: Bed, settings: Settings) -> list[Measure]:
             run=lambda: made.reading(lambda: parquet_stream(made.spark, all_columns, ALL.ddl)),
             goal=Goal(sign=">=", limit=1.0),
         ),
-        _ready_made(made, settings.rows, ALL, made.options(queue)),
+        bare(ALL),
     ]
     two = [
         Side(name="partq", run=lambda: made.reading(lambda: queued(TEXTS))),
@@ -76,7 +82,7 @@ def _read(made: Bed, settings: Settings) -> list[Measure]:
             name="Parquet source",
             run=lambda: made.reading(lambda: parquet_stream(made.spark, two_columns, TEXTS.ddl)),
         ),
-        _ready_made(made, settings.rows, TEXTS, made.options(queue)),
+        bare(TEXTS),
     ]
     if (topics := made.topics) is not None:
         topic = topics.fresh()
@@ -95,18 +101,16 @@ def _read(made: Bed, settings: Settings) -> list[Measure]:
     ]
 
 
-def _ready_made(made: Bed, rows: int, wanted: WantedColumns, options: dict[str, str]) -> Side:
-    """A Python source that only gives out what partq made before: how much of the time is Spark's own."""
-    reader = PartqBatchReader(batch_source_options(options), made.spark.createDataFrame([], wanted.ddl).schema)
+def ready_made(made: Bed, rows: int, ddl: str, options: Mapping[str, str]) -> Callable[[], DataFrame]:
+    """A stream by a Python source that only gives out what partq made before of a queue's columns: how much of the time
+    is Spark's own.
+    """
+    reader = PartqBatchReader(batch_source_options(options), made.spark.createDataFrame([], ddl).schema)
     file = made.fresh_folder()
     write_ready(file, read_task(reader.partitions()[0]))
-    ready = made.spark.readStream.format(ReadySource.name())
-    stream = ready.options(file=str(file), ddl=wanted.ddl, rows=rows, tasks=PARTITIONS)
-    return Side(
-        name="bare Python source, batches ready made",
-        run=lambda: made.reading(stream.load),
-        batches_goal=Goal(sign=">=", limit=0.95),
-    )
+    made.spark.dataSource.register(ReadySource)
+    stream = made.spark.readStream.format(ReadySource.name())
+    return stream.options(file=str(file), ddl=ddl, rows=rows, tasks=PARTITIONS).load
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------
@@ -115,15 +119,11 @@ def _ready_made(made: Bed, rows: int, wanted: WantedColumns, options: dict[str, 
 def publish(settings: Settings) -> tuple[list[Measure], list[str]]:
     """AvailableNow from a Parquet stream: into a new queue, a Parquet folder, a sink that keeps nothing, a topic."""
     with bed(settings) as made:
-        made.spark.dataSource.register(FloorSource)
         sides = [
             Side(name="partq", run=lambda: _to_partq(made)),
             Side(name="Parquet file sink", run=lambda: _to_parquet(made), goal=Goal(sign=">=", limit=0.9)),
-            Side(
-                name="bare Python sink, keeps nothing",
-                run=lambda: made.publishing(FloorSource.name(), {}),
-                goal=Goal(sign=">=", limit=0.75),
-            ),
+            Side(name="Parquet file sink, and sync", run=lambda: _to_parquet(made, finish=and_synced)),
+            Side(name=BARE_SINK, run=lambda: to_nothing(made), goal=Goal(sign=">=", limit=0.75)),
         ]
         if made.topics is not None:
             sides.append(Side(name="Kafka sink", run=lambda: _to_kafka(made), goal=Goal(sign=">=", limit=1.6)))
@@ -140,11 +140,17 @@ def _to_partq(made: Bed) -> Run:
     return run
 
 
-def _to_parquet(made: Bed) -> Run:
+def _to_parquet(made: Bed, *, finish: Callable[[Run], Run] = lambda run: run) -> Run:
     folder = made.fresh_folder()
-    run = made.publishing("parquet", {"path": str(folder)})
+    run = finish(made.publishing("parquet", {"path": str(folder)}))
     shutil.rmtree(folder)
     return run
+
+
+def to_nothing(made: Bed) -> Run:
+    """The rows, to a Python sink that keeps nothing."""
+    made.spark.dataSource.register(FloorSource)
+    return made.publishing(FloorSource.name(), {})
 
 
 def _to_kafka(made: Bed) -> Run:

@@ -34,8 +34,8 @@ from partq_spark.query.planning import Spans
 from partq_spark.query.schema import WantedColumns
 from partq_spark.query.settings import Place, SourceOptions
 from partq_spark.spark.columns import wanted_by
-from partq_spark.spark.worker_process import prepare_worker
 from partq_spark.spark.options import stream_source_options
+from partq_spark.spark.worker_process import prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,9 +22,9 @@ from partq_spark.log.destinations import FanPlan
 from partq_spark.log.fanout import StagedFor, Unattracted
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
-from partq_spark.spark.worker_process import prepare_worker
 from partq_spark.spark.options import SinkOptions
 from partq_spark.spark.sink_columns import TOPIC, TYPED_TOPIC, sink_columns
+from partq_spark.spark.worker_process import prepare_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
