@@ -8,15 +8,15 @@ changed once for each process; what the process does stays as it is. No pyspark.
 from __future__ import annotations
 
 import gc
-import os
 import socket
-import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 _calls = count(1)
 
@@ -43,7 +43,7 @@ def _spare_collector() -> None:
     gc.freeze()
 
 
-def _never_wait(connections: Sequence[socket.socket]) -> None:
+def _never_wait(connections: Sequence[int]) -> None:
     """The JVM sends a task in two small writes. TCP keeps the second one back until the first one is acknowledged, and
     a side that mostly answers acknowledges late, to do it with its answer: 40 ms in each task. So each task is
     acknowledged at once, and what is sent to the JVM is never kept back.
@@ -52,40 +52,50 @@ def _never_wait(connections: Sequence[socket.socket]) -> None:
     the collection after each task, so that is where it is taken back. Spark's Unix domain sockets need none of it.
     """
     for connection in connections:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _switch_on(connection, socket.TCP_NODELAY)
     if _QUICKACK is None or not connections:
         return
 
     def acknowledge_at_once(phase: str, collection: Mapping[str, int]) -> None:
         if phase == "stop" and collection["generation"] == 2:  # a full one
             for connection in connections:
-                with suppress(OSError):
-                    connection.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+                _switch_on(connection, _QUICKACK)
 
     gc.callbacks.append(acknowledge_at_once)
 
 
-def _local_connections() -> list[socket.socket]:
-    """The TCP connections that this process has to others on this machine, each once. They are left open."""
-    found: dict[tuple[object, object], socket.socket] = {}
+def _switch_on(descriptor: int, option: int) -> None:
+    """Of the connection that has this descriptor now: it is Spark's as long as the worker lives, and does others no
+    harm.
+    """
+    _asked(descriptor, lambda connection: connection.setsockopt(socket.IPPROTO_TCP, option, 1))
+
+
+def _local_connections() -> list[int]:
+    """The TCP connections that this process has to others on this machine, each once, by their descriptors."""
+    found: dict[object, int] = {}
     for descriptor in _descriptors():
-        with suppress(OSError, ValueError):  # not connected, or closed meanwhile
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                continue
-            connection = socket.socket(fileno=os.dup(descriptor))
-            if not _is_local(connection):
-                connection.close()
-            elif (ends := (connection.getsockname(), connection.getpeername())) not in found:
-                found[ends] = connection
+        if (ends := _asked(descriptor, _local_ends)) is not None:
+            found.setdefault(ends, descriptor)
     return list(found.values())
 
 
-def _is_local(connection: socket.socket) -> bool:
+def _local_ends(connection: socket.socket) -> tuple[object, object] | None:
     is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
-    try:
-        return is_tcp and ip_address(connection.getpeername()[0]).is_loopback
-    except (OSError, ValueError):
-        return False
+    if not is_tcp or not ip_address(connection.getpeername()[0]).is_loopback:
+        return None
+    return connection.getsockname(), connection.getpeername()
+
+
+def _asked(descriptor: int, question: Callable[[socket.socket], T]) -> T | None:
+    """Of a socket that others have opened and will close; None if it is no socket, or the question is not for it."""
+    with suppress(OSError):
+        connection = socket.socket(fileno=descriptor)
+        try:
+            return question(connection)
+        finally:
+            connection.detach()
+    return None
 
 
 def _descriptors() -> list[int]:
