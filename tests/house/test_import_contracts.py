@@ -34,7 +34,7 @@ def broken_contracts(tree: Path) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert "Contracts: " in done.stdout, done.stdout + done.stderr
     # "name BROKEN (n ignored imports)"

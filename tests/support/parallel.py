@@ -34,6 +34,7 @@ COMPUTING = (
     "tests/coordinator/core/test_stateful.py",
     "tests/coordinator/modelcheck/",
     "tests/docs/test_site.py",
+    "tests/house/test_import_contracts.py",
     "tests/log/test_interleaving.py",
     "tests/query/test_resizing_at_random.py",
     "tests/simulation/",
