@@ -235,7 +235,6 @@ def test_a_partition_counts_under_each_divisor_and_with_its_greatest_end_where_b
     }
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("done", [{}, {0: 5}], ids=["nothing is acknowledged", "something is"])
 @pytest.mark.parametrize(
     "counts",

@@ -18,7 +18,7 @@ from tests.page.scene import GROUP, QUEUE, scene
 from tests.page.serving import Served, serving
 from tests.support.browser import COUNT_DRAWS, Browser, Tab, browser
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.alone, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(180)]
 
 PATH = f"/queues/{QUEUE}/groups/{GROUP}"
 SEEN_WITHIN_S = 1.0
@@ -49,6 +49,7 @@ def live(tab: Tab) -> None:
     tab.until("document.getElementById('live').dataset.state === 'live'", "live")
 
 
+@pytest.mark.alone
 @pytest.mark.conformance("OBS-01")
 def test_a_handoff_is_seen_live_within_a_second_of_the_status(tab: Tab, tmp_path: Path) -> None:
     with (
@@ -80,6 +81,7 @@ def test_a_handoff_is_seen_live_within_a_second_of_the_status(tab: Tab, tmp_path
             time.sleep(0.02)
 
 
+@pytest.mark.alone
 @pytest.mark.conformance("OBS-01")
 def test_a_coordinator_serves_the_page_with_its_decisions(tab: Tab, tmp_path: Path) -> None:
     with scene(tmp_path / "scene", rebalance_delay_s=0.2) as played:
@@ -97,6 +99,7 @@ def test_a_coordinator_serves_the_page_with_its_decisions(tab: Tab, tmp_path: Pa
         tab.leave()
 
 
+@pytest.mark.alone
 @pytest.mark.conformance("OBS-01")
 def test_200_partitions_of_50_flows_are_drawn_within_200_ms(
     tab: Tab, place: Place, orders: client.Queue, monkeypatch: pytest.MonkeyPatch
