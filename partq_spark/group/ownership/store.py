@@ -216,13 +216,14 @@ class Ownership(Flows):
         """Write each record on condition that the stored one still has its `version` (empty: there is none).
 
         Returns those that were claimed, with their new versions; one that is missing from the answer was not, and an
-        unknown outcome counts as not claimed (OWN-02). `modified` is set here, by this process's clock.
+        unknown outcome counts as not claimed (OWN-02). `modified` is set here, by this process's clock, to the
+        microsecond: a flow's next claim is another one.
         """
         wanted = tuple(records)
         if not wanted:
             return {}
         key = only_group(wanted)
-        modified = datetime.fromtimestamp(self._effects.time_us() / 1e6, UTC).isoformat(timespec="milliseconds")
+        modified = datetime.fromtimestamp(self._effects.time_us() / 1e6, UTC).isoformat(timespec="microseconds")
         claimed: dict[int, OwnershipRecord] = {}
         for first in range(0, len(wanted), _CLAIMS_AT_ONCE):
             try:
