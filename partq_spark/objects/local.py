@@ -287,9 +287,9 @@ class LocalStore:
             if LOOK_BYTES // 2 < status.st_size <= _MAX_METADATA_FILE_BYTES:
                 fd = os.open(path, READING)
                 try:
-                    if is_metadata(os.pread(fd, LOOK_BYTES, 0)):
-                        status = os.fstat(fd)  # the document may have been replaced meanwhile
-                        document = listed_document(path, read_all(fd, status.st_size))
+                    status = os.fstat(fd)  # the document may have been replaced meanwhile
+                    if is_metadata(data := read_all(fd, status.st_size)):
+                        document = listed_document(path, data)
                 finally:
                     os.close(fd)
         except FileNotFoundError:

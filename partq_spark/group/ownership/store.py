@@ -164,8 +164,10 @@ class Ownership(Flows):
         new token. Raises `Conflict`.
         """
         register = self._lease(key)
-        found = register.read()
-        if _place(found.value if found is not None else None) != _place(expected):
+        found = register.seen
+        if not _is_at(found, expected):
+            found = register.read()
+        if not _is_at(found, expected):
             raise lease_changed(key, "taking")
         if register.swap(found, lease, encode_lease(lease)) is None:
             raise lease_changed(key, "taking")
@@ -277,8 +279,11 @@ class Ownership(Flows):
         self._leases.pop(key, None)
 
 
-def _place(lease: Lease | None) -> tuple[str, int] | None:
-    return None if lease is None else (lease.token, lease.beat)
+def _is_at(found: Seen[Lease] | None, lease: Lease | None) -> bool:
+    """It is at this token and beat."""
+    if found is None or lease is None:
+        return found is None and lease is None
+    return (found.value.token, found.value.beat) == (lease.token, lease.beat)
 
 
 def _may_renew(found: Lease, lease: Lease) -> bool:
