@@ -6,11 +6,11 @@ process to be simulated. Threads that wait for each other, and sockets, keep the
 
 from __future__ import annotations
 
-import random
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Final
 
 
 def boot_time_s() -> float:
@@ -28,6 +28,14 @@ def new_token() -> str:
     return secrets.token_hex(8)
 
 
+_CHANCE: Final = secrets.SystemRandom()
+
+
+def by_chance(least: float, most: float) -> float:
+    """A number between both, by the system's chance: it takes no memory, and forked processes do not share it."""
+    return _CHANCE.uniform(least, most)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effects:
     """`now_s` is one process' own clock, never compared with another's (OWN-05); `time_us` is Unix time."""
@@ -35,7 +43,7 @@ class Effects:
     now_s: Callable[[], float] = boot_time_s
     time_us: Callable[[], int] = wall_time_us
     sleep: Callable[[float], None] = time.sleep
-    uniform: Callable[[float, float], float] = field(default_factory=lambda: random.Random().uniform)
+    uniform: Callable[[float, float], float] = by_chance
     token: Callable[[], str] = new_token
 
     def while_awake(self) -> Effects:

@@ -15,7 +15,7 @@ from partq_spark.base.retry import Backoff, Retry
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, WriterPage
 from partq_spark.log.sizes import LOG_SIZES, LogSizes
-from partq_spark.objects.api import Clocked, Document, ObjectStore
+from partq_spark.objects.api import Clocked, ObjectStore
 from partq_spark.objects.register import Register
 
 T = TypeVar("T")
@@ -58,9 +58,13 @@ class QueueLog:
         self.effects = effects if effects is not None else store_effects()
         self.retry_timeout_s = retry_timeout_s
         self.sizes = sizes
-        self.head_name = names.head_name(self.namespace, self.name)
+        self.head_name = head_name = names.head_name(self.namespace, self.name)
         self._register: Register[Head] = Register(
-            store, self.head_name, what=f"the head of {self}", decode=self._decoded, encode=codec.encode_head
+            store,
+            head_name,
+            what=f"the head of {self}",
+            decode=lambda document: codec.decode_head(document.body, head_name),  # not of `self`: handles are many
+            encode=codec.encode_head,
         )
 
     def __str__(self) -> str:
@@ -105,9 +109,6 @@ class QueueLog:
     def etag(self) -> str | None:
         """The ETag of `head`; None before the first read."""
         return self._register.etag
-
-    def _decoded(self, document: Document) -> Head:
-        return codec.decode_head(document.body, self.head_name)
 
     def look(self) -> Head | None:
         """Read the head if it has changed (one conditional request); None if there is no such queue."""
