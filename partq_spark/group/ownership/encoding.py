@@ -119,8 +119,10 @@ def decode_leader(value: Value, where: object) -> Lease:
     return decode_lease(_body(value), where)
 
 
-def encode_ownership(record: OwnershipRecord, modified: str) -> dict[str, str]:
-    """The fields of seed 004, and a checksum. The version is the document's token."""
+def encode_ownership(record: OwnershipRecord, modified: str, claim: str) -> dict[str, str]:
+    """The fields of seed 004, and a checksum. The version is the document's token; `claim`, a random one, tells the
+    values of one call from those of every other.
+    """
     fields = {
         "namespace": record.key.namespace,
         "queue": record.key.queue,
@@ -128,6 +130,7 @@ def encode_ownership(record: OwnershipRecord, modified: str) -> dict[str, str]:
         "partition": str(record.partition),
         "epoch": str(record.epoch),
         "modified": modified,
+        "claim": claim,
     }
     if record.owner is not None:
         fields |= {"flow": checked_flow(record.owner.flow), "instance": checked_flow(record.owner.instance)}

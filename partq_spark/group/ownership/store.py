@@ -72,7 +72,7 @@ _log = logging.getLogger("partq.flow")
 class Ownership(Flows):
     """Safe for use by several threads. One object serves one user, a session or a coordinator with all of its groups.
 
-    `effects` is for the times of ownership records; `lock` makes locks.
+    `effects` is for the times and claims of ownership records; `lock` makes locks.
     """
 
     def __init__(
@@ -218,18 +218,18 @@ class Ownership(Flows):
         """Write each record on condition that the stored one still has its `version` (empty: there is none).
 
         Returns those that were claimed, with their new versions; one that is missing from the answer was not, and an
-        unknown outcome counts as not claimed (OWN-02). `modified` is set here, by this process's clock, to the
-        microsecond: a flow's next claim is another one.
+        unknown outcome counts as not claimed (OWN-02). `modified` is set here, by this process's clock.
         """
         wanted = tuple(records)
         if not wanted:
             return {}
         key = only_group(wanted)
-        modified = datetime.fromtimestamp(self._effects.time_us() / 1e6, UTC).isoformat(timespec="microseconds")
+        claim = self._effects.token()
+        modified = datetime.fromtimestamp(self._effects.time_us() / 1e6, UTC).isoformat(timespec="milliseconds")
         claimed: dict[int, OwnershipRecord] = {}
         for first in range(0, len(wanted), _CLAIMS_AT_ONCE):
             try:
-                claimed |= self._claim(key, wanted[first : first + _CLAIMS_AT_ONCE], modified)
+                claimed |= self._claim(key, wanted[first : first + _CLAIMS_AT_ONCE], modified, claim)
             except Reincarnated:
                 raise
             except Unavailable as error:
@@ -237,11 +237,13 @@ class Ownership(Flows):
                 break
         return claimed
 
-    def _claim(self, key: GroupKey, wanted: Sequence[OwnershipRecord], modified: str) -> dict[int, OwnershipRecord]:
+    def _claim(
+        self, key: GroupKey, wanted: Sequence[OwnershipRecord], modified: str, claim: str
+    ) -> dict[int, OwnershipRecord]:
         swaps = [
             Swap(
                 ownership_name(record.partition),
-                encode_ownership(record, modified),
+                encode_ownership(record, modified, claim),
                 expected=record.version or None,
                 optional=True,
             )

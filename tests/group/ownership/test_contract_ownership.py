@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 
 import pytest
 
@@ -43,15 +42,14 @@ def test_a_record_has_what_seed_004_asks_for(world: World, key: GroupKey) -> Non
 @pytest.mark.conformance("OWN-02")
 def test_a_claim_needs_the_version_that_is_there(world: World, key: GroupKey) -> None:
     store, other = world.open(), world.open()
-    other_claim = partial(claim, key, flow="b")  # a's own claim, sent twice within a millisecond, would be one
     first = store.claim_ownership([claim(key, 0), claim(key, 1)])
-    assert other.claim_ownership([other_claim(0), other_claim(1, version="old")]) == {}
-    second = other.claim_ownership([other_claim(0, version=first[0].version, epoch=2), other_claim(1), other_claim(2)])
+    assert other.claim_ownership([claim(key, 0), claim(key, 1, version="old")]) == {}
+    second = other.claim_ownership([claim(key, 0, version=first[0].version, epoch=2), claim(key, 1), claim(key, 2)])
     assert sorted(second) == [0, 2]
     assert second[0].version != first[0].version
     assert store.claim_ownership([claim(key, 0, version=first[0].version, epoch=3)]) == {}
     assert store.list_ownership(key) == {0: second[0], 1: first[1], 2: second[2]}
-    again = other.claim_ownership([other_claim(0, version=second[0].version, epoch=3)])
+    again = other.claim_ownership([claim(key, 0, version=second[0].version, epoch=3)])
     assert store.list_ownership(key)[0] == again[0]
 
 

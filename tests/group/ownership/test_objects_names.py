@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt
 from partq_spark.group.checksums import checksum_of
 from partq_spark.group.codec import decode_state
+from partq_spark.group.documents.objects import ObjectDocuments
 from partq_spark.group.model import Lease, OwnershipRecord
-from partq_spark.group.ownership import StateDocument
+from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
 from tests.group.ownership.conftest import FOLDER, KEY, a_record
@@ -58,9 +60,19 @@ def test_the_names_are_those_of_seed_004(tmp_path: Path) -> None:
         "partition": "12",
         "epoch": "7",
         "modified": claimed.modified,
+        "claim": info.metadata["claim"],
         "checksum": checksum_of(info.metadata),
     }
     assert claimed.version == info.etag
+
+
+def test_a_claim_that_says_the_same_at_the_same_time_is_another_one(tmp_path: Path) -> None:
+    objects = LocalStore(str(tmp_path / "store"))
+    first, second = (Ownership(ObjectDocuments(objects), Effects(time_us=lambda: 7)) for _ in range(2))
+    claim = OwnershipRecord(key=KEY, partition=12, owner=None, epoch=7, version="", modified="")
+    claimed = first.claim_ownership([claim])
+    assert second.claim_ownership([claim]) == {}
+    assert second.list_ownership(KEY) == claimed
 
 
 def test_ages_are_the_stores_own_and_grow(tmp_path: Path) -> None:
