@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 import threading
+from collections import OrderedDict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.support.parallel import Turnstile
+from tests.support.parallel import Scheduling, Turnstile
 from tests.support.servers import ROOT
 from tests.support.waiting import wait_until
 
@@ -110,6 +112,38 @@ def test_several_processes_prove_the_same_as_one(tmp_path: Path) -> None:
         ["failed", "DIS-03"],
     ]
     assert lines[-1].startswith("1 passed, 2 failed")
+
+
+def gives(ended: tuple[int, ...], *scopes: str, processes: int = 4) -> list[str | None]:
+    """What each process would get next, when some have ended; given out by the scheduler of a whole run."""
+    scheduling = Scheduling.__new__(Scheduling)
+    scheduling.numnodes = processes
+    scheduling.workqueue = OrderedDict((scope, {}) for scope in scopes)
+    scheduling.assigned_work = {_Node(n): {} for n in range(processes) if n not in ended}
+    return [scheduling._first_for(each) for each in scheduling.nodes]
+
+
+class _Node:
+    """A process, as the scheduler knows it."""
+
+    def __init__(self, number: int) -> None:
+        self.gateway = SimpleNamespace(id=f"gw{number}")
+        self.shutting_down = False
+
+
+def test_who_gets_what_does_not_change_when_others_have_ended() -> None:
+    jvm, unit, seeds = "tests/spark/test_a.py", "tests/unit/test_b.py", "tests/simulation/test_c.py::test_c"
+    assert gives((), seeds, jvm, unit) == [jvm, jvm, unit, seeds]
+    assert gives((), jvm, seeds) == [jvm, jvm, seeds, seeds]
+    assert gives((), seeds) == [seeds] * 4
+    assert gives((3,), jvm, seeds) == [jvm, jvm, seeds]
+    assert gives((2, 3), jvm) == [jvm, jvm]
+    assert gives((1, 2, 3), jvm, unit) == [jvm]
+    assert gives((0, 2), jvm) == [jvm, None]
+    assert gives((0, 1, 3), jvm) == [jvm], "nobody else is left"
+    assert gives((), jvm, processes=3) == [jvm, jvm, None]
+    assert gives((2,), jvm, processes=3) == [jvm, jvm]
+    assert gives((), jvm, processes=1) == [jvm]
 
 
 WITH_JVM = "import pytest, time\n@pytest.mark.spark\ndef test_long(): time.sleep(0.2)\n"

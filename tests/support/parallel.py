@@ -117,15 +117,16 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc] # pytest-xdist has n
         return scope
 
     def _first_for(self, node: WorkerController) -> str | None:
-        numbers = sorted(int(each.gateway.id.removeprefix("gw")) for each in self.nodes)
-        number = int(node.gateway.id.removeprefix("gw"))
-        spare = numbers[-1] if self.numnodes >= SPARE_FROM else None
-        last = max(each for each in numbers if each != spare)
+        """What a process gets next. Who gets what stays the same when others have ended, unless nobody else is left."""
+        spare = self.numnodes - 1 if self.numnodes >= SPARE_FROM else None
+        without_jvm = self.numnodes - 1 if spare is None else spare - 1
+        if all(each.shutting_down or _number(each) in (spare, without_jvm) for each in self.nodes):
+            return next(iter(self.workqueue), None)
         computing = (scope for scope in self.workqueue if scope.startswith(COMPUTING))
-        if number == spare:
+        if _number(node) == spare:
             return next(computing, None)
         others = (scope for scope in self.workqueue if spare is None or not scope.startswith(COMPUTING))
-        if number == last and len(numbers) > 1:
+        if _number(node) == without_jvm:
             others = (scope for scope in others if not scope.startswith(JVM_FOLDERS))
         return next(others, None) or next(computing, None)
 
@@ -142,6 +143,10 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc] # pytest-xdist has n
             node.shutdown()
         else:
             super()._reschedule(node)
+
+
+def _number(node: WorkerController) -> int:
+    return int(node.gateway.id.removeprefix("gw"))
 
 
 class Turnstile:
