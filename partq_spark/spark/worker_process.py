@@ -72,19 +72,15 @@ def _switch_on(descriptor: int, option: int) -> None:
 
 
 def _local_connections() -> list[int]:
-    """The TCP connections that this process has to others on this machine, each once, by their descriptors."""
-    found: dict[object, int] = {}
-    for descriptor in _descriptors():
-        if (ends := _asked(descriptor, _local_ends)) is not None:
-            found.setdefault(ends, descriptor)
-    return list(found.values())
+    """The descriptors of TCP connections that this process has to others on this machine. Spark's connection has three
+    of them, two of which end with each task.
+    """
+    return [descriptor for descriptor in _descriptors() if _asked(descriptor, _is_local)]
 
 
-def _local_ends(connection: socket.socket) -> tuple[object, object] | None:
+def _is_local(connection: socket.socket) -> bool:
     is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
-    if not is_tcp or not ip_address(connection.getpeername()[0]).is_loopback:
-        return None
-    return connection.getsockname(), connection.getpeername()
+    return is_tcp and ip_address(connection.getpeername()[0]).is_loopback
 
 
 def _asked(descriptor: int, question: Callable[[socket.socket], T]) -> T | None:
