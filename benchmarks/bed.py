@@ -18,7 +18,7 @@ import partq
 from benchmarks.kafka import Kafka, Topics, connector_jars
 from benchmarks.messages import DDL, write_parquet
 from benchmarks.settings import PARTITIONS, Settings
-from benchmarks.spark import NOTHING, Run, parquet_stream, run_to_end, session
+from benchmarks.spark import NOTHING, Run, and_synced, parquet_stream, run_to_end, session
 from partq_spark.log.admin import create_queue
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
@@ -82,10 +82,13 @@ class Bed:
         """One query from the stream that `load` gives into noop."""
         return run_to_end(load().writeStream.format("noop"), self.fresh_folder())
 
-    def publishing(self, sink: str, options: dict[str, str], rows: DataFrame | None = None) -> Run:
-        """One query from the rows' Parquet (None: as they are) into a sink."""
+    def publishing(
+        self, sink: str, options: dict[str, str], rows: DataFrame | None = None, *, synced: bool = False
+    ) -> Run:
+        """One query from the rows' Parquet (None: as they are) into a sink; `synced`: until all is on the disk."""
         stream = self.rows() if rows is None else rows
-        return run_to_end(stream.writeStream.format(sink).options(**options), self.fresh_folder())
+        run = run_to_end(stream.writeStream.format(sink).options(**options), self.fresh_folder())
+        return and_synced(run) if synced else run
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from benchmarks.kafka import note as kafka_note
 from benchmarks.messages import FILES
 from benchmarks.report import Goal, Measure
 from benchmarks.settings import PARTITIONS, Settings
-from benchmarks.spark import Run, and_synced, checked, parquet_stream, run_to_end
+from benchmarks.spark import Run, checked, parquet_stream, run_to_end
 from benchmarks.throughput import BARE_SINK, BARE_SOURCE, ready_made, to_nothing
 from benchmarks.turns import Side, measures, take_turns
 from partq_spark.demo.flights import COLUMNS, KEY, ddl, load
@@ -71,8 +71,8 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     """Publishing, then reading what each way has: two columns, aggregated, and all 19. The first way is partq."""
     ways, jars = _ways(settings.peer), avro().paths if settings.peer else ()
     with bed(settings, rows=Rows(write=write_flights, ddl=ddl()), jars=jars, spark=_SHUFFLE) as made:
-        sides = [_publishing(way, made) for way in ways]
-        sides.append(Side(name="Parquet files, and sync", run=lambda: _once(_to_parquet, made, finish=and_synced)))
+        synced = Way(name="Parquet files, and sync", publish=partial(_to_parquet, synced=True))
+        sides = [_publishing(way, made) for way in (*ways, synced)]
         sides.append(Side(name=BARE_SINK, run=lambda: to_nothing(made)))
         found = measures("publishing", sides, take_turns(sides, settings.rounds, settings.rows))
         kept = [way.publish(made) for way in ways]
@@ -178,9 +178,9 @@ def _to_partq(made: Bed) -> Published:
     return Published(run=run, source=source, remove=queue.delete, options=options)
 
 
-def _to_parquet(made: Bed) -> Published:
+def _to_parquet(made: Bed, *, synced: bool = False) -> Published:
     folder = made.fresh_folder()
-    run = made.publishing("parquet", {"path": str(folder)})
+    run = made.publishing("parquet", {"path": str(folder)}, synced=synced)
     return Published(
         run=run,
         source=lambda columns: parquet_stream(made.spark, folder, ddl()).select(*columns),
@@ -225,15 +225,12 @@ def _from_avro(value: Column) -> Column:
 
 
 def _publishing(way: Way, made: Bed) -> Side:
-    run = partial(_once, way.publish, made)
+    def run() -> Run:
+        published = way.publish(made)
+        published.remove()
+        return published.run
+
     return Side(name=way.name, run=run, goal=way.publishing, batches_goal=way.publishing)
-
-
-def _once(publish: Callable[[Bed], Published], made: Bed, *, finish: Callable[[Run], Run] = lambda run: run) -> Run:
-    published = publish(made)
-    run = finish(published.run)
-    published.remove()
-    return run
 
 
 def _by_carrier(rows: DataFrame) -> DataFrame:

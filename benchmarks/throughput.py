@@ -21,7 +21,7 @@ from benchmarks.kafka import note as kafka_note
 from benchmarks.ready_made import ReadySource, write_ready
 from benchmarks.report import Goal, Measure
 from benchmarks.settings import PARTITIONS, Settings
-from benchmarks.spark import Run, and_synced, checked, parquet_stream
+from benchmarks.spark import Run, checked, parquet_stream
 from benchmarks.turns import Side, measures, take_turns
 from partq_spark.log.admin import delete_queue
 from partq_spark.query.schema import WantedColumns, default_columns, wanted_columns
@@ -122,7 +122,7 @@ def publish(settings: Settings) -> tuple[list[Measure], list[str]]:
         sides = [
             Side(name="partq", run=lambda: _to_partq(made)),
             Side(name="Parquet file sink", run=lambda: _to_parquet(made), goal=Goal(sign=">=", limit=0.9)),
-            Side(name="Parquet file sink, and sync", run=lambda: _to_parquet(made, finish=and_synced)),
+            Side(name="Parquet file sink, and sync", run=lambda: _to_parquet(made, synced=True)),
             Side(name=BARE_SINK, run=lambda: to_nothing(made), goal=Goal(sign=">=", limit=0.75)),
         ]
         if made.topics is not None:
@@ -140,9 +140,9 @@ def _to_partq(made: Bed) -> Run:
     return run
 
 
-def _to_parquet(made: Bed, *, finish: Callable[[Run], Run] = lambda run: run) -> Run:
+def _to_parquet(made: Bed, *, synced: bool = False) -> Run:
     folder = made.fresh_folder()
-    run = finish(made.publishing("parquet", {"path": str(folder)}))
+    run = made.publishing("parquet", {"path": str(folder)}, synced=synced)
     shutil.rmtree(folder)
     return run
 

@@ -83,8 +83,12 @@ def _is_spare(config: pytest.Config) -> bool:
     if not is_worker(config):
         return False
     given: dict[str, object] = config.workerinput  # type: ignore[attr-defined]
-    count = int(str(given["workercount"]))
-    return count >= SPARE_FROM and given["workerid"] == f"gw{count - 1}"
+    return _number(str(given["workerid"])) == _spare(int(str(given["workercount"])))
+
+
+def _spare(processes: int) -> int | None:
+    """The number of the one that only computes, if there are enough."""
+    return processes - 1 if processes >= SPARE_FROM else None
 
 
 def _place(path: Path, items: list[pytest.Item]) -> tuple[int, float, Path]:
@@ -118,15 +122,15 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc] # pytest-xdist has n
 
     def _first_for(self, node: WorkerController) -> str | None:
         """What a process gets next. Who gets what stays the same when others have ended, unless nobody else is left."""
-        spare = self.numnodes - 1 if self.numnodes >= SPARE_FROM else None
+        spare = _spare(self.numnodes)
         without_jvm = self.numnodes - 1 if spare is None else spare - 1
-        if all(each.shutting_down or _number(each) in (spare, without_jvm) for each in self.nodes):
+        if all(each.shutting_down or _number(each.gateway.id) in (spare, without_jvm) for each in self.nodes):
             return next(iter(self.workqueue), None)
         computing = (scope for scope in self.workqueue if scope.startswith(COMPUTING))
-        if _number(node) == spare:
+        if _number(node.gateway.id) == spare:
             return next(computing, None)
         others = (scope for scope in self.workqueue if spare is None or not scope.startswith(COMPUTING))
-        if _number(node) == without_jvm:
+        if _number(node.gateway.id) == without_jvm:
             others = (scope for scope in others if not scope.startswith(JVM_FOLDERS))
         return next(others, None) or next(computing, None)
 
@@ -145,8 +149,9 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc] # pytest-xdist has n
             super()._reschedule(node)
 
 
-def _number(node: WorkerController) -> int:
-    return int(node.gateway.id.removeprefix("gw"))
+def _number(process: str) -> int:
+    """Of a process by its name for pytest-xdist."""
+    return int(process.removeprefix("gw"))
 
 
 class Turnstile:
