@@ -2,17 +2,25 @@
 
 The public names, and nothing else: `create_queue`, `open_queue` and `list_queues` are the doors (docs/python.md).
 Importing this brings neither Spark nor a JVM; a name's module is imported when the name is used for the first time.
+Those that need no Spark are the client's list; what Spark's edge gives stands here, for the client knows no Spark.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from partq_spark import __version__, client, register
 
+_FROM_SPARK = {"supervise": "partq_spark.spark.supervision", "processing": "partq_spark.spark.tracing"}
+
 __all__ = ["__version__", "register"]
 __all__ += client.__all__
+__all__ += [*_FROM_SPARK]
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(client, name)
+    if name not in _FROM_SPARK:
+        return getattr(client, name)
+    found = globals()[name] = getattr(importlib.import_module(_FROM_SPARK[name]), name)
+    return found

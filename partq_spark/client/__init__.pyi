@@ -1,5 +1,5 @@
-# The public names of partq, each with the module that it lives in: the one list, for type checkers, for editors, and
-# for `__init__.py`, which imports a name's module when the name is used for the first time.
+# The public names of partq that need no Spark, each with the module that it lives in: the one list, for type checkers,
+# for editors, and for `__init__.py`, which imports a name's module when the name is used for the first time.
 
 from partq_spark.base.errors import Conflict as Conflict
 from partq_spark.base.errors import Corrupt as Corrupt
@@ -73,5 +73,3 @@ from partq_spark.group.status import GroupView as GroupView
 from partq_spark.group.status import HandoffView as HandoffView
 from partq_spark.group.status import PartitionView as PartitionView
 from partq_spark.log.model import QueueConfig as QueueConfig
-from partq_spark.spark.supervision import supervise as supervise
-from partq_spark.spark.tracing import processing as processing

@@ -14,12 +14,12 @@ import pytest
 import partq
 from partq_spark import client
 
-OWN = {"__version__", "register"}
+OWN = {"__version__", "register", "supervise", "processing"}
 CLIENT: list[str] = vars(client)["__all__"]
 PARTQ: list[str] = vars(partq)["__all__"]
 
 
-def test_the_module_has_the_names_of_the_client_and_two_of_its_own() -> None:
+def test_the_module_has_the_names_of_the_client_and_those_that_need_spark() -> None:
     assert {*PARTQ} == {*CLIENT, *OWN}
     assert len(PARTQ) == len(set(PARTQ))
 
@@ -46,10 +46,16 @@ def test_no_name_is_that_of_a_module() -> None:
 
 
 def test_a_name_is_the_one_that_its_module_has() -> None:
-    listed = vars(client)["_MODULE_OF"]
+    listed = {**vars(client)["_MODULE_OF"], **vars(partq)["_FROM_SPARK"]}
     assert len(listed) > 50
     for name, module in listed.items():
         assert getattr(importlib.import_module(module), name) is getattr(partq, name)
+
+
+def test_the_client_lists_no_module_above_it() -> None:
+    """Its list is imported by name, which no import contract sees."""
+    rooms = {module.split(".")[1] for module in vars(client)["_MODULE_OF"].values()}
+    assert rooms <= {"client", "query", "group", "log", "objects", "base"}
 
 
 def test_a_name_that_is_not_there_is_refused() -> None:
