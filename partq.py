@@ -16,7 +16,7 @@ _FROM_SPARK = {"supervise": "partq_spark.spark.supervision", "processing": "part
 
 __all__ = ["__version__", "register"]
 __all__ += client.__all__
-__all__ += [*_FROM_SPARK]
+__all__ += list(_FROM_SPARK)
 
 
 def __getattr__(name: str) -> Any:

@@ -20,9 +20,10 @@ from benchmarks.staging import staged
 from partq_spark.log import tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.compaction import Compacted, compact
-from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
+from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from partq_spark.query.columns import batches
 from partq_spark.query.schema import default_columns
@@ -66,7 +67,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
 
 
 def _publish(queue: QueueLog, rows: pa.Table) -> None:
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     publish(queue, stage, [staged(queue, stage, rows)])
 
 

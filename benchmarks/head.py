@@ -18,7 +18,8 @@ from benchmarks.settings import Settings
 from benchmarks.staging import staged
 from partq_spark.log import codec
 from partq_spark.log.admin import create_queue
-from partq_spark.log.publish import PublishIdentity, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, publish
+from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 
 PUBLISHES: Final = 100_000
@@ -32,7 +33,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     """The largest and the last size, and how fast the first and the last tenth were published."""
     publishes = PUBLISHES // 50 if settings.quick else PUBLISHES
     queue = create_queue(open_store(f"file://{settings.work}/store"), NAMESPACE, "head", PARTITIONS)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segment = staged(queue, stage, make_messages(_ROWS))
     reached = {piece.partition for piece in segment.slices}
     if len(reached) != PARTITIONS:

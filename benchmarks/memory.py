@@ -30,9 +30,9 @@ from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import checked, driver_jvm, run_to_end, session
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
-from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.staged import StagedSegment
+from partq_spark.log.staged import StagedSegment, stage_of
 from partq_spark.objects import open_store
 
 TIMES: Final = 8
@@ -59,7 +59,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     store = open_store(url)
     small, large = (create_queue(store, NAMESPACE, name, PARTITIONS) for name in ("small", "large"))
     for queue, times in ((small, 1), (large, TIMES)):
-        segments, stage = _staged(queue, settings.rows), stage_for(queue)
+        segments, stage = _staged(queue, settings.rows), stage_of(queue.refresh())
         for _ in range(times):
             publish(queue, stage, segments)
     peaks: dict[str, list[Peak]] = {"small": [], "large": []}
@@ -96,7 +96,7 @@ def _series(name: str, samples: list[float]) -> Series:
 
 def _staged(queue: QueueLog, rows: int) -> list[StagedSegment]:
     """The rows as eight segments, as eight tasks would stage them, in Spark's batches of 10,000 rows."""
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     tables = ((part, make_messages(rows // FILES + (part < rows % FILES), part)) for part in range(FILES))
     return [
         staged(queue, stage, table, seed=f"bench/{part}", batch_rows=10_000) for part, table in tables if table.num_rows

@@ -29,8 +29,9 @@ from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import LOGS, logs, session
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue, delete_queue
-from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 
 WARM_UP_BATCHES: Final = 100
@@ -111,7 +112,7 @@ def publish_ahead(queue: QueueLog, publishes: int) -> None:
     """As a small producer would: each publish has a segment of its own with five messages."""
     messages = make_messages(publishes * BATCH_ROWS).combine_chunks()
     for number in range(publishes):
-        stage = stage_for(queue)
+        stage = stage_of(queue.refresh())
         segment = staged(queue, stage, messages.slice(number * BATCH_ROWS, BATCH_ROWS), seed=str(number))
         publish(queue, stage, [segment])
 

@@ -34,7 +34,8 @@ from benchmarks.report import Goal, Measure, Series
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
-from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.publish import publish
+from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from partq_spark.spark.source import PartqDataSource
 
@@ -53,7 +54,7 @@ def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
     for partitions, publishes, limit_s in ((PARTITIONS, few, 0.3), (WIDE, few, 0.3), (PARTITIONS, 10 * few, 0.5)):
         url, name = f"file://{settings.work}/store", f"behind-{partitions}-{publishes}"
         queue = create_queue(open_store(url), NAMESPACE, name, partitions)
-        stage = stage_for(queue)
+        stage = stage_of(queue.refresh())
         segment = staged(queue, stage, make_messages(_ROWS))
         for _ in range(publishes):
             publish(queue, stage, [segment])

@@ -24,8 +24,9 @@ from benchmarks.report import Measure, Series
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.staging import staged
 from partq_spark.log.admin import create_queue
-from partq_spark.log.publish import PublishIdentity, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, publish
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from tests.support.servers import Azurite, running
 
@@ -128,7 +129,7 @@ def main(url: str, name: str, publishes: int) -> None:
 
 
 def _publish_one(queue: QueueLog, messages: pa.Table, writer: str, number: int) -> int:
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segment = staged(queue, stage, messages.slice(number * _ROWS, _ROWS), seed=f"{writer}/{number}")
     return publish(queue, stage, [segment], PublishIdentity(writer=writer, batch=number)).conflicts
 

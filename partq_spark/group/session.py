@@ -205,10 +205,6 @@ class Session(GroupMembership):
             return True
         return not isinstance(self._ownership.read_state(self._key, known=token), Unchanged)
 
-    def pause(self, duration_s: float) -> None:
-        """Wait for the whole time, also if there are news."""
-        self._effects.sleep(duration_s)
-
     # --- what is mine -------------------------------------------------------------------------------------------------
 
     def observe(self) -> View:

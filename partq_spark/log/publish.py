@@ -16,7 +16,7 @@ from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, Unavailabl
 from partq_spark.log import clocks, names, tree, writers
 from partq_spark.log.model import Entry, Head, Slice, WriterRecord
 from partq_spark.log.queue import MOST_LOOKS, QueueLog
-from partq_spark.log.staged import Stage, StagedSegment, stage_of
+from partq_spark.log.staged import Stage, StagedSegment
 
 _TRANSACTION = "txnAppId:"
 
@@ -66,11 +66,6 @@ class PublishResult:
     per_partition: Mapping[int, int] = field(default_factory=dict)
     begin: Mapping[int, int] = field(default_factory=dict)
     generation: int | None = None
-
-
-def stage_for(queue: QueueLog) -> Stage:
-    """What tasks need to stage for `queue` as it is now; one read of the head."""
-    return stage_of(queue.refresh())
 
 
 def publish(

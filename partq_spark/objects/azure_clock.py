@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
+
+from partq_spark.base.effects import boot_time_s
 
 
 class ServiceClock:
@@ -20,18 +21,13 @@ class ServiceClock:
             said = parsedate_to_datetime(response.http_response.headers["Date"])
         except (KeyError, TypeError, ValueError):
             return
-        self._heard = (said if said.tzinfo is not None else said.replace(tzinfo=UTC), _running_s())
+        self._heard = (said if said.tzinfo is not None else said.replace(tzinfo=UTC), boot_time_s())
 
     def now(self) -> datetime:
         """The service's time; this process's own before the first answer."""
         heard = self._heard  # once: other threads hear too
-        return datetime.now(UTC) if heard is None else heard[0] + timedelta(seconds=_running_s() - heard[1])
+        return datetime.now(UTC) if heard is None else heard[0] + timedelta(seconds=boot_time_s() - heard[1])
 
     def time_us(self) -> int | None:
         """Unix time in microseconds; None before the first answer."""
         return None if self._heard is None else int(self.now().timestamp() * 1e6)
-
-
-def _running_s() -> float:
-    """Seconds, also those in which this machine was suspended, where it counts them."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

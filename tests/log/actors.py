@@ -12,14 +12,14 @@ import pyarrow as pa
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import admin, housekeeping, tree
 from partq_spark.log.model import Head
-from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult, stage_for
+from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.schema.versions import schema_of
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import PLAIN
-from partq_spark.log.staged import Stage
+from partq_spark.log.staged import Stage, stage_of
 from tests.log import payloads
 from tests.log.oracle import Attempt
 from tests.log.plans import BEGIN_US, GRACE_US, MOST_SKEW_US, NAMESPACE, QUEUE, SLEEPS_US
@@ -49,7 +49,7 @@ def staged(process: Process, queue: QueueLog, stage: Stage, writer: str, batch: 
     tasks: list[Staged] = []
     for task, part in enumerate((rows[:cut], rows[cut:])):
         if tasks and stage.columns is not None and rng.random() < 0.3:
-            stage = stage_for(queue)
+            stage = stage_of(queue.refresh())
         with Stager(process.store, stage, seed=f"{writer}/{batch}/{task}", compression="none") as stager:
             if part:
                 stager.add(_batch(part, stage))
@@ -73,7 +73,7 @@ def publish_once(process: Process, queue: QueueLog, writer: str, batch: int, ide
     begun_us = world.scheduler.now_us
     stage: Stage | None = None
     try:
-        stage = stage_for(queue)
+        stage = stage_of(queue.refresh())
         tasks = staged(process, queue, stage, writer, batch)
         attempt = Attempt(
             queue_id=stage.queue_id,

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from partq_spark.log import tree
-from partq_spark.log.publish import PublishIdentity, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
+from partq_spark.log.staged import stage_of
 from partq_spark.objects import Document, open_store
 from tests.log.queues import Row, everything, staged
 
@@ -49,7 +50,7 @@ def publish_many(url: str, writer: str, publishes: int, ready: Any) -> None:
     begun_s = time.time()
     conflicts = 0
     for number in range(publishes):
-        stage = stage_for(queue)
+        stage = stage_of(queue.refresh())
         segments = staged(queue, stage, rows_of(writer, number), seed=f"{writer}/{number}")
         done = publish(queue, stage, segments, PublishIdentity(writer=writer, batch=number))
         conflicts += done.conflicts

@@ -18,14 +18,14 @@ from partq_spark.log import codec, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.housekeeping import Collected, collect
 from partq_spark.log.model import ChunkRef, Head, QueueConfig, StageFloor
-from partq_spark.log.publish import PublishIdentity, PublishResult, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import segment_schema
 from partq_spark.log.sizes import LOG_SIZES
-from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
+from partq_spark.log.staged import Stage, StagedSegment, StagedSlice, stage_of
 from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.objects.memory import MemoryStore
 from tests.support.way import Hook
@@ -102,7 +102,7 @@ def staged(queue: QueueLog, stage: Stage, rows: Sequence[Row], seed: str = "test
 
 def send(queue: QueueLog, rows: Sequence[Row], identity: PublishIdentity | None = None) -> PublishResult:
     """Stage and publish."""
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     return publish(queue, stage, staged(queue, stage, rows), identity)
 
 
@@ -176,19 +176,6 @@ def empty_head(partitions: int) -> Head:
 def floor(sequence: int) -> StageFloor:
     """Below which nothing can be published any more; the next one is far away."""
     return StageFloor(sequence=sequence, next_sequence=sequence, next_time_us=BEGIN_US)
-
-
-def stage_of(head: Head) -> Stage:
-    """What `stage_for` would give."""
-    return Stage(
-        namespace=head.namespace,
-        queue=head.queue,
-        queue_id=head.queue_id,
-        sequence=head.sequence,
-        generation=head.layout.generation,
-        partitions=head.partitions,
-        max_message_bytes=head.config.max_message_bytes,
-    )
 
 
 class Chunks:

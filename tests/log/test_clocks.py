@@ -17,9 +17,10 @@ from partq_spark.log import queue as queue_module
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import PublishIdentity, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.sizes import LogSizes
+from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from tests.log.histories import messages
 from tests.log.queues import (
@@ -129,7 +130,7 @@ def collected_as_ever(world: World, disturb: Callable[[], object]) -> None:
     """
     queue = world.create(1)
     send(queue, values(1))
-    abandoned = staged(queue, stage_for(queue), values(99))[0].name
+    abandoned = staged(queue, stage_of(queue.refresh()), values(99))[0].name
     send(queue, values(2))
     there = []
     for _ in range(5):
@@ -161,7 +162,7 @@ def test_a_collection_a_year_behind_does_no_harm_either(world: World) -> None:
 def test_a_publish_that_is_on_its_way_lives_through_a_collection_a_year_ahead(world: World) -> None:
     queue = world.create(1)
     housekeeping.collect(queue)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1))
     for _ in range(3):
         housekeeping.collect(wrong(world.handle()))
@@ -249,7 +250,7 @@ def test_writers_are_remembered_in_the_order_in_which_they_came(world: World) ->
 def test_a_collection_whose_clock_was_wrong_with_the_stores_stops_nothing_for_a_year(world: World) -> None:
     queue = world.create(1)
     housekeeping.collect(queue)
-    abandoned = staged(queue, stage_for(queue), values(99))[0].name
+    abandoned = staged(queue, stage_of(queue.refresh()), values(99))[0].name
     send(queue, values(1))
     for _ in range(3):
         housekeeping.collect(wrong(blind(world)))
@@ -262,12 +263,12 @@ def test_a_collection_whose_clock_was_wrong_with_the_stores_stops_nothing_for_a_
 
 def test_what_a_collection_with_a_wrong_clock_marked_goes_a_grace_later(world: World) -> None:
     queue = world.create(1)
-    abandoned = staged(queue, stage_for(queue), values(99))[0].name
+    abandoned = staged(queue, stage_of(queue.refresh()), values(99))[0].name
     for _ in range(3):
         send(queue, values(1))
         housekeeping.collect(wrong(blind(world)))
         world.clock.now_us += DAY_US + 1
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     later = staged(queue, stage, values(98))[0].name
     send(queue, values(2))
     for _ in range(2):
@@ -280,7 +281,7 @@ def test_what_a_collection_with_a_wrong_clock_marked_goes_a_grace_later(world: W
 
 def test_a_floor_that_was_noted_by_a_wrong_clock_is_as_young_as_the_look_at_it(world: World) -> None:
     queue = world.create(1)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(99))
     send(queue, values(1))
     housekeeping.collect(wrong(blind(world)))

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from partq_spark.log import admin, codec, compaction, housekeeping, publish_times, runs, tree
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import ChunkRef, QueueConfig, Slice, add, at
-from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.runs import ChunkRun, RunLimits
 from partq_spark.log.segment import Stager, read_slice
 from partq_spark.log.segment_columns import segment_columns, segment_schema
 from partq_spark.log.sizes import LOG_SIZES, LogSizes
+from partq_spark.log.staged import stage_of
 from tests.log.histories import SECOND_US, Message, all_steps, filled, leaf_slices, messages
 from tests.log.queues import BEGIN_US, HOUR_US, World, everything, send, values
 from tests.support.properties import examples
@@ -136,7 +137,7 @@ def test_any_history_stays_what_it_was_whatever_is_compacted(
     for number, (kind, argument, headers) in enumerate(actions):
         world.clock.now_us += SECOND_US
         if kind == "publish":
-            stage = stage_for(queue)
+            stage = stage_of(queue.refresh())
             with Stager(queue.store, stage, seed=str(number), headers=headers) as stager:
                 stager.add(rows_batch(argument, headers))
                 segment = stager.finish()
@@ -238,7 +239,7 @@ def test_a_deep_tree_is_compacted_step_by_step(world: World) -> None:
 
 
 def send_with(queue: QueueLog, number: int, *, headers: bool) -> None:
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     with Stager(queue.store, stage, seed=str(number), headers=headers) as stager:
         stager.add(rows_batch([("key", b"%d" % number)], headers))
         segment = stager.finish()

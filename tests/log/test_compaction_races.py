@@ -10,9 +10,10 @@ import pytest
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, compaction, housekeeping, tree
 from partq_spark.log.compaction import Compacted, compact
-from partq_spark.log.publish import PublishIdentity, Unsettled, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, Unsettled, publish
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.sizes import LogSizes
+from partq_spark.log.staged import stage_of
 from tests.log.histories import SECOND_US, all_steps, filled, messages
 from tests.log.queues import (
     HOUR_US,
@@ -261,7 +262,7 @@ def lost_publish(world: World, identity: PublishIdentity | None) -> object:
 
     hooked = Hooked(world.store)
     handle = world.handle(store=hooked)
-    stage = stage_for(handle)
+    stage = stage_of(handle.refresh())
     segments = staged(handle, stage, values(99))
     hooked.after = once("swap", "_head.json", lose)
     return publish(handle, stage, segments, identity)
@@ -278,7 +279,7 @@ def test_a_handle_that_grew_old_while_others_were_compacted_publishes_after_its_
     filled(world, partitions=1)
     hooked = Hooked(world.store)
     handle = world.handle(store=hooked)
-    stage = stage_for(handle)
+    stage = stage_of(handle.refresh())
     segments = staged(handle, stage, values(99))
     for number in range(60):
         send(world.handle(), values(number))

@@ -9,9 +9,10 @@ import pytest
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, housekeeping, names, tree
 from partq_spark.log.housekeeping import collect, trim
-from partq_spark.log.publish import Outdated, PublishIdentity, publish, stage_for
+from partq_spark.log.publish import Outdated, PublishIdentity, publish
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.sizes import LogSizes
+from partq_spark.log.staged import stage_of
 from tests.log.queues import (
     GRACE_US,
     HOUR_US,
@@ -103,7 +104,7 @@ def test_what_is_published_meanwhile_is_not_trimmed(world: World) -> None:
 
 def test_an_abandoned_segment_goes_in_two_rounds_with_a_grace_between(world: World) -> None:
     queue = world.create(1)
-    staged(queue, stage_for(queue), values(99))  # its task died
+    staged(queue, stage_of(queue.refresh()), values(99))  # its task died
     send(queue, values(1))
     assert len(objects(world)) == 2
     ripened = rounds(world, 2, queue)  # the floor: first noted, then one grace later in force
@@ -122,7 +123,7 @@ def test_an_abandoned_segment_goes_in_two_rounds_with_a_grace_between(world: Wor
 def test_what_was_staged_long_ago_is_refused_before_its_blobs_may_go(world: World) -> None:
     queue = world.create(1)
     sleeper = world.handle()
-    stage = stage_for(sleeper)
+    stage = stage_of(sleeper.refresh())
     segments = staged(sleeper, stage, values(99))
     send(queue, values(1))
     while segments[0].name in {name.rsplit("/", 1)[-1] for name in objects(world)}:
@@ -141,7 +142,7 @@ def test_a_publisher_that_is_slower_than_a_collection_but_not_than_a_grace_succe
     queue = world.create(1)
     rounds(world, 3, queue)
     sleeper = world.handle()
-    stage = stage_for(sleeper)
+    stage = stage_of(sleeper.refresh())
     segments = staged(sleeper, stage, values(99))
     for _ in range(23):  # hourly collection, and others go on
         world.clock.now_us += HOUR_US
@@ -203,7 +204,7 @@ def test_nothing_that_can_be_read_is_ever_collected(world: World, seed: int) -> 
             head = queue.refresh()
             trim(queue, tuple(rng.randint(a, b) for a, b in zip(head.earliest, head.next, strict=True)))
         elif action < 0.8:
-            staged(queue, stage_for(queue), values(number))
+            staged(queue, stage_of(queue.refresh()), values(number))
         else:
             collect(world.handle())
         head = queue.refresh()
@@ -268,7 +269,7 @@ def test_objects_with_foreign_names_are_left_alone(world: World) -> None:
 def test_one_round_marks_a_bounded_number(world: World) -> None:
     world.sizes = LogSizes(marks_per_round=3)
     queue = world.create(1)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     for number in range(8):
         staged(queue, stage, values(number))
     send(queue, values(1))
@@ -281,7 +282,7 @@ def test_one_round_marks_a_bounded_number(world: World) -> None:
 def test_all_rounds_together_mark_a_bounded_number_and_none_deletes_more(world: World) -> None:
     world.sizes = LogSizes(marks_per_round=3, marks=5)
     queue = world.create(1)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     for number in range(8):
         staged(queue, stage, values(number))
     send(queue, values(1))
@@ -298,7 +299,7 @@ def test_all_rounds_together_mark_a_bounded_number_and_none_deletes_more(world: 
 
 def test_damaged_marks_delete_nothing(world: World) -> None:
     queue = world.create(1)
-    staged(queue, stage_for(queue), values(99))
+    staged(queue, stage_of(queue.refresh()), values(99))
     send(queue, values(1))
     rounds(world, 2, queue)
     name = queue.log_folder + "collection.json"
@@ -316,7 +317,7 @@ def test_damaged_marks_delete_nothing(world: World) -> None:
 
 def test_collectors_side_by_side_do_the_work_of_one(world: World) -> None:
     queue = world.create(1)
-    staged(queue, stage_for(queue), values(99))
+    staged(queue, stage_of(queue.refresh()), values(99))
     send(queue, values(1))
     for _ in range(4):
         hooked = Hooked(world.store)
@@ -329,7 +330,7 @@ def test_collectors_side_by_side_do_the_work_of_one(world: World) -> None:
 
 def test_a_round_whose_marks_are_not_saved_is_done_again(world: World) -> None:
     queue = world.create(1)
-    staged(queue, stage_for(queue), values(99))
+    staged(queue, stage_of(queue.refresh()), values(99))
     send(queue, values(1))
     rounds(world, 1, queue)
 
@@ -371,7 +372,7 @@ def test_collection_of_an_absent_queue_is_refused(world: World) -> None:
 def test_a_missing_chunk_ends_a_round_before_anything_is_deleted(world: World) -> None:
     world.sizes = LogSizes(inline_entries=4)
     queue = world.create(1)
-    staged(queue, stage_for(queue), values(99))
+    staged(queue, stage_of(queue.refresh()), values(99))
     for number in range(12):
         send(queue, values(number))
     rounds(world, 2, queue)

@@ -6,8 +6,8 @@ import pytest
 
 from partq_spark.log import housekeeping
 from partq_spark.log.housekeeping import collect, trim
-from partq_spark.log.publish import stage_for
 from partq_spark.log.sizes import LogSizes
+from partq_spark.log.staged import stage_of
 from tests.log.queues import GRACE_US, World, objects, rounds, send, staged, values
 
 
@@ -19,9 +19,9 @@ def test_objects_that_come_faster_than_one_round_takes_them_do_not_pile_up(world
     for number in range(160):
         if number % 4 == 0:
             send(queue, values(number))
-        staged(queue, stage_for(queue), values(number))  # five more objects in each round, 20 in each grace
+        staged(queue, stage_of(queue.refresh()), values(number))  # five more objects in each round, 20 in each grace
         for row in range(4):
-            staged(queue, stage_for(queue), values(row))
+            staged(queue, stage_of(queue.refresh()), values(row))
         trim(queue, queue.refresh().next)
         collect(queue)
         world.clock.now_us += GRACE_US // 4
@@ -34,7 +34,7 @@ def test_nothing_is_deleted_less_than_a_grace_after_its_own_marking(world: World
     rounds(world, 2, queue)
     noted: dict[str, int] = {}  # when it was first there below the floor
     for number in range(40):
-        staged(queue, stage_for(queue), values(number))
+        staged(queue, stage_of(queue.refresh()), values(number))
         send(queue, values(number))
         before, now_us = objects(world), world.clock.now_us
         collect(queue)

@@ -11,8 +11,9 @@ from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.log import housekeeping, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.model import Head
-from partq_spark.log.publish import PublishIdentity, Unsettled, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, Unsettled, publish
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.staged import stage_of
 from tests.log.queues import (
     BEGIN_US,
     Row,
@@ -77,7 +78,7 @@ def test_a_publish_becomes_one_entry_with_dense_offsets(world: World) -> None:
 
 def test_runs_of_one_partition_follow_one_another_in_the_order_of_the_segments(world: World) -> None:
     queue = world.create(1)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1, 2)) + staged(queue, stage, values(3)) + staged(queue, stage, values(4, 5))
     publish(queue, stage, segments)
     assert [(each.segment, each.offset) for each in queue.head.entries[0].slices] == [(0, 0), (1, 2), (2, 3)]
@@ -89,7 +90,7 @@ def test_after_a_conflict_the_offsets_follow_the_other_publish(world: World, ide
     world.create(2)
     hooked = Hooked(world.store)
     queue, other = world.handle(store=hooked), world.handle()
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(10, 11))
     hooked.before = once("swap", HEAD, lambda: send(other, values(1, 2, 3)))
     done = publish(queue, stage, segments, identity)
@@ -103,7 +104,7 @@ def test_many_conflicts_in_a_row_end_in_one_entry(world: World) -> None:
     world.create(1)
     hooked = Hooked(world.store)
     queue, other = world.handle(store=hooked), world.handle()
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(99))
     tries = refusing_swaps(hooked, 5, lambda: send(other, values(7)))
     assert publish(queue, stage, segments).conflicts == 5
@@ -115,7 +116,7 @@ def test_a_store_full_of_conflicts_ends_within_the_time_out(world: World) -> Non
     world.create(1)
     hooked = Hooked(world.store)
     queue = world.handle(store=hooked, retry_timeout_s=20)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1))
 
     def refuse() -> None:
@@ -135,7 +136,7 @@ def test_conflicts_are_no_outage_and_need_no_retry_timeout(world: World, retry_t
     hooked = Hooked(world.store)
     queue = world.handle(store=hooked, retry_timeout_s=retry_timeout_s)
     other = world.handle()
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(99))
     refusing_swaps(hooked, 9, lambda: send(other, values(7)))
     assert publish(queue, stage, segments).conflicts == 9
@@ -149,7 +150,7 @@ def test_a_store_that_is_away_is_tried_once_with_no_retry_timeout(world: World) 
     world.create(1)
     hooked = Hooked(world.store)
     queue = world.handle(store=hooked, retry_timeout_s=0)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1))
     tries = refusing_swaps(hooked, 10**9)
     with pytest.raises(Unavailable, match="lost"):
@@ -161,7 +162,7 @@ def test_a_single_writer_publishes_with_one_request(world: World) -> None:
     world.create(2)
     hooked = Hooked(world.store)
     queue = world.handle(store=hooked)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     batches = [staged(queue, stage, values(number)) for number in range(3)]
     hooked.calls.clear()
     for number, segments in enumerate(batches):
@@ -186,12 +187,12 @@ def test_a_swap_that_came_through_publishes_once_whatever_its_answer(
     world.create(2)
     hooked = Hooked(world.store)
     queue, other = world.handle(store=hooked), world.handle()
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(10, 11))
 
     def crowd_then_lose() -> None:
         for number in range(others):  # 200 push our entry out of the head into a chunk
-            at = stage_for(other)
+            at = stage_of(other.refresh())
             publish(other, at, [unread({0: 1}, f"{number}.arrow")])
         answer()
 
@@ -214,7 +215,7 @@ def test_a_lost_request_is_published_once(world: World, identity: PublishIdentit
     world.create(2)
     hooked = Hooked(world.store)
     queue = world.handle(store=hooked)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(10, 11))
     tries = refusing_swaps(hooked, lost)
     done = publish(queue, stage, segments, identity)
@@ -228,7 +229,7 @@ def test_an_answer_lost_after_a_conflict_publishes_once(world: World, identity: 
     world.create(1)
     hooked = Hooked(world.store)
     queue, other = world.handle(store=hooked), world.handle()
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(10))
     hooked.before = once("swap", HEAD, lambda: send(other, values(1)))
     hooked.after = once("swap", HEAD, unavailable)
@@ -241,7 +242,7 @@ def test_a_store_that_stays_away_ends_within_the_time_out(world: World) -> None:
     world.create(1)
     hooked = Hooked(world.store)
     queue = world.handle(store=hooked, retry_timeout_s=20)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1))
     refusing_swaps(hooked, 10**9)
     with pytest.raises(Unavailable, match="lost"):
@@ -257,7 +258,7 @@ def lost_answer_then_trim(
     world.create(1)
     hooked = Hooked(world.store)
     queue = world.handle(store=hooked)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(10))
 
     def trim_then_lose() -> None:
@@ -318,7 +319,7 @@ def test_a_repetition_that_races_the_first_adds_nothing(world: World) -> None:
     hooked = Hooked(world.store)
     queue, twin = world.handle(store=hooked), world.handle()
     identity = PublishIdentity(writer="query", batch=1)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1))
     hooked.before = once("swap", HEAD, lambda: send(twin, values(1), identity))
     done = publish(queue, stage, segments, identity)
@@ -330,7 +331,7 @@ def test_a_repetition_that_races_the_first_adds_nothing(world: World) -> None:
 def test_a_repetition_of_what_is_too_old_to_publish_is_still_a_repetition(world: World) -> None:
     queue = world.create(1)
     identity = PublishIdentity(writer="query", batch=1)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1))
     publish(queue, stage, segments, identity)
     changed(world, lambda head: replace(head, floor=floor(99), sequence=head.sequence + 1))
@@ -373,7 +374,7 @@ def test_a_reader_sees_all_partitions_of_a_publish_or_none_between_any_two_calls
 
     hooked.before = hooked.after = look
     try:
-        stage = stage_for(queue)
+        stage = stage_of(queue.refresh())
         segments = staged(queue, stage, rows[:50]) + staged(queue, stage, rows[50:])
         publish(queue, stage, segments)
     except KeyboardInterrupt:
@@ -400,7 +401,7 @@ def test_a_publish_whose_swap_fails_for_good_shows_nothing(world: World) -> None
 
 def test_segments_with_and_without_headers_are_not_mixed(world: World) -> None:
     queue = world.create()
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     (plain,) = staged(queue, stage, [("a", b"1")])
     with pytest.raises(Invalid, match="with headers and some without"):
         publish(queue, stage, [plain, replace(plain, headers=True)])
@@ -416,7 +417,7 @@ def test_a_swap_that_reaches_azure_twice_publishes_once(
     with Proxy(azurite.port).running() as proxy:
         store = azure_store(azurite, monkeypatch, port=proxy.port)
         queue = create_queue(store, "default", "orders", 2)
-        stage = stage_for(queue)
+        stage = stage_of(queue.refresh())
         segments = staged(queue, stage, values(10, 11))
         proxy.lose(Fault.SEND_TWICE, method="PUT")
         done = publish(queue, stage, segments, identity)

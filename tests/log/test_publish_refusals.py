@@ -12,7 +12,8 @@ from partq_spark.base.errors import Invalid, ObjectMissing, Unavailable
 from partq_spark.log import admin
 from partq_spark.log.housekeeping import trim
 from partq_spark.log.model import Head, Layout, WriterPage
-from partq_spark.log.publish import Outdated, PublishIdentity, Unsettled, publish, stage_for
+from partq_spark.log.publish import Outdated, PublishIdentity, Unsettled, publish
+from partq_spark.log.staged import stage_of
 from partq_spark.objects.api import ObjectStore
 from tests.log.queues import (
     HOUR_US,
@@ -70,7 +71,7 @@ def test_a_swap_that_lands_late_and_is_trimmed_at_once_is_not_taken_for_lost(wor
         trim(other, other.refresh().next)
 
     publisher = through(LateSwap(world.store, trim_all), queue)
-    stage = stage_for(publisher)
+    stage = stage_of(publisher.refresh())
     made = staged(publisher, stage, values(1))
     with pytest.raises(Unsettled, match="cannot be told"):
         publish(publisher, stage, made)
@@ -112,7 +113,7 @@ def test_timestamps_grow_over_publishers_whose_clocks_differ(world: World) -> No
 @pytest.mark.parametrize("identity", IDENTITIES)
 def test_what_was_staged_below_the_floor_is_refused(world: World, identity: PublishIdentity | None) -> None:
     queue = world.create(1)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1))
     raised = stage.sequence + 1
     changed(
@@ -128,7 +129,7 @@ def test_what_was_staged_below_the_floor_is_refused(world: World, identity: Publ
 
 def test_at_the_floor_is_not_below_it(world: World) -> None:
     queue = world.create(1)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1))
     changed(world, lambda head: replace(head, floor=floor(stage.sequence), sequence=9))
     publish(queue, stage, segments)
@@ -143,7 +144,7 @@ def test_what_was_placed_for_an_older_layout_is_refused(
     world.create(2)
     hooked = Hooked(world.store)
     queue = world.handle(store=hooked)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1))
 
     def resize() -> None:
@@ -173,7 +174,7 @@ def test_a_queue_that_was_created_again_is_another_queue(
     world: World, identity: PublishIdentity | None, known: bool
 ) -> None:
     queue = world.create(2)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1))
     admin.delete_queue(world.handle())
     world.create(2)
@@ -184,7 +185,7 @@ def test_a_queue_that_was_created_again_is_another_queue(
 
 def test_a_queue_that_was_deleted_takes_nothing(world: World) -> None:
     queue = world.create(2)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1))
     admin.delete_queue(world.handle())
     with pytest.raises(Invalid, match="has been deleted"):
@@ -197,7 +198,7 @@ def test_a_queue_that_was_deleted_takes_nothing(world: World) -> None:
 
 def test_a_page_that_only_an_old_head_names_sends_the_publish_to_the_present_head(world: World) -> None:
     queue = world.create(1)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1))
     calls: list[str] = []
 
@@ -217,7 +218,7 @@ def test_a_page_that_only_an_old_head_names_sends_the_publish_to_the_present_hea
 def test_a_lost_page_is_not_looked_for_as_long_as_the_head_goes_on_changing(world: World) -> None:
     queue = world.create(1)
     changed(world, lambda head: replace(head, writer_pages=(GONE,), sequence=head.sequence + 1))
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1))
     hooked = Hooked(world.store)
     queue = through(hooked, queue)

@@ -8,9 +8,10 @@ from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import admin, compaction, tree
 from partq_spark.log.housekeeping import GroupPositions, trim
 from partq_spark.log.model import QueueConfig
-from partq_spark.log.publish import Full, PublishIdentity, publish, stage_for
+from partq_spark.log.publish import Full, PublishIdentity, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.sizes import LogSizes
+from partq_spark.log.staged import stage_of
 from tests.log.queues import World, everything, once, read_flat, send, staged, values
 from tests.support.way import Hooked
 
@@ -55,13 +56,13 @@ def test_a_batch_that_was_published_before_is_a_repetition_also_when_the_queue_i
 
 def test_a_batch_without_messages_is_taken(world: World) -> None:
     queue = full(world)
-    assert publish(queue, stage_for(queue), [], PublishIdentity(writer="me", batch=2)).rows == 0
+    assert publish(queue, stage_of(queue.refresh()), [], PublishIdentity(writer="me", batch=2)).rows == 0
 
 
 @pytest.mark.parametrize("remedy", ["trim", "raise", "no quota"])
 def test_after_a_remedy_a_handle_that_knew_it_full_publishes(world: World, remedy: str) -> None:
     queue = full(world)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(2))
     with pytest.raises(Full):
         publish(queue, stage, segments)

@@ -14,10 +14,11 @@ from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing
 from partq_spark.log import admin, tree
 from partq_spark.log.housekeeping import collect, trim
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.sizes import LogSizes
+from partq_spark.log.staged import stage_of
 from tests.log.queues import (
     HOUR_US,
     Row,
@@ -96,7 +97,7 @@ def test_any_ranges_give_their_messages_in_publish_order(world: World, seed: int
             key, value = f"key {rng.randrange(8)}", b"%d/%d" % (number, row)
             published.setdefault(key, []).append(value)
             rows.append((key, value))
-        stage = stage_for(queue)
+        stage = stage_of(queue.refresh())
         cut = rng.randint(0, len(rows))
         publish(queue, stage, staged(queue, stage, rows[:cut]) + staged(queue, stage, rows[cut:]))
     whole: dict[int, list[bytes]] = {}

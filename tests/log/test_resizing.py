@@ -12,8 +12,9 @@ from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.log import admin, housekeeping
 from partq_spark.log.model import QueueConfig, group_start
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import PublishIdentity, stage_for
+from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.staged import stage_of
 from tests.log.queues import Row, World, head_of, once, publish_staged, read, read_flat, send, staged
 from tests.support.properties import examples
 from tests.support.way import Hooked
@@ -122,7 +123,7 @@ def test_a_change_whose_answer_is_lost_is_made_once(world: World, landed: bool) 
 def test_a_queue_created_again_meanwhile_is_neither_altered_nor_published_to(world: World) -> None:
     queue = world.create(4)
     late = world.handle()
-    stage = stage_for(late)
+    stage = stage_of(late.refresh())
     segments = staged(late, stage, rows(0))
     admin.delete_queue(world.handle())
     world.create(4)
@@ -138,7 +139,7 @@ def test_a_queue_created_again_meanwhile_is_neither_altered_nor_published_to(wor
 @pytest.mark.conformance("RES-05")
 def test_a_queue_that_is_created_again_while_messages_are_placed_again_gets_none_of_them(world: World) -> None:
     queue = world.create(4)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, rows(0))
     admin.alter_queue(world.handle(), partitions=8)
     hooked = Hooked(world.store)
@@ -157,7 +158,7 @@ def test_a_queue_that_is_created_again_while_messages_are_placed_again_gets_none
 def test_what_is_left_of_a_former_queue_is_not_placed_into_the_one_that_has_its_name(world: World) -> None:
     """The deletion was cut off, so that what was staged is still there."""
     queue = world.create(4)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, rows(0))
     admin.alter_queue(world.handle(), partitions=8)
     hooked = Hooked(world.store)
@@ -215,7 +216,7 @@ def test_publishers_that_sleep_over_changes_lose_nothing_and_keep_the_order_of_k
         if action == "resize":
             admin.alter_queue(world.handle(), partitions=number)
         elif action == "stage":
-            stage = stage_for(queues[writer])
+            stage = stage_of(queues[writer].refresh())
             mine = [(key, f"{writer}/{batches[writer]}/{key}".encode()) for key in KEYS]
             in_hand[writer] = stage, staged(queues[writer], stage, mine)
         elif action == "publish" and writer in in_hand:

@@ -13,11 +13,12 @@ from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.log import admin, restaging
 from partq_spark.log.model import Head, Layout
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import Outdated, PublishIdentity, Repartitioned, publish, stage_for
+from partq_spark.log.publish import Outdated, PublishIdentity, Repartitioned, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import WITH_HEADERS
+from partq_spark.log.staged import stage_of
 from tests.log.queues import (
     Row,
     World,
@@ -80,7 +81,7 @@ def per_key(queue: QueueLog) -> dict[str, list[bytes]]:
 @pytest.mark.parametrize(("before", "after"), [(4, 8), (8, 3), (3, 16), (1, 2), (5, 1)])
 def test_what_was_staged_for_another_count_is_placed_again_in_order(world: World, before: int, after: int) -> None:
     queue = world.create(before)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = [*staged(queue, stage, rows_of(1), seed="a/0"), *staged(queue, stage, rows_of(2), seed="a/1")]
     resize(world.handle(), after)
     done = publish_staged(queue, stage, segments, seed="a")
@@ -92,7 +93,7 @@ def test_what_was_staged_for_another_count_is_placed_again_in_order(world: World
 
 def test_slices_of_several_runs_are_read_in_order_and_within_memory(world: World) -> None:
     queue = world.create(2)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     with Stager(queue.store, stage, seed="a", run_bytes=500) as stager:
         for turn in range(30):
             stager.add(batch_of([(key, f"0/{key}/{turn}".encode()) for key in KEYS]))
@@ -109,7 +110,7 @@ def test_messages_without_a_key_are_placed_again_as_at_a_second_attempt(world: W
     found = []
     for name in ("first", "second"):
         queue = world.create(2, name=name)
-        stage = stage_for(queue)
+        stage = stage_of(queue.refresh())
         segments = staged(queue, stage, [(None, b"%d" % number) for number in range(200)], seed="w/0")
         resize(world.handle(name), 7)
         publish_staged(queue, stage, segments, seed="w")
@@ -120,7 +121,7 @@ def test_messages_without_a_key_are_placed_again_as_at_a_second_attempt(world: W
 
 def test_headers_and_the_larger_messages_of_their_time_are_kept(world: World) -> None:
     queue = world.create(2)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     rows = pa.record_batch(
         [["a", None], [b"x" * 5000, b""], [[{"key": "trace", "value": b"1"}], None]], schema=WITH_HEADERS
     )
@@ -145,14 +146,14 @@ def test_several_changes_in_a_row_are_followed_up_to_a_bound(world: World) -> No
             resize(world.handle(), next(counts))
 
     queue = world.handle(store=hooked)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, rows_of(1))
     hooked.before = partial(change, most=restaging.MOST_CHANGES)
     publish_staged(queue, stage, segments, seed="a")
     assert queue.head.partitions == 1 + restaging.MOST_CHANGES
     assert len(per_key(queue)) == len(KEYS)
 
-    again = stage_for(queue)
+    again = stage_of(queue.refresh())
     segments = staged(queue, again, rows_of(2))
     hooked.before = partial(change, most=100)
     with pytest.raises(Repartitioned, match="publish them again"):
@@ -166,7 +167,7 @@ def test_several_changes_in_a_row_are_followed_up_to_a_bound(world: World) -> No
 def test_a_batch_that_had_landed_is_not_placed_again(world: World) -> None:
     queue = world.create(4)
     identity = PublishIdentity(writer="query-1", batch=5)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, rows_of(1))
     publish(queue, stage, segments, identity)
     resize(world.handle(), 8)
@@ -185,7 +186,7 @@ def test_a_lost_answer_followed_by_a_change_is_settled_before_anything_is_placed
     world.create(4)
     hooked = Hooked(world.store)
     queue = world.handle(store=hooked)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, rows_of(1))
 
     def lose() -> None:
@@ -208,10 +209,10 @@ def test_a_lost_answer_followed_by_a_change_is_settled_before_anything_is_placed
 
 def mixed(world: World, queue: QueueLog, change: Callable[[], None]) -> list[Staged]:
     """A task before and one after `change`."""
-    first = stage_for(queue)
+    first = stage_of(queue.refresh())
     before = [Staged(first, segment) for segment in staged(queue, first, rows_of(1), seed="a/0")]
     change()
-    second = stage_for(world.handle())
+    second = stage_of(world.handle().refresh())
     return before + [Staged(second, segment) for segment in staged(queue, second, rows_of(2), seed="a/1")]
 
 
@@ -244,7 +245,7 @@ def test_tasks_of_two_queues_by_one_name_are_refused(world: World) -> None:
 
 def test_the_floor_is_final_although_the_count_changed_too(world: World) -> None:
     queue = world.create(4)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, rows_of(1))
     resize(world.handle(), 8)
     world.handle().change(lambda head: replace(head, floor=floor(stage.sequence + 1), sequence=head.sequence + 1))
@@ -257,7 +258,7 @@ def test_the_floor_is_final_although_the_count_changed_too(world: World) -> None
 @pytest.mark.parametrize("passed", [True, False])
 def test_a_staged_segment_that_is_gone_is_told_from_a_damaged_store(world: World, passed: bool) -> None:
     queue = world.create(4)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, rows_of(1))
     resize(world.handle(), 8)
     hooked = Hooked(world.store)
@@ -277,7 +278,7 @@ def test_a_staged_segment_that_is_gone_is_told_from_a_damaged_store(world: World
 
 def test_a_damaged_staged_segment_is_noticed(world: World) -> None:
     queue = world.create(4)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segment = staged(queue, stage, rows_of(1))[0]
     damaged = replace(segment, slices=(segment.slices[0]._replace(xxh3="0" * 16), *segment.slices[1:]))
     resize(world.handle(), 8)

@@ -20,11 +20,11 @@ from partq_spark.log.model import Slice
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.segment import Stager, read_slice
 from partq_spark.log.segment_columns import segment_columns, segment_schema
-from partq_spark.log.staged import Stage, StagedSegment
+from partq_spark.log.staged import Stage, StagedSegment, stage_of
 from partq_spark.log.validation import check_batch
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.local import LocalStore
-from tests.log.queues import Row, World, batch_of, empty_head, stage_of
+from tests.log.queues import Row, World, batch_of, empty_head
 from tests.support.properties import examples
 from tests.support.texts import BAD, headers_of, texts
 from tests.support.way import Hooked

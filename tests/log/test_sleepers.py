@@ -10,11 +10,11 @@ import pytest
 from partq_spark.base.errors import Corrupt, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import codec, housekeeping, names, tree
 from partq_spark.log.admin import create_group, create_queue, delete_queue
-from partq_spark.log.publish import Outdated, PublishIdentity, Unsettled, publish, stage_for
+from partq_spark.log.publish import Outdated, PublishIdentity, Unsettled, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.sizes import LogSizes
-from partq_spark.log.staged import Stage
+from partq_spark.log.staged import Stage, stage_of
 from partq_spark.objects.api import Document, ObjectStore
 from tests.log.queues import (
     HOUR_US,
@@ -110,7 +110,7 @@ def test_a_lost_answer_after_a_trim_of_everything_is_unsettled_and_not_published
     world.create(partitions=1)
     hooked = Hooked(world.store)
     queue = world.handle(store=hooked)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1))
     fail_after(hooked, "swap", "_head.json")
     hooked.before = once("load", "_head.json", lambda: _trim_everything(world))
@@ -127,7 +127,7 @@ def test_a_lost_answer_after_a_trim_of_what_is_older_is_settled(world: World) ->
     for fails in (fail_before, fail_after):
         hooked = Hooked(world.store)
         late = world.handle(store=hooked)
-        stage = stage_for(late)
+        stage = stage_of(late.refresh())
         segments = staged(late, stage, values(10))
         end = queue.refresh().next[0]
         fails(hooked, "swap", "_head.json")
@@ -142,7 +142,7 @@ def test_a_lost_answer_after_a_trim_is_settled_by_the_writers_record(world: Worl
     world.create(partitions=1)
     hooked = Hooked(world.store)
     queue = world.handle(store=hooked)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     segments = staged(queue, stage, values(1, 2))
     fail_after(hooked, "swap", "_head.json")
     hooked.before = once("load", "_head.json", lambda: _trim_everything(world))
@@ -182,7 +182,7 @@ def test_a_publisher_that_slept_between_head_and_writer_page_reads_the_head_agai
         days_of_collection(world)
 
     late = world.handle(store=hooked)
-    stage = stage_for(late)
+    stage = stage_of(late.refresh())
     segments = staged(late, stage, values(999))
     pages = {page.name for page in late.head.writer_pages}
     hooked.before = once("read", ".json", meanwhile)
@@ -255,7 +255,7 @@ def test_a_head_older_than_the_stage_does_not_refuse_it(world: World) -> None:
     hooked = Hooked(world.store)
     late = world.handle(store=hooked)
     late.remember(old.head, old.etag or "")
-    stage = stage_for(world.handle())
+    stage = stage_of(world.handle().refresh())
     publish(late, stage, staged(queue, stage, values(7)))
     assert [kind for kind, name in hooked.calls if name.endswith("_head.json")] == ["load", "swap"]
 
@@ -272,7 +272,7 @@ def test_a_collector_that_sleeps_before_it_reads_the_head_does_not_shorten_the_p
 
     def meanwhile() -> None:
         world.clock.now_us += 22 * HOUR_US
-        stages.append(stage_for(late))
+        stages.append(stage_of(late.refresh()))
         send(world.handle(), values(1))  # the head's number grows past the stage's
 
     hooked.before = once("load", "_head.json", meanwhile)
@@ -288,7 +288,7 @@ def test_a_publisher_within_the_grace_is_never_outdated(world: World) -> None:
     world.create(partitions=1)
     for _ in range(6):
         late = world.handle()
-        stage = stage_for(late)
+        stage = stage_of(late.refresh())
         segments = staged(late, stage, values(1))
         for _ in range(5):
             world.clock.now_us += int(GRACE_S * 1e6) // 5 - 1
@@ -299,7 +299,7 @@ def test_a_publisher_within_the_grace_is_never_outdated(world: World) -> None:
 def test_a_publisher_that_slept_for_graces_is_outdated_and_nothing_is_published(world: World) -> None:
     world.create(partitions=1)
     late = world.handle()
-    stage = stage_for(late)
+    stage = stage_of(late.refresh())
     segments = staged(late, stage, values(1))
     send(world.handle(), values(0))
     days_of_collection(world)
@@ -392,7 +392,7 @@ def test_a_creation_that_lands_after_the_deletion_brings_no_id_back(world: World
     queue = create_queue(store, "default", "orders", 1, effects=world.clock.effects())
     former_id = queue.head.queue_id
     publisher = world.handle()
-    stage = stage_for(publisher)
+    stage = stage_of(publisher.refresh())
     segments = staged(publisher, stage, values(1))
     delete_queue(queue)
     late[0]()

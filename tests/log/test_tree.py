@@ -16,7 +16,8 @@ from partq_spark.log.codec import entry_bytes
 from partq_spark.log.model import Entry, Head
 from partq_spark.log.publish import place
 from partq_spark.log.sizes import LOG_SIZES, LogSizes
-from tests.log.queues import BEGIN_US, Chunks, empty_head, everything, stage_of, unread
+from partq_spark.log.staged import stage_of
+from tests.log.queues import BEGIN_US, Chunks, empty_head, everything, unread
 from tests.support.properties import examples
 
 Wanted = dict[int, tuple[int, int]]

@@ -20,7 +20,7 @@ from partq_spark.log import tree
 from partq_spark.log.admin import alter_queue, create_queue
 from partq_spark.log.destinations import plan_topics
 from partq_spark.log.model import QueueConfig
-from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.publish import publish
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.schema.bring import chosen
@@ -28,6 +28,7 @@ from partq_spark.log.schema.types import MAX_DEPTH
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
 from partq_spark.log.segment import read_slice
 from partq_spark.log.segment_columns import segment_columns
+from partq_spark.log.staged import stage_of
 from partq_spark.log.subscriptions import subscribe
 from partq_spark.objects import open_store
 from tests.log import typed
@@ -55,8 +56,8 @@ def test_columns_may_be_nested_as_deep_as_a_schema_may_say(world: World, kind: s
     rows = [{"n": number, "deep": value if number % 2 else None} for number in range(30)]
     for row in rows:
         typed.send(queue, [row])
-    made = typed.staged(queue, stage_for(queue), [{"n": 30, "deep": value}])
-    stage = stage_for(queue)
+    made = typed.staged(queue, stage_of(queue.refresh()), [{"n": 30, "deep": value}])
+    stage = stage_of(queue.refresh())
     alter_queue(queue, partitions=1, widen="n BIGINT")
     publish_tasks(queue, [Staged(stage, made[0])], seed="s")
     typed.compact_all(world, queue)
@@ -83,11 +84,11 @@ def test_a_queue_of_a_thousand_columns(world: World) -> None:
 
 def test_only_the_columns_that_the_reader_takes_are_decoded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = typed.create(world, "a INT, b STRING, c INT", partitions=1, key="a")
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     heads = [[{"key": "h", "value": b"1"}]]
     publish(queue, stage, typed.staged(queue, stage, [{"a": 1, "b": "x", "c": 2}], headers=heads))
     alter_queue(queue, add_columns="d INT")
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     publish(queue, stage, typed.staged(queue, stage, [{"a": 3, "b": "y", "c": 4, "d": 5}], headers=heads))
     decoded: list[list[str]] = []
 

@@ -14,11 +14,12 @@ from partq_spark.log.admin import alter_queue
 from partq_spark.log.destinations import FanPlan, plan_queue, plan_topic, plan_topics
 from partq_spark.log.fanout import Fan, QueueOutcome, StagedFor, publish_all
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import PublishIdentity, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import Staged, publish_tasks
 from partq_spark.log.schema.versions import schema_from
 from partq_spark.log.segment_columns import HEADERS
+from partq_spark.log.staged import stage_of
 from partq_spark.log.subscriptions import Namespace, subscribe
 from tests.log import typed
 from tests.log.queues import World, batch_of, send
@@ -41,7 +42,7 @@ def by_id(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("headers", [False, True])
 def test_rows_are_placed_again_with_the_present_columns(world: World, headers: bool) -> None:
     queue = typed.create(world, partitions=3)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     some = [[{"key": "h", "value": b"%d" % number}] for number in range(50)] if headers else None
     made = typed.staged(queue, stage, rows(0, 50), headers=some)
     other = world.handle()
@@ -67,10 +68,10 @@ def test_rows_are_placed_again_with_the_present_columns(world: World, headers: b
 
 def test_tasks_that_saw_different_columns_are_published_together(world: World) -> None:
     queue = typed.create(world, partitions=3)
-    first = stage_for(queue)
+    first = stage_of(queue.refresh())
     one = typed.staged(queue, first, rows(0, 20), seed="q/1/0")
     alter_queue(queue, add_columns="coupon STRING")
-    second = stage_for(queue)
+    second = stage_of(queue.refresh())
     two = typed.staged(queue, second, [{**row, "coupon": "c"} for row in rows(20, 40)], seed="q/1/1")
     done = publish_tasks(queue, [Staged(first, one[0]), Staged(second, two[0])], IDENTITY, seed="q/1")
     assert done.rows == 40
@@ -85,7 +86,7 @@ def test_tasks_that_saw_different_columns_are_published_together(world: World) -
 @pytest.mark.conformance("TYP-05")
 def test_tasks_of_one_former_version_are_published_as_they_are(world: World) -> None:
     queue = typed.create(world, partitions=3)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     tasks = [Staged(stage, typed.staged(queue, stage, rows(n, n + 5), seed=f"{n}")[0]) for n in (0, 5)]
     alter_queue(world.handle(), widen="id BIGINT")
     publish_tasks(queue, tasks, IDENTITY, seed="q/1")
@@ -261,7 +262,7 @@ def test_a_bad_row_is_named_by_its_number_wherever_it_goes(world: World) -> None
 
 def test_publishing_alone_needs_tasks_that_staged_alike(world: World) -> None:
     queue = typed.create(world)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     made = typed.staged(queue, stage, rows(0, 3)) + typed.staged(queue, stage, rows(3, 6), headers=[None] * 3)
     with pytest.raises(Invalid, match=r"some of the messages .* with headers and some without"):
         publish(queue, stage, made)

@@ -19,7 +19,7 @@ from partq_spark.log.admin import alter_queue, create_queue, delete_queue
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import Head
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import Outdated, PublishIdentity, check_version, publish, stage_for
+from partq_spark.log.publish import Outdated, PublishIdentity, check_version, publish
 from partq_spark.log.publish_times import oldest_us
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
@@ -46,7 +46,7 @@ def test_any_arrow_tool_opens_a_segment_whose_columns_are_the_queues(world: Worl
     rows: list[dict[str, Any]] = [
         {"id": number, "key": f"k{number}", "timestamp": when, "headers": [number]} for number in range(20)
     ]
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     head_of_each = [[{"key": "trace", "value": b"%d" % row["id"]}] for row in rows]
     made = typed.staged(queue, stage, rows, headers=head_of_each)
     publish(queue, stage, made)
@@ -77,7 +77,7 @@ def test_rows_come_back_in_the_order_of_their_key_over_runs(world: World) -> Non
         {"id": rng.choice([None, *range(20)]), "n": n, "name": f"{n}" * n, "tags": [("a", n)] * (n % 2)}
         for n in range(300)
     ]
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     with Stager(queue.store, stage, seed="s", run_bytes=3_000) as stager:
         for first in range(0, 300, 37):
             stager.add(typed.batch_of(rows[first : first + 37], stage))
@@ -120,7 +120,7 @@ def test_the_text_of_the_key_column_decides_the_partition(world: World, kind: st
 @pytest.mark.parametrize("key", ["k", None])
 def test_rows_without_a_key_go_anywhere_and_always_to_the_same_place(world: World, key: str | None) -> None:
     queue = typed.create(world, "k STRING, n INT", key=key, partitions=50)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     rows = [{"k": "same" if key is None else None, "n": n} for n in range(200)]
     one, other = (typed.staged(queue, stage, rows, seed="w/1/0")[0] for _ in range(2))
     assert [piece[:1] + piece[3:] for piece in one.slices] == [piece[:1] + piece[3:] for piece in other.slices]
@@ -159,7 +159,7 @@ def test_a_key_that_no_message_can_have_is_refused_with_its_row(
 )
 def test_a_row_is_no_larger_than_a_message_may_be(world: World, ddl: str, small: Any, large: Any, size: int) -> None:
     queue = typed.create(world, ddl, key=None, max_message_bytes=100)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     with Stager(queue.store, stage, seed="s") as stager:
         columns = [small, small, small, large]
         batch = pa.RecordBatch.from_pylist(columns, schema=schema_from(ddl))
@@ -313,7 +313,7 @@ def test_what_may_not_be_null_may_be_asked_for_as_what_may(world: World) -> None
 def test_what_was_staged_for_a_former_version_is_published(world: World) -> None:
     """TYP-05."""
     queue = typed.create(world, partitions=1)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     made = typed.staged(queue, stage, [{"id": 1}])
     other = world.handle()
     alter_queue(other, add_columns="coupon STRING", widen="id BIGINT")
@@ -325,7 +325,7 @@ def test_what_was_staged_for_a_former_version_is_published(world: World) -> None
 
 def test_what_was_staged_for_another_queue_of_this_name_is_refused(world: World) -> None:
     queue = typed.create(world)
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     made = typed.staged(queue, stage, [{"id": 1}])
     delete_queue(queue)
     typed.create(world, "id STRING")
@@ -337,7 +337,7 @@ def test_what_was_staged_for_columns_that_the_head_does_not_know_is_refused(worl
     queue = typed.create(world)
     older = queue.refresh()
     alter_queue(queue, add_columns="b INT")
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     with pytest.raises(Outdated, match=r"staged for version 2 of its columns, its head knows 1 .*: publish them again"):
         check_version(stage, older)
     with pytest.raises(Outdated, match="head knows 0"):

@@ -12,7 +12,8 @@ from partq_spark.log import codec, writers
 from partq_spark.log.model import Head, WriterRecord
 from partq_spark.log.publish import PublishIdentity, extended, place
 from partq_spark.log.sizes import LOG_SIZES, LogSizes
-from tests.log.queues import World, send, stage_of, unread, values
+from partq_spark.log.staged import stage_of
+from tests.log.queues import World, send, unread, values
 from tests.support.way import Hooked
 
 AGE_US = writers.WRITER_AGE_S * 1_000_000

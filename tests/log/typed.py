@@ -11,7 +11,7 @@ from partq_spark.log import tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.publish import PublishIdentity, PublishResult, publish, stage_for
+from partq_spark.log.publish import PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.schema.bring import chosen
@@ -19,7 +19,7 @@ from partq_spark.log.schema.conform import Taking
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
 from partq_spark.log.segment import RUN_BYTES, Stager
 from partq_spark.log.segment_columns import segment_columns
-from partq_spark.log.staged import Stage, StagedSegment
+from partq_spark.log.staged import Stage, StagedSegment, stage_of
 from tests.log.queues import HOUR_US, World, everything
 
 Row = Mapping[str, Any]
@@ -72,7 +72,7 @@ def staged(
 
 def send(queue: QueueLog, rows: Sequence[Row], identity: PublishIdentity | None = None) -> PublishResult:
     """Stage and publish."""
-    stage = stage_for(queue)
+    stage = stage_of(queue.refresh())
     return publish(queue, stage, staged(queue, stage, rows), identity)
 
 

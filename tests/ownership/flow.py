@@ -14,6 +14,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ class Consumer:
                 binding = self._session.bind(mapping, wait_s=self._settings.bind_wait_s)
             except Unavailable as error:
                 self._failed("bind", error)
-                self._session.pause(_RETRY_S)
+                time.sleep(_RETRY_S)
                 continue
             self._instance = binding.view.instance
             self._journal.write(
@@ -157,7 +158,7 @@ class Consumer:
                 self._session.wait_news(self._settings.idle_s)
         except Unavailable as error:
             self._failed("turn", error)
-            self._session.pause(_RETRY_S)
+            time.sleep(_RETRY_S)
 
     def _delivered(self, view: View) -> bool:
         """Take what is new, if there is room in the hands."""
@@ -175,7 +176,7 @@ class Consumer:
         if not ends:
             return False
         if self._chance.random() < self._settings.dawdle_share:
-            self._session.pause(self._chance.uniform(0, _DAWDLE_S))
+            time.sleep(self._chance.uniform(0, _DAWDLE_S))
         sent_s = now_s()
         if not self._session.deliver(ends):
             return False

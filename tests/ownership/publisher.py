@@ -10,8 +10,8 @@ import signal
 import sys
 import time
 
-from partq_spark.log.publish import stage_for
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from tests.log.queues import publish_staged, staged
 
@@ -31,7 +31,7 @@ def main(store_url: str, namespace: str, name: str, messages: int, interval_s: f
     while not stop:
         rows = [(key_of(each, keys), b"%d" % each) for each in range(number, number + messages)]
         number += messages
-        stage = stage_for(queue)
+        stage = stage_of(queue.refresh())
         publish_staged(queue, stage, staged(queue, stage, rows), seed=str(number))
         due_s = max(due_s + interval_s, time.monotonic())
         time.sleep(max(0.0, due_s - time.monotonic()))

@@ -21,10 +21,11 @@ from partq_spark.group import lifecycle
 from partq_spark.group.model import GroupKey
 from partq_spark.log import admin
 from partq_spark.log.model import Head
-from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import segment_schema
+from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from partq_spark.query import notify, offsets
 from partq_spark.query.consumer_process import ConsumerProcess
@@ -108,7 +109,7 @@ class Place:
     def publish(self, count: int) -> None:
         queue = QueueLog(self.store, KEY.namespace, KEY.queue)
         queue.refresh()
-        stage = stage_for(queue)
+        stage = stage_of(queue.refresh())
         rows = [pa.array(["k"] * count, pa.string()), pa.array([b"x"] * count, pa.binary())]
         with Stager(queue.store, stage, seed="here", headers=False, compression="none") as stager:
             stager.add(pa.RecordBatch.from_arrays(rows, schema=segment_schema(False)))

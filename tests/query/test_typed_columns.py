@@ -17,7 +17,7 @@ from partq_spark.base.errors import Invalid
 from partq_spark.log import tree
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import Head
-from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.schema.columns import Columns
@@ -26,6 +26,7 @@ from partq_spark.log.schema.types import TIMESTAMP
 from partq_spark.log.schema.versions import columns_of, schema_of, with_added, with_widened
 from partq_spark.log.segment_columns import HEADERS
 from partq_spark.log.sizes import LogSizes
+from partq_spark.log.staged import stage_of
 from partq_spark.query import columns as columns_module
 from partq_spark.query.columns import arrow_schema, batches
 from partq_spark.query.typed_columns import (
@@ -181,7 +182,7 @@ def filled(plan: Sequence[tuple[pa.RecordBatch, bool]], columns: Columns, *, com
     queue = world.handle()
     for number, (batch, headers) in enumerate(plan):
         world.clock.now_us += 1_000_000
-        stage = stage_for(queue)
+        stage = stage_of(queue.refresh())
         pairs = [[{"key": "n", "value": b"%d" % row}] * (row % 3) or None for row in range(batch.num_rows)]
         made = typed.staged(queue, stage, batch.to_pylist(), seed=str(number), headers=pairs if headers else None)
         publish(queue, stage, made, None)

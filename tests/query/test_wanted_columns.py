@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from partq_spark.log import tree
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import Head
-from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import HEADERS, segment_schema
 from partq_spark.log.sizes import LogSizes
+from partq_spark.log.staged import stage_of
 from partq_spark.query.columns import arrow_schema, batches
 from partq_spark.query.schema import SOURCE_TYPES, WantedColumns, default_columns, wanted_columns
 from tests.log.queues import World
@@ -39,7 +40,7 @@ def filled(plan: Plan, compression: str, *, compacted: bool) -> QueueLog:
     queue = world.create(2)
     for number, (rows, headers) in enumerate(plan):
         world.clock.now_us += 1_000_000
-        stage = stage_for(queue)
+        stage = stage_of(queue.refresh())
         columns = [
             pa.array([None if row % 4 == 1 else f"k{row % 5}" for row in range(rows)], pa.string()),
             pa.array([f"größe {number}.{row}" for row in range(rows)]).cast(pa.binary()),

@@ -22,10 +22,11 @@ from partq_spark.group.model import GroupKey
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.partitioner import partition_of
-from partq_spark.log.publish import publish, stage_for
+from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import segment_schema
+from partq_spark.log.staged import stage_of
 from partq_spark.query import offsets
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.joining import create_group, membership_in
@@ -97,7 +98,7 @@ class World(sessions.World):
         """A message for each of these keys, in one publish."""
         queue = self.open_queue()
         queue.refresh()
-        stage = stage_for(queue)
+        stage = stage_of(queue.refresh())
         rows = [pa.array(keys, pa.string()), pa.array([b"x"] * len(keys), pa.binary())]
         with Stager(queue.store, stage, seed=self.token(), headers=False, compression="none") as stager:
             stager.add(pa.RecordBatch.from_arrays(rows, schema=segment_schema(False)))

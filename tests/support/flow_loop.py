@@ -90,14 +90,14 @@ def run_flow(
                     _log.warning("flow %s of group %s ends: %s", session.flow, session.key, look.reason)
                     return
                 if look.sign is Sign.FROZEN:  # a look at the group could begin a new instance in its name
-                    session.pause(idle_s)
+                    time.sleep(idle_s)
                     continue
                 try:
                     if not _turn(session, poll, handle, limit):
                         session.wait_news(idle_s)
                 except Unavailable as error:
                     _log.warning("flow %s waits: %s", session.flow, error)
-                    session.pause(idle_s)
+                    time.sleep(idle_s)
     finally:
         session.unbind()
 

@@ -20,12 +20,13 @@ import pytest
 
 from partq_spark.log import admin
 from partq_spark.log.model import Head, QueueConfig
-from partq_spark.log.publish import PublishIdentity, PublishResult, stage_for
+from partq_spark.log.publish import PublishIdentity, PublishResult
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.versions import columns_of, schema_from
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import segment_schema
+from partq_spark.log.staged import stage_of
 from partq_spark.objects import open_store
 from partq_spark.spark.local import QUICK_LOGS
 from tests.log.queues import publish_staged
@@ -152,7 +153,7 @@ class Lab:
     ) -> PublishResult:
         """One publish, without Spark; `segments` as many tasks would have staged."""
         queue = self.queue(name)
-        stage = stage_for(queue)
+        stage = stage_of(queue.refresh())
         staged = []
         for number in range(segments):
             rows = [message if len(message) == 3 else (*message, None) for message in messages[number::segments]]

@@ -17,11 +17,10 @@ from coordinator.heads import GroupFacts
 from coordinator.leadership import StoreLife
 from coordinator.runtime import GroupRuntime
 from coordinator.settings import Settings
-from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.claims import Claim
-from partq_spark.group.heartbeat import HeartbeatThread, Liveness, Sign
+from partq_spark.group.heartbeat import Liveness, Sign
 from partq_spark.group.model import GroupKey, GroupSettings
 from partq_spark.group.ownership import Ownership, open_ownership
 from partq_spark.group.session import Session, SessionSettings
@@ -270,16 +269,3 @@ def test_an_error_of_the_heartbeat_ends_the_loop(place: Place) -> None:
     with pytest.raises(ValueError, match="a mistake"):
         run_flow(session, place.poll, lambda _: None, keep_on=lambda: True)
     assert not session.is_bound
-
-
-def test_time_goes_by_the_effects() -> None:
-    slept: list[float] = []
-    server = OwnershipServer()
-    key = GroupKey("default", "orders", "g")
-    store = open_store("file:///nowhere-that-is-written-to", retry_timeout_s=0)
-    session = Session(
-        server.open(key), CheckpointStore(store, key, "q"), key, "q", "a", SETTINGS, Effects(sleep=slept.append)
-    )
-    session.pause(3.0)
-    assert slept == [3.0]
-    assert not HeartbeatThread(session.beat, 1.0, Liveness(parent=None)).is_beating
