@@ -70,7 +70,7 @@ class DriverProcess:
         self._log = log
         command = [sys.executable, "-m", "partq_spark.demo.queries"]
         command += [word for name, value in arguments.items() for word in (f"--{name}", value)]
-        # Spark's workers must be this Python: the first python3 on PATH may have no partq (spark-traps 27).
+        # Spark's workers must be this Python: the first python3 on PATH may have no partq (spark-traps.md 27).
         own = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         own["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         if "SPARK_HOME" not in os.environ:

@@ -2,7 +2,7 @@
 
 Frozen, without I/O and without policy: `coordinator.core` decides how they change, `codec` writes them down,
 `ownership` keeps them. Times are seconds of the clock of the process that holds the value; a value that leaves its
-process carries remaining times instead (design, "The coordinator").
+process carries remaining times instead, so that clocks are never compared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings of a flow as values with their checks (interface.md), and nothing else."""
+"""The settings of a flow as values with their checks, and nothing else."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 Read the head, place the entry behind it, swap. After a conflict or an unknown outcome: read, and look for the publish's
 own token before placing it again with the same token. A conflict may be the answer to one's own success too, where
-something between here and the store has sent the swap a second time. Nothing is ever deleted here (design, "The message
-log"). Each guard is a function of its own, so that the interleaving check can switch it off and must then find
-the damage.
+something between here and the store has sent the swap a second time. Nothing is ever deleted here: `housekeeping`
+collects what was staged and not published. Each guard is a function of its own, so that the interleaving check can
+switch it off and must then find the damage.
 """
 
 from __future__ import annotations

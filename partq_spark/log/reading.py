@@ -1,7 +1,7 @@
 """Reading ranges of offsets: every message once, in order per partition, or an error that says which are missing.
 
 What was planned may have been trimmed, compacted or collected since. So a reader that finds an object gone asks the
-head once more, by offset, before it calls that a loss (design, "Trimming").
+head once more, by offset, before it calls that a loss.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ never written, the whole store included, is simply not there: `load` gives None 
 makes it.
 
 Every call is bounded in time. A store never retries a swap by itself: a lost answer is `Unavailable`, and only the
-caller can tell, by reading, whether its change took place (design, "One principle").
+caller can tell, by reading, whether its change took place (docs/architecture.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The object store in a local directory, `file:///absolute/dir`: one file per object, durable, for many processes.
 
-What is promised (design, "Local disk"): an object appears whole or not at all, and once a call has returned, what it
+What is promised: an object appears whole or not at all, and once a call has returned, what it
 did survives power loss. A file is written under a hidden name, synced, linked or renamed to its name, and then its
 folder is synced. Documents are compared and renamed under a lock on their folder. The directory must be on a local
 file system: lock and link are the kernel's, and network file systems differ in what they promise of both.

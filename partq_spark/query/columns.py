@@ -1,6 +1,6 @@
 """From the log's pieces to the source's Arrow batches, copying as little as can be. No pyspark.
 
-A batch must match the source's schema to the letter (spark-traps 11). Large pieces are cut, which copies nothing;
+A batch must match the source's schema to the letter (spark-traps.md 11). Large pieces are cut, which copies nothing;
 small ones are joined, because every batch costs the JVM something too.
 """
 

@@ -106,7 +106,7 @@ class ConsumerLoop:
         """The end of the batch that follows `start`, which is complete; `start` itself if there is nothing new.
 
         Looks for up to `pollInterval`. When this returns another end, its messages are announced and a flow's lease
-        still lasts. `limited`: whether the configured limits count (spark-traps 13).
+        still lasts. `limited`: whether the configured limits count (spark-traps.md 13).
 
         Raises `Invalid` for an offset of another queue, group or flow, and if another live process has the flow's
         name; `Unavailable` if a store does not answer for `retryTimeout`; `Fenced` if another query took the group
@@ -150,7 +150,7 @@ class ConsumerLoop:
             if not self._wait_for_news(member, plan, idle_until_s):
                 is_told_of_news = self._wait_for is not None or self._group is None  # who has no group has no news
                 self._idle = idle if is_told_of_news and not plan.barred else None
-                return start  # itself: a different text would be an empty batch (spark-traps 6)
+                return start  # itself: a different text would be an empty batch (spark-traps.md 6)
         raise Unavailable(f"the state of the group of {self._participant.name} does not hold still: try again")
 
     def batch(self, start: dict[str, Any], end: dict[str, Any], plan: Callable[[Head, Spans], T], nothing: T) -> T:

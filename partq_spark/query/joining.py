@@ -188,7 +188,7 @@ def membership_in(
 
 
 def default_checkpoint_interval_s(store_url: str) -> float:
-    """Seconds, as interface.md has it: a write costs next to nothing on a disk, and a request elsewhere."""
+    """Seconds: a write costs next to nothing on a disk, and a request elsewhere."""
     return 10.0 if is_paid(store_url) else 1.0
 
 

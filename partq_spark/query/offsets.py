@@ -3,7 +3,7 @@
 `{"v":1,"queue":id,"group":…,"since":…,"flow":…,"p":{"0":[epoch, from, to, redelivered_below], …}}`: the end of a batch
 says by itself what the batch reads, so a replay needs no other knowledge. `since`, only with a group, is the sequence
 number of the head that the group was made with: one that was removed and made again under its name has another. Spark
-compares offsets as raw JSON text (spark-traps 6): the order of keys below is part of the format.
+compares offsets as raw JSON text (spark-traps.md 6): the order of keys below is part of the format.
 
 With `ackMode=manual` there is also `"n"`, a count of the batches that had messages. What is not acknowledged comes
 again, and the same messages read from the same offset would make the same text: Spark would see nothing new.

@@ -78,7 +78,7 @@ def default_columns(include_headers: bool) -> WantedColumns:
 
 def wanted_columns(given: Sequence[tuple[str, str]]) -> WantedColumns:
     """The columns that a reader's `.schema()` names, each with its type in Spark's words and with ` not null` behind
-    any type that excludes null. Raises `Invalid` for the first that the source does not have so (spark-traps 16).
+    any type that excludes null. Raises `Invalid` for the first that the source does not have so (spark-traps.md 16).
     """
     allowed = ", ".join(f"{name} {' or '.join(types)}" for name, types in SOURCE_TYPES.items())
     wanted: list[WantedColumn] = []

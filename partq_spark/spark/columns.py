@@ -74,7 +74,7 @@ def keeps(kind: DataType) -> bool:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns as Spark wants a source's batches to have them (spark-traps 11). For types that are kept."""
+    """The columns as Spark wants a source's batches to have them (spark-traps.md 11). For types that are kept."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

@@ -50,7 +50,7 @@ STREAM_SOURCE_ONLY = (
 )
 SINK = (*COMMON, "topic", "failOnUnattractedTopic", "compression")
 BATCH_SINK_ONLY = ("txnAppId", "txnVersion")
-# Spark puts these among a streaming sink's options itself (spark-traps 8).
+# Spark puts these among a streaming sink's options itself (spark-traps.md 8).
 FROM_SPARK = ("checkpointLocation", "queryName")
 
 MANUAL_IN_HAND = 10_000  # messages: what an application may leave unacknowledged unless it says otherwise

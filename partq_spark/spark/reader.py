@@ -1,7 +1,7 @@
 """The Spark source: batch reads and streams. Thin: `query` decides what is delivered, `log.reading` reads it.
 
 No client, thread or file is opened when a reader is made, because Spark makes readers in several processes; `read`
-depends on its partition alone (spark-traps 3).
+depends on its partition alone (spark-traps.md 3).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task, as Arrow batches with the columns that are wanted."""
     prepare_worker()
     if not isinstance(partition, LogPartition):
-        return  # a batch read of nothing: Spark asks with InputPartition(None) (spark-traps 29)
+        return  # a batch read of nothing: Spark asks with InputPartition(None) (spark-traps.md 29)
     from partq_spark.log.reading import RangeReader
     from partq_spark.query.columns import batches
 
@@ -236,7 +236,7 @@ class PartqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _end_in_good_order(_signal: int, _frame: FrameType | None) -> None:
     """Spark ends a reader by two SIGTERMs within milliseconds, and calls `stop` only if the process exits by itself
-    (spark-traps 2): the second signal must not cut that short.
+    (spark-traps.md 2): the second signal must not cut that short.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(0)

@@ -49,7 +49,7 @@ class PartqDataSource(DataSource):
 
     def schema(self) -> StructType | str:
         """The source's columns. Runs at `.load()`, so unknown options and an unknown queue are refused here; not where
-        `.schema()` names columns, since Spark calls nothing before it plans then (spark-traps 36).
+        `.schema()` names columns, since Spark calls nothing before it plans then (spark-traps.md 36).
         """
         parsed = options.source_options(self.options)
         columns = open_queue(parsed.target).refresh().columns
@@ -93,7 +93,7 @@ def _has_topics(schema: StructType) -> bool:
 
 
 def register(spark: SparkSession, metrics: CollectorRegistry | None = None) -> None:
-    """Register the source with a session, after a look at whether its workers can import partq (spark-traps 27), and
+    """Register the source with a session, after a look at whether its workers can import partq (spark-traps.md 27), and
     install the listener, unless the driver is on another side of a connection (Spark Connect). `metrics`: where the
     session's queries tell of themselves.
 

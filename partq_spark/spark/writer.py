@@ -2,7 +2,7 @@
 
 A micro-batch is published under (query id, batch id) in every queue that gets something of it, so a batch that Spark
 repeats adds nothing (DIS-09). Abort deletes nothing: Spark calls it also after a commit that failed halfway and may
-have landed (spark-traps 9); collection clears up.
+have landed (spark-traps.md 9); collection clears up.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def kind_of(error: str) -> str:
         return str(named[-1])
     lines = error.partition("=== Streaming Query ===")[0].partition(" SQLSTATE:")[0].strip().splitlines()
     words = lines[-1].strip() if lines else "no words"
-    # The end of the source's process: without a word (spark-traps 28), or while the JVM was talking to it.
+    # The end of the source's process: without a word (spark-traps.md 31), or while the JVM was talking to it.
     if "(no cause message)" in error or words in ("Connection reset", "Broken pipe"):
         return READER_GONE
     if words.startswith("Python worker failed to connect back"):

@@ -53,6 +53,19 @@ def test_a_dead_link_is_noticed(tmp_path: Path) -> None:
     assert list(dead_links(page)) == ["gone.md", "there.md#gone", "#gone"]
 
 
+def test_every_trap_that_code_refers_to_is_listed() -> None:
+    listed = set(re.findall(r"^\| (\d+) \|", (ROOT / "docs/spark-traps.md").read_text(encoding="utf-8"), re.MULTILINE))
+    named = {
+        number
+        for folder in ("partq_spark", "tests")
+        for path in (ROOT / folder).rglob("*.py")
+        for numbers in re.findall(r"spark-traps\.md ([\d, ]*\d)", path.read_text(encoding="utf-8"))
+        for number in numbers.split(", ")
+    }
+    assert named
+    assert named <= listed
+
+
 def project() -> dict[str, list[Requirement]]:
     """The requirements of pyproject.toml by where they stand: `build`, `plain`, and one per extra."""
     content = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

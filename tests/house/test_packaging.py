@@ -115,7 +115,7 @@ def test_the_log_and_the_stores_import_nothing_heavy() -> None:
 
 
 def test_the_shim_is_one_line() -> None:
-    """Spark runs it in every session, and one that fails to import disables all data sources (spark-traps 18)."""
+    """Spark runs it in every session, and one that fails to import disables all data sources (spark-traps.md 18)."""
     tree = ast.parse((ROOT / "pyspark_partq.py").read_text(encoding="utf-8"))
     docstring, line = tree.body
     assert isinstance(docstring, ast.Expr)

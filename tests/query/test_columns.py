@@ -45,7 +45,7 @@ def made(
 @pytest.mark.parametrize("stored", [False, True])
 def test_batches_have_sparks_own_arrow_schema_to_the_letter(headers: bool, stored: bool) -> None:
     """Spark compares field order, types, nullability and names of nested fields, and only of the first batch
-    (spark-traps 11).
+    (spark-traps.md 11).
     """
     from pyspark.sql import types
     from pyspark.sql.pandas.types import to_arrow_schema

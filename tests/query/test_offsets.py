@@ -29,7 +29,7 @@ ENDS = st.builds(
 
 
 def text(end: BatchEnd) -> str:
-    """What Spark writes down and compares (spark-traps 6)."""
+    """What Spark writes down and compares (spark-traps.md 6)."""
     return json.dumps(offsets.encode(end))
 
 

@@ -90,7 +90,7 @@ def test_a_query_reads_what_there_was_when_it_was_planned(lab: Lab) -> None:
 
 
 def test_no_plan_shows_a_secret(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans show options (spark-traps 28), so no credential may be one: they are refused where they are recognised."""
+    """Plans show options (spark-traps.md 28), so no credential may be one: those that are recognised are refused."""
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountName=a;AccountKey=hunter2;")
     lab.create("orders", 1)
     jvm = lab.spark.sparkContext._jvm

@@ -100,7 +100,7 @@ SCHEMAS = {
 
 @pytest.mark.parametrize("case", SCHEMAS)
 def test_with_a_schema_everything_is_refused_when_a_batch_is_planned(orders: Lab, case: str) -> None:
-    """And not at .load(), where Spark then asks nobody (spark-traps 16, 36)."""
+    """And not at .load(), where Spark then asks nobody (spark-traps.md 16, 36)."""
     columns, options, says = SCHEMAS[case]
     options = {"store": orders.url, "queue": "orders", **options}
     rows = orders.spark.read.format("partq").options(**options).schema(columns).load()

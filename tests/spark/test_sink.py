@@ -151,7 +151,7 @@ def test_sparks_large_types_make_no_difference(lab: Lab) -> None:
 
 
 def test_the_default_store_is_the_drivers_variable(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PARTQ_STORE as it was when Spark started; what this process has set since does not matter (spark-traps 26)."""
+    """PARTQ_STORE as it was when Spark started; what this process has set since does not matter (spark-traps.md 26)."""
     from partq_spark.log import admin
     from partq_spark.objects import open_store
 

@@ -130,7 +130,7 @@ def test_both_limits_hold_together(lab: Lab) -> None:
 
 
 def test_trigger_once_reads_everything_whatever_the_limits(lab: Lab) -> None:
-    """Spark asks with ReadAllAvailable (spark-traps 13)."""
+    """Spark asks with ReadAllAvailable (spark-traps.md 13)."""
     lab.create("orders", 2)
     lab.publish("orders", [(f"k{n}", b"%d" % n) for n in range(100)])
     consumer = lab.consumer()

@@ -1,7 +1,7 @@
 """What Spark's Python data source API really does, where partq leans on it: a Spark that differs fails here, loudly.
 
-The numbers are those of the project's list of Spark's traps; what a test of partq itself shows is not shown again. A
-probe of the API writes down every call, with the process that got it.
+The numbers are those of docs/spark-traps.md; what a test of partq itself shows is not shown again. A probe
+of the API writes down every call, with the process that got it.
 """
 
 # ruff: noqa: N802, N803 -- Spark's data source API has its own names for methods and arguments

@@ -141,7 +141,7 @@ def _checked(tasks: Iterable[Iterator[pa.RecordBatch]], schema: StructType, sour
     forms = to_arrow_schema(schema, timezone="UTC")
     for batch in made:
         batch.validate(full=True)
-        assert batch.schema == forms, "spark-traps 11"
+        assert batch.schema == forms, "spark-traps.md 11"
     return pa.Table.from_batches(made, forms)
 
 

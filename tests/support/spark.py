@@ -52,7 +52,7 @@ Given = tuple[str | None, bytes] | tuple[str | None, bytes, list[Header] | None]
 def spark_azurite() -> Iterator[Azurite]:
     """The Azurite that Spark's processes have credentials for. Tests start and stop it, so it is not running yet.
 
-    Workers have the environment of the JVM's start (spark-traps 26), so its address has to be known by then.
+    Workers have the environment of the JVM's start (spark-traps.md 26), so its address has to be known by then.
     """
     server = Azurite()
     yield server

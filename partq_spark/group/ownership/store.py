@@ -2,8 +2,8 @@
 ownership records of seed 004. One implementation for Redis, objects and memory.
 
 Every change is conditional and nothing is retried inside, beyond reading again what changed meanwhile. An answer that
-did not come is `Unavailable`: whether the change took place is found out by reading (design, "One principle"). The
-state's body is opaque here (`codec` makes it).
+did not come is `Unavailable`: whether the change took place is found out by reading (docs/architecture.md).
+The state's body is opaque here (`codec` makes it).
 
 What it costs, in calls (Redis: one round trip; objects: one request for each operation): a heartbeat is one call, the
 swap of the heartbeat and a conditional read of the state. A delivery is two: the record, then those; a report two as

@@ -1,7 +1,8 @@
 """The types that a typed queue keeps, each in one form of Arrow's: what foreign forms mean, and what may widen to what.
 
-The normal form is what Spark's readers want to the letter (spark-traps 11): `to_arrow_schema(schema, "UTC")`. Elements
-of arrays and values of maps may always be null; columns and fields of structs only where they are not NOT NULL.
+The normal form is what Spark's readers want to the letter (spark-traps.md 11): `to_arrow_schema(schema, "UTC")`.
+Elements of arrays and values of maps may always be null; columns and fields of structs only where they are not NOT
+NULL.
 """
 
 from __future__ import annotations

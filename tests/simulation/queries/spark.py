@@ -1,5 +1,5 @@
-"""What Spark's MicroBatchExecution does with a query and its checkpoint, in Spark's order (spark-traps 1, 4, 5, 6, 13,
-23, 24, 29), over simulated reader processes.
+"""What Spark's MicroBatchExecution does with a query and its checkpoint, in Spark's order, over simulated reader
+processes (spark-traps.md 1, 4, 5, 6, 13, 23, 24, 29).
 
 Offsets are compared and kept as text. What a batch is made of is asked for as often as the application acts on it. On
 a restart the last batch that is in the offset log is repeated, unless the commit log has it; it is planned before
@@ -289,7 +289,7 @@ class Batch:
 
 
 def _decoded(text: str) -> dict[str, Any]:
-    """`initialOffset` is a constant (spark-traps 5)."""
+    """`initialOffset` is a constant (spark-traps.md 5)."""
     return dict(offsets.INITIAL) if not text else dict(json.loads(text))
 
 

@@ -182,7 +182,7 @@ def test_other_partitions_flow_while_one_waits(shared: Make) -> None:
 
 
 def test_a_copy_of_the_plan_reads_twice_what_the_flow_has(shared: Make) -> None:
-    """A self-union asks for the partitions twice (spark-traps 29)."""
+    """A self-union asks for the partitions twice (spark-traps.md 29)."""
     orders = shared(partitions=2)
     consumer = orders.consumer("union")
 

@@ -87,7 +87,7 @@ def test_a_killed_reader_is_missed_only_until_its_session_is_over(shared: Make) 
 
 
 def test_a_stopped_query_leaves_at_once_and_its_acknowledgements_are_written(shared: Make) -> None:
-    """Spark's two SIGTERMs (spark-traps 2)."""
+    """Spark's two SIGTERMs (spark-traps.md 2)."""
     orders = shared(partitions=2, delay_s=30.0)
     consumer, query = orders.start("one", checkpointInterval="1h")
     orders.publish((0, b"a"), (1, b"b"))
@@ -212,7 +212,7 @@ def test_bad_options_are_refused_where_a_person_sees_them(shared: Make) -> None:
 
 
 def test_the_heartbeat_belongs_to_the_reader_process_of_the_jvm(shared: Make) -> None:
-    """The liveness watches the reader's parent: that has to be the JVM (spark-traps 25)."""
+    """The liveness watches the reader's parent: that has to be the JVM (spark-traps.md 25)."""
     orders = shared(partitions=1)
     orders.start("one")
     gateway = orders.lab.spark.sparkContext._gateway
