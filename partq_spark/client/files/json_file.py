@@ -8,10 +8,10 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any, NoReturn
 
 from partq_spark.base.errors import Invalid
+from partq_spark.client.files.exact_json import ExactDecoder
 from partq_spark.client.files.messages import HEADER_BYTES, Lines
 
 ENCODING = "value_encoding"
@@ -23,12 +23,12 @@ def _no_constant(name: str) -> NoReturn:
 
 # json.loads would make one for every line.
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
-_EXACT = json.JSONDecoder(parse_constant=_no_constant, parse_float=Decimal)
+_EXACT = ExactDecoder(parse_constant=_no_constant)
 
 
 class JsonFile:
-    """Objects, one per line, of which one is looked at at a time. `example` is a line as it is wanted; `exact`: numbers
-    with a fraction are `Decimal`.
+    """Objects, one per line, of which one is looked at at a time. `example` is a line as it is wanted; `exact`: as
+    `ExactDecoder` has it.
 
     What is said to be wrong is wrong in the line that was given last.
     """

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import types as is_
 
+from partq_spark.client.files.exact_json import ExactDecoder
 from partq_spark.client.rows import Refused
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.types import TIMESTAMP, TIMESTAMP_NTZ
@@ -37,6 +37,7 @@ _TIME: Final = re.compile(
 )
 _NO_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BOOLEANS: Final = {"true": True, "false": False}
+_JSON: Final = ExactDecoder()
 
 
 def of_text(kind: pa.DataType) -> Parse:
@@ -177,7 +178,7 @@ def _nested_text(kind: pa.DataType) -> Parse:
 
     def parse(text: str) -> Any:
         try:
-            value = json.loads(text, parse_float=Decimal)
+            value = _JSON.decode(text)
         except (ValueError, RecursionError) as error:
             raise _wrong(text, type_text(kind), f"JSON ({error})") from None
         return None if value is None else parse_json(value)

@@ -1,0 +1,32 @@
+"""JSON as Python values of which none is lost: numbers with a fraction are `Decimal`, a name that an object has twice is
+refused, where Python's own decoder keeps the last value without a word. Pure; what values mean is not known here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+
+class ExactDecoder(json.JSONDecoder):
+    """Raises `ValueError`, and `RecursionError` for what is nested too deep, as any decoder does."""
+
+    def __init__(self, *, parse_constant: Callable[[str], Any] | None = None) -> None:
+        super().__init__(parse_float=Decimal, parse_constant=parse_constant, object_pairs_hook=_named_once)
+
+    def decode(self, s: str, *more: Any) -> Any:
+        try:
+            return super().decode(s, *more)
+        except InvalidOperation:
+            raise ValueError("a number has an exponent that is too large: give one in digits") from None
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {twice[:60]!r} is there twice in one object: keep one")
+    return found
