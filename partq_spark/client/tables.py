@@ -88,7 +88,13 @@ def _opened(table: Any) -> pa.RecordBatchReader:
             f"{type(table).__name__} is no table: give something with __arrow_c_stream__, such as a table of pyarrow, "
             "polars, pandas or duckdb"
         )
-    return pa.RecordBatchReader.from_stream(table)
+    try:
+        return pa.RecordBatchReader.from_stream(table)
+    except pa.ArrowInvalid as error:  # of a series, which is one column without a name
+        raise Invalid(
+            f"{type(table).__name__} is no table ({error}): give one with named columns, such as"
+            " pyarrow.table({'name': column})"
+        ) from None
 
 
 def _chunks(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

@@ -202,8 +202,16 @@ BAD_FIELDS = [
     ("tags", "[1]", "1 (int) is no STRING: give a str"),
     ("who", '{"c": 1}', "column 'who.c': there is no such field, but a, b: leave it out"),
     ("m", '{"x": 1}', "column 'm.key': 'x' is no INT: give a whole number in digits"),
-    ("m", '{"1": 1, "1": 2}', "is no MAP<INT, DOUBLE>: give JSON (the name '1' is there twice in one object: keep one)"),
-    ("m", '{"1": 1e99999999999999999999}', "give JSON (a number has an exponent that is too large: give one in digits)"),
+    (
+        "m",
+        '{"1": 1, "1": 2}',
+        "is no MAP<INT, DOUBLE>: give JSON (the name '1' is there twice in one object: keep one)",
+    ),
+    (
+        "m",
+        '{"1": 1e99999999999999999999}',
+        "give JSON (a number has an exponent that is too large: give one in digits)",
+    ),
     ("m", '{"1": 1e999999999999999999}', "column 'm.value': '1E+999999999999999999' is no DOUBLE"),
 ]
 
@@ -249,7 +257,10 @@ def test_the_first_line_that_is_wrong_is_named_whatever_the_order_of_columns(row
         ('{"id": 1, "who": {"b": "x"}}', "column 'who.b': 'x' is no DATE"),
         ('{"id": 1, "m": {"1": "x"}}', "column 'm.value': 'x' is no DOUBLE"),
         ('{"id": 1, "m": [[1, 2], [1, 3]]}', "column 'm.key': "),
-        ('{"id": 1, "m": {"1": 1, "2": 1, "1": 2}}', "is no JSON (the name '1' is there twice in one object: keep one)"),
+        (
+            '{"id": 1, "m": {"1": 1, "2": 1, "1": 2}}',
+            "is no JSON (the name '1' is there twice in one object: keep one)",
+        ),
         ('{"id": 1, "id": 2}', "is no JSON (the name 'id' is there twice in one object: keep one)"),
         ('{"id": 1, "x": 1e99999999999999999999}', "is no JSON (a number has an exponent that is too large"),
         ('{"id": 1, "x": -1e-99999999999999999999}', "is no JSON (a number has an exponent that is too large"),

@@ -241,6 +241,9 @@ def test_what_could_change_a_value_is_refused_with_row_column_and_both_types(
             "column '__index_level_0__' is the index of a frame of pandas, .*reset_index",
         ),
         ([1, 2], "list is no table: give something with __arrow_c_stream__"),
+        (pl.Series("id", [1]), r"Series is no table \(.* non-struct type int64\): give one with named columns"),
+        (pd.Series([1], name="id"), r"Series is no table \(.* non-struct type int64\)"),
+        (pa.chunked_array([["a"]]), r"ChunkedArray is no table \(.* non-struct type string\)"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(make: Make, table: Any, said: str) -> None:

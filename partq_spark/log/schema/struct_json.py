@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log.schema.types import TIMESTAMP, TIMESTAMP_NTZ, check_columns, list_of, map_of
+from partq_spark.log.schema.types import MAX_DEPTH, TIMESTAMP, TIMESTAMP_NTZ, TOO_DEEP, check_columns, list_of, map_of
 
 _SIMPLE: Final[Mapping[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -38,16 +38,18 @@ def parse_struct_json(text: str) -> pa.Schema:
     try:
         found = json.loads(text)
         fields = found["fields"] if found["type"] == "struct" else None
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except RecursionError:
+        raise Invalid(f"schema is {TOO_DEEP}") from None
+    except (ValueError, TypeError, KeyError):
         fields = None
     if not isinstance(fields, list):
         raise Invalid("schema is no JSON of a StructType: give the text of StructType.json(), or a DDL")
-    schema = pa.schema([_field(field, "") for field in fields])
+    schema = pa.schema([_field(field, "", 1) for field in fields])
     check_columns(schema)
     return schema
 
 
-def _field(found: Any, path: str) -> pa.Field:
+def _field(found: Any, path: str, depth: int) -> pa.Field:
     try:
         name, kind, nullable = found["name"], found["type"], found["nullable"]
         collated = _COLLATIONS in (found.get("metadata") or {})
@@ -58,10 +60,12 @@ def _field(found: Any, path: str) -> pa.Field:
         raise _refused(where, "is no field of a StructType")
     if collated:
         raise _refused(where, "has a collation, which is not kept: leave it out, and name it where you compare")
-    return pa.field(name, _type(kind, where), nullable)
+    return pa.field(name, _type(kind, where, depth), nullable)
 
 
-def _type(found: Any, where: str) -> pa.DataType:
+def _type(found: Any, where: str, depth: int) -> pa.DataType:
+    if depth > MAX_DEPTH:
+        raise _refused(where, f"is {TOO_DEEP}")
     if isinstance(found, str):
         decimal = _DECIMAL.fullmatch(found)
         if decimal is not None:
@@ -74,11 +78,12 @@ def _type(found: Any, where: str) -> pa.DataType:
     kind = found.get("type") if isinstance(found, dict) else None
     try:
         if kind == "array":
-            return list_of(_type(found["elementType"], f"{where}.element"))
+            return list_of(_type(found["elementType"], f"{where}.element", depth + 1))
         if kind == "map":
-            return map_of(_type(found["keyType"], f"{where}.key"), _type(found["valueType"], f"{where}.value"))
+            key = _type(found["keyType"], f"{where}.key", depth + 1)
+            return map_of(key, _type(found["valueType"], f"{where}.value", depth + 1))
         if kind == "struct" and found["fields"]:
-            return pa.struct([_field(field, where) for field in found["fields"]])
+            return pa.struct([_field(field, where, depth + 1) for field in found["fields"]])
     except (KeyError, TypeError):
         pass
     raise _refused(where, f"has type {str(found)[:60]!r}, which a queue does not keep: cast it, or keep it as text")

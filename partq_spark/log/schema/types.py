@@ -18,6 +18,7 @@ from partq_spark.base.errors import Invalid
 MAX_COLUMNS: Final = 1000
 MAX_DEPTH: Final = 32
 """A column that is no ARRAY, MAP or STRUCT is one deep. Arrow's files nest 63 deep at most, and a map takes two."""
+TOO_DEEP: Final = f"nested more than {MAX_DEPTH} deep: nest less, or keep a part of it as text"
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ: Final = pa.timestamp("us")
@@ -50,18 +51,21 @@ def map_of(key: pa.DataType, value: pa.DataType) -> pa.DataType:
     return pa.map_(key, pa.field("value", value))
 
 
-def normal(kind: pa.DataType) -> pa.DataType | None:
+def normal(kind: pa.DataType, most_deep: int = MAX_DEPTH) -> pa.DataType | None:
     """The normal form of whatever holds the same values: large and view types, dictionaries, other units and zones of
-    time, unsigned numbers, which a wider signed type holds. None: a queue keeps no such values.
+    time, unsigned numbers, which a wider signed type holds. None: a queue keeps no such values, or they are nested more
+    than `most_deep` deep.
 
     A form that may hold more than the normal one (nanoseconds) is checked value by value when it is published.
     """
+    if most_deep < 1:
+        return None
     if kind in _AS_THEY_ARE:
         return kind
     if kind in _OTHERS:
         return _OTHERS[kind]
     if is_.is_dictionary(kind):
-        return normal(kind.value_type)
+        return normal(kind.value_type, most_deep)
     if is_.is_fixed_size_binary(kind):
         return pa.binary()
     if is_.is_timestamp(kind):
@@ -69,21 +73,21 @@ def normal(kind: pa.DataType) -> pa.DataType | None:
     if is_.is_decimal(kind):
         fits = kind.precision <= 38 and 0 <= kind.scale <= kind.precision
         return pa.decimal128(kind.precision, kind.scale) if fits else None
-    return _nested(kind)
+    return _nested(kind, most_deep - 1)
 
 
-def _nested(kind: pa.DataType) -> pa.DataType | None:
+def _nested(kind: pa.DataType, most_deep: int) -> pa.DataType | None:
     if is_.is_map(kind):
-        key, value = normal(kind.key_type), normal(kind.item_type)
+        key, value = normal(kind.key_type, most_deep), normal(kind.item_type, most_deep)
         return None if key is None or value is None else map_of(key, value)
     if is_.is_struct(kind) and kind.num_fields:
-        inner = [(field, normal(field.type)) for field in kind]
+        inner = [(field, normal(field.type, most_deep)) for field in kind]
         if any(found is None for _, found in inner):
             return None
         return pa.struct([pa.field(field.name, found, field.nullable) for field, found in inner])
     lists = (is_.is_list, is_.is_large_list, is_.is_fixed_size_list, is_.is_list_view, is_.is_large_list_view)
     if any(is_list(kind) for is_list in lists):
-        element = normal(kind.value_type)
+        element = normal(kind.value_type, most_deep)
         return None if element is None else list_of(element)
     return None
 
@@ -94,6 +98,7 @@ def normal_schema(schema: pa.Schema) -> pa.Schema:
     for field in schema:
         kind = normal(field.type)
         if kind is None:
+            _check_depth(field)
             raise Invalid(
                 f"schema: column {field.name!r} has type {field.type}, which a queue does not keep: cast it, or keep it"
                 " as text"
@@ -112,11 +117,7 @@ def check_columns(schema: pa.Schema) -> None:
     for field in schema:
         if field.name.startswith("_"):
             raise Invalid(f"schema: column {field.name!r} begins with '_', which partq keeps for itself: rename it")
-        if depth_of(field.type) > MAX_DEPTH:
-            raise Invalid(
-                f"schema: column {field.name!r} is nested {depth_of(field.type)} deep, at most {MAX_DEPTH} are allowed:"
-                " nest less, or keep a part of it as text"
-            )
+        _check_depth(field)
         for inner in _structs_in(field.type):
             _check_names(inner, f"schema: fields in column {field.name!r}")
 
@@ -137,9 +138,15 @@ def _check_names(fields: Iterable[pa.Field], where: str) -> None:
         seen[lower] = name
 
 
-def depth_of(kind: pa.DataType) -> int:
-    """How deep a type is nested; 1 without ARRAY, MAP and STRUCT."""
-    return 1 + max((depth_of(inner) for inner in _inner(kind)), default=0)
+def _check_depth(field: pa.Field) -> None:
+    """Raises `Invalid` for a column that is nested too deep."""
+    if _is_deeper(field.type, MAX_DEPTH):
+        raise Invalid(f"schema: column {field.name!r} is {TOO_DEEP}")
+
+
+def _is_deeper(kind: pa.DataType, most: int) -> bool:
+    """Goes no deeper than that: types that a program made may be nested deeper than Python can call."""
+    return most < 1 or any(_is_deeper(inner, most - 1) for inner in _inner(kind))
 
 
 def _inner(kind: pa.DataType) -> list[pa.DataType]:

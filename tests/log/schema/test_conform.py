@@ -116,6 +116,9 @@ def column(kind: pa.DataType, *rows: Any) -> pa.RecordBatch:
 
 
 NOT_UTF8 = pa.record_batch([pa.array([b"ok", b"\xff"]).view(pa.string())], names=["a"])
+DEEP: pa.Array = pa.array([1], pa.int32())
+for _ in range(500):
+    DEEP = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), DEEP)
 REFUSED = [
     ("a INT", column(pa.int64(), 1), "column 'a' has type BIGINT, the queue's is INT"),
     ("a BIGINT", column(pa.uint64(), 1), "column 'a' has type uint64, the queue's is BIGINT"),
@@ -156,6 +159,7 @@ REFUSED = [
         "column 'a' has type ARRAY<STRUCT<b: ARRAY<BINARY>>>, the queue's is ARRAY<STRUCT<b: ARRAY<STRING>>>",
     ),
     ("a STRUCT<b: INT>", column(pa.struct([("c", pa.int32())]), None), "has type STRUCT<c: INT>"),
+    ("a ARRAY<INT>", pa.record_batch([DEEP], names=["a"]), "column 'a' has type list<item: list<"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.schema.ddl import MAX_TEXT, ddl_of, parse_ddl
-from partq_spark.log.schema.types import MAX_COLUMNS, MAX_DEPTH, depth_of
+from partq_spark.log.schema.types import MAX_COLUMNS, MAX_DEPTH, list_of, map_of, normal
+from partq_spark.log.schema.versions import schema_from
 from tests.log.schema.shapes import schemas
 from tests.log.schema.texts import a_ddl
 
@@ -87,8 +89,42 @@ def test_what_cannot_be_kept_is_refused_with_its_place(text: str, message: str) 
 
 def test_the_deepest_type_can_be_written_as_a_file_of_arrow() -> None:
     deepest = parse_ddl("a " + "map<int, " * (MAX_DEPTH - 1) + "int" + ">" * (MAX_DEPTH - 1))
-    assert depth_of(deepest.field("a").type) == MAX_DEPTH
+    kind = deepest.field("a").type
+    assert normal(kind) == kind
+    assert normal(list_of(kind)) is None
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, deepest) as writer:
         writer.write_batch(pa.record_batch([pa.nulls(1, deepest.field("a").type)], schema=deepest))
     assert pa.ipc.open_file(sink.getvalue()).read_all().num_rows == 1
+
+
+def arrow_nested(word: str, depth: int) -> pa.Schema:
+    kind = pa.int32()
+    for _ in range(depth - 1):
+        kind = {"ARRAY": list_of(kind), "MAP": map_of(pa.string(), kind), "STRUCT": pa.struct([("f", kind)])}[word]
+    return pa.schema([("a", kind)])
+
+
+def spark_nested(word: str, depth: int) -> str:
+    """As `StructType.json()`."""
+    before, after = {
+        "ARRAY": ('{"type": "array", "containsNull": true, "elementType": ', "}"),
+        "MAP": ('{"type": "map", "keyType": "string", "valueContainsNull": true, "valueType": ', "}"),
+        "STRUCT": ('{"type": "struct", "fields": [{"name": "f", "nullable": true, "type": ', "}]}"),
+    }[word]
+    kind = before * (depth - 1) + '"integer"' + after * (depth - 1)
+    return f'{{"type": "struct", "fields": [{{"name": "a", "nullable": true, "type": {kind}}}]}}'
+
+
+@pytest.mark.parametrize("form", [arrow_nested, spark_nested])
+@pytest.mark.parametrize("word", ["ARRAY", "MAP", "STRUCT"])
+def test_schemas_of_other_programs_are_nested_as_deep_and_no_deeper(
+    form: Callable[[str, int], str | pa.Schema], word: str
+) -> None:
+    """Far deeper than Python can call, too."""
+    assert schema_from(form(word, MAX_DEPTH)) == arrow_nested(word, MAX_DEPTH)
+    for depth in (MAX_DEPTH + 1, 200):
+        with pytest.raises(Invalid, match=r"^schema: column 'a.*' is nested more than 32 deep: nest less"):
+            schema_from(form(word, depth))
+    with pytest.raises(Invalid, match=r"^schema.* is nested more than 32 deep: nest less"):
+        schema_from(form(word, 3000))
