@@ -1,5 +1,5 @@
-"""JSON as Python values of which none is lost: numbers with a fraction are `Decimal`, a name that an object has twice is
-refused, where Python's own decoder keeps the last value without a word. Pure; what values mean is not known here.
+"""JSON as Python values of which none is lost: numbers with a fraction are `Decimal`, and a name that an object has
+twice is refused, where Python's own decoder keeps the last value without a word. Pure; what values mean is not known.
 """
 
 from __future__ import annotations
