@@ -17,6 +17,7 @@ from benchmarks.environment import Environment
 from benchmarks.requests import Counted, Counts
 
 HEADER = ("measure", "partq", "compared with", "ratio", "goal", "")
+FLOOR = "bare Python"  # how the names begin of a source or sink that does nothing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,24 +74,29 @@ class Measure:
         """What the goal is about: the median of the paired ratios, or of the subject."""
         return statistics.median(self.ratios or self.subject.samples)
 
-    @property
-    def verdict(self) -> str:
-        """`met`, or by how much it was missed; empty without a goal."""
+    def verdict(self, floor: Series | None = None) -> str:
+        """`met`, or by how much it was missed; empty without a goal. `floor`: of the same rounds, which may miss it
+        too.
+        """
         if self.goal is None:
             return ""
         if self.goal.met(self.value):
             return "met"
-        return f"missed by {abs(self.value / self.goal.limit - 1):.0%}"
+        missed = f"missed by {abs(self.value / self.goal.limit - 1):.0%}"
+        if floor is None or floor == self.reference:
+            return missed
+        its = Measure(what=self.what, subject=floor, reference=self.reference).value
+        return missed if self.goal.met(its) else f"{missed}; the floor, too ({number(its)})"
 
-    def cells(self) -> tuple[str, ...]:
-        """The line's cells, in the order of `HEADER`."""
+    def cells(self, floor: Series | None = None) -> tuple[str, ...]:
+        """The line's cells, in the order of `HEADER`; `floor` as in `verdict`."""
         return (
             self.what,
             str(self.subject),
             f"{self.reference.name}: {self.reference}" if self.reference else "",
             spread(self.ratios) if self.ratios else "",
             str(self.goal) if self.goal else "",
-            self.verdict,
+            self.verdict(floor),
         )
 
 
@@ -128,7 +134,7 @@ def spread(samples: Sequence[float]) -> str:
 
 def text_table(measures: Iterable[Measure]) -> str:
     """For a terminal: columns padded, no more."""
-    lines = [HEADER, *(measure.cells() for measure in measures)]
+    lines = [HEADER, *_cells(measures)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
@@ -137,8 +143,16 @@ def text_table(measures: Iterable[Measure]) -> str:
 
 def markdown_table(measures: Iterable[Measure]) -> str:
     """For the document."""
-    lines = [HEADER, ("---",) * len(HEADER), *(measure.cells() for measure in measures)]
+    lines = [HEADER, ("---",) * len(HEADER), *_cells(measures)]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _cells(measures: Iterable[Measure]) -> list[tuple[str, ...]]:
+    """Of every line, which is told what the floor was in the same rounds of the same measurement."""
+    lines = list(measures)
+    references = [(each.what, each.reference) for each in lines if each.reference is not None]
+    floors = {what: found for what, found in references if found.name.startswith(FLOOR)}
+    return [each.cells(floors.get(each.what)) for each in lines]
 
 
 # --- kept between runs ------------------------------------------------------------------------------------------------

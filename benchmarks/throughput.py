@@ -19,7 +19,7 @@ from benchmarks.bed import Bed, bed
 from benchmarks.floor import FloorSource
 from benchmarks.kafka import note as kafka_note
 from benchmarks.ready_made import ReadySource, write_ready
-from benchmarks.report import Goal, Measure
+from benchmarks.report import FLOOR, Goal, Measure
 from benchmarks.settings import PARTITIONS, Settings
 from benchmarks.spark import Run, checked, parquet_stream
 from benchmarks.turns import Side, measures, take_turns
@@ -31,8 +31,8 @@ from partq_spark.spark.reader import PartqBatchReader, read_task
 
 ALL: Final = default_columns(False)
 TEXTS: Final = wanted_columns([("key", "string"), ("value", "string")])
-BARE_SOURCE: Final = "bare Python source, batches ready made"
-BARE_SINK: Final = "bare Python sink, keeps nothing"
+BARE_SOURCE: Final = f"{FLOOR} source, batches ready made"
+BARE_SINK: Final = f"{FLOOR} sink, keeps nothing"
 logger = logging.getLogger(__name__)
 
 

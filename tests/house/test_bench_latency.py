@@ -53,7 +53,7 @@ def test_partqs_ways_are_compared_with_kafkas_of_the_same_logs() -> None:
     }
     made = latency._measures(found, 150)
     assert len(made) == len(LOGS) * 2 * 2 * 2
-    assert [(each.value, each.verdict) for each in made[:4]] == [
+    assert [(each.value, each.verdict()) for each in made[:4]] == [
         (0.25, "met"),
         (0.1, "met"),
         (0.5, "met"),

@@ -15,7 +15,7 @@ from benchmarks.document import TEMPLATE, document, write_document
 from benchmarks.environment import ROOT, Environment, observe
 from benchmarks.messages import VALUE_BYTES, make_messages
 from benchmarks.parts import PARTS
-from benchmarks.report import Goal, Measure, Outcome, Series, load, markdown_table, number, save, text_table
+from benchmarks.report import FLOOR, Goal, Measure, Outcome, Series, load, markdown_table, number, save, text_table
 from benchmarks.settings import DEFAULT_ROUNDS, DEFAULT_ROWS, Settings
 
 MACHINE = Environment(
@@ -84,7 +84,7 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios_not_the_ratio_of_medians() -
     ],
 )
 def test_a_goal_says_by_how_much_it_was_missed(goal: Goal | None, verdict: str) -> None:
-    assert Measure(what="x", subject=series(4), reference=series(2), goal=goal).verdict == verdict
+    assert Measure(what="x", subject=series(4), reference=series(2), goal=goal).verdict() == verdict
 
 
 def test_tables_have_a_line_for_every_measure() -> None:
@@ -94,6 +94,30 @@ def test_tables_have_a_line_for_every_measure() -> None:
     assert {line.count("|") for line in lines} == {7}
     assert lines[2] == "| reading | 20 (10..30) k rows/s | other: 10 (10..10) k rows/s | 2 (1..3) | ≥ 1 | met |"
     assert lines[3] == "| alone | 2.50 k rows/s |  |  | ≤ 2 s | missed by 25% |"
+
+
+def test_a_missed_goal_says_whether_the_floor_of_the_same_rounds_misses_it_too() -> None:
+    partq, floor = series(2, 2, 2), Series(name=f"{FLOOR} sink", unit="k rows/s", samples=(3, 3, 3))
+    others = {"slow": 1.0, "quick": 2.0, "quickest": 6.0}
+    measures = [
+        Measure(
+            what="publishing",
+            subject=partq,
+            reference=Series(name=name, unit="k rows/s", samples=(rate,) * 3),
+            goal=Goal(sign=">=", limit=1.5),
+        )
+        for name, rate in others.items()
+    ]
+    bare = Measure(what="publishing", subject=partq, reference=floor, goal=Goal(sign=">=", limit=0.75))
+    elsewhere = replace(measures[2], what="reading")
+    lines = markdown_table([*measures, bare, elsewhere]).splitlines()[2:]
+    assert [line.split("|")[-2].strip() for line in lines] == [
+        "met",
+        "missed by 33%",
+        "missed by 78%; the floor, too (0.500)",
+        "missed by 11%",
+        "missed by 78%",
+    ]
 
 
 def test_an_outcome_survives_the_file_it_is_kept_in(tmp_path: Path) -> None:
