@@ -11,12 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict
 
+if TYPE_CHECKING:
+    from partq_spark.base.effects import Effects
+
 Uniform = Callable[[float, float], float]
+
+RETRY_TIMEOUT_S: Final = 120.0
+"""For so long a store that does not answer is tried again, where nobody says otherwise."""
+
+LONGEST_WAIT_S: Final = 366 * 24 * 3600.0
+"""What a caller may say at most: a year, which no wait needs and every clock can count."""
 
 _LEAST_S: Final = 0.001
 """Less than that is nothing to wait for; and a clock that is not so fine would never reach the end."""

@@ -14,7 +14,7 @@ EXAMPLE = "2026-11-20T08:30:00Z"
 _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([+-])(\d\d):(\d\d))", re.ASCII
 )
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -40,24 +40,24 @@ def parse_rfc3339(text: str) -> int:
             raise _refused(text, "the offset's hours end at 23 and its minutes at 59")
         offset_min = (int(match[10]) * 60 + int(match[11])) * (-1 if match[9] == "-" else 1)
     # Subtracted as numbers: year 1 or 9999 with an offset is no datetime, but a point in time all the same.
-    return (local - _EPOCH) // _MICROSECOND + micros - offset_min * 60_000_000
+    return (local - EPOCH) // _MICROSECOND + micros - offset_min * 60_000_000
 
 
 def format_rfc3339(time_us: int) -> str:
     """`time_us` (Unix, microseconds) in UTC with all six digits, so that texts sort as times do."""
-    return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+    return (EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
 
 
 def as_datetime(time_us: int) -> datetime:
     """A Unix time in microseconds as a `datetime` in UTC."""
-    return _EPOCH + timedelta(microseconds=time_us)
+    return EPOCH + timedelta(microseconds=time_us)
 
 
 def unix_us(time: datetime) -> int:
     """The Unix time in microseconds of a `datetime`. Raises `Invalid` for one without a time zone."""
     if time.tzinfo is None:
         raise Invalid(f"{time!r} has no time zone: give one, for example tzinfo=datetime.UTC")
-    return (time - _EPOCH) // _MICROSECOND
+    return (time - EPOCH) // _MICROSECOND
 
 
 def _refused(text: str, why: str = "") -> Invalid:

@@ -16,11 +16,10 @@ import click
 
 from partq_spark import client
 from partq_spark.base.errors import Invalid
+from partq_spark.base.retry import LONGEST_WAIT_S, RETRY_TIMEOUT_S
 from partq_spark.base.terminal import printable_lines
 
 T = TypeVar("T")
-RETRY_TIMEOUT_S = 120.0
-LONGEST_S = 366 * 24 * 3600.0
 
 
 class Checked(click.ParamType[T], Generic[T]):
@@ -53,8 +52,8 @@ def _seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0.0 <= value <= LONGEST_S:  # refuses nan too
-        raise Invalid(f"{text!r} is not allowed: give seconds from 0 to {LONGEST_S:.0f}")
+    if not 0.0 <= value <= LONGEST_WAIT_S:  # refuses nan too
+        raise Invalid(f"{text!r} is not allowed: give seconds from 0 to {LONGEST_WAIT_S:.0f}")
     return value
 
 

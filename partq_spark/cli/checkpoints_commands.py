@@ -26,15 +26,11 @@ from partq_spark.cli.lazy import Lazy, LazyGroup
 from partq_spark.cli.output import Column
 from partq_spark.client import words as sayings
 
-EARLIEST = "earliest"
-
 
 def _place(text: str) -> int | str:
-    if text == EARLIEST:
-        return text
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise Invalid(f"{text!r} is not allowed: give an offset (a whole number from 0) or {EARLIEST!r}")
-    return int(text)
+    from partq_spark.client.progress import checked_place
+
+    return checked_place(text)
 
 
 class Checkpoints(LazyGroup):

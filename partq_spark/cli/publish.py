@@ -29,8 +29,8 @@ from partq_spark.cli.arguments import (
 )
 from partq_spark.cli.progress import Bar
 from partq_spark.cli.topic_commands import TOPIC
+from partq_spark.client.files.sources import STANDARD_INPUT
 
-STANDARD_INPUT = "-"
 PUBLISH_ID = Checked[str]("id", checked_by("checked_publish_id"))
 
 

@@ -10,9 +10,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from partq_spark.base.errors import Invalid
+from partq_spark.base.retry import LONGEST_WAIT_S
 from partq_spark.base.timestamps import parse_rfc3339, unix_us
 from partq_spark.log.connect import NamespaceAddress
 from partq_spark.log.groups import kind_of, require_ownership
@@ -24,14 +25,13 @@ if TYPE_CHECKING:
     from partq_spark.group.ownership import Ownership
     from partq_spark.objects.api import ObjectStore
 
-RETRY_TIMEOUT_S: Final = 120.0
-"""For so long a store that does not answer is tried again."""
-
 
 def address(store: str | None, namespace: str, retry_timeout_s: float) -> NamespaceAddress:
     """A namespace of a store. `store` None: `$PARTQ_STORE`, else `file://$HOME/.partq`. Raises `Invalid`."""
-    if not 0 <= retry_timeout_s <= 366 * 24 * 3600:  # refuses nan too
-        raise Invalid(f"retry_timeout_s={retry_timeout_s!r} is not allowed: give seconds from 0 to 31622400")
+    if not 0 <= retry_timeout_s <= LONGEST_WAIT_S:  # refuses nan too
+        raise Invalid(
+            f"retry_timeout_s={retry_timeout_s!r} is not allowed: give seconds from 0 to {LONGEST_WAIT_S:.0f}"
+        )
     return NamespaceAddress(
         store=default_store(os.environ) if store is None else canonical_url(store),
         namespace=checked_name("namespace", namespace),

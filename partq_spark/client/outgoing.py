@@ -18,7 +18,7 @@ from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.client.rows import Refused, RowTaker
 from partq_spark.log import destinations, fanout, tree
 from partq_spark.log.connect import NamespaceAddress, shared_namespace
-from partq_spark.log.model import MAX_KEY_BYTES
+from partq_spark.log.model import MAX_KEY_BYTES, key_too_long
 from partq_spark.log.names import new_id
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.publish import PublishIdentity, PublishResult
@@ -87,10 +87,7 @@ class Outgoing:
             except UnicodeEncodeError:
                 raise Invalid(f"the key {key[:40]!a} is no UTF-8: encode it, for example with hex()") from None
         if key_bytes > MAX_KEY_BYTES:
-            raise Invalid(
-                f"the key {key!r:.42}… has {key_bytes} bytes in UTF-8, at most {MAX_KEY_BYTES} are allowed: shorten it "
-                "or hash it"
-            )
+            raise Invalid(key_too_long(f"{key!r:.42}…", key_bytes))
         pairs, header_bytes = _headers(headers)
         size = key_bytes + len(data) + header_bytes
         room = _room(f"the message with key {key!r}", size, limit)

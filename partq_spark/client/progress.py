@@ -130,13 +130,26 @@ def checkpoints(queue: QueueLog, group: str) -> GroupCheckpoints:
     return GroupCheckpoints(namespace=queue.namespace, queue=queue.name, group=group, partitions=tuple(made))
 
 
+def checked_place(text: str) -> int | str:
+    """What `text` says of where to go back to: an offset, or `earliest`. Raises `Invalid`."""
+    if text == EARLIEST:
+        return text
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise _no_place(text)
+    return int(text)
+
+
+def _no_place(text: str) -> Invalid:
+    return Invalid(f"{text!r} is not allowed: give an offset (a whole number from 0) or {EARLIEST!r}")
+
+
 def goal_of(to: int | str | None, to_timestamp: datetime | str | None, by: int | None) -> Goal:
     """Where to go back to. Raises `Invalid` unless exactly one is given."""
     if sum(each is not None for each in (to, to_timestamp, by)) != 1:
         raise Invalid("say where to go back to: give exactly one of to, to_timestamp and by")
     if isinstance(to, str):
         if to != EARLIEST:
-            raise Invalid(f"{to!r} is not allowed: give an offset (a whole number from 0) or {EARLIEST!r}")
+            raise _no_place(to)
         return Goal(earliest=True)
     if (to is not None and to < 0) or (by is not None and by < 1):
         raise Invalid(f"to={to}, by={by} is not allowed: give an offset from 0, or a number of messages from 1")

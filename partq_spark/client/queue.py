@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.client.addresses import (
-    RETRY_TIMEOUT_S,
     address,
     opened_ownership,
     ownership_for,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.client import altering, describing, schemas
-from partq_spark.client.addresses import RETRY_TIMEOUT_S, address
+from partq_spark.client.addresses import address
 from partq_spark.client.describing import DamagedQueue, QueueSummary
 from partq_spark.client.publication import Publication
 from partq_spark.client.queue import Queue

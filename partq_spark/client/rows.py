@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import types as is_
 
-from partq_spark.log.model import MAX_KEY_BYTES
+from partq_spark.log.model import MAX_KEY_BYTES, key_too_long
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.versions import schema_of
@@ -82,11 +82,7 @@ class RowTaker:
                 raise Refused("a key of bytes is UTF-8: encode it, for example with hex()", (self._key_name,)) from None
         size = len(key) if isinstance(key, bytes) else len(key.encode()) if isinstance(key, str) else 0
         if size > MAX_KEY_BYTES:
-            raise Refused(
-                f"the key {key!r:.42}… has {size} bytes in UTF-8, at most {MAX_KEY_BYTES} are allowed: shorten it or "
-                "hash it",
-                (self._key_name,),
-            )
+            raise Refused(key_too_long(f"{key!r:.42}…", size), (self._key_name,))
 
     @property
     def _key_name(self) -> str:

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log import destinations
-from partq_spark.log.schema.conform import RowOf, Taking
+from partq_spark.log.schema.conform import Taking
 from partq_spark.log.segment_columns import HEADERS, headers_name, segment_schema
 from partq_spark.log.staged import Stage
+from partq_spark.log.validation import RowOf
 from partq_spark.query.schema import IGNORED
 from partq_spark.query.typed_columns import METADATA
 

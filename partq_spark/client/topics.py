@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partq_spark.client.addresses import RETRY_TIMEOUT_S, address
+from partq_spark.base.retry import RETRY_TIMEOUT_S
+from partq_spark.client.addresses import address
 from partq_spark.log import subscriptions as log_subscriptions
 from partq_spark.log.connect import shared_store
 from partq_spark.log.queue import QueueLog

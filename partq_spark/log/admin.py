@@ -12,10 +12,11 @@ from msgspec import structs
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Corrupt, Invalid, PartqError
+from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.log import codec, groups, names
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import ACCESS_TYPES, MAX_PARTITIONS, Group, Head, QueueConfig
-from partq_spark.log.queue import RETRY_TIMEOUT_S, QueueLog
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Columns
 from partq_spark.objects.api import ObjectStore, Unchanged
 

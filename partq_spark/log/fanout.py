@@ -23,11 +23,11 @@ from partq_spark.log.destinations import FanPlan, check_alike, taking
 from partq_spark.log.publish import PublishIdentity, PublishResult, check_floor, check_quota
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.restaging import Staged, publish_tasks
-from partq_spark.log.segment import RUN_BYTES, RowOf, Stager, check_keys
+from partq_spark.log.segment import RUN_BYTES, Stager, check_keys
 from partq_spark.log.segment_columns import HEADERS, headers_name
 from partq_spark.log.staged import Stage, StagedSegment
 from partq_spark.log.topics import Attraction, checked_topic
-from partq_spark.log.validation import first_not_utf8
+from partq_spark.log.validation import RowOf, first_not_utf8
 from partq_spark.objects.api import ObjectStore
 
 if TYPE_CHECKING:

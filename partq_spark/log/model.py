@@ -29,6 +29,11 @@ Offsets = tuple[Whole, ...]
 """Per partition, from 0 up."""
 
 
+def key_too_long(which: str, size: int) -> str:
+    """The words in which a key of `size` bytes is refused (DIS-04); `which` says whose, or begins it."""
+    return f"the key {which} has {size} bytes in UTF-8, at most {MAX_KEY_BYTES} are allowed: shorten it or hash it"
+
+
 class Slice(NamedTuple):
     """The messages of one partition in one run of a segment. A tuple, not a dataclass: a plan holds hundreds of
     thousands.

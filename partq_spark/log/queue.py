@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import Invalid, ObjectMissing
-from partq_spark.base.retry import Backoff, Retry
+from partq_spark.base.retry import RETRY_TIMEOUT_S, Backoff, Retry
 from partq_spark.log import clocks, codec, names, tree
 from partq_spark.log.model import ChunkRef, Entry, Head, Slice, WriterPage
 from partq_spark.log.sizes import LOG_SIZES, LogSizes
@@ -26,8 +26,6 @@ MOST_LOOKS = 8
 """At a newer head, for an object that was gone. Each is read after that was found, and what it names lives for a grace:
 what is gone again and again is missing from the log, however busy the queue is.
 """
-
-RETRY_TIMEOUT_S = 120.0
 
 LEAST_CONFLICTS_S = 10.0
 """For so long conflicts are tried again at least."""

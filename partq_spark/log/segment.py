@@ -7,7 +7,7 @@ at a message boundary reads as a shorter stream without an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -19,15 +19,12 @@ import xxhash
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.log import names
 from partq_spark.log.decoding import decoded
-from partq_spark.log.model import MAX_KEY_BYTES, Slice
+from partq_spark.log.model import MAX_KEY_BYTES, Slice, key_too_long
 from partq_spark.log.partitioner import partitions_of
 from partq_spark.log.segment_columns import SegmentColumns, segment_columns
 from partq_spark.log.staged import Stage, StagedSegment, StagedSlice
-from partq_spark.log.validation import check_batch, first_not_utf8
+from partq_spark.log.validation import RowOf, check_batch, first_not_utf8
 from partq_spark.objects.api import ObjectStore, ObjectWriter
-
-RowOf = Callable[[int], int]
-"""Says which row of its task an index in a batch is."""
 
 RUN_BYTES = 64 * 1024 * 1024  # messages held in memory before they are clustered and written: bounds a task's memory
 
@@ -55,10 +52,8 @@ def check_keys(keys: pa.Array, row_of: RowOf) -> None:
     longest = pc.max(key_bytes).as_py() or 0
     if longest > MAX_KEY_BYTES:
         index = pc.index(key_bytes, longest).as_py()
-        raise Invalid(
-            f"the key of row {row_of(index)} has {longest} bytes in UTF-8, at most {MAX_KEY_BYTES} are allowed: "
-            f"{keys[index].as_py()[:40]!r}…; shorten it or hash it before publishing"
-        )
+        begins = f"it begins with {keys[index].as_py()[:40]!r}"
+        raise Invalid(f"{key_too_long(f'of row {row_of(index)}', longest)}; {begins}")
 
 
 def check_headers(headers: pa.Array, row_of: RowOf) -> None:

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.log import names
 from partq_spark.log.model import Head
-from partq_spark.log.queue import RETRY_TIMEOUT_S, QueueLog
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.topics import checked_subscription
 from partq_spark.objects.api import ObjectStore
 

@@ -9,8 +9,12 @@ wrong offsets would lead a reader out of Arrow's buffers.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pyarrow as pa
+
+RowOf = Callable[[int], int]
+"""Says which row of what the publisher (or its task) handed over an index into a batch is."""
 
 
 def is_utf8(column: pa.Array) -> bool:

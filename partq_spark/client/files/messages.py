@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log.model import MAX_KEY_BYTES
+from partq_spark.log.model import MAX_KEY_BYTES, key_too_long
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.keys import keys_of
 from partq_spark.log.schema.sizes import row_bytes
@@ -122,10 +122,7 @@ def check(chunk: Chunk, source: Source, max_message_bytes: int, columns: Columns
     key_bytes = pc.fill_null(pc.binary_length(keys), 0)
     longest = pc.max(key_bytes).as_py() or 0
     if longest > MAX_KEY_BYTES:
-        raise Invalid(
-            f"the key of {_place(chunk, source, pc.equal(key_bytes, longest))} has {longest} bytes in UTF-8, at most "
-            f"{MAX_KEY_BYTES} are allowed: shorten it or hash it"
-        )
+        raise Invalid(key_too_long(f"of {_place(chunk, source, pc.equal(key_bytes, longest))}", longest))
     if batch.nbytes <= max_message_bytes:  # then no single message can be larger
         return
     sizes = row_bytes(batch)

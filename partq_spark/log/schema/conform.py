@@ -6,7 +6,7 @@ Arrow would let pass and others could not read is refused with its row and colum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -17,19 +17,16 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 
 from partq_spark.base.errors import Invalid
+from partq_spark.base.timestamps import EPOCH
 from partq_spark.log.schema.columns import shown_names
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.forms import as_form, entries_of
 from partq_spark.log.schema.types import normal, widens, without_not_null
-from partq_spark.log.validation import first_not_utf8
-
-RowOf = Callable[[int], int]
-"""Says which row of what the publisher handed over an index into a batch is."""
+from partq_spark.log.validation import RowOf, first_not_utf8
 
 _DAY_US: Final = 86_400_000_000
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_DAY: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH).days
-_DAYS_END: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH).days + 1
+_FIRST_DAY: Final = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH).days
+_DAYS_END: Final = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH).days + 1
 
 
 @dataclass(frozen=True, slots=True)
