@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from partq_spark.base.errors import Conflict
+from partq_spark.base.errors import Conflict, Unavailable
 
 if TYPE_CHECKING:
     from partq_spark.base.effects import Effects
 
+T = TypeVar("T")
 Uniform = Callable[[float, float], float]
 
 RETRY_TIMEOUT_S: Final = 120.0
@@ -88,3 +89,11 @@ class Backoff:
         if pause_s is None:
             raise cause
         self._effects.sleep(pause_s)
+
+    def call(self, operation: Callable[[], T]) -> T:
+        """What `operation` returns, called again while what it needs is unavailable."""
+        while True:
+            try:
+                return operation()
+            except Unavailable as cause:
+                self.pause(cause)

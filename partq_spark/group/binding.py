@@ -8,6 +8,7 @@ decided by the coordinator, and taken up in `session`.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Final
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, Invalid, Unavailable
+from partq_spark.base.retry import Backoff, Retry
 from partq_spark.group import claims
 from partq_spark.group.codec import decode_state
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey, GroupState
@@ -108,6 +110,7 @@ class Binder:
         if it does, `Unavailable` if the store does not answer.
         """
         cause: Exception | None = None
+        backoff = self._backoff()
         for _ in range(MAX_TRIES):
             try:
                 return self._bind(mapping, own)
@@ -115,7 +118,7 @@ class Binder:
                 cause = error
             except _UnknownOutcome as error:
                 cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-                self._effects.sleep(self._effects.uniform(0.0, _RETRY_PAUSE_S))
+                backoff.pause(cause)
         raise Unavailable(
             f"flow {self._flow!r} of group {self._key} could not be bound in {MAX_TRIES} tries: {cause}; try again"
         ) from cause
@@ -159,16 +162,17 @@ class Binder:
 
     def leave(self, life: Life) -> None:
         """Unbind. Raises `Unavailable` if the store does not answer: the group will notice the silence."""
-        for left in reversed(range(MAX_TRIES)):
+        backoff = self._backoff(MAX_TRIES)
+        while True:
             try:
                 return self._ownership.unbind(self._key, self._flow, life.instance)
             except Reincarnated:
                 return None  # its record belongs to a former life of the store
-            except Unavailable:
-                if not left:
-                    raise
-                self._effects.sleep(self._effects.uniform(0.0, _RETRY_PAUSE_S))
-        return None
+            except Unavailable as error:
+                backoff.pause(error)
+
+    def _backoff(self, tries: float = math.inf) -> Backoff:
+        return Backoff(Retry(first_s=_RETRY_PAUSE_S, most_s=_RETRY_PAUSE_S, tries=tries, least=0.0), self._effects)
 
     # --- who has the name ---------------------------------------------------------------------------------------------
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partq_spark.base.errors import Invalid, PartqError, Unavailable
+from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.log import writers
 from partq_spark.log.destinations import FanPlan, check_alike, taking
 from partq_spark.log.publish import PublishIdentity, PublishResult, check_floor, check_quota
@@ -309,7 +310,7 @@ def publish_all(
         check_alike(next(iter(by_queue.values()))[0].stage, staged_for[0].stage)
     if len(queues) > 1:  # a single one refuses by itself, whole
         for name, queue in queues.items():
-            _check(queue, by_queue[name], identity)
+            queue.backoff().call(partial(_check, queue, by_queue[name], identity))
     outcomes: list[QueueOutcome] = []
     for name, queue in queues.items():
         try:
@@ -323,15 +324,6 @@ def publish_all(
 
 def _check(queue: QueueLog, staged: Sequence[StagedFor], identity: PublishIdentity | None) -> None:
     """Raise what the queue's head says now against this publish. What it says later is refused at the swap."""
-    backoff = queue.backoff()
-    while True:
-        try:
-            return _check_now(queue, staged, identity)
-        except Unavailable as error:
-            backoff.pause(error)
-
-
-def _check_now(queue: QueueLog, staged: Sequence[StagedFor], identity: PublishIdentity | None) -> None:
     stage = staged[0].stage
     if not staged[0].named and _gone(queue, stage):
         return

@@ -37,7 +37,7 @@ from partq_spark.objects.names import (
     is_name,
     is_part,
 )
-from partq_spark.objects.retrying import Patience
+from partq_spark.objects.retrying import OperationRetry
 from partq_spark.objects.urls import AzureUrl
 
 _CONNECT_TIMEOUT_S: Final = 10
@@ -341,7 +341,7 @@ class AzureStore:
 
     def put_whole(self, name: str, data: bytes) -> None:
         """Create the object in one request, tried again within the retry time."""
-        self._patience().create(lambda: self._put_whole(name, data))
+        self._retry().create(lambda: self._put_whole(name, data))
 
     def put_block(self, name: str, block_id: str, data: bytes) -> None:
         """Stage one block, tried again within the retry time: repeating it puts the same bytes in the same place."""
@@ -350,7 +350,7 @@ class AzureStore:
             with self._answers("writing", name):
                 self._making_container(lambda: self._blob(name).stage_block(block_id, data, length=len(data)))
 
-        self._patience().call(stage)
+        self._retry().call(stage)
 
     def commit_blocks(self, name: str, block_ids: Sequence[str]) -> None:
         """Create the object from staged blocks, tried again within the retry time, as a creation is."""
@@ -361,14 +361,14 @@ class AzureStore:
                     [BlobBlock(block_id) for block_id in block_ids], match_condition=MatchConditions.IfMissing
                 )
 
-        self._patience().create(commit)
+        self._retry().create(commit)
 
     def _put_whole(self, name: str, data: bytes) -> None:
         with self._answers("creating", name):
             self._making_container(lambda: self._blob(name).upload_blob(data, overwrite=False))
 
-    def _patience(self) -> Patience:
-        return Patience(self._url, self._retry_timeout_s, store_effects())
+    def _retry(self) -> OperationRetry:
+        return OperationRetry(self._url, self._retry_timeout_s, store_effects())
 
 
 def _code(error: HttpResponseError) -> str:

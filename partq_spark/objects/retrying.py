@@ -20,8 +20,11 @@ T = TypeVar("T")
 _log = logging.getLogger("partq.objects")
 
 
-class Patience:
-    """How long one operation is tried again, with which pauses. Used for one operation, then thrown away."""
+class OperationRetry:
+    """How long one operation of a store is tried again, with which pauses. Used for one operation, then thrown away.
+
+    Apart from `Backoff`: the time of a try that ran into a time-out counts, and the last error says for how long.
+    """
 
     def __init__(self, url: str, timeout_s: float, effects: Effects) -> None:
         self._url = url
@@ -109,22 +112,22 @@ class Retrying:
     # ---- tried again
 
     def create(self, name: str, data: bytes | memoryview) -> None:
-        self._patience().create(lambda: self._store.create(name, data))
+        self._retry().create(lambda: self._store.create(name, data))
 
     def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
-        return self._patience().call(lambda: self._store.read(name, start=start, length=length))
+        return self._retry().call(lambda: self._store.read(name, start=start, length=length))
 
     def load(self, name: str, *, known: str | None = None) -> Document | Unchanged | None:
         started_s = self._effects.now_s()
         try:
             return self._store.load(name, known=known)  # idle readers come here every few milliseconds
         except Unavailable as cause:
-            patience = self._patience()
-            patience.wait(cause, started_s)
-            return patience.call(lambda: self._store.load(name, known=known))
+            retry = self._retry()
+            retry.wait(cause, started_s)
+            return retry.call(lambda: self._store.load(name, known=known))
 
     def delete(self, name: str) -> bool:
-        return self._patience().call(lambda: self._store.delete(name))
+        return self._retry().call(lambda: self._store.delete(name))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         return self._listing(lambda: self._store.list(prefix), lambda info: info.name)
@@ -146,8 +149,8 @@ class Retrying:
     def remove(self, name: str, *, expected: str) -> None:
         self._store.remove(name, expected=expected)
 
-    def _patience(self) -> Patience:
-        return Patience(self.url, self._timeout_s, self._effects)
+    def _retry(self) -> OperationRetry:
+        return OperationRetry(self.url, self._timeout_s, self._effects)
 
     def _listing(self, start: Callable[[], Iterator[T]], order: Callable[[T], str]) -> Iterator[T]:
         """A listing that begins again after an outage and leaves out what it has given already."""
@@ -157,7 +160,7 @@ class Retrying:
     def _go_on(
         self, items: Iterator[T] | None, start: Callable[[], Iterator[T]], order: Callable[[T], str]
     ) -> Iterator[T]:
-        patience = self._patience()
+        retry = self._retry()
         last: str | None = None
         while True:
             started_s = self._effects.now_s()
@@ -168,10 +171,10 @@ class Retrying:
                     key = order(item)
                     if last is None or key > last:
                         last = key
-                        patience.succeeded()
+                        retry.succeeded()
                         yield item
                         started_s = self._effects.now_s()  # what the caller did with the item is not waiting
                 return
             except Unavailable as cause:
                 items = None
-                patience.wait(cause, started_s)
+                retry.wait(cause, started_s)
