@@ -8,8 +8,7 @@ no flow's record says it, and when a message was published that is older than wh
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -79,16 +78,19 @@ class _Looks:
     """How long the store may still be looked into for this picture."""
 
     until_s: float
+    now_s: Callable[[], float]
     is_away: bool = False
     ages_unknown: int = 0
 
     @property
     def are_allowed(self) -> bool:
-        return not self.is_away and time.monotonic() < self.until_s
+        return not self.is_away and self.now_s() < self.until_s
 
 
 class Figures:
-    """Of one service. `store` is one that does not try again for long. Any thread may ask."""
+    """Of one service. `store` is one that does not try again for long, and `looks_most_s` how long one picture may look
+    into it. Any thread may ask.
+    """
 
     def __init__(
         self,
@@ -99,6 +101,7 @@ class Figures:
         store: ObjectStore,
         tally: Tally,
         effects: Effects | None = None,
+        looks_most_s: float = LOOKS_MOST_S,
     ) -> None:
         self._service = service
         self._name = name
@@ -106,6 +109,7 @@ class Figures:
         self._store = store
         self._tally = tally
         self._effects = effects if effects is not None else store_effects()
+        self._looks_most_s = looks_most_s
         self._lock = threading.Lock()
         self._queues: dict[str, _Queue] = {}
         self._known: dict[GroupKey, _Known] = {}
@@ -113,7 +117,7 @@ class Figures:
     def picture(self) -> Picture:
         """Everything, now."""
         with self._lock:
-            looks = _Looks(until_s=time.monotonic() + LOOKS_MOST_S)
+            looks = _Looks(until_s=self._effects.now_s() + self._looks_most_s, now_s=self._effects.now_s)
             self._look_at_queues(self._service.head_documents())
             groups = self._service.groups()
             led = [each for each in groups if each[0].leading and each[0].key.queue in self._queues]

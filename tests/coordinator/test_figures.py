@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator import figures
-from coordinator.figures import Figures
+from coordinator.figures import LOOKS_MOST_S, Figures
 from coordinator.heads import GroupFacts, Heads
 from coordinator.health import Status
 from coordinator.measuring import MeasuredStore
@@ -34,14 +33,20 @@ AT_ONCE = QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=3.0)
 class Scraped:
     """The one coordinator of a world, and who takes its picture."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, looks_most_s: float = LOOKS_MOST_S) -> None:
         self.world = world
         self.coordinator = world.coordinator()
         self.heads = Heads(world.objects, KEY.namespace)
         self.tally = Tally()
         self.store = MeasuredStore(world.objects, self.tally.store)
         self.figures = Figures(
-            self, name="c1", namespace="default", store=self.store, tally=self.tally, effects=world.effects()
+            self,
+            name="c1",
+            namespace="default",
+            store=self.store,
+            tally=self.tally,
+            effects=world.effects(),
+            looks_most_s=looks_most_s,
         )
 
     def status(self) -> Status:
@@ -213,11 +218,10 @@ def test_a_store_that_is_away_leaves_out_what_is_not_known_and_hides_nothing_els
         assert scraped.lags() == [(lag, pytest.approx(lag_s + 60)) for lag, lag_s in found]
 
 
-def test_looks_end_when_their_time_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    scraped = Scraped(world)
+def test_looks_end_when_their_time_is_over(world: World) -> None:
+    scraped = Scraped(world, looks_most_s=0.0)
     publish(world, 2)
     world.run(2)
-    monkeypatch.setattr(figures, "LOOKS_MOST_S", 0.0)
     (group,) = scraped.picture().groups
     assert [(each.lag, each.lag_s) for each in group.partitions] == [(None, None)] * 2
     assert scraped.looks() == {}

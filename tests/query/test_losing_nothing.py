@@ -17,8 +17,8 @@ from tests.query.world import Query, Row, World, begun, delivered, expected
 OWNERSHIPS = pytest.mark.parametrize("ownership", ["store", "none"])
 
 
-def one_partition(**times: float) -> World:
-    world = World(partitions=1, **times)
+def one_partition(*, delay_s: float = 0.0, handoff_s: float = 3.0) -> World:
+    world = World(partitions=1, delay_s=delay_s, handoff_s=handoff_s)
     world.coordinated()
     return world
 

@@ -8,7 +8,6 @@ import pytest
 
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.log import admin
-from partq_spark.query import joining
 from partq_spark.query.joining import BEAT_S, VERIFY_S, beat_interval_s
 from partq_spark.query.settings import GroupOptions
 from partq_spark.query.waiting import Pace
@@ -19,9 +18,16 @@ CHECKPOINT_S = 10.0  # the default of checkpointInterval on Azure
 
 
 @pytest.fixture
+def world() -> World:
+    """One whose store says that its requests are paid for."""
+    made = World(store_url="azure://container/queues")
+    made.coordinated()
+    return made
+
+
+@pytest.fixture
 def listings(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """When checkpoints were listed, in a store whose requests are paid for."""
-    monkeypatch.setattr(joining, "is_paid", lambda _: True)
+    """When checkpoints were listed."""
     times_s: list[float] = []
     real = CheckpointStore.list_checkpoints
 

@@ -27,8 +27,7 @@ from partq_spark.log.schema.versions import columns_of, schema_of, with_added, w
 from partq_spark.log.segment_columns import HEADERS
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
-from partq_spark.query import columns as columns_module
-from partq_spark.query.columns import arrow_schema, batches
+from partq_spark.query.columns import MOST_ROWS, arrow_schema, batches
 from partq_spark.query.typed_columns import (
     METADATA_TYPES,
     TypedColumns,
@@ -147,10 +146,7 @@ def test_a_thousand_names_are_not_all_said() -> None:
 # --- batches ------------------------------------------------------------------------------------------------------
 
 
-def test_large_pieces_are_cut_and_small_ones_joined_and_a_constant_column_is_made_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(columns_module, "MOST_ROWS", 10)
+def test_large_pieces_are_cut_and_small_ones_joined_and_a_constant_column_is_made_once() -> None:
     payload = pa.schema([pa.field("id", pa.int32())])
     wanted = TypedColumns(
         schema=pa.schema([metadata("queue", "partition", "offset", "timestamp", "redelivered", "headers"), *payload]),
@@ -162,9 +158,9 @@ def test_large_pieces_are_cut_and_small_ones_joined_and_a_constant_column_is_mad
         batch = pa.RecordBatch.from_arrays([pa.array(range(offset, offset + rows), pa.int32())], schema=payload)
         return Piece(partition, offset, 1_000_000 + partition, batch, typed=True)
 
-    pieces = [piece(0, 0, 3), piece(1, 5, 4), piece(0, 3, 35)]
+    pieces = [piece(0, 0, 3), piece(1, 5, 4), piece(0, 3, MOST_ROWS + 35)]
     made = list(batches(pieces, queue="orders", wanted=wanted, redelivered_below={0: 7, 1: 6}))
-    assert [batch.num_rows for batch in made] == [42]
+    assert [batch.num_rows for batch in made] == [7, MOST_ROWS, 35]
     assert all(batch.schema == wanted.schema for batch in made)
     for row in pa.Table.from_batches(made).to_pylist():
         own = row["_metadata"]

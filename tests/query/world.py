@@ -51,8 +51,10 @@ class Row(NamedTuple):
 class World(sessions.World):
     """A queue in memory, its coordinator if there is one, and queries."""
 
-    def __init__(self, *, partitions: int = 2, delay_s: float = 0.0, handoff_s: float = 3.0) -> None:
-        super().__init__(partitions=partitions, delay_s=delay_s, handoff_s=handoff_s)
+    def __init__(
+        self, *, partitions: int = 2, delay_s: float = 0.0, handoff_s: float = 3.0, store_url: str = "memory:"
+    ) -> None:
+        super().__init__(partitions=partitions, delay_s=delay_s, handoff_s=handoff_s, store_url=store_url)
         config = QueueConfig(rebalance_delay_s=delay_s, max_handoff_time_s=handoff_s)
         admin.create_queue(self.objects, KEY.namespace, KEY.queue, partitions, config, self.effects())
         self.queue = self.open_queue()

@@ -48,11 +48,13 @@ class Ticker:
 class World:
     """Stores, time, and everybody who lives on them. `now_s` is the true time, which nobody knows."""
 
-    def __init__(self, *, partitions: int = 2, delay_s: float = 0.0, handoff_s: float = 3.0) -> None:
+    def __init__(
+        self, *, partitions: int = 2, delay_s: float = 0.0, handoff_s: float = 3.0, store_url: str = "memory:"
+    ) -> None:
         self.now_s = 1000.0
         self.rng = random.Random(7)
         self._tokens = count(1)
-        self.objects = MemoryStore(clock=lambda: self.now_s, rng=self.rng)
+        self.objects = MemoryStore(clock=lambda: self.now_s, rng=self.rng, url=store_url)
         self.server = OwnershipServer(now_s=lambda: self.now_s, token=self.token)
         self.facts = GroupFacts(
             queue_id=QUEUE_ID,
