@@ -17,6 +17,7 @@ import pyarrow as pa
 from partq_spark.base.errors import Invalid
 from partq_spark.log import destinations
 from partq_spark.log.schema.conform import Taking
+from partq_spark.log.schema.forms import as_form
 from partq_spark.log.segment_columns import HEADERS, headers_name, segment_schema
 from partq_spark.log.staged import Stage
 from partq_spark.log.validation import RowOf
@@ -126,15 +127,14 @@ def _key_and_value(batch: pa.RecordBatch) -> list[pa.Array]:
 
 
 def _text(column: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_dictionary(column.type):
-        return _text(column.dictionary, name, kind).take(column.indices)  # Arrow decodes none of views (26.0)
+    given = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     is_text = (
         *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null),
         *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
     )
-    if not any(test(column.type) for test in is_text):
-        raise Invalid(f"column {name!r} has type {column.type}, it must be text or bytes: cast it")
+    if not any(test(given) for test in is_text):
+        raise Invalid(f"column {name!r} has type {given}, it must be text or bytes: cast it")
     try:
-        return column.cast(kind)
+        return as_form(column, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise Invalid(f"column {name!r} has type {column.type}, it must be {kind}: {error}") from None
+        raise Invalid(f"column {name!r} has type {given}, it must be {kind}: {error}") from None

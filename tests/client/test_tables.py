@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -277,6 +278,17 @@ def test_headers_go_with_rows_in_any_form(make: Make) -> None:
             publication.add(given)
     wanted = [(("a", b"1"), (None, None)), None]
     assert [each.headers for each in queue.browse()] == [*wanted, *wanted, None]
+
+
+def test_texts_that_lie_beyond_2_gib_of_their_buffer_are_taken(make: Make) -> None:
+    data = pa.py_buffer(mmap.mmap(-1, 2**31 + 10, prot=mmap.PROT_READ))  # of zeros, which cost no memory
+    ends = pa.array([2**31, 2**31 + 1, 2**31 + 4], pa.int64()).buffers()[1]
+    large = pa.Array.from_buffers(pa.large_string(), 2, [None, ends, data])
+    queue, untyped = typed(make, "s STRING"), make("untyped", partitions=1)
+    published(queue, pa.table({"s": large}))
+    published(untyped, pa.table({"key": large, "value": large.view(pa.large_binary())}))
+    assert [row["s"] for row in rows(queue)] == ["\0", "\0\0\0"]
+    assert [(each.key, each.value) for each in untyped.browse()] == [("\0", b"\0"), ("\0\0\0", b"\0\0\0")]
 
 
 # --- what the libraries make by themselves ----------------------------------------------------------------------------

@@ -175,8 +175,7 @@ def _check(values: pa.Array, field: pa.Field, place: _Place, hidden: pa.Array | 
     elif is_.is_map(kind):
         _check_map(values, place)
     elif is_.is_list(kind):
-        parents = pc.list_parent_indices(values)
-        _check(values.flatten(), kind.value_field, place.inside("element", parents))
+        _check(values.flatten(), kind.value_field, place.inside("element", _parents(values)))
 
 
 def _check_range(numbers: pa.Array, first: int, end: int, what: str, place: _Place) -> None:
@@ -200,7 +199,7 @@ def _check_digits(values: pa.Array, place: _Place) -> None:
 def _check_map(values: pa.Array, place: _Place) -> None:
     kind = values.type
     entries = entries_of(values)
-    parents = pc.list_parent_indices(entries)
+    parents = _parents(entries)
     flat = entries.flatten()
     keys = flat.field(0)
     if keys.null_count:
@@ -211,6 +210,12 @@ def _check_map(values: pa.Array, place: _Place) -> None:
     repeated = _first_repeated(parents, keys)
     if repeated is not None:
         raise place.inside("key", parents).refuse(repeated, f"the key {keys[repeated].as_py()!r} twice in one map")
+
+
+def _parents(lists: pa.Array) -> pa.Array:
+    """For each element of `lists.flatten()` the index of its list. A list that is null may hide elements."""
+    parents = pc.list_parent_indices(lists)
+    return parents.filter(lists.is_valid().take(parents)) if lists.null_count else parents
 
 
 def _first_repeated(parents: pa.Array, keys: pa.Array) -> int | None:

@@ -6,9 +6,14 @@ NOT NULL, and Arrow's own casts refuse that in places (26.0); of list views they
 
 from __future__ import annotations
 
+from typing import Final
+
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_
+
+_MOST_OFFSET: Final = 2**31 - 1
+VIEWS: Final = (pa.string_view(), pa.binary_view())
 
 
 def as_form(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -16,7 +21,11 @@ def as_form(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
     if is_.is_dictionary(column.type):
-        return as_form(column.dictionary, kind).take(column.indices)  # Arrow decodes none of views (26.0)
+        words = column.dictionary
+        if words.type in VIEWS or is_.is_nested(words.type):
+            return as_form(words, kind).take(column.indices)  # Arrow takes none of views (26.0)
+        # Decoded first: of a part of a column all words are there, and one that is not used may be none of `kind`.
+        return as_form(words.take(column.indices), kind)
     mask = column.is_null() if column.null_count else None
     if is_.is_struct(kind) and is_.is_struct(column.type):
         # Flattened: what a null struct has in its fields means nothing, an index into a dictionary may lead nowhere.
@@ -31,7 +40,24 @@ def as_form(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if is_.is_list(kind) and not is_.is_null(column.type):
         elements = as_form(pc.list_flatten(column), kind.value_type)
         return pa.ListArray.from_arrays(_offsets(column), elements, type=kind, mask=mask)
+    if _ends_late(column):
+        column = column.take(pa.arange(0, len(column)))
     return column.cast(kind)
+
+
+def _ends_late(column: pa.Array) -> bool:
+    """Whether Arrow cannot cast the texts or bytes, few as they may be, because they lie more than 2 GiB behind the
+    beginning of their buffer (26.0): of large ones it refuses that, of those of a fixed size it takes others.
+    """
+    end = column.offset + len(column)
+    if is_.is_fixed_size_binary(column.type):
+        last = end * column.type.byte_width
+    elif len(column) and (is_.is_large_string(column.type) or is_.is_large_binary(column.type)):
+        offsets = column.buffers()[1]
+        last = pa.Array.from_buffers(pa.int64(), 1, [None, offsets], offset=end)[0].as_py()
+    else:
+        return False
+    return bool(last > _MOST_OFFSET)
 
 
 def entries_of(column: pa.Array) -> pa.Array:

@@ -5,6 +5,7 @@ moves typed messages.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -125,6 +126,24 @@ def as_by_jvm(column: pa.Array) -> pa.Array:
         return pa.MapArray.from_arrays(column.offsets, column.keys, items, type=kind, mask=mask)
     if pa.types.is_list(kind):
         return pa.ListArray.from_arrays(column.offsets, as_by_jvm(column.values), type=kind, mask=mask)
+    return column
+
+
+def hiding(column: pa.Array, draw: Callable[[st.SearchStrategy[Any]], Any]) -> pa.Array:
+    """With some of what may be null made so, on every level: what was there is hidden, and still there. For a whole
+    column, not a part of one.
+    """
+    kind = column.type
+    mask = pa.array([draw(st.booleans()) or not known for known in column.is_valid().to_pylist()], pa.bool_())
+    if pa.types.is_struct(kind):
+        inner = [column.field(at) for at in range(kind.num_fields)]
+        inner = [hiding(each, draw) if kind.field(at).nullable else each for at, each in enumerate(inner)]
+        return pa.StructArray.from_arrays(inner, fields=list(kind), mask=mask)
+    if pa.types.is_map(kind):
+        items = hiding(column.items, draw)
+        return pa.MapArray.from_arrays(column.offsets, column.keys, items, type=kind, mask=mask)
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(column.offsets, hiding(column.values, draw), type=kind, mask=mask)
     return column
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from partq_spark.base.errors import Invalid
 from partq_spark.log.schema.conform import Taking
 from partq_spark.log.schema.ddl import parse_ddl
-from partq_spark.log.schema.types import normal_schema, widens
-from tests.log.schema.shapes import batches, same, values
+from partq_spark.log.schema.types import list_of, map_of, normal_schema, widens
+from tests.log.schema.shapes import batches, hiding, same, types, values
 
 
 def taken(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -75,6 +75,56 @@ def test_what_a_null_struct_has_in_its_fields_is_not_looked_at() -> None:
     found = taken(pa.record_batch([column], names=["a"]), pa.schema([field]))
     found.validate(full=True)
     assert found.to_pylist() == [{"a": None}]
+
+
+@given(st.builds(list_of, types()) | st.builds(map_of, st.just(pa.int8()), types()), st.integers(0, 3), st.data())
+def test_what_lists_and_maps_that_are_null_hide_is_not_looked_at(
+    kind: pa.DataType, start: int, data: st.DataObject
+) -> None:
+    rows = [data.draw(values(kind)) for _ in range(4)]
+    part = pa.record_batch([hiding(pa.array(rows, kind), data.draw)], names=["a"]).slice(start)
+    found = taken(part, pa.schema([("a", kind)]))
+    assert same(found.to_pylist(), part.to_pylist())
+
+
+ENDS = pa.array([0, 2, 3, 5], pa.int32())
+FIRST_HIDES = pa.array([True, False, False])
+
+
+def test_what_is_refused_beside_lists_and_maps_that_hide_something_is_named_by_its_own_row() -> None:
+    def maps(*keys: str) -> pa.RecordBatch:
+        items = pa.array(range(5), pa.int32())
+        found = pa.MapArray.from_arrays(ENDS, pa.array(keys), items, mask=FIRST_HIDES)
+        return pa.record_batch([found], names=["a"])
+
+    schema = parse_ddl("a MAP<STRING, INT>")
+    for keys in (("x", "x", "y", "y", "z"), ("x", "y", "y", "x", "y")):
+        assert taken(maps(*keys), schema).to_pylist() == maps(*keys).to_pylist()
+    with pytest.raises(Invalid, match=r"^row 2, column 'a\.key': the key 'z' twice in one map"):
+        taken(maps("x", "y", "y", "z", "z"), schema)
+    days = pa.array([0, 0, 0, 0, 3_000_000], pa.int32()).view(pa.date32())
+    lists = pa.ListArray.from_arrays(ENDS, days, mask=FIRST_HIDES)
+    with pytest.raises(Invalid, match=r"^row 2, column 'a\.element': a DATE outside"):
+        taken(pa.record_batch([lists], names=["a"]), parse_ddl("a ARRAY<DATE>"))
+    within = pa.StructArray.from_arrays([pa.ListArray.from_arrays(ENDS, days)], names=["l"], mask=FIRST_HIDES)
+    with pytest.raises(Invalid, match=r"^row 2, column 'a\.l\.element': a DATE outside"):
+        taken(pa.record_batch([within], names=["a"]), parse_ddl("a STRUCT<l: ARRAY<DATE>>"))
+
+
+MOMENTS = pa.array([1_000, 1_001, None], pa.int64()).cast(pa.timestamp("ns", "UTC"))
+LARGE = pa.array([Decimal("1.5"), Decimal("-100.0"), None], pa.decimal256(9, 1)).view(pa.decimal256(3, 1))
+
+
+@pytest.mark.parametrize(("ddl", "words"), [("a TIMESTAMP", MOMENTS), ("a DECIMAL(3,1)", LARGE)])
+def test_of_a_dictionary_the_row_is_named_that_uses_what_is_refused(ddl: str, words: pa.Array) -> None:
+    def batch(*indices: int | None) -> pa.RecordBatch:
+        found = pa.DictionaryArray.from_arrays(pa.array(indices, pa.int8()), words)
+        return pa.record_batch([found], names=["a"])
+
+    with pytest.raises(Invalid, match=r"^row 3, column 'a': "):
+        taken(batch(0, 2, 0, 1, 0), parse_ddl(ddl))
+    found = taken(batch(0, 1, 0, 2, None).slice(2), parse_ddl(ddl))
+    assert found.to_pylist() == [{"a": words[0].as_py()}, {"a": None}, {"a": None}]
 
 
 @given(batches(), st.integers(0, 3))

@@ -4,14 +4,19 @@ is null, are what they are wherever they go.
 
 from __future__ import annotations
 
+import mmap
+from itertools import accumulate
+from pathlib import Path
+
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.log.schema.bring import Bringing
 from partq_spark.log.schema.conform import Taking
 from partq_spark.log.schema.ddl import parse_ddl
-from partq_spark.log.schema.forms import entries_of
+from partq_spark.log.schema.forms import as_form, entries_of
 from partq_spark.log.schema.sizes import row_bytes
 from partq_spark.log.schema.types import list_of, map_of
 from tests.log.schema.shapes import as_by_jvm, batches, same
@@ -60,6 +65,46 @@ def test_a_map_of_null_structs_within_a_struct_can_be_loosened() -> None:
     assert bringing is not None
     assert bringing(batch, str).column(0).to_pylist() == rows
     assert row_bytes(batch).to_pylist() == [4 + 2 + 4 * 2, 4]
+
+
+TEXTS = ["a", "bb", "", "a long text that lies beside its view"]
+
+
+def behind_2_gib(tmp_path: Path, kind: pa.DataType) -> pa.Array:
+    """`TEXTS`, or ten bytes for those of a fixed size, more than 2 GiB behind the beginning of their buffer; there
+    is nothing before them.
+    """
+    begin = 2**31
+    with (tmp_path / "sparse").open("w+b") as file:
+        file.seek(begin)
+        file.write(b"12345abcde" if pa.types.is_fixed_size_binary(kind) else "".join(TEXTS).encode())
+        file.flush()
+        data = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    if pa.types.is_fixed_size_binary(kind):
+        rows = begin // kind.byte_width
+        return pa.Array.from_buffers(kind, 2, [None, data], offset=rows)
+    ends = list(accumulate(map(len, TEXTS), initial=begin))
+    return pa.Array.from_buffers(kind, len(TEXTS), [None, pa.array(ends, pa.int64()).buffers()[1], data])
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.large_binary()])
+def test_texts_far_behind_the_beginning_of_their_buffer_are_cast(tmp_path: Path, kind: pa.DataType) -> None:
+    given_texts = behind_2_gib(tmp_path, kind)
+    small = pa.string() if kind == pa.large_string() else pa.binary()
+    wanted = given_texts.to_pylist()
+    assert [len(each) for each in wanted] == [len(each) for each in TEXTS]
+    assert as_form(given_texts, small).to_pylist() == wanted
+    assert as_form(given_texts.slice(1, 2), small).to_pylist() == wanted[1:3]
+    assert as_form(given_texts.slice(1, 0), small).to_pylist() == []
+    lists = pa.LargeListArray.from_arrays(pa.array([0, 1, 4], pa.int64()), given_texts)
+    assert as_form(lists, pa.list_(small)).to_pylist() == [wanted[:1], wanted[1:]]
+
+
+def test_bytes_of_one_size_far_behind_the_beginning_of_their_buffer_are_cast(tmp_path: Path) -> None:
+    """Arrow itself takes others without a word."""
+    found = as_form(behind_2_gib(tmp_path, pa.binary(4)).slice(0, 2), pa.binary())
+    found.validate(full=True)
+    assert found.to_pylist() == [b"1234", b"5abc"]
 
 
 def test_the_entries_of_a_part_of_maps_are_its_own() -> None:
