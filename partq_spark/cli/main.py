@@ -28,7 +28,7 @@ COMMANDS = {
     "checkpoints": Lazy(
         "partq_spark.cli.checkpoints_commands:checkpoints", "Show how far a group is, and take it back."
     ),
-    "group": Lazy("partq_spark.cli.group_commands:group", "List a queue's consumer groups, and remove one."),
+    "group": Lazy("partq_spark.cli.group_commands:group", "List, change and remove a queue's consumer groups."),
     "ui": Lazy("partq_spark.cli.ui_command:ui", "Show queues, groups and messages in a browser, live."),
     "coordinator": Lazy("partq_spark.cli.coordinator_commands:coordinator", "Run the sidecar that shares partitions."),
     "spark-home": Lazy(

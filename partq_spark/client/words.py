@@ -196,7 +196,7 @@ def columns(done: Alteration) -> Iterator[str]:
         f"Publishers and queries {'would go' if done.dry_run else 'go'} on with the columns that they have loaded. A "
         "streaming query that keeps whole rows or a widened column in Spark's state (dropDuplicates, joins, "
         "aggregations) must pin its columns with .schema() before it is started again, or Spark refuses its "
-        "checkpoint. The columns before this change:"
+        "checkpoint. The columns before this change, to which _metadata belongs if the query keeps it:"
     )
     yield f"  .schema({json.dumps(change.from_, ensure_ascii=False)})"
 

@@ -1,7 +1,7 @@
 """The checksum over small things that decide: metadata of an object, or the fields of a document in Redis. No I/O.
 
-Neither has room for the frame of `codec`, and both are read by people. A flipped digit in an offset would still be an
-offset. The checksum tells damage, and an edit by hand; it is no protection against malice.
+Neither has room for the frame of `base.json_documents`, and both are read by people. A flipped digit in an offset would
+still be an offset. The checksum tells damage, and an edit by hand; it is no protection against malice.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The message log: what a queue contains, as one head document and immutable blobs (docs/log-format.md).
 
-Nothing here knows of Spark, Redis, consumers or ownership. The rules:
+Nothing here knows of Spark, Redis or consumers. Of a consumer group the log knows what its entry in the head says
+(`groups`): where it begins, and how it is shared, in one word. The rules:
 
 1. A queue contains what its head names, and nothing else. It changes only when a new head, with the next sequence
    number, is swapped in for the one that was read. Everything else is created once, under a name of its own.

@@ -4,7 +4,7 @@ imports the SDK.
 An immutable object is a block blob put with If-None-Match; a document is a blob replaced with If-Match: JSON bodies
 have the content type application/json, metadata documents are empty blobs with metadata. The SDK's own retries are
 off, because a retried swap meets its own success and reports a conflict; what may be repeated is repeated by
-`retry.py`. Errors are raised without their cause, because the SDK's texts and requests may hold credentials.
+`retrying`. Errors are raised without their cause, because the SDK's texts and requests may hold credentials.
 """
 
 from __future__ import annotations
