@@ -142,7 +142,7 @@ def _is_unknown(
         if here != (fence.owner.flow if fence.owner else None, fence.owner_epoch):
             return True  # an owner that the state has forgotten had it
         if found is not None and found.rewound:
-            return True  # and went on for a while after he had lost it
+            return True  # its owner went on for a while after the rewind
     if fence.owner is None:
         return False
     record = records.get(fence.owner.flow)

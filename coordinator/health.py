@@ -1,7 +1,8 @@
 """What a coordinator serves over HTTP: `/healthz` (is the process alive), `/readyz` (does it do its work), `/metrics`.
 
 Health comes from a `Status` that the service keeps; nothing is looked up for it, and anybody may ask. Metrics are for
-this machine, or for who has the token, as the web page is (`page.access`). Bound to 127.0.0.1 unless told otherwise.
+this machine, or for those who have the token, as the web page is (`page.access`). Bound to 127.0.0.1 unless told
+otherwise.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ GROUP_PARTITIONS: Final = _gauge(
     "partq_group_partitions", "Partitions of the group in each status.", (*_GROUP, "status")
 )
 GROUP_STUCK: Final = _gauge(
-    "partq_group_stuck_partitions", "Partitions whose checkpoint cannot be rewritten for who is to get them.", _GROUP
+    "partq_group_stuck_partitions", "Partitions whose checkpoint cannot be rewritten for their new owner.", _GROUP
 )
 GROUP_FLOWS: Final = _gauge(
     "partq_group_flows", "Flows of the group: active, inactive (bound, no partitions), unbound.", (*_GROUP, "state")

@@ -130,8 +130,8 @@ class Records:
     def are_stale(self, pulse: Pulse, token: str, *, in_handoff: bool, old: bool) -> bool:
         """Whether reading them again may tell something new.
 
-        Acknowledgements move the version all the time, and in quiet times only who comes and goes is of interest: then
-        they are read again once they are `old`. In a handoff they count only if they were read after the state was
+        Acknowledgements move the version all the time, and in quiet times only flows that come and go are of interest:
+        then they are read again once they are `old`. In a handoff they count only if they were read after the state was
         written.
         """
         if in_handoff and self.token != token:

@@ -69,7 +69,7 @@ def _even_out(
     """Seed 002, steps 4 to 6: one partition from the flow with most to the flow with fewest, until they differ by one.
 
     Both heaps keep entries whose count has changed since; they are recognised by that and dropped when they surface.
-    Partitions that were just given are never moved: who got one was among the fewest.
+    Partitions that were just given are never moved: the flow that got one was among those with the fewest.
     """
     counts = {owner: count for count, _, owner in fewest}
     most = [(-count, age, owner) for count, age, owner in fewest]

@@ -154,7 +154,7 @@ def _altered(draft: Draft, event: QueueAltered) -> None:
     elif holdings.live:
         rebalance.start(draft, holdings, "the queue was altered")
     elif draft.status is RebalanceStatus.HOLDDOWN:
-        # Nobody to give anything to; who was lost still has the rest of the delay to come back.
+        # Nobody to give anything to; a flow that was lost still has the rest of the delay to come back.
         rebalance.look_in_holddown(draft)
 
 

@@ -1,7 +1,7 @@
 """What partq takes from the outside world: the time, waiting, chance. Simulations give their own.
 
-Who decides gets the time as an argument; who does takes it from here, so that nothing else has to be replaced for a
-process to be simulated. Threads that wait for each other, and sockets, keep their own time-outs.
+Code that decides gets the time as an argument; code that acts takes it from here, so that nothing else has to be
+replaced for a process to be simulated. Threads that wait for each other, and sockets, keep their own time-outs.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Effects:
     token: Callable[[], str] = new_token
 
     def while_awake(self) -> Effects:
-        """For who waits for a store to come back: time in which the machine sleeps is no outage. A clock that somebody
-        gave stays.
+        """For a caller that waits for a store to come back: time in which the machine sleeps is no outage. A clock that
+        somebody gave stays.
         """
         return replace(self, now_s=time.monotonic) if self.now_s is boot_time_s else self
 
 
 def store_effects() -> Effects:
-    """Those of who only waits for stores (`Effects.while_awake`)."""
+    """The effects of a caller that only waits for stores (`Effects.while_awake`)."""
     return Effects().while_awake()

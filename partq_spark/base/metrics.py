@@ -1,7 +1,7 @@
 """What a metric is, what is counted on the way to it, and how values become what Prometheus reads.
 
-Metrics are described once, as values; whoever has something to tell gives samples of them. Only here prometheus_client
-is imported, and only when somebody asks for metrics. Nothing is looked up here and nothing is remembered but counts.
+Metrics are described once, as values; each part of partq gives samples of its own. Only here prometheus_client is imported,
+and only when somebody asks for metrics. Nothing is looked up here and nothing is remembered but counts.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class Exposition:
         self._lock = threading.Lock()
 
     def __call__(self, accept: str) -> tuple[str, bytes]:
-        """The content type and the text for who accepts this: OpenMetrics, or Prometheus' older format. Raises
-        `Invalid` without prometheus_client.
+        """The content type and the text for a client that accepts this: OpenMetrics, or Prometheus' older format.
+        Raises `Invalid` without prometheus_client.
         """
         try:
             import prometheus_client

@@ -37,11 +37,11 @@ class TraceContext(NamedTuple):
 
     @property
     def is_sampled(self) -> bool:
-        """Whether its trace is recorded, as far as who sent it knew."""
+        """Whether its trace is recorded, as far as its sender knew."""
         return bool(self.flags & 1)
 
     def headers(self) -> tuple[tuple[str, bytes], ...]:
-        """What a message carries, so that whoever gets it finds this span."""
+        """What a message carries, so that its receiver finds this span."""
         parent = f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags & 0xFF:02x}".encode()
         state = self.state.encode()
         if not state or len(state) > MOST_STATE_BYTES:

@@ -37,8 +37,8 @@ def ui(where: Where, host: str, port: int, allow_actions: bool) -> None:
     """Show queues, groups and messages in a browser, live.
 
     The page looks at the store once a second while somebody watches, and not at all when nobody does. With
-    $PARTQ_UI_TOKEN whoever opens it is asked for the token. Names other than localhost by which the page is asked for
-    are given in $PARTQ_UI_HOSTS, with commas. Ends with Ctrl-C.
+    $PARTQ_UI_TOKEN everybody who opens it is asked for the token. Names other than localhost by which the page is
+    asked for are given in $PARTQ_UI_HOSTS, with commas. Ends with Ctrl-C.
     """
     try:
         from partq_spark.page.access import access

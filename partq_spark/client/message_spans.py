@@ -1,8 +1,8 @@
 """The spans of a publisher and of a consumer: of each message that is sent, and of each batch that is received and
 acknowledged. What a span is called and tells is decided in `base.tracing`.
 
-None of this exists where tracing is off: who makes a publisher or a consumer asks `SendSpans.of` or `ReceiveSpans.of`
-once, and gets None.
+None of this exists where tracing is off: a publisher or a consumer asks `SendSpans.of` or `ReceiveSpans.of` once, when
+it is made, and gets None.
 """
 
 from __future__ import annotations

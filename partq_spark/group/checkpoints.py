@@ -53,7 +53,7 @@ class CheckpointStore:
     """The checkpoints of one group of one queue. Safe for use by several threads: it keeps nothing between calls.
 
     `key` has its names in lower case already. `since`: the sequence number of the head that the group was made with:
-    what a former group of the name left counts for nothing, and who belongs to a former one cannot write (every write
+    what a former group of the name left counts for nothing, and a flow of a former one cannot write (every write
     raises `Fenced`) once the present one has written. `effects` is for the pauses between tries and for
     `updated`.
     """
@@ -218,8 +218,8 @@ class CheckpointStore:
         return self._change(held.partition, said, known=held)
 
     def leave(self, held: Checkpoint, *, offset: int | None, delivered: int) -> Checkpoint:
-        """The last word of an owner who leaves: acknowledged before `offset` (None: offsets are not kept), delivered up
-        to `delivered`. Returns and raises as `update_checkpoint`.
+        """The last word of an owner that leaves: acknowledged before `offset` (None: offsets are not kept), delivered
+        up to `delivered`. Returns and raises as `update_checkpoint`.
         """
 
         def left(found: Checkpoint | None) -> Checkpoint:

@@ -1,6 +1,6 @@
 """What a consumer needs to know of the partitions that it has, and what memberships of a group have in common.
 
-Memberships differ in who grants partitions, and in who verifies that they are still the consumer's. In a shared group
+Memberships differ in what grants partitions, and in what verifies that they are still the consumer's. In a shared group
 (`session`) a coordinator does both. With `solo` the flow takes all of the group by itself. Without a group every
 partition is the query's (`query.ungrouped`).
 """

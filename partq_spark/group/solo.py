@@ -110,8 +110,8 @@ class SoloSession(GroupMembership):
                 silent.add(partition)
         if not taken:
             return head
-        # Whom this fence overtook may have delivered what was published up to the fence, but nothing after it, because
-        # he looks at the checkpoints after he has looked at the log (`confirm`).
+        # The flow that this fence overtook may have delivered what was published up to the fence, but nothing after it,
+        # because it looks at the checkpoints after it has looked at the log (`confirm`).
         after = self._head().next if silent else head.next
         for partition, checkpoint in taken.items():
             below = max(checkpoint.redelivered_below, after[partition] if partition in silent else 0)
@@ -119,7 +119,7 @@ class SoloSession(GroupMembership):
         return head
 
     def _fence(self, me: Owner, partition: int, known: int | None, end: int) -> tuple[Checkpoint, bool]:
-        """The partition's checkpoint as this flow's, and whether its owner before left no word of how far he came: it
+        """The partition's checkpoint as this flow's, and whether its owner before left no word of how far it came: it
         was another flow, or this one, killed.
         """
         refused: FenceRefused | None = None

@@ -154,7 +154,7 @@ class QueueLog:
         return self.replace(decide_here)
 
     def replace(self, decide: Callable[[Head | None], H]) -> H:
-        """`change`, for who makes the queue (None: there is none) or deletes it (None is wanted)."""
+        """`change` for making the queue (None: there is none) and for deleting it (None is wanted)."""
         return self._register.change(decide, self.backoff())
 
     def swap(self, head: Head | None) -> None:

@@ -111,7 +111,7 @@ class ObjectStore(Protocol):
         one key; keys `[a-z_]+`; values printable ASCII, not empty, without a space at either end; 8 KiB in all).
         ETags are random: writing an old content again gives a new one. Raises `Conflict` if the condition did not
         hold, and nothing was changed; `Unavailable` if the outcome is unknown. Where a proxy sends requests a second
-        time, a `Conflict` may also be the answer to one's own success: who must not repeat it reads first.
+        time, a `Conflict` may also be the answer to one's own success: a caller that must not repeat it reads first.
         """
 
     def remove(self, name: str, *, expected: str) -> None:

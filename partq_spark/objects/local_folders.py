@@ -204,7 +204,7 @@ def _let_in_writers(lock: int, folder: os.stat_result) -> None:
     wanted = 0o600 | shared | shared << 1
     owner = folder.st_uid if os.geteuid() == 0 else found.st_uid  # what root made must not lock the owner out
     group = folder.st_gid if shared & stat.S_IWGRP else found.st_gid
-    with suppress(PermissionError):  # not our file, or not our group: its owner does it at his next change
+    with suppress(PermissionError):  # not our file, or not our group: its owner does it at the next change
         if (found.st_uid, found.st_gid) != (owner, group):
             os.fchown(lock, owner, group)
         if stat.S_IMODE(found.st_mode) != wanted:

@@ -2,7 +2,7 @@
 
 Each truth of partq is one small document, and this is how it is changed. An answer may be lost (`Unavailable`) or may
 contradict (`Conflict` as the answer to one's own success), and neither is ever taken for a failure: the document is
-read again, and who decides recognises what he has written, by a token, an owner, an epoch. So what is written has to
+read again, and the caller recognises what it has written, by a token, an owner, an epoch. So what is written has to
 carry something of its own. Nothing here knows what a document says.
 """
 

@@ -28,7 +28,7 @@ LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access:
     """Who may come in. `hosts`: the names by which the page may be asked for; `any_address`: or by any address in
-    digits, which nobody can point elsewhere. `token` None: whoever reaches it may look.
+    digits, which nobody can point elsewhere. `token` None: everybody who reaches it may look.
     """
 
     hosts: frozenset[str]

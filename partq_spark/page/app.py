@@ -187,7 +187,7 @@ class Page:
 
 
 class Guard:
-    """Lets in who may look, under a name that is ours; everybody may ask for the style sheet and the way in."""
+    """Lets in those who may look, under a name that is ours; everybody may ask for the style sheet and the way in."""
 
     def __init__(self, app: ASGIApp, access: Access, ask: Callable[[Request], Response]) -> None:
         self._app = app

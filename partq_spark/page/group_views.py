@@ -39,7 +39,7 @@ class GroupMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """A partition in a lane. `label` is the whole of it, for who cannot see it and who points at it."""
+    """A partition in a lane. `label` is the whole of it, for people who cannot see it or who point at it."""
 
     partition: int
     css: str

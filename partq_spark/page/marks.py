@@ -15,7 +15,7 @@ from zlib import crc32
 COLOURS: Final = 7
 PATTERNS: Final = 3
 MOST_KEPT: Final = 200
-"""Marks that are remembered, those of flows that left included: who comes back looks as before."""
+"""Marks that are remembered, those of flows that left included: a flow that comes back looks as before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

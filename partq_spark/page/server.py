@@ -45,7 +45,7 @@ class Server:
             log_level="warning",
             interface="asgi3",
             lifespan="off",
-            proxy_headers=False,  # who asks is who connects, whatever he says
+            proxy_headers=False,  # the client is the one that connects, not one that a header names
             ws="none",
             server_header=False,
             date_header=False,

@@ -148,7 +148,7 @@ class ConsumerLoop:
             idle_until_s = now_s + self._pace.poll_s if idle_until_s is None else idle_until_s
             idle = IdleLook(start, plan, now_s)
             if not self._wait_for_news(member, plan, idle_until_s):
-                is_told_of_news = self._wait_for is not None or self._group is None  # who has no group has no news
+                is_told_of_news = self._wait_for is not None or self._group is None  # without a group there is no news
                 self._idle = idle if is_told_of_news and not plan.barred else None
                 return start  # itself: a different text would be an empty batch (spark-traps.md 6)
         raise Unavailable(f"the state of the group of {self._participant.name} does not hold still: try again")

@@ -175,7 +175,7 @@ class ConsumerProcess:
 
     @property
     def _is_looked_after(self) -> bool:
-        """By who asks, or has asked a moment ago."""
+        """Whether a question is being answered, or was a moment ago: the question's thread looks itself."""
         return self._asking or time.monotonic() - self._answered_s < BUSY_LOOK_S
 
     @property

@@ -51,8 +51,8 @@ def split(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
     """`budget` messages shared over partitions in proportion to their backlog, whole messages, none beyond its backlog.
 
     The shares add up to min(budget, total backlog). Every partition with a backlog gets at least one message if the
-    budget has that many, so that a busy partition never starves a quiet one (if it has not, `longest_waiting` says who
-    is served); what rounding leaves goes to the largest fractions, then backlogs.
+    budget has that many, so that a busy partition never starves a quiet one (if it has not, `longest_waiting` says
+    which one is served); what rounding leaves goes to the largest fractions, then backlogs.
     """
     total = sum(backlog.values())
     if total <= budget:

@@ -97,7 +97,7 @@ def _claim(head: Head, partition: int) -> Claim:
 
 
 class Ungrouped(Participant):
-    """Who a query without a group is: the one that its Spark checkpoint belongs to."""
+    """A query without a group: its Spark checkpoint alone says which query it is."""
 
     def __init__(self, queue: QueueLog, options: SourceOptions, effects: Effects) -> None:
         super().__init__(queue, options, effects)

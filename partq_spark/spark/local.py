@@ -71,7 +71,7 @@ def _installed() -> Path:
 
 
 def _make(folder: Path, pyspark: Path) -> None:
-    """Under another name first: whoever finds the folder finds it complete."""
+    """Under another name first: a process that finds the folder finds it complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     unnamed = folder.with_name(f"{folder.name}.{os.getpid()}")
     unnamed.mkdir()

@@ -182,7 +182,7 @@ class Documents(ABC):
         that follows a restart never answers with the old value. Constant where that cannot happen.
 
         Every other call that reaches a new incarnation before `incarnation` has been called again raises
-        `Reincarnated` and does nothing, so that nobody acts on what he knew before.
+        `Reincarnated` and does nothing, so that no caller acts on what it knew before.
         """
 
     @overload

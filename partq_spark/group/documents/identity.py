@@ -20,7 +20,7 @@ NAME: Final = "_store"
 
 _KEY: Final = "store_id"
 _TRIES: Final = 2
-"""Who asks goes on trying by its own bound; the second is for what was made by another meanwhile."""
+"""A caller goes on trying by its own bound; the second try is for an object that another process made meanwhile."""
 _ID: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _REPAIR: Final = (
     "restore it from a copy, or end all coordinators and queries that keep the ownership of this store in Redis and"

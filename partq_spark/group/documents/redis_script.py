@@ -24,7 +24,7 @@ RIGHTS: Final = (
 """All that a user needs. Redis compares the pattern of a subscription with the rights letter by letter."""
 
 REBORN: Final = "PARTQREBORN"
-"""How the error begins with which the script refuses to do anything for who knows another life of the server."""
+"""The beginning of the error with which the script refuses a caller that knows another life of the server."""
 
 # A server that was a replica for a moment has a new replication id, also where no connection broke, and perhaps an old
 # copy of everything. It is looked at together with the operations, so that nothing comes in between. ARGV begins with

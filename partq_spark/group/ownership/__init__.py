@@ -42,7 +42,7 @@ def open_ownership(
 ) -> Ownership:
     """The ownership kept at `redis://host:port/db`, `rediss://host:port/db?ssl_ca_certs=/path/ca.pem`, or `store`,
     which keeps it as objects in the given `store`, the one with the queues. In Redis its id tells its groups from those
-    of other stores; the first who uses Redis with a store gives it one.
+    of other stores; the first process that uses Redis with a store gives it one.
 
     A flow names its `group`, and then waits only for news of that group's state; a coordinator does not. User and
     password of Redis come from PARTQ_REDIS_USERNAME and PARTQ_REDIS_PASSWORD in `environ`. Connecting takes at most

@@ -67,8 +67,9 @@ class StateVersion(NamedTuple):
 def decode_version(value: Value, _where: object) -> StateVersion:
     """As read. The body has its own checksum; the token needs none, it only tells versions apart.
 
-    What has no such form is a version that nobody wrote, with a body that nobody can read: flows beat on, and the
-    leader, who meets a token that is not his, begins anew with the checkpoints and writes over it.
+    What has no such form is a version that nobody wrote, with a body that nobody can read: flows go on with
+    their heartbeats, and the leader, which meets a token that is not its own, begins anew with the checkpoints and
+    writes over it.
     """
     content = _body(value)
     token, middle, rest = content.removeprefix(_STATE_BEGIN).partition(_STATE_MIDDLE)

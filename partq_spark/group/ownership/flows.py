@@ -274,8 +274,8 @@ class Flows(FlowReader):
         """Remove the record and heartbeat of this instance: by the leader, when no partition names the flow. A record
         of another instance is left alone.
 
-        False: the state's token is not `state_token` any more, and nothing was done: who leads by now may have given
-        the flow partitions again.
+        False: the state's token is not `state_token` any more, and nothing was done: another leader may have given the
+        flow partitions again.
 
         In this order: the heartbeat is read, the state is looked at, and the heartbeat is removed if it is still the
         one that was read: a flow that lives on under a later state has moved it.

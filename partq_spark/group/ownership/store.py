@@ -118,7 +118,8 @@ class Ownership(Flows):
     def read_state(self, key: GroupKey, *, known: str | None = None) -> StateDocument | Unchanged | None:
         """The state; `UNCHANGED` if its token is still `known`; None if there is none.
 
-        Who says what he knows gets a version that a heartbeat met already without loading it again, and without age.
+        A caller that names the version it knows gets a newer one, if a heartbeat has met it already, without another
+        load, and then without age.
         """
         state = self._state(key)
         look = state.look()

@@ -15,7 +15,7 @@ HEAD: Final = "_head"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateDocument:
     """One version of a group's state. `age_s` is how long ago it was written, by the store's own clock, for people; 0
-    for who asked with the version that he knows.
+    where the caller asked with the version that it knows.
     """
 
     token: str

@@ -21,8 +21,8 @@ def keys_of(messages: pa.RecordBatch, columns: Columns | None) -> pa.Array:
 
 
 def texts_of(keys: pa.Array) -> pa.Array:
-    """The texts of a key column of one of `types.KEY_TYPES`; null stays null. Bytes are believed to be UTF-8: who
-    publishes checks the texts (`segment.check_keys`).
+    """The texts of a key column of one of `types.KEY_TYPES`; null stays null. Bytes are believed to be UTF-8:
+    publishing checks the texts (`segment.check_keys`).
     """
     if is_.is_string(keys.type):
         return keys
