@@ -1,7 +1,7 @@
 """What a metric is, what is counted on the way to it, and how values become what Prometheus reads.
 
-Metrics are described once, as values; each part of partq gives samples of its own. Only here prometheus_client is imported,
-and only when somebody asks for metrics. Nothing is looked up here and nothing is remembered but counts.
+Metrics are described once, as values; each part of partq gives samples of its own. Only here prometheus_client is
+imported, and only when somebody asks for metrics. Nothing is looked up here and nothing is remembered but counts.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def run(folder: Path, course: Course, tell: Callable[[str], None] = lambda _: No
 
 
 def sample(folder: Path, url: str, at_s: float) -> Sample:
-    """One look at what is stored, and some plans by readers who know nothing yet."""
+    """One look at what is stored, and some plans by readers that know nothing yet."""
     sizes = []
     for place, _, files in os.walk(folder / "store" / "default" / QUEUE):
         for name in files:
