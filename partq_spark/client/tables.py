@@ -7,7 +7,7 @@ queue takes columns and values is decided in `log.schema.conform`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from operator import add
 from typing import Any
@@ -18,13 +18,16 @@ from partq_spark.base.errors import Invalid
 from partq_spark.log import destinations
 from partq_spark.log.schema.conform import Taking
 from partq_spark.log.schema.forms import as_form
+from partq_spark.log.schema.sizes import pieces
+from partq_spark.log.schema.types import normal
 from partq_spark.log.segment_columns import HEADERS, headers_name, segment_schema
 from partq_spark.log.staged import Stage
 from partq_spark.log.validation import RowOf
 from partq_spark.query.schema import IGNORED
 from partq_spark.query.typed_columns import METADATA
 
-CHUNK_ROWS = 8192  # what is cast at a time
+CHUNK_ROWS = 8192  # with CHUNK_BYTES: what is cast at a time
+CHUNK_BYTES = 4 * 1024 * 1024
 
 
 def message_batches(table: Any) -> Iterator[pa.RecordBatch]:
@@ -45,7 +48,7 @@ def message_batches(table: Any) -> Iterator[pa.RecordBatch]:
         raise Invalid(f"column 'value' is missing (found: {', '.join(names) or 'none'}): every message needs one")
     taking = headers_taking(reader.schema, "headers")
     row = 0
-    for batch in _chunks(reader):
+    for batch in _chunks(reader, ("key", "value", "headers")):
         columns = _key_and_value(batch)
         if taking is not None:
             columns.append(taken_headers(taking, batch, partial(add, row)))
@@ -75,7 +78,7 @@ def row_batches(table: Any, stage: Stage, first_row: int) -> Iterator[pa.RecordB
     if taking is None:
         raise Invalid(f"queue {stage.queue!r} is untyped, and takes no rows")
     row = first_row
-    for batch in _chunks(reader):
+    for batch in _chunks(reader, {*names} - {METADATA}):
         row_of = partial(add, row)
         made = taking(batch.select(payload), row_of)
         if headers_of is not None:
@@ -99,10 +102,17 @@ def _opened(table: Any) -> pa.RecordBatchReader:
         ) from None
 
 
-def _chunks(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+def _chunks(reader: pa.RecordBatchReader, wanted: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """What can be cast at a time, in bounded memory: of the columns `wanted`, those that need it."""
+    cast = [at for at, field in enumerate(reader.schema) if field.name in wanted and _is_cast(field.type)]
     for batch in reader:
         for start in range(0, batch.num_rows, CHUNK_ROWS):
-            yield batch.slice(start, CHUNK_ROWS)
+            yield from pieces(batch.slice(start, CHUNK_ROWS), cast, CHUNK_BYTES)
+
+
+def _is_cast(kind: pa.DataType) -> bool:
+    form = normal(kind)
+    return form is not None and form != kind  # None: it is refused
 
 
 def headers_taking(schema: pa.Schema, name: str) -> Taking | None:

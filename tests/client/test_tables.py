@@ -6,6 +6,7 @@ import mmap
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 import duckdb
@@ -15,6 +16,10 @@ import pyarrow as pa
 import pytest
 
 import partq
+from partq_spark.client.tables import CHUNK_BYTES, message_batches, row_batches
+from partq_spark.log.queue import QueueLog
+from partq_spark.log.staged import stage_of
+from partq_spark.objects import open_store
 from tests.client.conftest import Make
 
 DDL = (
@@ -289,6 +294,35 @@ def test_texts_that_lie_beyond_2_gib_of_their_buffer_are_taken(make: Make) -> No
     published(untyped, pa.table({"key": large, "value": large.view(pa.large_binary())}))
     assert [row["s"] for row in rows(queue)] == ["\0", "\0\0\0"]
     assert [(each.key, each.value) for each in untyped.browse()] == [("\0", b"\0"), ("\0\0\0", b"\0\0\0")]
+
+
+LONG = "x" * 2**20
+
+
+def repeated(kind: pa.DataType, rows: int) -> pa.Array:
+    """The same long text in so many rows, which is there once."""
+    if pa.types.is_dictionary(kind):
+        return pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.int8()).fill_null(0), pa.array([LONG], kind.value_type))
+    _, view, text = pa.array([LONG], kind).buffers()
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(view.to_pybytes() * rows), text])
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string_view(), *(pa.dictionary(pa.int8(), word) for word in (pa.string(), pa.string_view()))]
+)
+@pytest.mark.parametrize("ddl", ["s STRING", None])
+def test_a_long_text_in_many_rows_is_cast_in_bounded_memory(make: Make, ddl: str | None, kind: pa.DataType) -> None:
+    queue = make(partitions=1, schema=ddl)
+    table = pa.table({"s" if ddl else "value": repeated(kind, 10_000)})
+    assert table.nbytes < 3 * len(LONG), "and cast it takes 10 GB"
+    before = pa.total_allocated_bytes()
+    log = QueueLog(open_store(queue.store), queue.namespace, queue.name)
+    batches = row_batches(table, stage_of(log.refresh()), 0) if ddl else message_batches(table)
+    most = 0
+    for batch in islice(batches, 10):
+        assert batch.num_rows == CHUNK_BYTES // len(LONG)
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert most < 4 * CHUNK_BYTES
 
 
 # --- what the libraries make by themselves ----------------------------------------------------------------------------

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Collection, Iterator, Sequence
-from operator import add
 from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from partq_spark.base.errors import Invalid
 from partq_spark.client.files.messages import CHUNK_BYTES, CHUNK_ROWS, FIELD_BYTES, Lines
+from partq_spark.log.schema.sizes import pieces
 from partq_spark.log.schema.types import TIMESTAMP
 
 
@@ -151,16 +150,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 def _decoded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """`batch` with its texts written out, in pieces in which they have `CHUNK_BYTES`, or one row."""
-    short = [isinstance(column, pa.DictionaryArray) for column in batch.columns]
-    sizes = [0] * batch.num_rows
-    for column in (column for column, is_short in zip(batch.columns, short, strict=True) if is_short):
-        lengths = pc.fill_null(pc.binary_length(column.dictionary).take(column.indices), 0).to_pylist()
-        sizes = list(map(add, sizes, lengths))
-    first = size = 0
-    for row, more in enumerate([*sizes, CHUNK_BYTES + 1]):  # the last is no row: it ends the last piece
-        if row > first and size + more > CHUNK_BYTES:
-            columns = [column.slice(first, row - first) for column in batch.columns]
-            plain = [c.dictionary_decode() if is_short else c for c, is_short in zip(columns, short, strict=True)]
-            yield pa.RecordBatch.from_arrays(plain, names=batch.schema.names)
-            first, size = row, 0
-        size += more
+    short = [at for at, column in enumerate(batch.columns) if isinstance(column, pa.DictionaryArray)]
+    for piece in pieces(batch, short, CHUNK_BYTES):
+        plain = [column.dictionary_decode() if at in short else column for at, column in enumerate(piece.columns)]
+        yield pa.RecordBatch.from_arrays(plain, names=batch.schema.names)

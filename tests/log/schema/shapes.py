@@ -129,6 +129,26 @@ def as_by_jvm(column: pa.Array) -> pa.Array:
     return column
 
 
+def foreign(kind: pa.DataType, draw: Callable[[st.SearchStrategy[Any]], Any]) -> pa.DataType:
+    """Another form of Arrow's for the same values."""
+    if pa.types.is_string(kind):
+        return draw(
+            st.sampled_from([kind, pa.large_string(), pa.string_view(), pa.dictionary(pa.int16(), pa.string())])
+        )
+    if pa.types.is_binary(kind):
+        return draw(st.sampled_from([kind, pa.large_binary(), pa.binary_view()]))
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return draw(st.sampled_from([kind, pa.timestamp("us", "Europe/Berlin")]))
+    if pa.types.is_list(kind):
+        make = draw(st.sampled_from([pa.list_, pa.large_list, pa.list_view]))
+        return make(foreign(kind.value_type, draw))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, foreign(field.type, draw)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(foreign(kind.key_type, draw), foreign(kind.item_type, draw))
+    return kind
+
+
 def hiding(column: pa.Array, draw: Callable[[st.SearchStrategy[Any]], Any]) -> pa.Array:
     """With some of what may be null made so, on every level: what was there is hidden, and still there. For a whole
     column, not a part of one.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -16,31 +15,11 @@ from partq_spark.base.errors import Invalid
 from partq_spark.log.schema.conform import Taking
 from partq_spark.log.schema.ddl import parse_ddl
 from partq_spark.log.schema.types import list_of, map_of, normal_schema, widens
-from tests.log.schema.shapes import batches, hiding, same, types, values
+from tests.log.schema.shapes import batches, foreign, hiding, same, types, values
 
 
 def taken(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return Taking.of(batch.schema, schema)(batch, lambda row: row)
-
-
-def foreign(kind: pa.DataType, draw: Callable[[st.SearchStrategy[Any]], Any]) -> pa.DataType:
-    """Another form of Arrow's for the same values."""
-    if pa.types.is_string(kind):
-        return draw(
-            st.sampled_from([kind, pa.large_string(), pa.string_view(), pa.dictionary(pa.int16(), pa.string())])
-        )
-    if pa.types.is_binary(kind):
-        return draw(st.sampled_from([kind, pa.large_binary(), pa.binary_view()]))
-    if pa.types.is_timestamp(kind) and kind.tz:
-        return draw(st.sampled_from([kind, pa.timestamp("us", "Europe/Berlin")]))
-    if pa.types.is_list(kind):
-        make = draw(st.sampled_from([pa.list_, pa.large_list, pa.list_view]))
-        return make(foreign(kind.value_type, draw))
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, foreign(field.type, draw)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(foreign(kind.key_type, draw), foreign(kind.item_type, draw))
-    return kind
 
 
 @given(batches(), st.data())

@@ -5,7 +5,7 @@ is null, are what they are wherever they go.
 from __future__ import annotations
 
 import mmap
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,9 +17,9 @@ from partq_spark.log.schema.bring import Bringing
 from partq_spark.log.schema.conform import Taking
 from partq_spark.log.schema.ddl import parse_ddl
 from partq_spark.log.schema.forms import as_form, entries_of
-from partq_spark.log.schema.sizes import row_bytes
+from partq_spark.log.schema.sizes import pieces, row_bytes
 from partq_spark.log.schema.types import list_of, map_of
-from tests.log.schema.shapes import as_by_jvm, batches, same
+from tests.log.schema.shapes import as_by_jvm, batches, foreign, same
 
 
 def by_jvm(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -65,6 +65,24 @@ def test_a_map_of_null_structs_within_a_struct_can_be_loosened() -> None:
     assert bringing is not None
     assert bringing(batch, str).column(0).to_pylist() == rows
     assert row_bytes(batch).to_pylist() == [4 + 2 + 4 * 2, 4]
+
+
+@given(batches(), st.integers(0, 3), st.integers(1, 40), st.data())
+def test_pieces_are_as_large_as_they_may_be_once_they_are_written_out(
+    batch: pa.RecordBatch, start: int, most: int, data: st.DataObject
+) -> None:
+    forms = [foreign(field.type, data.draw) for field in batch.schema]
+    columns = [pa.array(column.to_pylist(), kind) for column, kind in zip(batch.columns, forms, strict=True)]
+    other = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).slice(start)
+    plain = batch.slice(start)
+    sizes = row_bytes(plain).to_pylist()
+    assert row_bytes(other).to_pylist() == sizes
+    found = list(pieces(other, range(len(columns)), most))
+    assert same([row for piece in found for row in piece.to_pylist()], plain.to_pylist())
+    mine = iter(sizes)
+    held = [[next(mine) for _ in range(piece.num_rows)] for piece in found]
+    assert all(sum(each) <= most or len(each) == 1 for each in held)
+    assert all(sum(each) + after[0] > most for each, after in pairwise(held)), "no piece could have had one row more"
 
 
 TEXTS = ["a", "bb", "", "a long text that lies beside its view"]
