@@ -38,7 +38,7 @@ def _partition_fields(state: GroupState) -> Iterator[str]:
 def _free(partition: Partition) -> str:
     if partition.owner is not None or partition.to is not None:
         return "names a flow"
-    # `reports_lost`: its checkpoint shows an owner whom the state has forgotten.
+    # `reports_lost`: its checkpoint shows an owner that the state has forgotten.
     if partition.removed or partition.to_epoch or partition.deadline_s is not None:
         return "waits for something"
     return ""

@@ -1,9 +1,9 @@
-"""The thread that beats beside the work, and whether there is still somebody for whom a beat is worth it.
+"""The thread that sends heartbeats beside the work, and whether its process and the one that it works for still run.
 
 The thread is a daemon, so that it never keeps a process alive. It would go on for ever while the process that it works
 for is gone or frozen (spark-traps.md 25, LOS-07), and hold partitions that nobody delivers; so it looks before each
-beat. Linux tells by `/proc`; where there is none, only the parent's death is seen. An error ends the thread and is kept
-for the main thread, which asks with `check`. What a beat does is given to it.
+heartbeat. Linux tells by `/proc`; where there is none, only the parent's death is seen. An error ends the thread and is
+kept for the main thread, which asks with `check`. What a heartbeat does is given to it.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def remains(queue: QueueLog, group: str, ownership: Ownership | None) -> Remains
 
 
 def require_quiet(queue: QueueLog, left: Remains) -> None:
-    """Raises `Invalid` if a checkpoint was changed within `QUIET_S`: somebody may be at work of whom only the
+    """Raises `Invalid` if a checkpoint was changed within `QUIET_S`: a flow may be at work of which only the
     checkpoints know (`ownership=none`). Ages are the store's own.
     """
     ages = checkpoint_ages(queue, left.key.group, left.checkpoints)

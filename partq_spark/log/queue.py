@@ -113,7 +113,7 @@ class QueueLog:
         return self._register.read()
 
     def refresh(self) -> Head:
-        """`look`, for callers to whom an absent queue is an error. Raises `Invalid`, `Corrupt`, `Unavailable`."""
+        """`look`, where an absent queue is an error. Raises `Invalid`, `Corrupt`, `Unavailable`."""
         was_there = self._register.value is not None
         return self._present(self.look(), was_there=was_there)
 

@@ -36,9 +36,9 @@ class ConsumerProcess:
     """A consumer with the threads beside it, of which a query without a group needs none. `make` gets what the consumer
     is to wait with, if it has to let others in.
 
-    `liveness`: for whom it works; None: the process that started this one, as Spark does. `mailbox`: whether others on
-    this machine may reach it. `beat_s`: between two heartbeats. `busy_wait_s` and `stop_wait_s`: how long a question
-    through the mailbox and `stop` wait for the flow.
+    `liveness`: of the process that it works for; None: the process that started this one, as Spark does. `mailbox`:
+    whether others on this machine may reach it. `beat_s`: between two heartbeats. `busy_wait_s` and `stop_wait_s`: how
+    long a question through the mailbox and `stop` wait for the flow.
     """
 
     def __init__(

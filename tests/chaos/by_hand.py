@@ -132,7 +132,7 @@ def passed_over(facts: Sequence[Fact]) -> Iterator[str]:
 
 
 def never_given(facts: Sequence[Fact]) -> Iterator[str]:
-    """Acknowledgements of more than the application was ever given: who trusts the order acknowledges what it lacks."""
+    """Acknowledgements of more than the application was ever given, as one that trusts the order makes them."""
     given: dict[int, set[int]] = {}
     complete: dict[int, int] = {}  # everything before it was given
     for fact in facts:

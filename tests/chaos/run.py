@@ -187,7 +187,7 @@ class Chaos:
         self._later.append((self._now_s() + wait_s, act))
 
     def _watch(self) -> None:
-        """Nobody ends who was not killed. Raises AssertionError if that happens again and again."""
+        """No process ends that was not killed. Raises AssertionError if that happens again and again."""
         assert len(self.troubles) <= MOST_TROUBLES, "\n".join(["too much goes wrong", *self.troubles])
         for driver in self._stage.drivers:
             if not driver.down and driver.program.code is not None:

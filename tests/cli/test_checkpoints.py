@@ -266,7 +266,7 @@ def test_a_goal_that_cannot_be_is_wrong_use(group: Group, words: tuple[str, ...]
 
 
 def test_repeating_it_counts_again_and_moves_nothing(group: Group) -> None:
-    """Who was killed between rewinding and counting repeats the command."""
+    """A command that was killed between rewinding and counting is repeated."""
     group.checkpoints.rewind(0, 3, fence=True, delivered=None)
     group.checkpoints.rewind(1, 3, fence=True, delivered=None)
     before = group.checkpoints.list_checkpoints()

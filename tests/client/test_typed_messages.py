@@ -445,7 +445,7 @@ def as_tables(publisher: partq.Publisher, row: dict[str, Any]) -> None:
 @pytest.mark.conformance("TYP-05")
 @pytest.mark.slow
 def test_columns_change_ten_times_while_publishers_and_consumers_go_on(make: Make) -> None:
-    """Nothing fails, nothing is lost or changed; who was there before keeps its columns."""
+    """Nothing fails, nothing is lost or changed; a consumer that was there before keeps its columns."""
     queue = make(partitions=3, schema="id BIGINT, count TINYINT, total DECIMAL(5,2)", key="id")
     sent: list[dict[str, Any]] = []
     failed: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Silence is measured by the clock of the one who looks, from when he saw something move."""
+"""Silence is measured by the clock of the process that looks, from when it saw something move."""
 
 from __future__ import annotations
 

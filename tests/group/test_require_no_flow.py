@@ -1,4 +1,4 @@
-"""Who takes a group away waits until nobody lives in it: what counts as life, and what does not."""
+"""A group is taken away only when no flow lives in it: what counts as life, and what does not."""
 
 from __future__ import annotations
 

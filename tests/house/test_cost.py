@@ -195,7 +195,7 @@ def test_the_document_says_what_was_counted(tmp_path: Path) -> None:
 
 
 def test_the_documents_dollars_are_the_tables(stated: dict[str, Counts]) -> None:
-    """Who changes the prices writes the document again."""
+    """A change of the prices needs the document written again."""
     prices = load_prices()
     text = COST.read_text(encoding="utf-8")
     for name in (idle.NO_GROUP, idle.ALONE, idle.REDIS):

@@ -29,7 +29,7 @@ from tests.support.judge import Violation, demand
 from tests.support.scheduler import SECOND_US
 
 MOST_REFUSED = 200
-"""Then a query gives up: who creates the queue anew may have slept, deleted the new one and died."""
+"""Then a query gives up: the process that creates the queue anew may have slept, deleted the new one and died."""
 
 
 def rows_of(world: Simulation, writer: str, batch: int) -> list[tuple[str | None, bytes]]:

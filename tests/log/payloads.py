@@ -1,5 +1,5 @@
 """What messages of typed queues hold in the interleaving check: what is in a column follows from the message's value
-and from the column's type when it was staged, so that who reads a row can tell.
+and from the column's type when it was staged, so that a reader of a row can tell.
 """
 
 from __future__ import annotations

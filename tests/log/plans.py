@@ -43,7 +43,7 @@ class Plan:
     compactors: int = 0
     resizers: int = 0
     alterers: int = 0  # more than none: the queue is typed
-    keepers: int = 0  # of each kind: who acknowledges, rewinds, removes the group and makes it, trims by checkpoints
+    keepers: int = 0  # of each kind: one acknowledges, one rewinds, one removes and makes the group, one trims
 
     @classmethod
     def draw(cls, seed: int) -> Plan:

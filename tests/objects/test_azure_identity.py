@@ -75,7 +75,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
 
 
 def signing_in(token: Answer) -> dict[str, Answer]:
-    """A service that says where tokens are, and answers so who asks for one."""
+    """A service that says where tokens are, and answers requests for one."""
     base = f"https://{SIGN_IN}/{TENANT}"
     found = {
         "authorization_endpoint": f"{base}/oauth2/v2.0/authorize",

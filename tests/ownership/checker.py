@@ -186,7 +186,7 @@ class _Partition:
         yield from undelivered((_delivery(each) for one in self._ordered for each in one.deliveries), self._end)
 
     def _acknowledgements(self) -> Iterator[str]:
-        """Who comes later begins at or behind everything that was acknowledged before."""
+        """A later owner begins at or behind everything that was acknowledged before."""
         kept = 0
         holder: Ownership | None = None
         for one in self._ordered:

@@ -112,7 +112,7 @@ class Storm:
             time.sleep(_TURN_S)
 
     def _act(self, left_s: float) -> None:
-        """Something to one flow. Who is frozen wakes up before the storm is over, so that the calm begins at once."""
+        """Something to one flow. A frozen one wakes up before the storm is over, so that the calm begins at once."""
         fighting = {duel.name for duel in self._duels}
         alive = self._cast.alive()
         awake = [name for name in alive if name not in fighting and not self._cast.flows[name].frozen]

@@ -498,7 +498,7 @@ def test_alone_what_was_announced_beside_a_rewound_partition_is_not_skipped(worl
 
 @pytest.mark.conformance("HAN-03")
 def test_alone_what_came_while_it_was_rewound_is_marked_also_after_a_kill(world: World) -> None:
-    """Who rewinds marks up to the log's end as he read it, and the query may have delivered more before it noticed."""
+    """A rewind marks up to the log's end as it read it, and the query may have delivered more before it noticed."""
     (query,) = begun(world, world.query("left", ownership="none", checkpointInterval="1h"))
     world.publish(6, 0)
     query.drain()

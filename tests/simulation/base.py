@@ -1,7 +1,7 @@
 """What every simulated world has: true time, processes with clocks of their own, an ownership store, coordinators that
 are started again, an end of all faults.
 
-Who else lives in a world, what befalls them and what must be true is each world's own.
+Each world says itself what else lives in it, what befalls it and what must be true.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class SimulatedWorld:
         process.spawn("main", run)
 
     def calm(self) -> None:
-        """No faults from now on; who is frozen wakes up."""
+        """No faults from now on; frozen processes wake up."""
         self.weather.calm = True
         for process in self.scheduler.processes:
             process.frozen_until_us = min(process.frozen_until_us, self.scheduler.now_us + SECOND_US)

@@ -193,8 +193,8 @@ class Checker:
     def _look_drained(self, here: _Partition) -> None:
         """Whether the record said, at this instant, that nothing is unacknowledged.
 
-        Who hears of a record and then reads it may find it as it was told of, or as it is stored since: an announcement
-        that was taken back shows before the heartbeat tells of it.
+        A process that hears of a record and then reads it may find it as it was told of, or as it is stored since: an
+        announcement that was taken back shows before the heartbeat tells of it.
         """
         key = here.epoch, here.owner.flow if here.owner is not None else ""
         shown = min(here.reported[key], here.stored[key])

@@ -70,7 +70,7 @@ class World(SimulatedWorld):
         self.run_coordinator(f"c{number}", KEY, self.head, stores, self.plan.restart_us, life_us)
 
     def start_flow(self, actor: Actor) -> None:
-        """Begin a process for a flow identity; who ran it before may still be there, frozen or as a twin."""
+        """Begin a process for a flow identity; a process that ran it before may still be there, frozen or as a twin."""
         if actor.stopped:
             return  # it was begun again before its last process ended for good
         actor.begun += 1
@@ -182,7 +182,7 @@ class World(SimulatedWorld):
         self._untold.clear()
 
     def calm(self) -> None:
-        """No faults from now on; who is frozen wakes up."""
+        """No faults from now on; frozen processes wake up."""
         super().calm()
         if any(partition >= self.head.partitions for partition in self._untold):
             self.count_rewind()  # nothing more comes into a partition that was removed: the command is repeated

@@ -45,7 +45,7 @@ class Tab:
         return self._browser.call(method, arguments, self._session)
 
     def look(self, width: int, height: int, *, dark: bool = False, still: bool = False) -> None:
-        """As a screen of this size, light or dark; `still` is for who wants nothing to move."""
+        """As a screen of this size, light or dark; `still`: nothing is to move."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         features = [
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},

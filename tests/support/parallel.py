@@ -28,7 +28,7 @@ from xdist.workermanage import WorkerController
 
 JVM = frozenset({"spark", "connect"})
 JVM_FOLDERS = ("tests/chaos/", "tests/demo/", "tests/notebooks/", "tests/spark/")
-"""Where tests with these marks are, and must be: who gives out the files has not seen the marks."""
+"""Where tests with these marks are, and must be: the process that gives out the files has not seen the marks."""
 
 COMPUTING = (
     "tests/coordinator/core/test_stateful.py",
@@ -92,7 +92,7 @@ def _spare(processes: int) -> int | None:
 
 
 def _place(path: Path, items: list[pytest.Item]) -> tuple[int, float, Path]:
-    """What takes longest begins first, so that the processes end together; who wants to be alone comes last.
+    """What takes longest begins first, so that the processes end together; a test that wants to be alone comes last.
 
     A limit of its own says that a test is long. Servers and processes with short times follow when most JVMs are done.
     """
@@ -108,7 +108,7 @@ def _place(path: Path, items: list[pytest.Item]) -> tuple[int, float, Path]:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
-    """Who gives out the files, in the process that starts the others."""
+    """What gives out the files, in the process that starts the others."""
     return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
@@ -157,8 +157,8 @@ def _number(process: str) -> int:
 class Turnstile:
     """Lets one test run with no other beside it, in any process; two files that are locked, in `folder`.
 
-    Everybody comes in by the gate, and who wants to be alone keeps it shut until he has left: so the others who are
-    inside leave one by one, and he need not wait for an instant at which nobody is there by chance. The kernel opens
+    Every test comes in by the gate, and one that wants to be alone keeps it shut until it has left: so the others that
+    are inside leave one by one, and it need not wait for an instant at which none is there by chance. The kernel opens
     both when a process dies.
     """
 

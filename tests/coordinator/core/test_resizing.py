@@ -26,7 +26,7 @@ def test_a_number_that_comes_back_continues_above_its_checkpoint() -> None:
     group = balanced(2, 2)
     group.alter([0])
     group.settle()
-    # Above what the state remembers: somebody had it meanwhile of whom the state knows nothing, nor what he delivered.
+    # Above what the state remembers: a flow had it meanwhile of which the state knows nothing, nor what it delivered.
     assert "fence 1 nobody@7 for b1@8 (reports lost)" in group.alter([0, 1], epochs={1: 7})
 
 

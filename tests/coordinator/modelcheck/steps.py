@@ -30,7 +30,7 @@ def check_pending(before: GroupState, after: GroupState, fences: list[Fence]) ->
 
 
 def check_step(before: GroupState, after: GroupState, event: Event, now_s: float) -> None:
-    """Epochs only grow, an epoch has one flow, and nothing is taken from who lives before it is drained or in time."""
+    """Epochs only grow, an epoch has one flow, and a living flow loses nothing before it is drained or in time."""
     for number, was in before.partitions.items():
         now = after.partitions.get(number)
         if now is was:

@@ -42,7 +42,7 @@ class Around(NamedTuple):
     owner: Owner | None = None
     delivered: bool = False  # somebody has delivered the next message
     marked: bool = False  # the checkpoint says that the next message may have been delivered
-    entry: Entry | None = None  # who delivered it and has not acknowledged it
+    entry: Entry | None = None  # its owner has delivered it and not acknowledged it
     fences: tuple[Asked, ...] = ()  # in flight, and able to change something
 
 

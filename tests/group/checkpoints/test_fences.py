@@ -44,7 +44,7 @@ def test_a_fence_recognises_its_own_repetition(store: Lossy, checkpoints: Checkp
     progress = checkpoints.update_checkpoint(first, 12)
     store.calls.clear()
     assert checkpoints.fence(0, to=B1, epoch=2, start=None, delivered=15) == progress
-    assert checkpoints.fence(0, to=B1, epoch=2, start=None, delivered=99) == progress  # who repeats it may know less
+    assert checkpoints.fence(0, to=B1, epoch=2, start=None, delivered=99) == progress  # a repetition may know less
     assert store.calls["swap"] == 0
 
 

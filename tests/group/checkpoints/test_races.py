@@ -47,7 +47,7 @@ class Watched(MemoryStore):
     def __init__(self, rng: random.Random) -> None:
         super().__init__(clock=lambda: 0.0, rng=rng)
         self.changes = 0
-        self.by: Owner | None = None  # who calls: an owner, or a leader
+        self.by: Owner | None = None  # the caller: an owner, or a leader
         self._granted: set[tuple[int, str]] = set()
 
     def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:

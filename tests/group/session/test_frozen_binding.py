@@ -1,4 +1,4 @@
-"""Who binds may be frozen in the middle of it, and find another world when it wakes."""
+"""A flow that binds may be frozen in the middle of it, and find another world when it wakes."""
 
 from __future__ import annotations
 

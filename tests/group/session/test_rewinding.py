@@ -116,7 +116,7 @@ def test_what_was_in_hand_comes_again_marked_and_is_not_acknowledged() -> None:
 
 
 def test_a_busy_flow_notices_also_where_it_was_not_counted() -> None:
-    """Who rewound it was killed: its acknowledgement fails, and it binds again."""
+    """The command that rewound it was killed: the flow's acknowledgement fails, and it binds again."""
     world = World()
     a = idle(world)
     epoch = a.look().claims[0].epoch

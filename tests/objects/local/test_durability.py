@@ -171,7 +171,7 @@ def test_a_swap_is_not_found_to_have_come_through_before_its_folder_is_synced(
     folder = FailingFolder(monkeypatch, root, failing=3)
     with pytest.raises(Unavailable, match="q/doc"):
         store.swap("q/doc", b'{"n":2}', expected=etag)
-    for _ in range(2):  # who lost the answer reads, to settle what became of it
+    for _ in range(2):  # a caller that lost the answer reads, to settle what became of it
         with pytest.raises(Unavailable, match=r"q.*EIO"):
             store.load("q/doc")
     found = store.load("q/doc")

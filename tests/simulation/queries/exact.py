@@ -15,7 +15,7 @@ from tests.simulation.queries.judge import Row
 from tests.support.judge import Publications, before_its_key, demand, forbid
 
 Places = Mapping[int, tuple[int, int]]
-"""By partition, between which offsets a query is: one who begins at the latest message says only that much."""
+"""By partition, between which offsets a query is: one that begins at the latest message says only that much."""
 
 
 @dataclass(slots=True)

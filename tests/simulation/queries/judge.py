@@ -266,7 +266,7 @@ class Judge:
         return plan.alone and known.only_repeated and waited_us <= CONFIRMED_S * SECOND_US
 
     def _unmarked(self, group: Group, plan: Planned) -> None:
-        """Who goes on at the epoch at which he was, after nothing but stops, does not mark what nobody had."""
+        """A query that goes on at its epoch, after nothing but stops, does not mark what nobody had."""
         if not group.plain:
             return
         firsts = [(each, first) for batch in group.batches.values() for each, first in batch.firsts.items()]

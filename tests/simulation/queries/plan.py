@@ -201,7 +201,7 @@ def _source(rng: random.Random, flow: str, group: GroupPlan, *, alone: bool) -> 
 
 def _patient(source: SourcePlan) -> SourcePlan:
     """Until Spark asks this load again, another one may wait for its share, or for what only this one acknowledges:
-    rebalance delay, max-handoff-time and session timeout together. Who leaves before that acknowledges nothing.
+    rebalance delay, max-handoff-time and session timeout together. A flow that leaves before that acknowledges nothing.
     """
     if "maxPollInterval" not in source.options:
         return source

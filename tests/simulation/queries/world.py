@@ -251,8 +251,8 @@ class World(SimulatedWorld):
             self.scheduler.push(self.publish, int(self.plan.publish_us * (0.2 + 1.6 * self.rng.random())))
 
     def calm(self) -> None:
-        """No faults from now on; who is frozen wakes up, who ended its work begins again. That a run has other options
-        than it should have is a fault, too: as long as it runs, all who have them right may be refused.
+        """No faults from now on; frozen processes wake up, and those that ended their work begin again. That a run has
+        other options than it should have is a fault, too: as long as it runs, runs with the right ones may be refused.
         """
         super().calm()
         self.history.note(f"{self.scheduler.now_us} all is calm")

@@ -30,12 +30,12 @@ class Faults:
         (self._folder / f"{point}.{queue}.{batch}").touch()
 
     def held(self, point: Point, queue: str, batch: int) -> int:
-        """The process id of who is held there; 0 if nobody has come yet."""
+        """The id of the process that is held there; 0 if none has come yet."""
         found = list(self._folder.glob(f"{point}.{queue}.{batch}.*"))
         return int(found[0].name.rpartition(".")[2]) if found else 0
 
     def release(self, point: Point, queue: str, batch: int) -> None:
-        """Let go on who is held there."""
+        """Let the process go on that is held there."""
         (self._folder / f"{point}.{queue}.{batch}.{self.held(point, queue, batch)}").unlink()
 
     def outcomes(self, queue: str, batch: int) -> list[str]:
@@ -49,12 +49,12 @@ class Faults:
         (self._folder / f"{when}-{step}.{queue}.flow").touch()
 
     def held_flow(self, when: When, step: Step, queue: str) -> int:
-        """The process id of who is held there; 0 if nobody has come yet."""
+        """The id of the process that is held there; 0 if none has come yet."""
         found = list(self._folder.glob(f"{when}-{step}.{queue}.flow.*"))
         return int(found[0].name.rpartition(".")[2]) if found else 0
 
     def release_flow(self, when: When, step: Step, queue: str) -> None:
-        """Let go on who is held there."""
+        """Let the process go on that is held there."""
         (self._folder / f"{when}-{step}.{queue}.flow.{self.held_flow(when, step, queue)}").unlink()
 
     def reads(self, queue: str) -> list[str]:

@@ -37,7 +37,7 @@ def test_no_memory_left_is_said_and_nothing_is_half_done(server: RedisServer, st
 
 
 def test_a_primary_without_its_replicas_takes_nothing_and_says_so(server: RedisServer, store: Ownership) -> None:
-    """With `min-replicas-to-write`: who still reaches it must not believe that it renewed anything there."""
+    """With `min-replicas-to-write`: a flow that still reaches it must not believe that it renewed anything."""
     begin(store)
     before = store.read_flows(KEY), token_of(store)
     command(server, "CONFIG", "SET", "min-replicas-to-write", "1")
