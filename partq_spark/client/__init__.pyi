@@ -53,8 +53,8 @@ from partq_spark.client.queues import topic_publication as topic_publication
 from partq_spark.client.resizing import CountChange as CountChange
 from partq_spark.client.resizing import Drain as Drain
 from partq_spark.client.resizing import GroupPlan as GroupPlan
-from partq_spark.client.resizing import Sample as Sample
-from partq_spark.client.resizing import Wait as Wait
+from partq_spark.client.resizing import KeySample as KeySample
+from partq_spark.client.resizing import PartitionWait as PartitionWait
 from partq_spark.client.schemas import ColumnDescription as ColumnDescription
 from partq_spark.client.schemas import SchemaAlteration as SchemaAlteration
 from partq_spark.client.schemas import SchemaChange as SchemaChange

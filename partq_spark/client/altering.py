@@ -18,7 +18,7 @@ from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.client import describing, resizing, schemas
 from partq_spark.client.addresses import opened_ownership, ownership_url
 from partq_spark.client.describing import QueueDescription
-from partq_spark.client.resizing import CountChange, GroupPlan, Sample
+from partq_spark.client.resizing import CountChange, GroupPlan, KeySample
 from partq_spark.client.schemas import SchemaAlteration
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import HEAD, Ownership
@@ -53,7 +53,7 @@ class Alteration:
     settings: tuple[SettingChange, ...]
     schema: SchemaAlteration | None
     partitions: CountChange | None
-    sample: Sample | None
+    sample: KeySample | None
     groups: tuple[GroupPlan, ...] | None
     description: QueueDescription
 

@@ -21,7 +21,7 @@ SAMPLE_BYTES = 64 * 1024 * 1024  # of messages; keys lie beside values, so a sam
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
+class KeySample:
     """The keys of some of the newest messages: `keys_that_move` of the `keys` have another partition under the new
     count.
     """
@@ -43,7 +43,7 @@ class Drain:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wait:
+class PartitionWait:
     """What is published after the change to `partition` is delivered when these others are acknowledged."""
 
     partition: int
@@ -60,7 +60,7 @@ class GroupPlan:
     group: str
     messages: int
     first: tuple[Drain, ...]
-    waits: tuple[Wait, ...]
+    waits: tuple[PartitionWait, ...]
     unreadable_checkpoints: tuple[int, ...] = ()
 
 
@@ -79,7 +79,7 @@ class ResizePlan:
     """A change of the partition count, as it would be now."""
 
     partitions: CountChange
-    sample: Sample
+    sample: KeySample
     groups: tuple[GroupPlan, ...]
 
 
@@ -145,14 +145,14 @@ def group_plan(head: Head, group: str, done: Mapping[int, int], *, unread: Seque
         messages=sum(each.messages for each in first),
         first=first,
         waits=tuple(
-            Wait(partition=partition, waits_for=tuple(sorted(wait.waits_for)))
+            PartitionWait(partition=partition, waits_for=tuple(sorted(wait.waits_for)))
             for partition, wait in sorted(waits.items())
         ),
         unreadable_checkpoints=tuple(unread),
     )
 
 
-def sample_of(keys: Iterable[bytes | None], before: int, after: int) -> Sample:
+def sample_of(keys: Iterable[bytes | None], before: int, after: int) -> KeySample:
     """What of these messages' keys moves from `before` to `after` partitions."""
     from partq_spark.log.partitioner import partition_of
 
@@ -165,7 +165,7 @@ def sample_of(keys: Iterable[bytes | None], before: int, after: int) -> Sample:
         else:
             distinct.add(key)
     moving = sum(partition_of(key, before) != partition_of(key, after) for key in distinct)
-    return Sample(messages=messages, without_key=without_key, keys=len(distinct), keys_that_move=moving)
+    return KeySample(messages=messages, without_key=without_key, keys=len(distinct), keys_that_move=moving)
 
 
 # --- the sample -------------------------------------------------------------------------------------------------------
