@@ -18,7 +18,7 @@ from coordinator.core.events import (
     ReportsLost,
     Tick,
 )
-from coordinator.logs import Log, Value
+from coordinator.logs import FieldValue, Log
 from partq_spark.group.model import GroupKey, Owner
 
 
@@ -48,7 +48,7 @@ _EVENTS: dict[type, tuple[str, str]] = {
 }
 
 
-def _event_facts(event: Event) -> dict[str, Value]:
+def _event_facts(event: Event) -> dict[str, FieldValue]:
     match event:
         case FlowBound():
             return {"flow": event.flow, "instance": event.instance, "mapping": len(event.mapping)}
@@ -69,12 +69,12 @@ def _event_facts(event: Event) -> dict[str, Value]:
             return {}
 
 
-def _action_facts(action: Action) -> tuple[str, dict[str, Value]]:
+def _action_facts(action: Action) -> tuple[str, dict[str, FieldValue]]:
     match action:
         case Pause():
             return "pause", {"partition": action.partition, "flow": action.owner.flow, "to": action.to.flow}
         case Fence():
-            facts: dict[str, Value] = {"partition": action.partition, "flow": _flow(action.owner)}
+            facts: dict[str, FieldValue] = {"partition": action.partition, "flow": _flow(action.owner)}
             return "fence", {**facts, "to": _flow(action.to) or "nobody", "epoch": action.epoch}
         case Assign():
             return "assign", {

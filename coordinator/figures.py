@@ -36,7 +36,7 @@ LOOKS_MOST_S: Final = 2.0
 """For looks into the store, at one picture; what was not reached is told by a later one."""
 
 
-class Source(Protocol):
+class MeasuredService(Protocol):
     """What is asked of a service."""
 
     def status(self) -> Status: ...
@@ -94,7 +94,7 @@ class Figures:
 
     def __init__(
         self,
-        service: Source,
+        service: MeasuredService,
         *,
         name: str,
         namespace: str,

@@ -20,7 +20,7 @@ from msgspec import structs
 from coordinator.due_housekeeping import Done, QueueFacts, Task, Work, due
 from coordinator.heads import Heads
 from coordinator.leadership import Leadership, StoreLife
-from coordinator.logs import Log, Value, one_line
+from coordinator.logs import FieldValue, Log, one_line
 from coordinator.settings import Settings
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Conflict, PartqError
@@ -54,7 +54,7 @@ class TaskReport:
     """What a task did, as facts for the log; `event` None: nothing worth a line. `empty`: there was nothing to do."""
 
     event: str | None
-    facts: Mapping[str, Value]
+    facts: Mapping[str, FieldValue]
     empty: bool = False
 
 
@@ -81,7 +81,7 @@ class QueueTasks:
         done = retain(queue)
         held = sum(each.messages for each in done.held_back)
         retention_s = queue.head.config.retention_s or 0.0
-        facts: dict[str, Value] = {
+        facts: dict[str, FieldValue] = {
             "messages": done.trimmed,
             "held_back": held or None,
             "held_back_by": ", ".join(sorted({each.group for each in done.held_back})) or None,
@@ -95,7 +95,7 @@ class QueueTasks:
         done = compact(queue, min_age_s=self._settings.compaction_min_age_s)
         if done is None:
             return TaskReport(event=None, facts={}, empty=True)
-        facts: dict[str, Value] = {
+        facts: dict[str, FieldValue] = {
             "messages": done.messages,
             "slices_before": done.slices_before,
             "slices": done.slices,
@@ -108,7 +108,7 @@ class QueueTasks:
     def _collect(self, queue: QueueLog) -> TaskReport:
         grace_s = self._settings.collection_grace_s
         done = log_housekeeping.collect(queue, grace_s=grace_s)
-        facts: dict[str, Value] = {
+        facts: dict[str, FieldValue] = {
             "objects": done.deleted,
             "bytes": done.deleted_bytes,
             "marked": done.marked,
@@ -279,7 +279,7 @@ class Housekeeper:
             self._problems[task] = reason
             self._log("warning", "housekeeping_failed", queue=task.queue, work=str(task.work), reason=reason)
 
-    def _log_lease(self, level: str, event: str, /, **facts: Value) -> None:
+    def _log_lease(self, level: str, event: str, /, **facts: FieldValue) -> None:
         """Log what happens to the lease, under names that are not a group's."""
         facts.pop("group", None)
         self._log(level, f"housekeeping_{event}", **facts)

@@ -21,14 +21,14 @@ from partq_spark.base.errors import PartqError
 LEVELS: Final = ("debug", "info", "warning", "error")
 FORMATS: Final = ("text", "json")
 
-Value = str | int | float | bool | None
+FieldValue = str | int | float | bool | None
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
 
 class Log(Protocol):
     """Where the coordinator tells what it does; `event` is a word, the rest are facts."""
 
-    def __call__(self, level: str, event: str, /, **facts: Value) -> None: ...
+    def __call__(self, level: str, event: str, /, **facts: FieldValue) -> None: ...
 
 
 def one_line(error: Exception) -> str:
@@ -37,7 +37,7 @@ def one_line(error: Exception) -> str:
     return text if isinstance(error, PartqError) else f"{type(error).__name__}: {text}"
 
 
-def silent(level: str, event: str, /, **facts: Value) -> None:
+def silent(level: str, event: str, /, **facts: FieldValue) -> None:
     """A log that keeps nothing."""
 
 
@@ -60,7 +60,7 @@ class LineLog:
         self._wall_s = wall_s
         self._lock = threading.Lock()
 
-    def __call__(self, level: str, event: str, /, **facts: Value) -> None:
+    def __call__(self, level: str, event: str, /, **facts: FieldValue) -> None:
         if LEVELS.index(level) < self._least:
             return
         at = datetime.fromtimestamp(self._wall_s(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -96,11 +96,11 @@ class LibraryLines(logging.Handler):
         root.setLevel(logging.WARNING)
 
 
-def _text(facts: Mapping[str, Value]) -> str:
+def _text(facts: Mapping[str, FieldValue]) -> str:
     return " ".join(f"{name}={_quoted(value)}" for name, value in facts.items() if value is not None)
 
 
-def _quoted(value: Value) -> str:
+def _quoted(value: FieldValue) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -109,5 +109,5 @@ def _quoted(value: Value) -> str:
     return text if _PLAIN.fullmatch(text) and text.isprintable() else json.dumps(text, ensure_ascii=True)
 
 
-def _json(facts: Mapping[str, Value]) -> str:
+def _json(facts: Mapping[str, FieldValue]) -> str:
     return json.dumps({name: value for name, value in facts.items() if value is not None}, ensure_ascii=True)

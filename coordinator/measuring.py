@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from partq_spark.base.errors import PartqError
 from partq_spark.base.metrics import Counts, Histogram, Metric
-from partq_spark.group.documents.api import Documents, Operation
+from partq_spark.group.documents.api import DocumentOperation, Documents
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import Clocked, Document, ObjectInfo, ObjectStore, ObjectWriter, Unchanged
 
@@ -152,7 +152,7 @@ class MeasuredDocuments(Documents):
     def incarnation(self) -> str:
         return self._calls.timed("incarnation", self._documents.incarnation)
 
-    def carry_out(self, group: GroupKey, operations: Sequence[Operation[Any]]) -> Sequence[Any]:
+    def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
         return self._calls.timed("ask", lambda: self._documents.carry_out(group, operations))
 
     def drop(self, group: GroupKey) -> None:

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from coordinator.health import Answers, HealthServer, not_to_be_had
-from coordinator.logs import Log, Value
+from coordinator.logs import FieldValue, Log
 from coordinator.settings import Settings
 from partq_spark.page.access import Access
 from partq_spark.page.timeline import Timeline
@@ -28,7 +28,7 @@ _NEEDED: Final = ("jinja2", "starlette", "uvicorn")
 def telling(timeline: Timeline, log: Log) -> Log:
     """A log that tells `log` everything, and the page's timeline what it says of groups, whatever level is printed."""
 
-    def tell(level: str, event: str, /, **facts: Value) -> None:
+    def tell(level: str, event: str, /, **facts: FieldValue) -> None:
         timeline.add(event, facts)
         log(level, event, **facts)
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordinator.core.actions import Action
+from coordinator.core.differences import CheckpointMark, differences, initial_state
 from coordinator.core.events import Event, QueueAltered, ReportsLost
 from coordinator.core.invariants import violations
 from coordinator.core.machine import decide
-from coordinator.core.reconcile import Mark, differences, initial_state
 from coordinator.heads import GroupFacts
 from coordinator.leadership import Timers, with_timers
 from coordinator.logs import Log
@@ -28,12 +28,12 @@ LOOK_S: Final = 5.0  # between two listings while a checkpoint is damaged
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Listed:
+class CheckpointMarks:
     """What the checkpoints say of ownership. `damaged`: of these nobody knows. `repaired`: of these it was not known
     when they were listed before.
     """
 
-    marks: Mapping[int, Mark]
+    marks: Mapping[int, CheckpointMark]
     damaged: frozenset[int] = frozenset()
     repaired: frozenset[int] = frozenset()
 
@@ -71,7 +71,7 @@ class Reconciliation:
         """Whether a checkpoint was damaged, and may have been repaired."""
         return bool(self._damaged) and self._now_s() - self._listed_s >= LOOK_S
 
-    def list_checkpoints(self, facts: GroupFacts) -> Listed:
+    def list_checkpoints(self, facts: GroupFacts) -> CheckpointMarks:
         """List the checkpoints of a group with these facts, which were read before. Raises `Unavailable`."""
         self._rewinds = facts.rewinds
         found, damaged = self._make_checkpoints(facts).list_readable()
@@ -84,8 +84,10 @@ class Reconciliation:
         for number in sorted(repaired):
             self._log("info", "checkpoint_repaired", group=str(self._key), partition=number, reason="it can be read")
         self._damaged = frozenset(damaged)
-        return Listed(
-            marks={n: Mark(epoch=each.epoch, owner=each.owner, rewound=each.rewound) for n, each in found.items()},
+        return CheckpointMarks(
+            marks={
+                n: CheckpointMark(epoch=each.epoch, owner=each.owner, rewound=each.rewound) for n, each in found.items()
+            },
             damaged=self._damaged,
             repaired=repaired,
         )
@@ -127,7 +129,7 @@ class Reconciliation:
             state = with_timers(state, timers)
         actions: list[Action] = []
         if is_unclaimed(state):
-            listed = Listed(marks={})
+            listed = CheckpointMarks(marks={})
         events = tuple(_what_differs(state, facts, incarnation, listed))
         for event in events:
             state, more = decide(state, event, self._now_s())
@@ -198,7 +200,7 @@ def _read(
     return state, "info", "the lease was taken over"
 
 
-def _what_differs(state: GroupState, facts: GroupFacts, incarnation: str, listed: Listed) -> Iterator[Event]:
+def _what_differs(state: GroupState, facts: GroupFacts, incarnation: str, listed: CheckpointMarks) -> Iterator[Event]:
     if state.incarnation != incarnation:
         yield ReportsLost(incarnation=incarnation)
     yield from differences(state, listed.marks, listed.damaged)
@@ -206,6 +208,6 @@ def _what_differs(state: GroupState, facts: GroupFacts, incarnation: str, listed
         yield _queue_altered(facts, listed)
 
 
-def _queue_altered(facts: GroupFacts, listed: Listed) -> QueueAltered:
+def _queue_altered(facts: GroupFacts, listed: CheckpointMarks) -> QueueAltered:
     epochs = {number: mark.epoch for number, mark in listed.marks.items()}
     return QueueAltered(settings=facts.settings, partitions=facts.partitions, epochs=epochs)

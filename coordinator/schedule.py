@@ -17,7 +17,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Final, Protocol
 
-from coordinator.logs import Log, Value, one_line
+from coordinator.logs import FieldValue, Log, one_line
 from partq_spark.base.effects import Effects
 from partq_spark.base.retry import Retry, Uniform
 
@@ -62,7 +62,7 @@ class Job:
         recovered: str,
         level: str = "error",
         leader: Leader | None = None,
-        **facts: Value,
+        **facts: FieldValue,
     ) -> None:
         self.step = step
         self.threads = threads

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from coordinator.logs import Log, Value
+from coordinator.logs import FieldValue, Log
 from coordinator.measuring import OWNERSHIP_CALLS, OWNERSHIP_ERRORS, STORE_CALLS, STORE_ERRORS, Calls
 from partq_spark.base.metrics import Counts
 
@@ -36,7 +36,7 @@ class Tally:
     def counting(self, log: Log) -> Log:
         """A log that tells `log` everything and counts it, whatever level is printed."""
 
-        def tell(level: str, event: str, /, **facts: Value) -> None:
+        def tell(level: str, event: str, /, **facts: FieldValue) -> None:
             self.events.add(event)
             for fact in _FACTS.get(event, ()):
                 count = facts.get(fact)

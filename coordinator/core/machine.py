@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from coordinator.core import handoff, membership, rebalance
+from coordinator.core import flow_events, handoff, rebalance
 from coordinator.core.actions import Action, Fence
 from coordinator.core.draft import Draft
 from coordinator.core.events import (
@@ -35,9 +35,9 @@ def decide(state: GroupState, event: Event, now_s: float) -> tuple[GroupState, t
     draft = Draft(state, now_s)
     match event:
         case FlowBound():
-            membership.bound(draft, event)
+            flow_events.bound(draft, event)
         case FlowUnbound() | FlowExpired():
-            membership.left(draft, event)
+            flow_events.left(draft, event)
         case PartitionDrained():
             _drained(draft, event)
         case PartitionFenced():

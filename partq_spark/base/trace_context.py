@@ -24,7 +24,7 @@ MOST_STATE_BYTES: Final = 512  # of a tracestate, as W3C lets a participant do; 
 
 _PARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.{0,400})?", re.DOTALL)
 
-Header = tuple[str | None, bytes | None]
+HeaderPair = tuple[str | None, bytes | None]
 
 
 class TraceContext(NamedTuple):
@@ -71,7 +71,7 @@ def parsed(traceparent: bytes, tracestate: bytes | None = None) -> TraceContext 
     return TraceContext(trace_id, span_id, int(flags, 16), state)
 
 
-def of_headers(headers: Iterable[Header]) -> TraceContext | None:
+def of_headers(headers: Iterable[HeaderPair]) -> TraceContext | None:
     """The span that a message's headers name; None if they name none, or two."""
     found: dict[str, bytes] = {}
     for name, value in headers:

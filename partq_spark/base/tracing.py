@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opentelemetry import trace
     from opentelemetry.context import Context
 
-Kind = Literal["PRODUCER", "CONSUMER", "CLIENT", "INTERNAL"]
+SpanKind = Literal["PRODUCER", "CONSUMER", "CLIENT", "INTERNAL"]
 
 
 class Operation(NamedTuple):
@@ -29,7 +29,7 @@ class Operation(NamedTuple):
 
     name: str
     type: str
-    kind: Kind
+    kind: SpanKind
 
 
 SEND: Final = Operation("send", "send", "PRODUCER")
@@ -40,7 +40,7 @@ PROCESS_RECEIVED: Final = Operation("process", "process", "INTERNAL")
 ACKNOWLEDGE: Final = Operation("ack", "settle", "CLIENT")
 
 
-class Where(NamedTuple):
+class SpanSubject(NamedTuple):
     """What a span is about. What is not known is None and left out."""
 
     queue: str | None
@@ -97,7 +97,7 @@ class Tracing:
     def begin(
         self,
         operation: Operation,
-        where: Where,
+        where: SpanSubject,
         *,
         messages: int | None = None,
         links: Sequence[TraceContext] = (),
@@ -144,7 +144,7 @@ def tracing() -> Tracing | None:
     return Tracing(provider.get_tracer("partq"))
 
 
-def around(operation: Operation, where: Where, *, messages: int | None = None) -> AbstractContextManager[None]:
+def around(operation: Operation, where: SpanSubject, *, messages: int | None = None) -> AbstractContextManager[None]:
     """A span around a block, for what is done once in a while; nothing where tracing is off."""
     found = tracing()
     return nullcontext() if found is None else found.begin(operation, where, messages=messages).around()

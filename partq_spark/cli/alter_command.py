@@ -19,15 +19,15 @@ from partq_spark.cli.arguments import (
     where_options,
     wrong_use,
 )
-from partq_spark.cli.output import Column
+from partq_spark.cli.output import TableColumn
 from partq_spark.cli.queue_commands import PARTITIONS, settings_options
 from partq_spark.client import words as sayings
 
 DRAINS = (
-    Column("partition", lambda each: each.partition, ">"),
-    Column("acknowledged", lambda each: each.acknowledged, ">"),
-    Column("end", lambda each: each.end, ">"),
-    Column("left", lambda each: each.messages, ">"),
+    TableColumn("partition", lambda each: each.partition, ">"),
+    TableColumn("acknowledged", lambda each: each.acknowledged, ">"),
+    TableColumn("end", lambda each: each.end, ">"),
+    TableColumn("left", lambda each: each.messages, ">"),
 )
 
 COLUMNS = Checked[str]("ddl", checked_by("checked_ddl"))

@@ -14,7 +14,7 @@ from partq_spark.base import words
 from partq_spark.base.terminal import printable
 from partq_spark.cli import output
 from partq_spark.cli.arguments import Where, json_option, queue_argument, where_options
-from partq_spark.cli.output import Column
+from partq_spark.cli.output import TableColumn
 
 AT_A_TIME = 500  # documents that are printed together
 
@@ -112,27 +112,27 @@ def _print_table(messages: list[client.Message], queue: client.Queue, partition:
         return ", ".join(f"{_text(key) if key else ''}={_text(value)}" for key, value in message.headers or ())
 
     columns = [
-        Column("partition", lambda each: str(each.partition), ">"),
-        Column("offset", lambda each: str(each.offset), ">"),
-        Column("published (UTC)", lambda each: each.timestamp),
+        TableColumn("partition", lambda each: str(each.partition), ">"),
+        TableColumn("offset", lambda each: str(each.offset), ">"),
+        TableColumn("published (UTC)", lambda each: each.timestamp),
     ]
     is_typed = isinstance(messages[0].value, dict)
     if is_typed:
         columns += [_column(name) for name in messages[0].value]
     else:
         columns += [
-            Column("key", lambda each: _text(each.key), "*", lambda each: "" if each.key else "dim"),
-            Column("value", lambda each: _text(each.value), "*", lambda each: "" if each.value else "dim"),
+            TableColumn("key", lambda each: _text(each.key), "*", lambda each: "" if each.key else "dim"),
+            TableColumn("value", lambda each: _text(each.value), "*", lambda each: "" if each.value else "dim"),
         ]
     if any(message.headers for message in messages):
-        columns.append(Column("headers", headers, "*"))
+        columns.append(TableColumn("headers", headers, "*"))
     output.print_values(messages, columns, most=None, may_leave_out=is_typed)
 
 
-def _column(name: str) -> Column:
+def _column(name: str) -> TableColumn:
     """A column of a typed queue."""
 
-    return Column(
+    return TableColumn(
         printable(name),
         lambda each: _cell(each.value[name]),
         "*",

@@ -23,12 +23,12 @@ from partq_spark.cli.arguments import (
     wrong_use,
 )
 from partq_spark.cli.lazy import Lazy, LazyGroup
-from partq_spark.cli.output import Column
+from partq_spark.cli.output import TableColumn
 from partq_spark.client import words as sayings
 
 
 def _place(text: str) -> int | str:
-    from partq_spark.client.progress import checked_place
+    from partq_spark.client.checkpoints import checked_place
 
     return checked_place(text)
 
@@ -49,11 +49,11 @@ COMMANDS = {
     "rewind": Lazy("partq_spark.cli.checkpoints_commands:rewind", "Take a group back: messages are delivered again."),
 }
 REWINDS = (
-    Column("partition", lambda each: each.partition, ">"),
-    Column("from", lambda each: each.from_, ">"),
-    Column("to", lambda each: each.to, ">"),
-    Column("come again", lambda each: each.messages, ">"),
-    Column("flow", lambda each: each.flow or "nobody"),
+    TableColumn("partition", lambda each: each.partition, ">"),
+    TableColumn("from", lambda each: each.from_, ">"),
+    TableColumn("to", lambda each: each.to, ">"),
+    TableColumn("come again", lambda each: each.messages, ">"),
+    TableColumn("flow", lambda each: each.flow or "nobody"),
 )
 
 
@@ -97,7 +97,7 @@ def show(where: Where, name: str, group: str, as_json: bool) -> None:
             raise PartqError(each.error)
 
 
-def _columns() -> tuple[Column, ...]:
+def _columns() -> tuple[TableColumn, ...]:
     now_us = unix_us(datetime.now(UTC))
 
     def flow(each: client.PartitionCheckpoint | client.DamagedCheckpoint) -> str:
@@ -105,8 +105,8 @@ def _columns() -> tuple[Column, ...]:
             return "damaged"
         return "none yet" if each.updated is None else each.flow or "nobody"
 
-    def of(name: str) -> Column:
-        return Column(name, lambda each: getattr(each, name, None), ">")
+    def of(name: str) -> TableColumn:
+        return TableColumn(name, lambda each: getattr(each, name, None), ">")
 
     def below(each: client.PartitionCheckpoint) -> int | None:
         mark = getattr(each, "redelivered_below", 0)
@@ -118,11 +118,11 @@ def _columns() -> tuple[Column, ...]:
 
     columns = (
         of("partition"),
-        Column("epoch", lambda each: getattr(each, "epoch", 0) or None, ">"),
-        Column("flow", flow),
+        TableColumn("epoch", lambda each: getattr(each, "epoch", 0) or None, ">"),
+        TableColumn("flow", flow),
         *(of(name) for name in ("acknowledged", "end", "lag")),
-        Column("redelivered below", below, ">"),
-        Column("updated", updated, ">"),
+        TableColumn("redelivered below", below, ">"),
+        TableColumn("updated", updated, ">"),
     )
     return tuple(
         each._replace(style=lambda row: "red" if isinstance(row, client.DamagedCheckpoint) else "") for each in columns

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from partq_spark.base.terminal import printable, ranges
 from partq_spark.client import GroupView, PartitionStatus
-from partq_spark.demo.ledger import Change, FlowGone, Joined, Kind, Ledger, Moved, PartitionMove
+from partq_spark.demo.ledger import Change, FlowGone, Joined, Ledger, Moved, MoveKind, PartitionMove
 
 COLOURS = {"amber": "yellow", "blue": "bright_blue", "coral": "magenta"}
 _NOBODY = "·"
@@ -171,13 +171,13 @@ def _moved(moves: Sequence[PartitionMove], killed_ms: Mapping[str, int]) -> str:
     for before, after, kind in dict.fromkeys((move.before, move.after, move.kind) for move in moves):
         these = [move for move in moves if (move.before, move.after, move.kind) == (before, after, kind)]
         which = ranges([move.partition for move in these])
-        if kind is Kind.FIRST:
+        if kind is MoveKind.FIRST:
             parts.append(f"{after} has joined and finds nobody: it gets {which} at once")
             continue
         text = f"{before} → {after or 'nobody'}: {which}"
         pauses = ", ".join(f"{move.paused_ms}" for move in these if move.paused_ms is not None)
         if pauses:
-            text += f", {'paused' if kind is Kind.HANDOFF else 'moved by force after'} {pauses} ms"
+            text += f", {'paused' if kind is MoveKind.HANDOFF else 'moved by force after'} {pauses} ms"
         parts.append(text)
     gone = [(move.at_ms - killed_ms[move.before]) / 1000 for move in moves if move.before and move.before in killed_ms]
     since = f" ({max(gone):.1f} s after the kill, from where it had acknowledged)" if gone else ""

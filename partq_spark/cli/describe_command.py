@@ -10,7 +10,7 @@ from partq_spark import client
 from partq_spark.base import words
 from partq_spark.cli import output
 from partq_spark.cli.arguments import Where, json_option, queue_argument, where_options
-from partq_spark.cli.output import Column
+from partq_spark.cli.output import TableColumn
 from partq_spark.client import words as sayings
 
 _BAR = 16  # characters of the longest bar
@@ -36,26 +36,26 @@ def describe(where: Where, name: str, count_bytes: bool, as_json: bool) -> None:
         _print_columns(found.schema)
     most = max(each.messages for each in found.partitions)
     columns = [
-        Column("partition", lambda each: each.partition, ">"),
-        Column("earliest", lambda each: each.earliest, ">"),
-        Column("next", lambda each: each.next, ">"),
-        Column("messages", lambda each: each.messages, ">"),
+        TableColumn("partition", lambda each: each.partition, ">"),
+        TableColumn("earliest", lambda each: each.earliest, ">"),
+        TableColumn("next", lambda each: each.next, ">"),
+        TableColumn("messages", lambda each: each.messages, ">"),
     ]
     if count_bytes:
-        columns.append(Column("stored", lambda each: words.size(each.bytes), ">"))
-    columns.append(Column("", lambda each: output.bar(each.messages, most, _BAR), style=lambda _: "cyan"))
+        columns.append(TableColumn("stored", lambda each: words.size(each.bytes), ">"))
+    columns.append(TableColumn("", lambda each: output.bar(each.messages, most, _BAR), style=lambda _: "cyan"))
     output.say()
     output.print_values(found.partitions, columns, noun="partition")
 
 
 def _print_columns(schema: client.SchemaDescription) -> None:
     columns = [
-        Column("column", lambda each: each.name, "*"),
-        Column("type", lambda each: each.type, "*"),
-        Column("null", lambda each: "" if each.nullable else "NOT NULL"),
+        TableColumn("column", lambda each: each.name, "*"),
+        TableColumn("type", lambda each: each.type, "*"),
+        TableColumn("null", lambda each: "" if each.nullable else "NOT NULL"),
     ]
     if schema.version > 1:
-        columns.append(Column("since version", lambda each: each.since, ">"))
-        columns.append(Column("before", lambda each: " → ".join(each.former)))
+        columns.append(TableColumn("since version", lambda each: each.since, ">"))
+        columns.append(TableColumn("before", lambda each: " → ".join(each.former)))
     output.say()
     output.print_values(schema.columns, columns, noun="column")

@@ -17,7 +17,7 @@ from partq_spark.cli.arguments import (
     wrong_use,
 )
 from partq_spark.cli.lazy import Lazy, LazyGroup
-from partq_spark.cli.output import Column
+from partq_spark.cli.output import TableColumn
 
 COMMANDS = {
     "alter": Lazy("partq_spark.cli.group_commands:alter", "Change how a consumer group is shared."),
@@ -25,14 +25,14 @@ COMMANDS = {
     "remove": Lazy("partq_spark.cli.group_commands:remove", "Remove a consumer group for good."),
 }
 GROUPS = (
-    Column("group", lambda each: each.group, "*"),
-    Column("since", lambda each: each.since_sequence, ">"),
-    Column("ownership", lambda each: each.ownership),
-    Column("unacknowledged", lambda each: each.unacknowledged, ">"),
-    Column("oldest of them", lambda each: None if each.oldest is None else f"{words.when(each.oldest)} UTC"),
-    Column("changed", lambda each: "never" if each.changed_s is None else f"{each.changed_s:.0f} s ago", ">"),
+    TableColumn("group", lambda each: each.group, "*"),
+    TableColumn("since", lambda each: each.since_sequence, ">"),
+    TableColumn("ownership", lambda each: each.ownership),
+    TableColumn("unacknowledged", lambda each: each.unacknowledged, ">"),
+    TableColumn("oldest of them", lambda each: None if each.oldest is None else f"{words.when(each.oldest)} UTC"),
+    TableColumn("changed", lambda each: "never" if each.changed_s is None else f"{each.changed_s:.0f} s ago", ">"),
 )
-FLOWS = Column("flows", lambda each: ", ".join(each.flows or ()), "*")
+FLOWS = TableColumn("flows", lambda each: ", ".join(each.flows or ()), "*")
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)

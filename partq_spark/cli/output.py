@@ -76,7 +76,7 @@ def console() -> Console:
     return Console(file=sys.stdout, highlight=False, markup=False)
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of a table: its heading; what it shows of a value (a number with its thousands apart, a time, text, or
     None for nothing); `<` (text), `>` (numbers) or `*` (text that is cut with an ellipsis where the terminal has no
     room, the longest first); and its style.
@@ -90,7 +90,7 @@ class Column(NamedTuple):
 
 def print_values(
     values: Sequence[Any],
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     *,
     noun: str = "row",
     first: Callable[[Any], Any] = lambda _: 0,
@@ -108,7 +108,7 @@ def print_values(
         say(f"… and {words.plural(len(values) - len(numbers), f'more {noun}')}: --json shows all")
 
 
-def _draw(columns: Sequence[Column], values: Sequence[Any], *, may_leave_out: bool) -> int:
+def _draw(columns: Sequence[TableColumn], values: Sequence[Any], *, may_leave_out: bool) -> int:
     """How many columns were left out."""
     from rich import box
     from rich.table import Table
@@ -139,7 +139,7 @@ def _draw(columns: Sequence[Column], values: Sequence[Any], *, may_leave_out: bo
     return left_out
 
 
-def _least_width(columns: Sequence[Column], widths: Sequence[int]) -> int:
+def _least_width(columns: Sequence[TableColumn], widths: Sequence[int]) -> int:
     """With every `*` column cut as far as it may be."""
     cut = (min(width, _LEAST_WIDTH) if each.kind == "*" else width for each, width in zip(columns, widths, strict=True))
     return sum(cut) + _GAP * len(columns)

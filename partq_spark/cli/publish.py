@@ -27,7 +27,7 @@ from partq_spark.cli.arguments import (
     where_options,
     wrong_use,
 )
-from partq_spark.cli.progress import Bar
+from partq_spark.cli.progress_bar import Bar
 from partq_spark.cli.topic_commands import TOPIC
 from partq_spark.client.files.sources import STANDARD_INPUT
 

@@ -26,7 +26,7 @@ from partq_spark.cli.arguments import (
     where_options,
 )
 from partq_spark.cli.lazy import Lazy, LazyGroup
-from partq_spark.cli.output import Column
+from partq_spark.cli.output import TableColumn
 
 T = TypeVar("T")
 
@@ -199,10 +199,10 @@ def list_all(where: Where, as_json: bool) -> None:
         output.print_values(
             found,
             (
-                Column("queue", lambda each: each.queue),
-                Column("partitions", lambda each: getattr(each, "partitions", None), ">"),
-                Column("messages", lambda each: getattr(each, "messages", None), ">"),
-                Column("last published (UTC)", _day, style=lambda each: "red" if _is_damaged(each) else ""),
+                TableColumn("queue", lambda each: each.queue),
+                TableColumn("partitions", lambda each: getattr(each, "partitions", None), ">"),
+                TableColumn("messages", lambda each: getattr(each, "messages", None), ">"),
+                TableColumn("last published (UTC)", _day, style=lambda each: "red" if _is_damaged(each) else ""),
             ),
             noun="queue",
         )

@@ -13,33 +13,33 @@ from partq_spark.base.errors import Unavailable
 from partq_spark.base.terminal import ranges
 from partq_spark.cli import output
 from partq_spark.cli.arguments import Where, group_option, json_option, queue_argument, where_options
-from partq_spark.cli.output import Column
+from partq_spark.cli.output import TableColumn
 from partq_spark.client import words as sayings
 
 WATCH_S = 1.0
 _COLOURS = {"Unassigned": "red", "Ready": "green", "Paused": "yellow", "Unbound": "red"}
 
 PARTITIONS = (
-    Column("partition", lambda each: each.partition, ">"),
-    Column("status", lambda each: each.status, style=lambda each: _COLOURS[each.status]),
-    Column("flow", lambda each: each.flow),
-    Column("epoch", lambda each: str(each.epoch), ">"),
-    Column("acknowledged", lambda each: each.acknowledged, ">"),
-    Column("delivered", lambda each: each.delivered, ">"),
-    Column("end", lambda each: each.end, ">"),
-    Column("lag", lambda each: each.lag, ">"),
-    Column("lag_s", sayings.lag_s, ">"),
+    TableColumn("partition", lambda each: each.partition, ">"),
+    TableColumn("status", lambda each: each.status, style=lambda each: _COLOURS[each.status]),
+    TableColumn("flow", lambda each: each.flow),
+    TableColumn("epoch", lambda each: str(each.epoch), ">"),
+    TableColumn("acknowledged", lambda each: each.acknowledged, ">"),
+    TableColumn("delivered", lambda each: each.delivered, ">"),
+    TableColumn("end", lambda each: each.end, ">"),
+    TableColumn("lag", lambda each: each.lag, ">"),
+    TableColumn("lag_s", sayings.lag_s, ">"),
 )
 
 FLOWS = (
-    Column("flow", lambda each: each.flow),
-    Column(
+    TableColumn("flow", lambda each: each.flow),
+    TableColumn(
         "state",
         sayings.flow_state,
         style=lambda each: "green" if each.active else "yellow" if each.bound else "red",
     ),
-    Column("partitions", lambda each: ranges(each.partitions), "*"),
-    Column("last seen", sayings.last_seen, ">"),
+    TableColumn("partitions", lambda each: ranges(each.partitions), "*"),
+    TableColumn("last seen", sayings.last_seen, ">"),
 )
 
 

@@ -13,6 +13,12 @@ from partq_spark.client.acknowledge import InHand as InHand
 from partq_spark.client.acknowledge import KeySequences as KeySequences
 from partq_spark.client.altering import Alteration as Alteration
 from partq_spark.client.altering import SettingChange as SettingChange
+from partq_spark.client.checkpoints import DamagedCheckpoint as DamagedCheckpoint
+from partq_spark.client.checkpoints import GroupCheckpoints as GroupCheckpoints
+from partq_spark.client.checkpoints import PartitionCheckpoint as PartitionCheckpoint
+from partq_spark.client.checkpoints import PartitionRewind as PartitionRewind
+from partq_spark.client.checkpoints import Rewind as Rewind
+from partq_spark.client.checkpoints import RewindUnfinished as RewindUnfinished
 from partq_spark.client.consumer import Batch as Batch
 from partq_spark.client.consumer import Consumer as Consumer
 from partq_spark.client.describing import DamagedQueue as DamagedQueue
@@ -34,12 +40,6 @@ from partq_spark.client.maintaining import Trimmed as Trimmed
 from partq_spark.client.messages import Header as Header
 from partq_spark.client.messages import Message as Message
 from partq_spark.client.outgoing import Published as Published
-from partq_spark.client.progress import DamagedCheckpoint as DamagedCheckpoint
-from partq_spark.client.progress import GroupCheckpoints as GroupCheckpoints
-from partq_spark.client.progress import PartitionCheckpoint as PartitionCheckpoint
-from partq_spark.client.progress import PartitionRewind as PartitionRewind
-from partq_spark.client.progress import Rewind as Rewind
-from partq_spark.client.progress import RewindUnfinished as RewindUnfinished
 from partq_spark.client.publication import PartitionMessages as PartitionMessages
 from partq_spark.client.publication import Publication as Publication
 from partq_spark.client.publication import PublishReport as PublishReport

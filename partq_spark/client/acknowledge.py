@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from partq_spark.base.errors import Invalid
-from partq_spark.base.tracing import ACKNOWLEDGE, Where, around
+from partq_spark.base.tracing import ACKNOWLEDGE, SpanSubject, around
 from partq_spark.log.names import checked_name
 from partq_spark.objects.urls import canonical_url, default_store
-from partq_spark.query.notify import PAGE, Address, Line
+from partq_spark.query.notify import PAGE, Address, Requester
 
 TIMEOUT_S: Final = 30.0
 """For one question. A reader that is busy with a store that does not answer cannot answer either."""
@@ -63,8 +63,8 @@ class Acknowledger:
             group=checked_name("group", group),
             flow=checked_name("flow", flow),
         )
-        self._line = Line(address, timeout_s=timeout_s)
-        self._where = Where(address.queue, address.namespace, address.group)
+        self._line = Requester(address, timeout_s=timeout_s)
+        self._where = SpanSubject(address.queue, address.namespace, address.group)
 
     def in_hand(self) -> InHand:
         """What the flow has now, with the epochs of its last micro-batch. Waits for a reader process that is just
@@ -95,14 +95,14 @@ class InHand:
 
     def __init__(
         self,
-        line: Line,
+        line: Requester,
         process: str,
         partitions: Mapping[int, Held],
         lost: frozenset[int] = frozenset(),
-        where: Where | None = None,
+        where: SpanSubject | None = None,
     ) -> None:
         self._line = line
-        self._where = where if where is not None else Where(None)  # for traces
+        self._where = where if where is not None else SpanSubject(None)  # for traces
         self.process = process
         self.partitions = partitions
         self.lost = lost

@@ -41,7 +41,7 @@ from partq_spark.query.consumer_process import ConsumerProcess
 from partq_spark.query.joining import beat_interval_s, open_consumer
 from partq_spark.query.offsets import Span
 from partq_spark.query.schema import STORED, WantedColumns, default_columns, named_columns
-from partq_spark.query.settings import GroupOptions, Place, SourceOptions
+from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
 from partq_spark.query.typed_columns import TypedColumns, default_typed_columns, named_typed_columns
 from partq_spark.query.waiting import StoreRetry
 
@@ -60,7 +60,7 @@ def options_of(
     flow: str | None,
     ownership: str,
     acknowledge: Literal["next", "manual"],
-    start: Place,
+    start: Boundary,
     max_messages: int,
     max_bytes: int,
     max_poll_interval_s: float | None,
@@ -87,7 +87,7 @@ def options_of(
             manual_acks=True,
         ),
         start=start,
-        end=Place(edge="latest"),
+        end=Boundary(edge="latest"),
         max_messages=max_messages,
         max_bytes=max_bytes,
         max_delivered_unacked=None if acknowledge == "next" else 10_000,
@@ -354,7 +354,7 @@ class Consumer:
 # --- reading without a group ------------------------------------------------------------------------------------------
 
 
-def read(queue: QueueLog, starting: Place, ending: Place, columns: Sequence[str] | None) -> pa.RecordBatchReader:
+def read(queue: QueueLog, starting: Boundary, ending: Boundary, columns: Sequence[str] | None) -> pa.RecordBatchReader:
     """The messages between two places, as a stream of Arrow batches that is read on demand. Raises `Invalid`."""
     head = queue.refresh()
     wanted = _wanted(head.columns, columns)

@@ -25,7 +25,7 @@ from partq_spark.log.publish_times import published_us
 
 if TYPE_CHECKING:
     from partq_spark.log.queue import QueueLog
-    from partq_spark.query.settings import Place
+    from partq_spark.query.settings import Boundary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ class GroupRemoval:
     checkpoints: int
 
 
-def create(queue: QueueLog, group: str, place: Place, ownership: str | None) -> None:
+def create(queue: QueueLog, group: str, place: Boundary, ownership: str | None) -> None:
     """Make the group, to begin at `place`; one that exists is left as it is. Raises `Invalid` if that is shared in
     another way.
     """

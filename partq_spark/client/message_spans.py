@@ -20,8 +20,8 @@ from partq_spark.base.tracing import (
     RECEIVE,
     SEND,
     Span,
+    SpanSubject,
     Tracing,
-    Where,
     tracing,
 )
 from partq_spark.client.outgoing import Outgoing, Published
@@ -31,7 +31,7 @@ from partq_spark.log.reading import Piece
 class SendSpans:
     """One publisher's: a span for each message, from `send` until it is durable or has failed."""
 
-    def __init__(self, tracing: Tracing, where: Where) -> None:
+    def __init__(self, tracing: Tracing, where: SpanSubject) -> None:
         self._tracing = tracing
         self._where = where
 
@@ -39,7 +39,7 @@ class SendSpans:
     def of(cls, namespace: str, queue: str) -> SendSpans | None:
         """None: tracing is off."""
         found = tracing()
-        return None if found is None else cls(found, Where(queue, namespace))
+        return None if found is None else cls(found, SpanSubject(queue, namespace))
 
     def begin(self, message: Outgoing) -> None:
         """A message is sent, in its sender's thread. It gets the headers that name its span, unless it has such headers
@@ -73,7 +73,7 @@ class BatchTrace(NamedTuple):
     """Where a batch that was received stands in a trace."""
 
     tracing: Tracing
-    where: Where
+    where: SpanSubject
     messages: int
     received: TraceContext
     links: tuple[TraceContext, ...]
@@ -93,7 +93,7 @@ class BatchTrace(NamedTuple):
 class ReceiveSpans:
     """One consumer's: a span for each batch that it gives out, which links to messages of it."""
 
-    def __init__(self, tracing: Tracing, where: Where) -> None:
+    def __init__(self, tracing: Tracing, where: SpanSubject) -> None:
         self._tracing = tracing
         self._where = where
 
@@ -101,7 +101,7 @@ class ReceiveSpans:
     def of(cls, namespace: str, queue: str, group: str | None) -> ReceiveSpans | None:
         """None: tracing is off."""
         found = tracing()
-        return None if found is None else cls(found, Where(queue, namespace, group))
+        return None if found is None else cls(found, SpanSubject(queue, namespace, group))
 
     def received(self, pieces: Sequence[Piece], since_ns: int) -> BatchTrace:
         """A batch is given out, which was looked for since then (Unix)."""

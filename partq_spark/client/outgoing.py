@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 
 from partq_spark.base.errors import Invalid, PartqError
-from partq_spark.client.rows import Refused, RowTaker
+from partq_spark.client.rows import RefusedValue, RowTaker
 from partq_spark.log import destinations, fanout, tree
 from partq_spark.log.connect import NamespaceAddress, shared_namespace
 from partq_spark.log.model import MAX_KEY_BYTES, key_too_long
@@ -105,8 +105,8 @@ class Outgoing:
         topic: str | None,
         limit: int,
     ) -> Self:
-        """A row. Raises `rows.Refused` for a value that its column does not take, `Invalid` for a row that is larger
-        than `limit` bytes.
+        """A row. Raises `rows.RefusedValue` for a value that its column does not take, `Invalid` for a row that is
+        larger than `limit` bytes.
         """
         values = taker.take(row)
         pairs, header_bytes = _headers(headers)
@@ -151,11 +151,11 @@ class TakenRows:
             raise Invalid(f"{self._queue} is typed, and a key cannot be given beside a row: {which}")
         try:
             return Outgoing.of_row(future, row, taker=self._taker, headers=headers, topic=topic, limit=limit)
-        except Refused:
+        except RefusedValue:
             taker = self._newer()
         try:
             return Outgoing.of_row(future, row, taker=taker, headers=headers, topic=topic, limit=limit)
-        except Refused as error:
+        except RefusedValue as error:
             raise Invalid(f"{self._queue} does not take this row: {error}") from None
 
     def _newer(self) -> RowTaker:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from partq_spark.base.errors import Invalid
 from partq_spark.base.timestamps import as_datetime
-from partq_spark.base.tracing import SEND_BATCH, Where, around
+from partq_spark.base.tracing import SEND_BATCH, SpanSubject, around
 from partq_spark.log.connect import NamespaceAddress, open_queue, shared_store
 from partq_spark.log.model import DEFAULT_MAX_MESSAGE_BYTES
 from partq_spark.log.names import checked_name, new_id
@@ -240,7 +240,7 @@ class Publication:
             self._exit.close()
             self._fan = None
             queue = next(iter(self._queues)) if self._topic is None else None
-            with around(SEND_BATCH, Where(queue, self._where.namespace), messages=self._messages):
+            with around(SEND_BATCH, SpanSubject(queue, self._where.namespace), messages=self._messages):
                 outcomes = publish_all(
                     self._queues.__getitem__, [segments], self._identity, seed=f"{self._publish_id or new_id()}/0"
                 )

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from partq_spark.client.altering import Alteration
+    from partq_spark.client.checkpoints import GroupCheckpoints, Rewind
     from partq_spark.client.consumer import Consumer
     from partq_spark.client.describing import QueueDescription, QueueSummary
     from partq_spark.client.groups import GroupAlteration, GroupRemoval
     from partq_spark.client.maintaining import Collection as CollectionRound
     from partq_spark.client.maintaining import Compaction, Deleted, Trimmed
     from partq_spark.client.messages import Message
-    from partq_spark.client.progress import GroupCheckpoints, Rewind
     from partq_spark.client.publication import Publication
     from partq_spark.client.publisher import Publisher
     from partq_spark.client.topics import SubscriptionChange
@@ -353,9 +353,9 @@ class Queue:
 
     def checkpoints(self, group: str) -> GroupCheckpoints:
         """How far a group is: the checkpoint of every partition."""
-        from partq_spark.client import progress
+        from partq_spark.client import checkpoints
 
-        return progress.checkpoints(self._opened(), checked_name("group", group))
+        return checkpoints.checkpoints(self._opened(), checked_name("group", group))
 
     def rewind(
         self,
@@ -374,11 +374,11 @@ class Queue:
         All is checked before anything is changed. Raises `Invalid` for a place that a partition is not past or that is
         not kept, and `RewindUnfinished` (an `Unavailable`), which says how to go on.
         """
-        from partq_spark.client import progress
+        from partq_spark.client import checkpoints
 
-        goal = progress.goal_of(to, to_timestamp, by)
+        goal = checkpoints.goal_of(to, to_timestamp, by)
         name = checked_name("group", group)
-        return progress.rewind(self._opened(), name, goal, partitions, ownership=ownership, dry_run=dry_run)
+        return checkpoints.rewind(self._opened(), name, goal, partitions, ownership=ownership, dry_run=dry_run)
 
     def _opened(self) -> QueueLog:
         """A handle of its own for each call; the store is shared within the process."""
@@ -386,14 +386,14 @@ class Queue:
 
 
 def _place(starting: str | datetime | Mapping[int, int]) -> Any:
-    from partq_spark.query.settings import Place
+    from partq_spark.query.settings import Boundary
 
     match starting:
         case "latest":
-            return Place(edge="latest")
+            return Boundary(edge="latest")
         case "earliest":
-            return Place(edge="earliest")
+            return Boundary(edge="earliest")
         case str() | datetime():
-            return Place(time_us=time_us(starting))
+            return Boundary(time_us=time_us(starting))
         case _:
-            return Place(offsets=dict(starting))
+            return Boundary(offsets=dict(starting))

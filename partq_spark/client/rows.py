@@ -24,13 +24,13 @@ from partq_spark.log.schema.versions import schema_of
 from partq_spark.query.typed_columns import METADATA
 
 Take = Callable[[Any], Any]
-"""Gives a value as Arrow takes it for one type, null never among them. Raises `Refused`."""
+"""Gives a value as Arrow takes it for one type, null never among them. Raises `RefusedValue`."""
 
 _MISSING: Final = object()
 _FLOAT: Final = struct.Struct("=f")
 
 
-class Refused(Exception):
+class RefusedValue(Exception):
     """A value that its column does not take. `path` leads to it, from the outside in; `said` ends the sentence."""
 
     def __init__(self, said: str, path: tuple[str, ...] = ()) -> None:
@@ -38,9 +38,9 @@ class Refused(Exception):
         self.said = said
         self.path = path
 
-    def inside(self, name: str) -> Refused:
+    def inside(self, name: str) -> RefusedValue:
         """The same, seen from what the value is a part of."""
-        return Refused(self.said, (name, *self.path))
+        return RefusedValue(self.said, (name, *self.path))
 
     def __str__(self) -> str:
         return f"column {'.'.join(self.path)!r}: {self.said}"
@@ -58,7 +58,7 @@ class RowTaker:
         self._key = None if columns.key is None else self.schema.names.index(columns.key)
 
     def take(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The values of the columns, in their order. Raises `Refused`."""
+        """The values of the columns, in their order. Raises `RefusedValue`."""
         if METADATA in row:  # what a reader gives beside the columns
             row = {name: value for name, value in row.items() if name != METADATA}
         values: tuple[Any, ...] = self._take(row)
@@ -79,10 +79,12 @@ class RowTaker:
             try:
                 key.decode()
             except UnicodeDecodeError:
-                raise Refused("a key of bytes is UTF-8: encode it, for example with hex()", (self._key_name,)) from None
+                raise RefusedValue(
+                    "a key of bytes is UTF-8: encode it, for example with hex()", (self._key_name,)
+                ) from None
         size = len(key) if isinstance(key, bytes) else len(key.encode()) if isinstance(key, str) else 0
         if size > MAX_KEY_BYTES:
-            raise Refused(key_too_long(f"{key!r:.42}…", size), (self._key_name,))
+            raise RefusedValue(key_too_long(f"{key!r:.42}…", size), (self._key_name,))
 
     @property
     def _key_name(self) -> str:
@@ -111,13 +113,13 @@ class _Fields:
             if value is not None and value is not _MISSING:
                 try:
                     found[index] = take(value)
-                except Refused as error:
+                except RefusedValue as error:
                     raise error.inside(name) from None
             elif field.nullable:
                 found[index] = None
             else:
                 lack = "null" if value is None else "missing"
-                raise Refused(f"{lack}, where the queue's schema says {type_text(field.type)} NOT NULL", (name,))
+                raise RefusedValue(f"{lack}, where the queue's schema says {type_text(field.type)} NOT NULL", (name,))
         return tuple(found)
 
     def _find_others(self, row: Mapping[Any, Any], found: list[Any]) -> None:
@@ -129,9 +131,9 @@ class _Fields:
             known = self._lower.get(name.lower()) if isinstance(name, str) else None
             if known is None:
                 names = ", ".join(places)
-                raise Refused(f"there is no such {self._what}, but {names:.200}: leave it out", (str(name),))
+                raise RefusedValue(f"there is no such {self._what}, but {names:.200}: leave it out", (str(name),))
             if found[places[known]] is not _MISSING:
-                raise Refused("given twice, in letters of another case: give it once", (known,))
+                raise RefusedValue("given twice, in letters of another case: give it once", (known,))
             found[places[known]] = value
 
 
@@ -149,8 +151,8 @@ def take_of(kind: pa.DataType) -> Take:
     return _map(kind) if is_.is_map(kind) else _list(kind)
 
 
-def _wrong(value: Any, text: str, wanted: str) -> Refused:
-    return Refused(f"{_shown(value)} ({type(value).__name__}) is no {text}: give {wanted}")
+def _wrong(value: Any, text: str, wanted: str) -> RefusedValue:
+    return RefusedValue(f"{_shown(value)} ({type(value).__name__}) is no {text}: give {wanted}")
 
 
 def _shown(value: Any) -> str:
@@ -313,7 +315,7 @@ def _list(kind: pa.DataType) -> Take:
             raise _wrong(value, type_text(kind), "a list")
         try:
             return [None if each is None else element(each) for each in value]
-        except Refused as error:
+        except RefusedValue as error:
             raise error.inside("element") from None
 
     return take
@@ -325,7 +327,7 @@ def _map(kind: pa.DataType) -> Take:
     def taken(value: Any, how: Take, name: str) -> Any:
         try:
             return None if value is None else how(value)
-        except Refused as error:
+        except RefusedValue as error:
             raise error.inside(name) from None
 
     def take(value: Any) -> Any:
@@ -336,11 +338,11 @@ def _map(kind: pa.DataType) -> Take:
             raise _wrong(value, type_text(kind), "a dict, or a list of pairs")
         pairs = [(taken(name, key, "key"), taken(each, item, "value")) for name, each in given]
         if any(name is None for name, _ in pairs):
-            raise Refused("a key of a map that is null", ("key",))
+            raise RefusedValue("a key of a map that is null", ("key",))
         if len(pairs) > 1:
             seen = {repr(name) for name, _ in pairs}
             if len(seen) < len(pairs):
-                raise Refused(f"{_shown(value)} has a key twice: give each once", ("key",))
+                raise RefusedValue(f"{_shown(value)} has a key twice: give each once", ("key",))
         return pairs
 
     return take

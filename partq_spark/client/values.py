@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as is_
 
-Change = Callable[[Any], Any]
+Conversion = Callable[[Any], Any]
 
 
 def rows_of(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -29,7 +29,7 @@ def _values(column: pa.Array) -> list[Any]:
     return values if change is None else [None if value is None else change(value) for value in values]
 
 
-def _change(kind: pa.DataType) -> Change | None:
+def _change(kind: pa.DataType) -> Conversion | None:
     """What has to be done with Arrow's values of a type; None: nothing."""
     if is_.is_map(kind):
         return _map(kind)
@@ -44,11 +44,11 @@ def _change(kind: pa.DataType) -> Change | None:
     return None
 
 
-def _map(kind: pa.MapType) -> Change:
+def _map(kind: pa.MapType) -> Conversion:
     key, item = _change(kind.key_type), _change(kind.item_type)
     made: Callable[[Any], Any] = list if is_.is_nested(kind.key_type) or is_.is_floating(kind.key_type) else dict
     return lambda value: made((_changed(key, name), _changed(item, each)) for name, each in value)
 
 
-def _changed(change: Change | None, value: Any) -> Any:
+def _changed(change: Conversion | None, value: Any) -> Any:
     return value if change is None or value is None else change(value)

@@ -13,7 +13,7 @@ from typing import Any, Final
 NOBODY: Final = "nobody"
 
 
-class Kind(StrEnum):
+class MoveKind(StrEnum):
     """How a partition came to its flow."""
 
     FIRST = "first"  # nobody had it
@@ -29,7 +29,7 @@ class PartitionMove:
     partition: int
     before: str | None
     after: str | None
-    kind: Kind
+    kind: MoveKind
     paused_ms: int | None
     at_ms: int  # Unix time
 
@@ -134,12 +134,12 @@ class Ledger:
         return [moved]
 
 
-def _kind(way: _Way, bound: list[str]) -> Kind:
+def _kind(way: _Way, bound: list[str]) -> MoveKind:
     if way.before is None:
-        return Kind.FIRST
+        return MoveKind.FIRST
     if way.before not in bound:
-        return Kind.LOST
-    return Kind.FORCED if way.forced else Kind.HANDOFF
+        return MoveKind.LOST
+    return MoveKind.FORCED if way.forced else MoveKind.HANDOFF
 
 
 def _ms(time: str) -> int:

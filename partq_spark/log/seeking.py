@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from partq_spark.log import codec
 from partq_spark.log.model import ChunkRef, Entry, Slice, add, at, below
 
-Load = Callable[[ChunkRef], bytes | memoryview]
+LoadChunk = Callable[[ChunkRef], bytes | memoryview]
 Times = Callable[[Entry, Slice], Sequence[int]]  # the times of a slice of a compacted entry, in microseconds, rising
 
 
@@ -26,7 +26,7 @@ class Seek:
     time_us: int
     latest_us: int | None
     earliest: tuple[int, ...]
-    load: Load
+    load: LoadChunk
     times: Times | None
     before: dict[int, int] = field(default_factory=dict)
     unclear: dict[int, int] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
 from partq_spark.log.model import ChunkRef, Entry, Head, add, at, below
 from partq_spark.log.schema.columns import Columns
-from partq_spark.log.seeking import Load, Seek, Times
+from partq_spark.log.seeking import LoadChunk, Seek, Times
 from partq_spark.log.sizes import LogSizes
 
 Create = Callable[[str, bytes], None]
@@ -155,7 +155,7 @@ def view(head: Head, wanted: Wanted) -> LogView:
     )
 
 
-def walk(log: LogView, load: Load, seen: Callable[[str], None] | None = None) -> Iterator[Entry]:
+def walk(log: LogView, load: LoadChunk, seen: Callable[[str], None] | None = None) -> Iterator[Entry]:
     """The entries of a view in publish order, each with only the slices that overlap what is wanted.
 
     Chunks are read one at a time as the walk reaches them; `seen` is told each one's name.
@@ -167,7 +167,7 @@ def walk(log: LogView, load: Load, seen: Callable[[str], None] | None = None) ->
 
 
 def _walk_chunk(
-    ref: ChunkRef, begin: Mapping[int, int], wanted: Wanted, load: Load, seen: Callable[[str], None] | None
+    ref: ChunkRef, begin: Mapping[int, int], wanted: Wanted, load: LoadChunk, seen: Callable[[str], None] | None
 ) -> Iterator[Entry]:
     if seen is not None:
         seen(ref.name)
@@ -209,7 +209,7 @@ def only(entry: Entry, wanted: Wanted) -> Entry:
 
 
 def offsets_at_time(
-    head: Head, time_us: int, load: Load, times: Times | None = None, *, latest_us: int | None = None
+    head: Head, time_us: int, load: LoadChunk, times: Times | None = None, *, latest_us: int | None = None
 ) -> tuple[int, ...]:
     """Per partition, the offset of the first message published at or after `time_us`; the end where there is none.
 
@@ -226,7 +226,7 @@ def offsets_at_time(
 
 
 def find_token(
-    head: Head, token: str, after_sequence: int, load: Load, *, until_sequence: int | None = None
+    head: Head, token: str, after_sequence: int, load: LoadChunk, *, until_sequence: int | None = None
 ) -> Entry | None:
     """The entry with this token among those newer than `after_sequence`: how an unknown outcome is settled. Only chunks
     that may have one up to `until_sequence` (None: any) are read.

@@ -24,7 +24,7 @@ from azure.storage.blob import BlobBlock, BlobClient, BlobPrefix, BlobServiceCli
 from partq_spark.base.effects import store_effects
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqError, Unavailable
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
-from partq_spark.objects.azure_access import CONNECTION_STRING, Access, explain, find_access, tell
+from partq_spark.objects.azure_access import CONNECTION_STRING, AzureAccess, explain, find_access, tell
 from partq_spark.objects.azure_blocks import BLOCK_BYTES, AzureWriter
 from partq_spark.objects.azure_clock import ServiceClock
 from partq_spark.objects.azure_identity import AzureIdentity
@@ -65,7 +65,7 @@ class AzureStore:
     def __init__(
         self,
         url: AzureUrl,
-        access: Access,
+        access: AzureAccess,
         *,
         retry_timeout_s: float = 0.0,
         read_timeout_s: float = READ_TIMEOUT_S,

@@ -26,7 +26,7 @@ _ACCOUNT_NAME: Final = re.compile(r"[a-z0-9]{3,24}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Access:
+class AzureAccess:
     """How this process gets into the account: with a connection string, or by the identity that Azure's chain finds.
 
     The connection string is a secret and is kept out of the representation. `account` is the name for messages.
@@ -37,7 +37,7 @@ class Access:
     account_url: str = ""
 
 
-def find_access(url: str, environment: Mapping[str, str]) -> Access:
+def find_access(url: str, environment: Mapping[str, str]) -> AzureAccess:
     """What the environment says. Raises `Invalid`, which names the variables, if it says nothing or nonsense."""
     connection_string = environment.get(CONNECTION_STRING, "").strip()
     if connection_string:
@@ -45,7 +45,7 @@ def find_access(url: str, environment: Mapping[str, str]) -> Access:
         if "SharedAccessSignature" in parts:
             _hush_signatures()
         host = urlsplit(parts.get("BlobEndpoint", "")).hostname
-        return Access(account=parts.get("AccountName") or host or "(unnamed)", connection_string=connection_string)
+        return AzureAccess(account=parts.get("AccountName") or host or "(unnamed)", connection_string=connection_string)
     account_url = environment.get(ACCOUNT_URL, "").strip().rstrip("/")
     if account_url:
         split = urlsplit(account_url)
@@ -54,12 +54,12 @@ def find_access(url: str, environment: Mapping[str, str]) -> Access:
                 f"{ACCOUNT_URL} (not shown) is not an account's address: use https://<account>.blob.core.windows.net"
                 f" without user, query or signature; keys and signatures belong into {CONNECTION_STRING}"
             )
-        return Access(account=split.hostname, account_url=account_url)
+        return AzureAccess(account=split.hostname, account_url=account_url)
     account = environment.get(ACCOUNT, "").strip()
     if account:
         if _ACCOUNT_NAME.fullmatch(account) is None:
             raise Invalid(f"{ACCOUNT} (not shown) is not an account's name: use 3 to 24 lower-case letters and digits")
-        return Access(account=account, account_url=f"https://{account}.blob.core.windows.net")
+        return AzureAccess(account=account, account_url=f"https://{account}.blob.core.windows.net")
     raise Invalid(
         f"store {url} has no credentials in this process's environment: set {CONNECTION_STRING}, or {ACCOUNT} (a name)"
         f" or {ACCOUNT_URL} to sign in with the identity that azure-identity finds (for example after `az login`)"

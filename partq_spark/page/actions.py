@@ -23,13 +23,13 @@ MOST_SHOWN: Final = 200  # partitions of a preview
 REALLY: Final = "do"
 SETTINGS: Final = ("rebalance_delay_s", "max_handoff_time_s", "retention_s", "quota_bytes")
 
-Answer = Callable[..., Response]
+AnswerMaker = Callable[..., Response]
 
 
 class Actions:
     """The requests that change something. `answer` makes a page from a template."""
 
-    def __init__(self, place: Place, access: Access, answer: Answer) -> None:
+    def __init__(self, place: Place, access: Access, answer: AnswerMaker) -> None:
         self._place = place
         self._access = access
         self._answer = answer

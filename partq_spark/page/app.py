@@ -21,11 +21,11 @@ from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.page.access import Access
 from partq_spark.page.actions import Actions
 from partq_spark.page.forms import form_of, number_of
-from partq_spark.page.looks import MOST_VIEWERS, Look, Looks, Opened
 from partq_spark.page.queue_views import message_rows
 from partq_spark.page.render import html, statics
 from partq_spark.page.sections import Place, Watched
 from partq_spark.page.streams import EventStream
+from partq_spark.page.watching import MOST_VIEWERS, Opened, Watch, Watches
 
 HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -53,7 +53,7 @@ class Page:
         self._place = place
         self._access = access
         self._watched = Watched(place)
-        self._looks = Looks(lambda said, age_s: html("trouble.html", said=said, age_s=age_s))
+        self._watches = Watches(lambda said, age_s: html("trouble.html", said=said, age_s=age_s))
         self._browsing = asyncio.Semaphore(1)  # a slice of the log may be large
         self._closing = asyncio.Event()
         routes = [
@@ -78,30 +78,30 @@ class Page:
     @property
     def watched(self) -> int:
         """How many things are looked at just now."""
-        return len(self._looks)
+        return len(self._watches)
 
     def end(self) -> None:
         """Stop looking, and let the answers to browsers that watch end. To be called on the event loop."""
         self._closing.set()
-        self._looks.close()
+        self._watches.close()
 
     # --- what is watched ----------------------------------------------------------------------------------------------
 
-    def _look(self, request: Request) -> Look:
-        """The look that a path is about."""
+    def _watch_of(self, request: Request) -> Watch:
+        """The watch that a path is about."""
         names = request.path_params
         opened: Callable[[], Opened] = self._watched.queues
         if "group" in names:
             opened = partial(self._watched.group, names["queue"], names["group"])
         elif "queue" in names:
             opened = partial(self._watched.queue, names["queue"])
-        return self._looks.get("/".join(names.values()), opened)
+        return self._watches.get("/".join(names.values()), opened)
 
     def _watching(self, page: str) -> Handler:
         """A page that is drawn from the present snapshot, and then told of news."""
 
         async def show(request: Request) -> Response:
-            snapshot = await self._look(request).first()
+            snapshot = await self._watch_of(request).first()
             path = request.url.path.rstrip("/")
             missing = "facts" not in snapshot.sections and page != "queues"
             return self._html(
@@ -116,9 +116,9 @@ class Page:
         return show
 
     async def _watch(self, request: Request) -> EventStream:
-        if self._looks.viewers >= MOST_VIEWERS:
+        if self._watches.viewers >= MOST_VIEWERS:
             raise Unavailable(f"{MOST_VIEWERS} pages are being watched at once: close some first")
-        return EventStream(self._look(request), HEADERS, self._closing)
+        return EventStream(self._watch_of(request), HEADERS, self._closing)
 
     # --- what is looked at once ---------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 KEPT_S: Final = 600.0
-MOST_SAMPLES: Final = 900
+MOST_POINTS: Final = 900
 RATE_S: Final = 10.0
 """A rate is that of the last seconds, so many of them."""
 GAP_S: Final = 6.0
@@ -22,20 +22,20 @@ WINDOWS_S: Final = (60.0, 120.0, 300.0, KEPT_S)
 _BUCKETS: Final = 300
 
 
-class Sample(NamedTuple):
+class Point(NamedTuple):
     """A number, and when it was seen by this process' own clock; None: it was not known."""
 
     at_s: float
     value: float | None
 
 
-History = tuple[Sample, ...]
+History = tuple[Point, ...]
 
 
 def remembered(history: History, at_s: float, value: float | None) -> History:
     """With one more sample, without what is too old or too much."""
     first = next((i for i, each in enumerate(history) if each.at_s > at_s - KEPT_S), len(history))
-    return (*history[max(first, len(history) + 1 - MOST_SAMPLES) :], Sample(at_s, value))
+    return (*history[max(first, len(history) + 1 - MOST_POINTS) :], Point(at_s, value))
 
 
 def rate(history: History) -> float | None:

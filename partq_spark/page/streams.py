@@ -12,7 +12,7 @@ from typing import Final
 
 from starlette.types import Message, Receive, Scope, Send
 
-from partq_spark.page.looks import Look
+from partq_spark.page.watching import Watch
 
 PATIENCE_S: Final = 20.0
 """For so long a browser may leave an event unread."""
@@ -22,18 +22,18 @@ QUIET_S: Final = 10.0
 
 
 class EventStream:
-    """The answer to a browser that watches `look`. `headers` are those of every answer. `closing` tells that the server
+    """The answer to a browser that watches. `headers` are those of every answer. `closing` tells that the server
     ends.
     """
 
-    def __init__(self, look: Look, headers: dict[str, str], closing: asyncio.Event) -> None:
-        self._look = look
+    def __init__(self, watch: Watch, headers: dict[str, str], closing: asyncio.Event) -> None:
+        self._watch = watch
         self._headers = {**headers, "content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
         self._closing = closing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(name.encode(), value.encode()) for name, value in self._headers.items()]
-        with self._look.viewed():
+        with self._watch.viewed():
             await _sent(send, {"type": "http.response.start", "status": 200, "headers": headers})
             ends = [asyncio.create_task(_gone(receive)), asyncio.create_task(self._closing.wait())]
             events = asyncio.create_task(self._send_events(lambda body: _sent(send, _part(body))))
@@ -50,7 +50,7 @@ class EventStream:
         version = 0
         while True:
             try:
-                snapshot = await asyncio.wait_for(self._look.newer(version), QUIET_S)
+                snapshot = await asyncio.wait_for(self._watch.newer(version), QUIET_S)
             except TimeoutError:
                 await tell(": nothing new\n\n")
                 continue

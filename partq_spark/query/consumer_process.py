@@ -21,7 +21,7 @@ from partq_spark.group.claims import Position
 from partq_spark.group.heartbeat import HeartbeatThread, Liveness, Sign
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.joining import BEAT_S
-from partq_spark.query.notify import PAGE, Mailbox, Message
+from partq_spark.query.notify import PAGE, Datagram, Mailbox
 
 BUSY_LOOK_S: Final = 0.5
 """How often the flow is looked after while Spark is busy with a batch and there are no news."""
@@ -207,7 +207,7 @@ class ConsumerProcess:
             return
         self._consumer.notify = self._mailbox.path
 
-    def _handle(self, message: Message) -> Message | None:
+    def _handle(self, message: Datagram) -> Datagram | None:
         if not self._monitor.acquire(timeout=self._busy_wait_s):
             raise Unavailable("the reader process waits for a store that does not answer: ask again later")
         try:
@@ -215,7 +215,7 @@ class ConsumerProcess:
         finally:
             self._monitor.release()
 
-    def _handled(self, message: Message) -> Message | None:
+    def _handled(self, message: Datagram) -> Datagram | None:
         match message["do"]:
             case "complete":
                 try:

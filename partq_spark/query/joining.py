@@ -29,7 +29,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.query import planning
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.participant import GroupParticipant, Participant
-from partq_spark.query.settings import GroupOptions, Place, SourceOptions
+from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
 from partq_spark.query.ungrouped import Ungrouped
 
 BEAT_S = 1.0
@@ -71,7 +71,7 @@ def create_group(queue: QueueLog, options: SourceOptions, group: GroupOptions) -
     `Invalid` if it is shared in another way.
     """
     head = queue.refresh()
-    place = options.start or Place(edge="latest")
+    place = options.start or Boundary(edge="latest")
     require_ownership(head, group.name, group.ownership, store=queue.store.url)
     found = head.groups.get(group.name)
     if found is None:
@@ -95,7 +95,7 @@ def create_group(queue: QueueLog, options: SourceOptions, group: GroupOptions) -
         )
 
 
-def _rewind_command(target: QueueAddress, group: str, place: Place) -> str:
+def _rewind_command(target: QueueAddress, group: str, place: Boundary) -> str:
     """What takes the group to `place`, where it is past it."""
     words = ["partq", "checkpoints", "rewind", target.queue, "--group", group]
     if place.time_us is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from partq_spark.log.model import Entry
 from partq_spark.query.settings import SourceOptions
 
-Offsets = Mapping[int, int]
+PartitionOffsets = Mapping[int, int]
 Ranges = Mapping[int, tuple[int, int]]
 """By partition, half-open."""
 
@@ -71,7 +71,7 @@ def split(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
 
 
 def longest_waiting(
-    starts: Offsets, waiting: Iterable[int], count: int, entries: Callable[[Ranges], Iterable[Entry]]
+    starts: PartitionOffsets, waiting: Iterable[int], count: int, entries: Callable[[Ranges], Iterable[Entry]]
 ) -> frozenset[int]:
     """Those `count` of the partitions in `waiting` whose next message was published first; what one publish brought is
     taken in turns, the partition of which least was read first.
@@ -89,7 +89,9 @@ def longest_waiting(
     return frozenset(list(found)[:count])
 
 
-def limited_by_bytes(starts: Offsets, ends: Offsets, budget: int, entries: Iterable[Entry]) -> dict[int, int]:
+def limited_by_bytes(
+    starts: PartitionOffsets, ends: PartitionOffsets, budget: int, entries: Iterable[Entry]
+) -> dict[int, int]:
     """How far each partition may be read so that about `budget` stored bytes are read; always at least one message.
 
     `entries` are those of the log from `starts` on; they are consumed only as far as the budget reaches. The budget is
@@ -127,7 +129,7 @@ def split_bytes(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
 
 
 def batch_ends(
-    starts: Offsets, ends: Offsets, limits: BatchLimits, entries: Callable[[Ranges], Iterable[Entry]]
+    starts: PartitionOffsets, ends: PartitionOffsets, limits: BatchLimits, entries: Callable[[Ranges], Iterable[Entry]]
 ) -> dict[int, int]:
     """Where the next micro-batch ends in every partition. `entries` gives the log's entries for spans, lazily."""
     reached = dict(ends)

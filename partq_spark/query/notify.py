@@ -40,7 +40,7 @@ _SENDING_S: Final = 1.0  # to a process that does not read: then its queue is fu
 _BEING_BORN_S: Final = 1.0  # a socket has its path a moment before it answers there
 _log = logging.getLogger("partq.flow")
 
-Message = Mapping[str, Any]
+Datagram = Mapping[str, Any]
 
 
 class Address(NamedTuple):
@@ -72,7 +72,7 @@ class Mailbox:
     Raises `Invalid` if no socket can be made here.
     """
 
-    def __init__(self, address: Address, handle: Callable[[Message], Message | None]) -> None:
+    def __init__(self, address: Address, handle: Callable[[Datagram], Datagram | None]) -> None:
         self._handle = handle
         place = folder()
         _sweep(place)
@@ -113,7 +113,7 @@ class Mailbox:
     def _receive(self) -> tuple[bytes, str | None]:
         return self._socket.recvfrom(_MOST_BYTES)
 
-    def _answered(self, data: bytes) -> Message | None:
+    def _answered(self, data: bytes) -> Datagram | None:
         number: object = None
         try:
             message = json.loads(data)
@@ -134,11 +134,11 @@ class Mailbox:
         return None if answer is None else {**answer, "n": number}
 
 
-def _failed(kind: str, words: str) -> Message:
+def _failed(kind: str, words: str) -> Datagram:
     return {"error": kind, "message": words[:_MOST_WORDS]}
 
 
-def tell(path: str, message: Message) -> bool:
+def tell(path: str, message: Datagram) -> bool:
     """Send without waiting for anything; whether it could be sent."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         try:
@@ -148,7 +148,7 @@ def tell(path: str, message: Message) -> bool:
     return True
 
 
-class Line:
+class Requester:
     """The asking end: finds the flow's reader process, and the next one after it. One user at a time.
 
     Of several processes under the name the one that is bound counts: another is a twin about to be refused, or has just
@@ -159,7 +159,7 @@ class Line:
         self._address = address
         self._timeout_s = timeout_s
 
-    def ask(self, message: Message) -> Message:
+    def ask(self, message: Datagram) -> Datagram:
         """The answer. Raises `Unavailable` if no reader process of the flow answers within the time, what the reader
         raised, and `Invalid` if no socket can be made here.
         """
@@ -181,10 +181,10 @@ class Line:
             "run on this machine, by this user, with the same store, namespace, queue, group and flow"
         )
 
-    def _asked(self, asker: socket.socket, message: Message, until_s: float) -> Message | None:
+    def _asked(self, asker: socket.socket, message: Datagram, until_s: float) -> Datagram | None:
         """The answer that counts, of all processes under the name that there are now; None if there is none."""
         waiting: set[str] = set()
-        others: list[Message] = []
+        others: list[Datagram] = []
         paths = self._found()
         for path in paths:
             number = secrets.token_hex(4)
@@ -242,7 +242,7 @@ def _made_ns(path: Path) -> int:
         return 0
 
 
-def _sent(asker: socket.socket, path: str, message: Message) -> bool:
+def _sent(asker: socket.socket, path: str, message: Datagram) -> bool:
     """Whether somebody listens there."""
     asker.settimeout(_SENDING_S)
     try:
@@ -255,7 +255,7 @@ def _sent(asker: socket.socket, path: str, message: Message) -> bool:
     return True
 
 
-def _received(asker: socket.socket, waiting: set[str], until_s: float) -> Message | None:
+def _received(asker: socket.socket, waiting: set[str], until_s: float) -> Datagram | None:
     """The next answer to one of the questions that are `waiting`, which it leaves; None if none comes in time."""
     while (left_s := until_s - time.monotonic()) > 0:
         asker.settimeout(left_s)
@@ -272,7 +272,7 @@ def _received(asker: socket.socket, waiting: set[str], until_s: float) -> Messag
     return None
 
 
-def _checked(answer: Message) -> Message:
+def _checked(answer: Datagram) -> Datagram:
     kind = answer.get("error")
     if kind is None:
         if answer.get("v") != VERSION:
@@ -284,5 +284,5 @@ def _checked(answer: Message) -> Message:
     raise error(str(answer.get("message", "")))
 
 
-def _encoded(message: Message) -> bytes:
+def _encoded(message: Datagram) -> bytes:
     return json.dumps({"v": VERSION, **message}, separators=(",", ":")).encode()

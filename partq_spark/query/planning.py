@@ -15,9 +15,9 @@ from partq_spark.group.claims import Claim, Position, View
 from partq_spark.log import tree
 from partq_spark.log.layouts import LayoutWait
 from partq_spark.log.model import Entry, Head, at
-from partq_spark.query.limits import BatchLimits, Offsets, Ranges, Unacknowledged, batch_ends, window_ends
+from partq_spark.query.limits import BatchLimits, PartitionOffsets, Ranges, Unacknowledged, batch_ends, window_ends
 from partq_spark.query.offsets import BatchEnd, Span
-from partq_spark.query.settings import Place
+from partq_spark.query.settings import Boundary
 
 # A task costs 5 to 10 ms, a small message next to nothing: so partitions with few messages share tasks. Few, because a
 # user's own work per message may be slow and should run side by side.
@@ -56,7 +56,7 @@ class BatchPlan:
 # --- where a query begins and goes on ---------------------------------------------------------------------------------
 
 
-def resolve(head: Head, place: Place, option: str, offsets_at: Callable[[int], Sequence[int]]) -> dict[int, int]:
+def resolve(head: Head, place: Boundary, option: str, offsets_at: Callable[[int], Sequence[int]]) -> dict[int, int]:
     """The offset of every partition at `place`. `offsets_at` finds a time in the log.
 
     Raises `Invalid` if the user's offsets do not name exactly the queue's partitions, or lie beyond an end.
@@ -85,7 +85,7 @@ def resolve(head: Head, place: Place, option: str, offsets_at: Callable[[int], S
 
 
 def between(
-    head: Head, start: Place, end: Place, options: tuple[str, str], offsets_at: Callable[[int], Sequence[int]]
+    head: Head, start: Boundary, end: Boundary, options: tuple[str, str], offsets_at: Callable[[int], Sequence[int]]
 ) -> dict[int, Span]:
     """What lies between two places, for a reading without a query. `options` names both, for errors. Raises as
     `resolve`, and `Invalid` for an end that lies before its start.
@@ -101,7 +101,9 @@ def between(
     return {partition: Span(0, offset, ends[partition], 0) for partition, offset in starts.items()}
 
 
-def continued(head: Head, reached: Offsets, *, fail_on_data_loss: bool, warn: Callable[[str], None]) -> dict[int, int]:
+def continued(
+    head: Head, reached: PartitionOffsets, *, fail_on_data_loss: bool, warn: Callable[[str], None]
+) -> dict[int, int]:
     """Where a query goes on, in every partition that the queue has: one that `reached` does not name begins at its
     beginning. No position is outside of what the log keeps.
 

@@ -11,14 +11,14 @@ from typing import Literal
 
 from partq_spark.log.connect import QueueAddress
 
-Edge = Literal["earliest", "latest"]
+QueueEdge = Literal["earliest", "latest"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Boundary:
     """Where to begin or end: exactly one of the fields is set."""
 
-    edge: Edge | None = None
+    edge: QueueEdge | None = None
     offsets: Mapping[int, int] | None = None  # one per partition
     time_us: int | None = None
 
@@ -43,8 +43,8 @@ class SourceOptions:
 
     target: QueueAddress
     group: GroupOptions | None
-    start: Place | None  # None: the role's default
-    end: Place
+    start: Boundary | None  # None: the role's default
+    end: Boundary
     max_messages: int | None
     max_bytes: int | None
     max_delivered_unacked: int | None  # messages

@@ -21,7 +21,7 @@ from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import BatchEnd, Span
 from partq_spark.query.participant import Participant
-from partq_spark.query.settings import Place, SourceOptions
+from partq_spark.query.settings import Boundary, SourceOptions
 
 EPOCH: Final = 0
 _INSTANCE: Final = "alone"  # nobody asks which one
@@ -110,7 +110,7 @@ class Ungrouped(Participant):
     def introduce(self) -> BatchEnd:
         """Where the query begins. Raises `Invalid` for offsets that the queue does not have."""
         head = self._queue.refresh()
-        place = self._options.start or Place(edge="latest")
+        place = self._options.start or Boundary(edge="latest")
         start = planning.resolve(head, place, "startingOffsets", self._queue.offsets_at)
         spans = {partition: Span(EPOCH, offset, offset, 0) for partition, offset in start.items()}
         return BatchEnd(queue_id=head.queue_id, spans=spans)

@@ -19,7 +19,7 @@ from partq_spark.log.connect import NamespaceAddress, QueueAddress
 from partq_spark.log.names import checked_name
 from partq_spark.log.topics import checked_topic
 from partq_spark.objects.urls import canonical_url, default_store
-from partq_spark.query.settings import GroupOptions, Place, SourceOptions
+from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
 from partq_spark.spark.option_values import MOST, USE_A_VIEW, WHOLE, GivenOptions
 
 COMMON = ("queue", "path", "store", "namespace", "retryTimeout", "includeHeaders")
@@ -100,7 +100,7 @@ def _source(given: GivenOptions) -> SourceOptions:
         target=_target(given),
         group=group,
         start=_place(given, "startingOffsets", "startingTimestamp"),
-        end=_place(given, "endingOffsets", "endingTimestamp") or Place(edge="latest"),
+        end=_place(given, "endingOffsets", "endingTimestamp") or Boundary(edge="latest"),
         max_messages=given.count("maxMessagesPerTrigger"),
         max_bytes=given.size("maxBytesPerTrigger"),
         max_delivered_unacked=MANUAL_IN_HAND if bound is None and group is not None and group.manual_acks else bound,
@@ -250,7 +250,7 @@ def _where(given: GivenOptions) -> NamespaceAddress:
     )
 
 
-def _place(given: GivenOptions, offsets: str, timestamp: str) -> Place | None:
+def _place(given: GivenOptions, offsets: str, timestamp: str) -> Boundary | None:
     by_offset, by_time = given.text(offsets), given.text(timestamp)
     if by_offset is not None and by_time is not None:
         raise Invalid(
@@ -258,16 +258,16 @@ def _place(given: GivenOptions, offsets: str, timestamp: str) -> Place | None:
         )
     if by_time is not None:
         try:
-            return Place(time_us=parse_rfc3339(by_time))
+            return Boundary(time_us=parse_rfc3339(by_time))
         except Invalid as error:
             raise Invalid(f"option {timestamp}={by_time!r} is not allowed: {error}") from None
     if by_offset is None:
         return None
     if by_offset.lower() == "earliest":
-        return Place(edge="earliest")
+        return Boundary(edge="earliest")
     if by_offset.lower() == "latest":
-        return Place(edge="latest")
-    return Place(offsets=_offsets(offsets, by_offset))
+        return Boundary(edge="latest")
+    return Boundary(offsets=_offsets(offsets, by_offset))
 
 
 def _offsets(name: str, text: str) -> dict[int, int]:

@@ -77,7 +77,7 @@ METRICS: Final = (
 )  # fmt: skip
 
 
-class Source(NamedTuple):
+class QueryInput(NamedTuple):
     """Which queue a query reads, and for which group; empty: for none."""
 
     queue: str
@@ -92,17 +92,17 @@ class Progress:
     rows: int
     phases_s: Mapping[str, float]
     duration_s: float
-    lags: Mapping[Source, Mapping[str, int]]
+    lags: Mapping[QueryInput, Mapping[str, int]]
 
 
 def progress_of(progress: StreamingQueryProgress) -> Progress:
     """The numbers in one progress of Spark's."""
-    lags: dict[Source, dict[str, int]] = {}
+    lags: dict[QueryInput, dict[str, int]] = {}
     for each in progress.sources:
         told = reported(each)
         if "queue" not in told or not isinstance(partitions := told.get("partitions"), dict):
             continue  # another source's
-        source = Source(str(told["queue"]), str(told.get("group") or ""))
+        source = QueryInput(str(told["queue"]), str(told.get("group") or ""))
         found = lags.setdefault(source, {})
         for partition, of_it in partitions.items():
             # A query may read a queue twice.
@@ -139,7 +139,7 @@ class _Query:
     phases_s: dict[str, float] = field(default_factory=dict)
     durations: Histogram = field(default_factory=lambda: Histogram(DURATION))
     at_s: float | None = None
-    lags: Mapping[Source, Mapping[str, int]] = field(default_factory=dict)
+    lags: Mapping[QueryInput, Mapping[str, int]] = field(default_factory=dict)
 
 
 class QueryMetrics:

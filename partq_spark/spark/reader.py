@@ -32,7 +32,7 @@ from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import Span
 from partq_spark.query.planning import Spans
 from partq_spark.query.schema import WantedColumns
-from partq_spark.query.settings import Place, SourceOptions
+from partq_spark.query.settings import Boundary, SourceOptions
 from partq_spark.spark.columns import wanted_by
 from partq_spark.spark.options import stream_source_options
 from partq_spark.spark.worker_process import prepare_worker
@@ -132,7 +132,7 @@ class PartqBatchReader(DataSourceReader):
         queue = open_queue(self._options.target)
         head = queue.refresh()
         wanted = wanted_by(head, self._schema)
-        start, end = self._options.start or Place(edge="earliest"), self._options.end
+        start, end = self._options.start or Boundary(edge="earliest"), self._options.end
         spans = planning.between(head, start, end, ("startingOffsets", "endingOffsets"), queue.offsets_at)
         return plan_tasks(queue, head, spans, self._options, wanted)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from partq_spark.base.errors import Invalid
 from partq_spark.base.trace_context import LOOKED_AT, TRACEPARENT, TRACESTATE, TraceContext, chosen, of_headers
-from partq_spark.base.tracing import ACKNOWLEDGE, PROCESS, Span, Tracing, Where, tracing
+from partq_spark.base.tracing import ACKNOWLEDGE, PROCESS, Span, SpanSubject, Tracing, tracing
 from partq_spark.query import offsets
 from partq_spark.spark.query_metrics import reported
 
@@ -107,7 +107,7 @@ def _is_data_frame(batch: object) -> TypeGuard[DataFrame]:
 def _processing(tracing: Tracing, batch: DataFrame) -> Span:
     rows = _sample(batch)
     queues = {row.queue for row in rows if "queue" in row}
-    where = Where(queues.pop() if len(queues) == 1 else None)
+    where = SpanSubject(queues.pop() if len(queues) == 1 else None)
     span = tracing.begin(PROCESS, where, links=chosen(map(_context, rows)))
     micro_batch = _micro_batch(batch)
     if micro_batch is not None:
@@ -167,7 +167,7 @@ def _micro_batch(batch: DataFrame) -> MicroBatch | None:
 class _Read(NamedTuple):
     """What a micro-batch had of one queue. `acknowledged`: that it is complete acknowledges it."""
 
-    where: Where
+    where: SpanSubject
     messages: int
     acknowledged: bool
 
@@ -185,7 +185,7 @@ def completed(progress: StreamingQueryProgress, *, acknowledging_since_ns: int) 
         return
     if span is None:
         since_ns = int(datetime.fromisoformat(progress.timestamp).timestamp() * 1000) * 1_000_000  # in UTC, says the Z
-        where = read[0].where if len(read) == 1 else Where(None)
+        where = read[0].where if len(read) == 1 else SpanSubject(None)
         processed = found.begin(PROCESS, where, messages=sum(each.messages for each in read), at_ns=since_ns)
         processed.end(at_ns=since_ns + progress.durationMs["triggerExecution"] * 1_000_000)
         span = processed.context
@@ -209,4 +209,4 @@ def _read(source: SourceProgress) -> _Read | None:
         return None
     by_itself = end.deliveries is None and told.get("notify") is not None
     messages = sum(span.to - span.start for span in end.spans.values())
-    return _Read(Where(str(told["queue"]), group=end.group), messages, end.group is not None and by_itself)
+    return _Read(SpanSubject(str(told["queue"]), group=end.group), messages, end.group is not None and by_itself)

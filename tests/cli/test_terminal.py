@@ -130,7 +130,7 @@ def test_lines_of_the_log_on_a_terminal(tmp_path: Path) -> None:
 def test_the_name_of_a_file_in_a_progress_bar() -> None:
     program = (
         "import sys, time\n"
-        "from partq_spark.cli.progress import Bar\n"
+        "from partq_spark.cli.progress_bar import Bar\n"
         "with Bar(f'publishing {sys.argv[1]}') as bar:\n"
         "    time.sleep(0.6)\n"
         "    bar.update(1, 1, 2)\n"

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
-from partq_spark.base.tracing import Where
+from partq_spark.base.tracing import SpanSubject
 from partq_spark.client.acknowledge import Acknowledger, Held, InHand, KeySequences
-from partq_spark.query.notify import Address, Line, Message
+from partq_spark.query.notify import Address, Datagram, Requester
 
 
-class Reader(Line):
+class Reader(Requester):
     """The asking end of a flow that is known: it answers what `Beside` would."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Reader(Line):
             del self.partitions[partition]
             self.lost.add(partition)
 
-    def ask(self, message: Message) -> Message:
+    def ask(self, message: Datagram) -> Datagram:
         if message["do"] == "in_hand":
             held: Mapping[str, Any] = {str(p): list(each) for p, each in self.partitions.items()}
             return {"process": self.process, "p": held, "lost": sorted(self.lost), "more": False}
@@ -50,7 +50,7 @@ class Asking(Acknowledger):
 
     def __init__(self, reader: Reader) -> None:
         self._line = reader
-        self._where = Where("orders")
+        self._where = SpanSubject("orders")
 
 
 @pytest.fixture

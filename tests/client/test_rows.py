@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from partq_spark.client.rows import Refused, RowTaker
+from partq_spark.client.rows import RefusedValue, RowTaker
 from partq_spark.log.schema.ddl import parse_ddl
 from partq_spark.log.schema.sizes import row_bytes
 from partq_spark.log.schema.versions import columns_of
@@ -149,7 +149,7 @@ def test_a_value_is_kept_as_it_is(kind: str, value: object, kept: object) -> Non
     ],
 )
 def test_a_value_that_is_none_of_its_type_is_refused(kind: str, value: object, said: str) -> None:
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(RefusedValue, match=said):
         taken(kind, value)
 
 
@@ -164,7 +164,7 @@ def test_a_value_that_is_none_of_its_type_is_refused(kind: str, value: object, s
     ],
 )
 def test_a_row_that_is_none_is_refused(row: dict[Any, Any], said: str) -> None:
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(RefusedValue, match=said):
         taker("id INT NOT NULL, Name STRING").take(row)
 
 
@@ -183,7 +183,7 @@ def test_columns_have_their_names_in_any_case_and_metadata_is_no_part_of_a_row()
 )
 def test_a_key_that_none_can_be_is_refused(kind: str, key: object, said: str) -> None:
     rows = taker(f"k {kind}, v INT", "k")
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(RefusedValue, match=said):
         rows.take({"k": key})
     assert rows.take({"k": key[:127] if isinstance(key, str) else b"ok"})
 

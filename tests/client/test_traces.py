@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import partq
 from partq_spark.base.trace_context import LOOKED_AT, MOST_LINKS, of_headers
-from partq_spark.base.tracing import Where
+from partq_spark.base.tracing import SpanSubject
 from partq_spark.client import publisher as publisher_module
 from tests.client.conftest import Make
 from tests.docs.blocks import ROOT, blocks
@@ -126,7 +126,7 @@ def test_what_is_acknowledged_by_hand_is_told_too(traces: Traces) -> None:
         def ask(self, message: dict[str, Any]) -> dict[str, Any]:
             return {"still": [*message["p"]]}
 
-    where = Where("orders", "default", "billing")
+    where = SpanSubject("orders", "default", "billing")
     hand = partq.InHand(Line(), "reader", {0: partq.Held(1, 0, 5)}, where=where)  # type: ignore[arg-type] # as far as asked
     with traces.tracer.start_as_current_span("bill"):
         assert hand.acknowledge({0: 5}) == {0}

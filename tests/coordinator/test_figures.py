@@ -15,7 +15,7 @@ from coordinator.metrics import GroupFigures, Picture
 from coordinator.runtime import GroupRuntime
 from coordinator.tally import Tally
 from partq_spark.base.errors import Unavailable
-from partq_spark.client import groups, progress
+from partq_spark.client import checkpoints, groups
 from partq_spark.group import retention
 from partq_spark.group.model import PartitionStatus, RebalanceStatus
 from partq_spark.log import admin
@@ -178,8 +178,8 @@ def test_a_rewind_is_seen(world: World) -> None:
     world.run(3)
     assert scraped.lags() == [(0, 0.0), (0, 0.0)]
 
-    progress.rewind(
-        world.queue, KEY.group, progress.goal_of("earliest", None, None), (), ownership="none", dry_run=False
+    checkpoints.rewind(
+        world.queue, KEY.group, checkpoints.goal_of("earliest", None, None), (), ownership="none", dry_run=False
     )
     world.run(2)
     assert scraped.lags() == as_status_has_it(world)

@@ -16,7 +16,7 @@ import pytest
 
 import partq
 from partq_spark.base.metrics import Collector
-from partq_spark.spark.query_metrics import Progress, QueryMetrics, Source
+from partq_spark.spark.query_metrics import Progress, QueryInput, QueryMetrics
 from tests.coordinator.sidecars import Place
 from tests.house.test_metrics_files import ALERTS, dashboard_queries
 from tests.support.servers import Prometheus, free_port, running
@@ -41,7 +41,7 @@ def driver() -> Iterator[int]:
     def go_on() -> None:
         metrics.started("id", "billing")
         for batch in itertools.count():
-            lags = {Source("orders", "billing"): {"0": batch % 5, "1": 2}}
+            lags = {QueryInput("orders", "billing"): {"0": batch % 5, "1": 2}}
             phases_s = {"addBatch": 0.2, "latestOffset": 0.1}
             progress = Progress(batch=batch, rows=7, phases_s=phases_s, duration_s=0.4, lags=lags)
             metrics.progressed("id", "billing", progress)

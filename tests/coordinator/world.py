@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from coordinator.core.invariants import violations
 from coordinator.heads import GroupFacts, group_facts
 from coordinator.leadership import StoreLife
-from coordinator.logs import Value
+from coordinator.logs import FieldValue
 from coordinator.runtime import GroupRuntime
 from coordinator.settings import Settings
 from partq_spark.base.effects import Effects
@@ -41,15 +41,15 @@ BEAT_S: Final = 1.0
 class Lines:
     """A log that tests read."""
 
-    lines: list[tuple[str, str, dict[str, Value]]] = field(default_factory=list)
+    lines: list[tuple[str, str, dict[str, FieldValue]]] = field(default_factory=list)
 
-    def __call__(self, level: str, event: str, /, **facts: Value) -> None:
+    def __call__(self, level: str, event: str, /, **facts: FieldValue) -> None:
         self.lines.append((level, event, facts))
 
     def events(self) -> list[str]:
         return [event for _, event, _ in self.lines]
 
-    def of(self, event: str) -> list[dict[str, Value]]:
+    def of(self, event: str) -> list[dict[str, FieldValue]]:
         return [facts for _, each, facts in self.lines if each == event]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from partq_spark.demo.ledger import Change, FlowGone, Joined, Kind, Ledger, Moved, PartitionMove
+from partq_spark.demo.ledger import Change, FlowGone, Joined, Ledger, Moved, MoveKind, PartitionMove
 
 
 def _line(at_ms: int, event: str, **facts: object) -> dict[str, Any]:
     return {"time": f"2026-11-21T10:00:{at_ms // 1000:02}.{at_ms % 1000:03}Z", "event": event, "reason": "", **facts}
 
 
-def _moves(change: Change) -> list[tuple[int, str | None, str | None, Kind, int | None]]:
+def _moves(change: Change) -> list[tuple[int, str | None, str | None, MoveKind, int | None]]:
     assert isinstance(change, Moved)
     return [(each.partition, each.before, each.after, each.kind, each.paused_ms) for each in change.moves]
 
@@ -37,7 +37,7 @@ def test_the_first_flow_gets_everything_in_one_change() -> None:
     assigns = [_line(30, "assign", partition=p, flow="a") for p in (0, 1)]
     joined, moved = _heed(ledger, _line(0, "flow_bound", flow="a"), *fences, *assigns)
     assert joined == Joined(flow="a")
-    assert _moves(moved) == [(0, None, "a", Kind.FIRST, None), (1, None, "a", Kind.FIRST, None)]
+    assert _moves(moved) == [(0, None, "a", MoveKind.FIRST, None), (1, None, "a", MoveKind.FIRST, None)]
     assert (ledger.owners, ledger.held) == ({0: "a", 1: "a"}, set())
 
 
@@ -47,7 +47,7 @@ def test_a_handoff_was_paused_from_the_pause_to_the_new_owner() -> None:
     assert ledger.held == {1}
     lines = [_line(1100, "partition_drained", partition=1), _line(1100, "fence", partition=1, flow="a", to="b")]
     (moved,) = _heed(ledger, *lines, _line(1149, "assign", partition=1, flow="b"))
-    assert _moves(moved) == [(1, "a", "b", Kind.HANDOFF, 149)]
+    assert _moves(moved) == [(1, "a", "b", MoveKind.HANDOFF, 149)]
     assert (ledger.owners[1], ledger.held) == ("b", set())
 
 
@@ -65,7 +65,7 @@ def test_a_handoff_past_its_time_was_forced() -> None:
     _heed(ledger, _line(0, "pause", partition=0, flow="a", to="b"))
     _heed(ledger, {**_line(3000, "fence", partition=0, flow="a", to="b"), "reason": "max-handoff-time is over"})
     (moved,) = _heed(ledger, _line(3050, "assign", partition=0, flow="b"))
-    assert _moves(moved) == [(0, "a", "b", Kind.FORCED, 3050)]
+    assert _moves(moved) == [(0, "a", "b", MoveKind.FORCED, 3050)]
 
 
 def test_what_a_lost_flow_had_rests_until_others_have_it() -> None:
@@ -74,9 +74,9 @@ def test_what_a_lost_flow_had_rests_until_others_have_it() -> None:
     assert ledger.held == {1}
     _heed(ledger, _line(2000, "fence", partition=1, flow="b", to="a"))
     (moved,) = _heed(ledger, _line(2050, "assign", partition=1, flow="a"))
-    assert _moves(moved) == [(1, "b", "a", Kind.LOST, None)]
+    assert _moves(moved) == [(1, "b", "a", MoveKind.LOST, None)]
     assert ledger.moves == [
-        PartitionMove(partition=1, before="b", after="a", kind=Kind.LOST, paused_ms=None, at_ms=1795255202050)
+        PartitionMove(partition=1, before="b", after="a", kind=MoveKind.LOST, paused_ms=None, at_ms=1795255202050)
     ]
 
 
@@ -98,7 +98,7 @@ def test_a_partition_that_goes_to_nobody_has_no_owner() -> None:
     ledger = _given("a")
     _heed(ledger, _line(0, "flow_expired", flow="a"))
     (moved,) = _heed(ledger, _line(50, "assign", partition=0, flow="nobody"))
-    assert _moves(moved) == [(0, "a", None, Kind.LOST, None)]
+    assert _moves(moved) == [(0, "a", None, MoveKind.LOST, None)]
     assert ledger.owners == {0: None}
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from partq_spark.cli.demo_screen import Screen
 from partq_spark.cli.demo_story import is_settled
-from partq_spark.demo.ledger import Change, FlowGone, Joined, Kind, Ledger, Moved, PartitionMove
+from partq_spark.demo.ledger import Change, FlowGone, Joined, Ledger, Moved, MoveKind, PartitionMove
 from partq_spark.group.model import PartitionStatus, RebalanceStatus
 from partq_spark.group.status import CoordinatorView, FlowView, GroupView, PartitionView
 
@@ -35,7 +35,7 @@ def _screen(*, terminal: bool = False) -> tuple[Screen, io.StringIO]:
 
 
 def _move(
-    partition: int, before: str | None, after: str | None, kind: Kind, paused_ms: int | None = None
+    partition: int, before: str | None, after: str | None, kind: MoveKind, paused_ms: int | None = None
 ) -> PartitionMove:
     return PartitionMove(partition=partition, before=before, after=after, kind=kind, paused_ms=paused_ms, at_ms=10_000)
 
@@ -72,11 +72,11 @@ def test_each_change_is_a_line_with_the_mapping() -> None:
     screen, file = _screen()
     ledger = Ledger(owners={0: "amber", 1: "blue", 2: "coral", 3: None}, bound=["amber", "coral"])
     moves = (
-        _move(0, "amber", "coral", Kind.HANDOFF, 49),
-        _move(1, "amber", "coral", Kind.HANDOFF, 51),
-        _move(2, "coral", "amber", Kind.FORCED, 3012),
+        _move(0, "amber", "coral", MoveKind.HANDOFF, 49),
+        _move(1, "amber", "coral", MoveKind.HANDOFF, 51),
+        _move(2, "coral", "amber", MoveKind.FORCED, 3012),
     )
-    lost = (_move(1, "blue", "amber", Kind.LOST),)
+    lost = (_move(1, "blue", "amber", MoveKind.LOST),)
     changes: list[Change] = [
         Joined(flow="coral"),
         FlowGone(flow="blue", left=False),
@@ -95,7 +95,7 @@ def test_each_change_is_a_line_with_the_mapping() -> None:
 def test_the_first_flow_is_told_with_what_it_gets() -> None:
     screen, file = _screen()
     ledger = Ledger(owners={0: "amber", 1: "amber"}, bound=["amber"])
-    moves = tuple(_move(number, None, "amber", Kind.FIRST) for number in (0, 1))
+    moves = tuple(_move(number, None, "amber", MoveKind.FIRST) for number in (0, 1))
     screen.changed(ledger, [Joined(flow="amber"), Moved(moves=moves)], {})
     assert file.getvalue()[9:] == "AA  amber has joined and finds nobody: it gets 0-1 at once\n"
 
@@ -128,7 +128,7 @@ def test_the_table_is_for_terminals_only() -> None:
 )
 def test_the_proof_says_what_was_counted(facts: dict[str, int], words: str) -> None:
     screen, file = _screen()
-    screen.proof({**FACTS, **facts}, 336_776, [_move(0, "amber", "coral", Kind.HANDOFF, 49)])
+    screen.proof({**FACTS, **facts}, 336_776, [_move(0, "amber", "coral", MoveKind.HANDOFF, 49)])
     assert words in file.getvalue()
     assert file.getvalue().count("✓") + file.getvalue().count("✗") == 3
 

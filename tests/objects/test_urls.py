@@ -10,7 +10,7 @@ import pytest
 
 from partq_spark.base.errors import Invalid
 from partq_spark.objects import canonical_url, open_store
-from partq_spark.objects.azure_access import ACCOUNT, ACCOUNT_URL, CONNECTION_STRING, Access, find_access
+from partq_spark.objects.azure_access import ACCOUNT, ACCOUNT_URL, CONNECTION_STRING, AzureAccess, find_access
 from partq_spark.objects.local import LocalStore
 from partq_spark.objects.urls import default_store
 
@@ -110,9 +110,9 @@ def test_where_credentials_come_from() -> None:
     text = f"DefaultEndpointsProtocol=https;AccountName=acc;AccountKey={SECRET}=="
     assert find_access("u", {CONNECTION_STRING: text, ACCOUNT: "other"}).account == "acc"
     assert SECRET not in repr(find_access("u", {CONNECTION_STRING: text}))
-    by_name = Access(account="acc", account_url="https://acc.blob.core.windows.net")
+    by_name = AzureAccess(account="acc", account_url="https://acc.blob.core.windows.net")
     assert find_access("u", {ACCOUNT: "acc"}) == by_name
-    by_url = Access(account="acc.blob.core.windows.net", account_url="https://acc.blob.core.windows.net")
+    by_url = AzureAccess(account="acc.blob.core.windows.net", account_url="https://acc.blob.core.windows.net")
     assert find_access("u", {ACCOUNT_URL: "https://acc.blob.core.windows.net/", ACCOUNT: "x"}) == by_url
 
 

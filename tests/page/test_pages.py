@@ -11,7 +11,7 @@ import pytest
 
 from partq_spark import client
 from partq_spark.client import words
-from partq_spark.page import looks
+from partq_spark.page import watching
 from partq_spark.page.render import statics
 from partq_spark.page.sections import Place
 from tests.page.conftest import publish
@@ -91,10 +91,10 @@ def test_one_look_serves_all_who_watch_and_none_is_made_when_nobody_does(
         while time.monotonic() - begun_s < 3.0:
             next(one)
         seconds = time.monotonic() - begun_s
-    assert 2 <= looked <= seconds / looks.LOOK_S + 2
-    time.sleep(looks.LINGER_S + 2 * looks.LOOK_S)
+    assert 2 <= looked <= seconds / watching.LOOK_S + 2
+    time.sleep(watching.LINGER_S + 2 * watching.LOOK_S)
     before = looked
-    time.sleep(2 * looks.LOOK_S)
+    time.sleep(2 * watching.LOOK_S)
     assert looked == before
 
 

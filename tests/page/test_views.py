@@ -194,7 +194,7 @@ def test_history_is_bounded_in_time_and_in_number() -> None:
     kept: history.History = ()
     for second in range(5000):
         kept = remembered(kept, second / 2, float(second))
-    assert len(kept) <= history.MOST_SAMPLES
+    assert len(kept) <= history.MOST_POINTS
     assert kept[-1].at_s - kept[0].at_s <= history.KEPT_S
 
 

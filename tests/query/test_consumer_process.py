@@ -179,7 +179,7 @@ def test_a_batch_that_a_listener_says_is_complete_is_acknowledged_at_once(place:
 def test_what_is_not_known_is_refused(place: Place) -> None:
     place.publish(1)
     reader = place.reader().begun()
-    line = notify.Line(notify.Address(place.url, *_names(), "left"), timeout_s=SOON_S)
+    line = notify.Requester(notify.Address(place.url, *_names(), "left"), timeout_s=SOON_S)
     with pytest.raises(Invalid, match="'sing' is not known to this version of partq"):
         line.ask({"do": "sing"})
     for malformed in ({}, {"do": "in_hand"}, {"do": "acknowledge", "process": "x", "p": {"0": 3}}):

@@ -15,7 +15,7 @@ from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.log.model import Entry, Head, QueueConfig, Slice
 from partq_spark.query import limits, planning
 from partq_spark.query.limits import BatchLimits
-from partq_spark.query.settings import Place
+from partq_spark.query.settings import Boundary
 
 BACKLOGS = st.dictionaries(st.integers(0, 30), st.integers(0, 50) | st.integers(0, 10**12), min_size=1, max_size=12)
 
@@ -249,17 +249,17 @@ def nothing(_time_us: int) -> tuple[int, ...]:
 
 
 def test_edges_are_the_heads() -> None:
-    assert planning.resolve(head((3, 9), (0, 4)), Place(edge="earliest"), "startingOffsets", nothing) == {0: 3, 1: 0}
-    assert planning.resolve(head((3, 9), (0, 4)), Place(edge="latest"), "startingOffsets", nothing) == {0: 9, 1: 4}
+    assert planning.resolve(head((3, 9), (0, 4)), Boundary(edge="earliest"), "startingOffsets", nothing) == {0: 3, 1: 0}
+    assert planning.resolve(head((3, 9), (0, 4)), Boundary(edge="latest"), "startingOffsets", nothing) == {0: 9, 1: 4}
 
 
 def test_times_are_the_logs() -> None:
-    place = Place(time_us=77)
+    place = Boundary(time_us=77)
     assert planning.resolve(head((0, 9), (0, 4)), place, "startingTimestamp", lambda at: (at, 1)) == {0: 77, 1: 1}
 
 
 def test_offsets_are_the_users() -> None:
-    place = Place(offsets={1: 4, 0: 2})
+    place = Boundary(offsets={1: 4, 0: 2})
     assert planning.resolve(head((0, 9), (0, 4)), place, "startingOffsets", nothing) == {0: 2, 1: 4}
 
 
@@ -274,7 +274,7 @@ def test_offsets_are_the_users() -> None:
 )
 def test_offsets_must_name_every_partition_and_lie_within_it(offsets: dict[int, int], says: str) -> None:
     with pytest.raises(Invalid) as caught:
-        planning.resolve(head((0, 9), (0, 4)), Place(offsets=offsets), "endingOffsets", nothing)
+        planning.resolve(head((0, 9), (0, 4)), Boundary(offsets=offsets), "endingOffsets", nothing)
     assert says in str(caught.value)
     assert "endingOffsets" in str(caught.value)
 

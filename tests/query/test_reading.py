@@ -12,7 +12,7 @@ from partq_spark.base.errors import ObjectMissing, Unavailable
 from partq_spark.base.timestamps import parse_rfc3339
 from partq_spark.query import offsets
 from partq_spark.query.consumer import MAX_LOOKS
-from partq_spark.query.settings import Place
+from partq_spark.query.settings import Boundary
 from tests.group.session.world import KEY
 from tests.query.world import Query, World, begun, delivered, expected
 
@@ -146,7 +146,7 @@ def test_the_group_begins_where_its_first_query_says_and_later_ones_are_warned(
     with caplog.at_level(logging.WARNING, "partq.flow"):
         world.query(startingOffsets='{"0": 1, "1": 1}').start().plan()
         query = world.query()
-        query.options = replace(query.options, start=Place(time_us=parse_rfc3339("2026-11-20T09:30:00+01:00")))
+        query.options = replace(query.options, start=Boundary(time_us=parse_rfc3339("2026-11-20T09:30:00+01:00")))
         query.start().plan()
     assert f"`{command} --to 1 --store file:///nowhere`" in caplog.text
     assert f"`{command} --to-timestamp 2026-11-20T08:30:00.000000Z --store file:///nowhere`" in caplog.text

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from coordinator.logs import Value
+from coordinator.logs import FieldValue
 from partq_spark.base.effects import Effects
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership
@@ -99,7 +99,7 @@ class SimulatedWorld:
             self.counts["coordinator restarts"] += 1
             again()
 
-        def log(level: str, event: str, /, **facts: Value) -> None:
+        def log(level: str, event: str, /, **facts: FieldValue) -> None:
             if self.history.keep:
                 self.history.remember(f"{self.scheduler.now_us} {process.name} {level} {event} {facts}")
 

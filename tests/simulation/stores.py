@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from coordinator.core.invariants import violations
 from partq_spark.base.effects import Effects
 from partq_spark.group.codec import decode_state
-from partq_spark.group.documents.api import Announce, Documents, Operation, Remove, Swap, Value
+from partq_spark.group.documents.api import Announce, DocumentOperation, Documents, Remove, Swap, Value
 from partq_spark.group.documents.memory import MemoryDocuments, MemoryServer
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Lease, Owner
 from partq_spark.group.ownership import Beat, Ownership, Pulse
@@ -181,7 +181,7 @@ class ServerDocuments(MemoryDocuments):
         self._known = found  # not before it was heard
         return found
 
-    def carry_out(self, group: GroupKey, operations: Sequence[Operation[Any]]) -> Sequence[Any]:
+    def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
         lease, sent_us = self.lease, self._link.now_us
         changed = [each.name for each in operations if isinstance(each, Swap | Remove)]
 
@@ -214,7 +214,7 @@ class ServerDocuments(MemoryDocuments):
             self._board.wait_us(left_us)
 
 
-def _called(operations: Sequence[Operation[Any]]) -> str:
+def _called(operations: Sequence[DocumentOperation[Any]]) -> str:
     """What is done, for counts of faults."""
     words = ((type(each).__name__.lower(), getattr(each, "name", "").partition("/")[0]) for each in operations[:3])
     return " ".join(f"{kind} {folder}" for kind, folder in words)

@@ -13,7 +13,7 @@ from functools import partial
 from partq_spark.base.effects import Effects
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import decode_state
-from partq_spark.group.documents.memory import Snapshot
+from partq_spark.group.documents.memory import DocumentsSnapshot
 from partq_spark.group.documents.objects import ObjectDocuments
 from partq_spark.group.model import AccessType, GroupState, Owner, Phase, RebalanceStatus
 from partq_spark.group.ownership import Ownership
@@ -50,7 +50,7 @@ class World(SimulatedWorld):
         )
         self.checkpoints = CheckpointStore(self.objects, KEY, QUEUE_ID, since=SINCE, effects=Effects(time_us=lambda: 0))
         self._untold: set[int] = set()  # rewound by somebody who did not come to count it
-        self._snapshots: list[Snapshot] = []
+        self._snapshots: list[DocumentsSnapshot] = []
 
     # --- processes ----------------------------------------------------------------------------------------------------
 

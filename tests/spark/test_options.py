@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from partq_spark.log.connect import NamespaceAddress, QueueAddress
-from partq_spark.query.settings import Place, SourceOptions
+from partq_spark.query.settings import Boundary, SourceOptions
 from partq_spark.spark import options
 from partq_spark.spark.options import SinkOptions
 from tests.spark.option_cases import (
@@ -36,7 +36,7 @@ def test_defaults() -> None:
         target=target,
         group=None,
         start=None,
-        end=Place(edge="latest"),
+        end=Boundary(edge="latest"),
         max_messages=None,
         max_bytes=None,
         max_delivered_unacked=None,

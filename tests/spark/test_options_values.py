@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partq_spark.query.settings import Place
+from partq_spark.query.settings import Boundary
 from partq_spark.spark import options
 from partq_spark.spark.option_values import MOST
 from tests.spark.option_cases import (
@@ -99,12 +99,12 @@ def test_bad_compression() -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("earliest", Place(edge="earliest")),
-        ("LATEST", Place(edge="latest")),
-        ('{"0": 12, "1": 7}', Place(offsets={0: 12, 1: 7})),
+        ("earliest", Boundary(edge="earliest")),
+        ("LATEST", Boundary(edge="latest")),
+        ('{"0": 12, "1": 7}', Boundary(offsets={0: 12, 1: 7})),
     ],
 )
-def test_offsets(text: str, place: Place) -> None:
+def test_offsets(text: str, place: Boundary) -> None:
     assert source(startingOffsets=text).start == place
     assert source(endingOffsets=text).end == place
 
@@ -127,11 +127,11 @@ def test_bad_offsets(name: str, text: str) -> None:
 @given(st.dictionaries(st.integers(0, 2000), st.integers(0, MOST), min_size=1))
 def test_offsets_are_read_as_they_were_written(offsets: dict[int, int]) -> None:
     text = "{" + ", ".join(f'"{partition}": {offset}' for partition, offset in offsets.items()) + "}"
-    assert source(startingOffsets=text).start == Place(offsets=offsets)
+    assert source(startingOffsets=text).start == Boundary(offsets=offsets)
 
 
 def test_timestamps() -> None:
-    at = Place(time_us=1_795_167_000_000_000)
+    at = Boundary(time_us=1_795_167_000_000_000)
     assert source(startingTimestamp="2026-11-20T09:30:00Z").start == at
     assert source(endingTimestamp="2026-11-20T10:30:00+01:00").end == at
 

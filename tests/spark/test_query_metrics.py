@@ -15,10 +15,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from partq_spark.base.metrics import Collector
 from partq_spark.spark import query_metrics
 from partq_spark.spark.listener import PartqListener
-from partq_spark.spark.query_metrics import METRICS, Progress, QueryMetrics, Source, progress_of
+from partq_spark.spark.query_metrics import METRICS, Progress, QueryInput, QueryMetrics, progress_of
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-ORDERS = Source("orders", "billing")
+ORDERS = QueryInput("orders", "billing")
 
 
 def batch(number: int, **more: Any) -> Progress:
@@ -151,7 +151,7 @@ def test_the_progress_is_read() -> None:
         rows=7,
         phases_s={"addBatch": 0.5},
         duration_s=0.8,
-        lags={Source("orders", ""): {"0": 2, "1": 0}, ORDERS: {"0": 2, "1": 0}},
+        lags={QueryInput("orders", ""): {"0": 2, "1": 0}, ORDERS: {"0": 2, "1": 0}},
     )
 
 

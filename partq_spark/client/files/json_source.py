@@ -16,7 +16,7 @@ from partq_spark.query.schema import IGNORED
 
 
 class JsonLines:
-    """A `Source` of JSON lines. The first line decides whether lines are messages or rows.
+    """A `MessageSource` of JSON lines. The first line decides whether lines are messages or rows.
 
     With `messages_only` a line without `value` is refused, where it could be a slip of the pen.
     """

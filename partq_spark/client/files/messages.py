@@ -36,7 +36,7 @@ class Chunk(NamedTuple):
     places: Sequence[int]
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """Messages to publish. Made by `open_source`, read once, in bounded memory.
 
     `name` is the file as the user wrote it; `unit` what `places` count, "line" or "row"; `headers` whether the batches
@@ -98,7 +98,7 @@ def shape_of(
     return Shape(key=key, whole=False)
 
 
-def check(chunk: Chunk, source: Source, max_message_bytes: int, columns: Columns | None) -> None:
+def check(chunk: Chunk, source: MessageSource, max_message_bytes: int, columns: Columns | None) -> None:
     """Raises `Invalid` for the first kind of message that no queue takes, naming its line or row. `columns` are those
     of the typed queue whose rows they are; None: they are keys and values.
 
@@ -135,7 +135,7 @@ def check(chunk: Chunk, source: Source, max_message_bytes: int, columns: Columns
         )
 
 
-def _place(chunk: Chunk, source: Source, bad: pa.Array) -> str:
+def _place(chunk: Chunk, source: MessageSource, bad: pa.Array) -> str:
     return f"{source.name} {source.unit} {chunk.places[pc.index(bad, True).as_py()]}"
 
 

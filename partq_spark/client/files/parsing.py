@@ -22,12 +22,12 @@ import pyarrow as pa
 from pyarrow import types as is_
 
 from partq_spark.client.files.exact_json import ExactDecoder
-from partq_spark.client.rows import Refused
+from partq_spark.client.rows import RefusedValue
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.types import TIMESTAMP, TIMESTAMP_NTZ
 
 Parse = Callable[[Any], Any]
-"""Gives a Python value. Raises `Refused`."""
+"""Gives a Python value. Raises `RefusedValue`."""
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,40}")
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
@@ -71,8 +71,8 @@ def of_json(kind: pa.DataType) -> Parse:
     return lambda value: from_text(value) if isinstance(value, str) else value
 
 
-def _wrong(value: object, text: str, wanted: str) -> Refused:
-    return Refused(f"{str(value)[:60]!r} is no {text}: give {wanted}")
+def _wrong(value: object, text: str, wanted: str) -> RefusedValue:
+    return RefusedValue(f"{str(value)[:60]!r} is no {text}: give {wanted}")
 
 
 def _itself(value: Any) -> Any:
@@ -204,7 +204,7 @@ def _inside(name: str, parse: Parse, value: Any) -> Any:
     """What is parsed of a value that may be null."""
     try:
         return None if value is None else parse(value)
-    except Refused as error:
+    except RefusedValue as error:
         raise error.inside(name) from None
 
 

@@ -15,7 +15,7 @@ from partq_spark.client.files.messages import CHUNK_BYTES, CHUNK_ROWS, Chunk, Li
 from partq_spark.client.files.parsing import Parse, of_json, of_text
 from partq_spark.client.files.table_files import CsvFile, ParquetFile
 from partq_spark.client.outgoing import OBJECT_BYTES
-from partq_spark.client.rows import Refused, RowTaker, Take, take_of
+from partq_spark.client.rows import RefusedValue, RowTaker, Take, take_of
 from partq_spark.client.tables import headers_taking, taken_headers
 from partq_spark.log import destinations
 from partq_spark.log.schema.columns import Columns
@@ -30,7 +30,7 @@ OWN = headers_name(typed=True)
 
 
 class CsvRows:
-    """A `Source` of CSV. An empty field is null."""
+    """A `MessageSource` of CSV. An empty field is null."""
 
     unit = "line"
     headers = False
@@ -77,18 +77,18 @@ def _values(
         try:
             value = parse(text) if text else None
             if value is None and not field.nullable:
-                raise Refused(
+                raise RefusedValue(
                     f"empty, which is null in CSV, and the queue's schema says {type_text(field.type)} NOT NULL: give "
                     "a value (an empty text in JSON lines or Parquet)"
                 )
             values.append(None if value is None else take(value))
-        except Refused as error:
+        except RefusedValue as error:
             return values, (index, str(error.inside(field.name)))
     return values, None
 
 
 class JsonRows:
-    """A `Source` of JSON lines: objects whose members are the columns, and perhaps `_headers`."""
+    """A `MessageSource` of JSON lines: objects whose members are the columns, and perhaps `_headers`."""
 
     unit = "line"
     headers = True  # whether a later line has some nobody knows yet
@@ -129,7 +129,7 @@ class JsonRows:
                 if parse is not None and value is not None:
                     row[name] = _parsed(name, parse, value)
             return self._taker.take(row)
-        except Refused as error:
+        except RefusedValue as error:
             raise Invalid(f"{self.name} line {self._file.line}, {error}") from None
 
     def _chunk(self, rows: Sequence[tuple[Any, ...]], places: Sequence[int]) -> Chunk:
@@ -142,12 +142,14 @@ class JsonRows:
 def _parsed(name: str, parse: Parse, value: Any) -> Any:
     try:
         return parse(value)
-    except Refused as error:
+    except RefusedValue as error:
         raise error.inside(name) from None
 
 
 class ParquetRows:
-    """A `Source` of a Parquet file: its columns by name, in any form that loses nothing, and perhaps `_headers`."""
+    """A `MessageSource` of a Parquet file: its columns by name, in any form that loses nothing, and perhaps
+    `_headers`.
+    """
 
     unit = "row"
     meaning = ""

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 from partq_spark.base.errors import Invalid
 
 if TYPE_CHECKING:
-    from partq_spark.client.files.messages import Lines, Source
+    from partq_spark.client.files.messages import Lines, MessageSource
     from partq_spark.log.schema.columns import Columns
     from partq_spark.log.staged import Stage
 
-Kind = Literal["csv", "json", "parquet"]
-_KINDS: dict[str, Kind] = {
+FileKind = Literal["csv", "json", "parquet"]
+_KINDS: dict[str, FileKind] = {
     ".csv": "csv",
     ".json": "json",
     ".jsonl": "json",
@@ -30,7 +30,7 @@ _KINDS: dict[str, Kind] = {
 STANDARD_INPUT = "-"
 
 
-def checked_file_kind(path: str) -> tuple[Kind, bool]:
+def checked_file_kind(path: str) -> tuple[FileKind, bool]:
     """What a file is, and whether it is gzipped, by its name. Raises `Invalid` naming the extensions there are."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes[-2:]]
     compressed = suffixes[-1:] == [".gz"]
@@ -50,18 +50,18 @@ class _KeysAndValues:
     key_column: str | None
     whole_rows: bool
 
-    def json(self, lines: Lines, *, messages_only: bool) -> Source:
+    def json(self, lines: Lines, *, messages_only: bool) -> MessageSource:
         from partq_spark.client.files.json_source import JsonLines
 
         only = messages_only and self.key_column is None and not self.whole_rows
         return JsonLines(lines, key_column=self.key_column, whole_rows=self.whole_rows, messages_only=only)
 
-    def csv(self, lines: Lines, most_chars: int) -> Source:
+    def csv(self, lines: Lines, most_chars: int) -> MessageSource:
         from partq_spark.client.files.table_source import Csv
 
         return Csv(lines, key_column=self.key_column, whole_rows=self.whole_rows, most_chars=most_chars)
 
-    def parquet(self, file: BinaryIO, name: str) -> Source:
+    def parquet(self, file: BinaryIO, name: str) -> MessageSource:
         from partq_spark.client.files.table_source import Parquet
 
         return Parquet(file, name, key_column=self.key_column, whole_rows=self.whole_rows)
@@ -74,17 +74,17 @@ class _Rows:
     stage: Stage
     columns: Columns
 
-    def json(self, lines: Lines, *, messages_only: bool) -> Source:
+    def json(self, lines: Lines, *, messages_only: bool) -> MessageSource:
         from partq_spark.client.files.row_source import JsonRows
 
         return JsonRows(lines, self.columns)
 
-    def csv(self, lines: Lines, most_chars: int) -> Source:
+    def csv(self, lines: Lines, most_chars: int) -> MessageSource:
         from partq_spark.client.files.row_source import CsvRows
 
         return CsvRows(lines, self.stage, self.columns, most_chars=most_chars)
 
-    def parquet(self, file: BinaryIO, name: str) -> Source:
+    def parquet(self, file: BinaryIO, name: str) -> MessageSource:
         from partq_spark.client.files.row_source import ParquetRows
 
         return ParquetRows(file, name, self.stage)
@@ -106,7 +106,7 @@ def _forms(stage: Stage | None, key_column: str | None, whole_rows: bool) -> _Ke
 @contextmanager
 def open_source(
     path: str, *, key_column: str | None, whole_rows: bool, max_message_bytes: int, stage: Stage | None = None
-) -> Iterator[Source]:
+) -> Iterator[MessageSource]:
     """The messages in the file at `path`, or on standard input for `-`. `stage` is that of a queue that gets them: a
     typed one gets rows. Raises `Invalid` for what cannot be read.
 

@@ -19,7 +19,7 @@ from partq_spark.log.validation import first_not_utf8
 
 
 class Csv:
-    """A `Source` of CSV. An empty field is null.
+    """A `MessageSource` of CSV. An empty field is null.
 
     CSV has no types: in rows that become JSON a field that is a JSON number becomes one, all else a string.
     """
@@ -49,7 +49,7 @@ class Csv:
 
 
 class Parquet:
-    """A `Source` of a Parquet file, read in batches of bounded size."""
+    """A `MessageSource` of a Parquet file, read in batches of bounded size."""
 
     unit = "row"
 

@@ -95,7 +95,7 @@ class Audience(StrEnum):
     FLOWS = "changed"
 
 
-class Operation(Generic[T]):
+class DocumentOperation(Generic[T]):
     """One thing that is asked of the documents of a group. `NOT_DONE` is the answer to an operation that was not
     reached.
     """
@@ -105,7 +105,7 @@ class Operation(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Load(Operation[Found | Unchanged | None]):
+class Load(DocumentOperation[Found | Unchanged | None]):
     """Read a document: None if there is none, `UNCHANGED` if its token is `known`. `aged`: its age is of interest."""
 
     name: str
@@ -114,7 +114,7 @@ class Load(Operation[Found | Unchanged | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing(Operation[Listed]):
+class Listing(DocumentOperation[Listed]):
     """All documents with fields below a folder, in any order. `aged`: their ages are of interest."""
 
     NOT_DONE: ClassVar[object] = Listed()
@@ -123,7 +123,7 @@ class Listing(Operation[Listed]):
 
 
 @dataclass(frozen=True, slots=True)
-class Names(Operation[tuple[str, ...]]):
+class Names(DocumentOperation[tuple[str, ...]]):
     """The names of all documents below a folder, whatever they have, in any order."""
 
     NOT_DONE: ClassVar[object] = ()
@@ -131,7 +131,7 @@ class Names(Operation[tuple[str, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Swap(Operation[str | None]):
+class Swap(DocumentOperation[str | None]):
     """Replace the document whose token is `expected` (None: there must be none): its new token, or None if the
     condition did not hold, which ends the call. `optional`: neither that nor an unknown outcome ends it.
     """
@@ -143,7 +143,7 @@ class Swap(Operation[str | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Remove(Operation[bool]):
+class Remove(DocumentOperation[bool]):
     """Remove the document whose token is `expected` (None: whatever it is). False, which ends the call: it is
     another one by now. One that is gone already counts as removed.
     """
@@ -154,7 +154,7 @@ class Remove(Operation[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class Announce(Operation[None]):
+class Announce(DocumentOperation[None]):
     """Wake the group's flows, or coordinators. A lost call costs time only."""
 
     audience: Audience
@@ -186,18 +186,20 @@ class Documents(ABC):
         """
 
     @overload
-    def ask(self, group: GroupKey, one: Operation[A], /) -> tuple[A]: ...
+    def ask(self, group: GroupKey, one: DocumentOperation[A], /) -> tuple[A]: ...
 
     @overload
-    def ask(self, group: GroupKey, one: Operation[A], two: Operation[B], /) -> tuple[A, B]: ...
+    def ask(self, group: GroupKey, one: DocumentOperation[A], two: DocumentOperation[B], /) -> tuple[A, B]: ...
 
     @overload
-    def ask(self, group: GroupKey, one: Operation[A], two: Operation[B], three: Operation[C], /) -> tuple[A, B, C]: ...
+    def ask(
+        self, group: GroupKey, one: DocumentOperation[A], two: DocumentOperation[B], three: DocumentOperation[C], /
+    ) -> tuple[A, B, C]: ...
 
     @overload
-    def ask(self, group: GroupKey, /, *operations: Operation[A]) -> tuple[A, ...]: ...
+    def ask(self, group: GroupKey, /, *operations: DocumentOperation[A]) -> tuple[A, ...]: ...
 
-    def ask(self, group: GroupKey, /, *operations: Operation[Any]) -> tuple[Any, ...]:
+    def ask(self, group: GroupKey, /, *operations: DocumentOperation[Any]) -> tuple[Any, ...]:
         """Carry out `operations` on the group's documents, one after the other, in one round trip where that is
         possible.
 
@@ -208,7 +210,7 @@ class Documents(ABC):
         return (*answers, *(operation.NOT_DONE for operation in operations[len(answers) :]))
 
     @abstractmethod
-    def carry_out(self, group: GroupKey, operations: Sequence[Operation[Any]]) -> Sequence[Any]:
+    def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
         """For `ask`: the answers of the operations that were reached."""
 
     @abstractmethod
@@ -235,7 +237,7 @@ class Documents(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class DocumentPlace:
     """A document as `where` says it, which is asked only for a message: a leader reads thousands of documents."""
 
     documents: Documents

@@ -19,13 +19,13 @@ from partq_spark.base.effects import new_token
 from partq_spark.group.documents.api import (
     Announce,
     Audience,
+    DocumentOperation,
     Documents,
     Found,
     Listed,
     Listing,
     Load,
     Names,
-    Operation,
     Remove,
     Swap,
     Value,
@@ -44,7 +44,7 @@ class Stored(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class DocumentsSnapshot:
     """A copy of everything stored at one moment, for `MemoryServer.restore`."""
 
     groups: Mapping[GroupKey, Mapping[str, Stored]]
@@ -75,12 +75,12 @@ class MemoryServer:
             self.lives += 1
             self.changed.notify_all()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> DocumentsSnapshot:
         """What is stored now."""
         with self.changed:
-            return Snapshot({key: dict(group) for key, group in self.groups.items()})
+            return DocumentsSnapshot({key: dict(group) for key, group in self.groups.items()})
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: DocumentsSnapshot) -> None:
         """Restarted with an old copy: everything since then is undone, and the incarnation is a new one."""
         with self.changed:
             self.groups = {key: dict(group) for key, group in snapshot.groups.items()}
@@ -88,14 +88,14 @@ class MemoryServer:
 
     def restart_empty(self) -> None:
         """Restarted without data."""
-        self.restore(Snapshot({}))
+        self.restore(DocumentsSnapshot({}))
 
     def flush(self) -> None:
         """FLUSHALL: everything is gone, the incarnation stays, and nobody is told."""
         with self.changed:
             self.groups = {}
 
-    def carry_out(self, key: GroupKey, operations: Sequence[Operation[Any]]) -> list[Any]:
+    def carry_out(self, key: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> list[Any]:
         """The answers of the operations that were reached; called with the lock held."""
         group = self.groups.get(key, {})
         answers: list[Any] = []
@@ -109,7 +109,7 @@ class MemoryServer:
             self.groups.pop(key, None)
         return answers
 
-    def _do(self, key: GroupKey, group: dict[str, Stored], operation: Operation[Any]) -> object:
+    def _do(self, key: GroupKey, group: dict[str, Stored], operation: DocumentOperation[Any]) -> object:
         match operation:
             case Load(name=name, known=known):
                 return self._load(group, name, known)
@@ -168,7 +168,7 @@ class MemoryServer:
         )
 
 
-def _ends(operation: Operation[Any]) -> bool:
+def _ends(operation: DocumentOperation[Any]) -> bool:
     return isinstance(operation, Remove) or (isinstance(operation, Swap) and not operation.optional)
 
 
@@ -202,7 +202,7 @@ class MemoryDocuments(Documents):
             self._known = self._server.incarnation
         return self._known
 
-    def carry_out(self, group: GroupKey, operations: Sequence[Operation[Any]]) -> Sequence[Any]:
+    def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
         with self._server.changed:
             self._check_life()
             return self._server.carry_out(group, operations)

@@ -14,13 +14,13 @@ from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import Conflict, Unavailable
 from partq_spark.group.documents.api import (
     Announce,
+    DocumentOperation,
     Documents,
     Found,
     Listed,
     Listing,
     Load,
     Names,
-    Operation,
     Remove,
     Swap,
     Value,
@@ -60,7 +60,7 @@ class ObjectDocuments(Documents):
     def where(self, group: GroupKey, name: str) -> str:
         return f"object {_object(group, name)} of {self._store.url}"
 
-    def carry_out(self, group: GroupKey, operations: Sequence[Operation[Any]]) -> Sequence[Any]:
+    def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
         answers: list[Any] = []
         for operation in operations:
             match operation:

@@ -20,13 +20,13 @@ from partq_spark.group.documents.api import (
     LISTED,
     Announce,
     Audience,
+    DocumentOperation,
     Documents,
     Found,
     Listed,
     Listing,
     Load,
     Names,
-    Operation,
     Remove,
     Swap,
 )
@@ -96,7 +96,7 @@ class RedisDocuments(Documents):
 
     # ---- operations
 
-    def carry_out(self, group: GroupKey, operations: Sequence[Operation[Any]]) -> Sequence[Any]:
+    def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
         place = self._at(group)
         call = _Call(place, self._token)
         for operation in operations:
@@ -169,7 +169,7 @@ class _Call:
         self.arguments: list[str | bytes | int] = []
         self.tokens: list[str] = []
 
-    def add(self, operation: Operation[Any]) -> None:
+    def add(self, operation: DocumentOperation[Any]) -> None:
         token = ""
         match operation:
             case Load(name=name, known=known):
@@ -197,7 +197,7 @@ class _Call:
         return self._place_of(folder), field
 
 
-def _answer(place: _Place, operation: Operation[Any], token: str, reply: Reply) -> object:
+def _answer(place: _Place, operation: DocumentOperation[Any], token: str, reply: Reply) -> object:
     match operation:
         case Load():
             return _loaded(place, operation, reply)

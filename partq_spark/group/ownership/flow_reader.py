@@ -12,7 +12,7 @@ from typing import Final
 
 from partq_spark.base.errors import Corrupt
 from partq_spark.group.checksums import digest_of
-from partq_spark.group.documents.api import Documents, Found, Listed, Listing, Load, Names, Where
+from partq_spark.group.documents.api import DocumentPlace, Documents, Found, Listed, Listing, Load, Names
 from partq_spark.group.model import FlowRecord, GroupKey, Owner
 from partq_spark.group.ownership.encoding import (
     BEATS,
@@ -61,7 +61,9 @@ class FlowReader:
         if known is not None and (listed.names, listed.contents) == (known.names, known.contents):
             return known
         hearts = {
-            found.name.removeprefix(BEATS_IN): decode_heartbeat(found.value, Where(self._documents, key, found.name))
+            found.name.removeprefix(BEATS_IN): decode_heartbeat(
+                found.value, DocumentPlace(self._documents, key, found.name)
+            )
             for found in listed
         }
         lines = (f"{flow} {it.instance} {it.bound} {it.record}" for flow, it in sorted(hearts.items()))
@@ -93,7 +95,7 @@ class FlowReader:
             (found,) = self._documents.ask(key, Load(beat_name(flow), aged=True))
             if not isinstance(found, Found):
                 return None
-            heart = decode_heartbeat(found.value, Where(self._documents, key, found.name))
+            heart = decode_heartbeat(found.value, DocumentPlace(self._documents, key, found.name))
             self._read_records(key, {flow: heart})
             record = self._remembered(key, flow, heart)
             if record is not None:
@@ -117,7 +119,7 @@ class FlowReader:
             for (flow, heart), found in zip(some, answers, strict=True):
                 records.pop(flow, None)
                 if isinstance(found, Found):
-                    where = Where(self._documents, key, found.name)
+                    where = DocumentPlace(self._documents, key, found.name)
                     record = decode_flow(found.value, where)
                     if (record.flow, record.instance) != (flow, heart.instance):
                         raise Corrupt(

@@ -19,7 +19,16 @@ from typing import Any, Final
 
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.codec import encode_record
-from partq_spark.group.documents.api import Announce, Audience, Documents, Found, Load, Operation, Remove, Where
+from partq_spark.group.documents.api import (
+    Announce,
+    Audience,
+    DocumentOperation,
+    DocumentPlace,
+    Documents,
+    Found,
+    Load,
+    Remove,
+)
 from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Owner
 from partq_spark.group.ownership.encoding import (
     STATE,
@@ -171,7 +180,7 @@ class Flows(FlowReader):
         seen = state.saw(look, answer)
         return None if seen is None else seen.value.token
 
-    def _move(self, key: GroupKey, flow: str, instance: str, *then: Operation[Any]) -> tuple[Any, ...]:
+    def _move(self, key: GroupKey, flow: str, instance: str, *then: DocumentOperation[Any]) -> tuple[Any, ...]:
         """Move the heartbeat, with the token of the record as it is now, and ask `then`. Raises `Fenced`."""
         own = self._made(key, flow, instance)
         with own.beating, own.attempt():
@@ -213,7 +222,12 @@ class Flows(FlowReader):
         self._write(key, flow, instance, lambda record: replace(record, note=checked_note(text)))
 
     def _write(
-        self, key: GroupKey, flow: str, instance: str, change: Callable[[FlowRecord], FlowRecord], *then: Operation[Any]
+        self,
+        key: GroupKey,
+        flow: str,
+        instance: str,
+        change: Callable[[FlowRecord], FlowRecord],
+        *then: DocumentOperation[Any],
     ) -> None:
         """Change the record, then let the heartbeat tell of it, then ask `then`."""
         own = self._made(key, flow, instance)
@@ -289,7 +303,7 @@ class Flows(FlowReader):
                 return False
             if not isinstance(found, Found):
                 break
-            if decode_heartbeat(found.value, Where(self._documents, key, name)).instance != instance:
+            if decode_heartbeat(found.value, DocumentPlace(self._documents, key, name)).instance != instance:
                 return True
             (removed,) = self._documents.ask(key, Remove(name, found.token))
             if removed:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from partq_spark.group.documents.api import Documents, Found, Load, Operation, Swap, Value, Where
+from partq_spark.group.documents.api import DocumentOperation, DocumentPlace, Documents, Found, Load, Swap, Value
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import Unchanged
 
@@ -78,7 +78,7 @@ class DocumentRegister(Generic[T]):
         return found
 
     def _decoded(self, found: Found) -> Seen[T]:
-        return Seen(found.token, self._decode(found.value, Where(self._documents, self._group, self.name)))
+        return Seen(found.token, self._decode(found.value, DocumentPlace(self._documents, self._group, self.name)))
 
     def read(self) -> Seen[T] | None:
         """The document as it is now; None: there is none."""
@@ -90,7 +90,9 @@ class DocumentRegister(Generic[T]):
         """As it was seen last, read only where there is doubt."""
         return self._seen or self.read()
 
-    def swap(self, expected: Seen[T] | None, value: T, encoded: Value, *then: Operation[Any]) -> tuple[Any, ...] | None:
+    def swap(
+        self, expected: Seen[T] | None, value: T, encoded: Value, *then: DocumentOperation[Any]
+    ) -> tuple[Any, ...] | None:
         """Replace the version `expected` (None: there must be none) and ask `then`, whose answers come. None: the
         condition did not hold, and nothing was done.
         """

@@ -31,6 +31,7 @@ from partq_spark.group.codec import encode_lease
 from partq_spark.group.documents.api import (
     Announce,
     Audience,
+    DocumentPlace,
     Documents,
     Found,
     Listed,
@@ -39,7 +40,6 @@ from partq_spark.group.documents.api import (
     Reincarnated,
     Remove,
     Swap,
-    Where,
 )
 from partq_spark.group.model import GroupKey, Lease, OwnershipRecord
 from partq_spark.group.ownership.encoding import (
@@ -212,7 +212,7 @@ class Ownership(Flows):
     def list_ownership(self, key: GroupKey) -> Mapping[int, OwnershipRecord]:
         """The record of every partition that was ever claimed."""
         (listed,) = self._documents.ask(key, Listing(OWNERSHIP))
-        records = (decode_ownership(found, Where(self._documents, key, found.name), key) for found in listed)
+        records = (decode_ownership(found, DocumentPlace(self._documents, key, found.name), key) for found in listed)
         return {record.partition: record for record in sorted(records, key=lambda record: record.partition)}
 
     def claim_ownership(self, records: Iterable[OwnershipRecord]) -> Mapping[int, OwnershipRecord]:

@@ -16,7 +16,7 @@ from partq_spark.log.schema.columns import Column, Columns, shown_names
 from partq_spark.log.schema.ddl import parse_type, type_text
 from partq_spark.log.schema.forms import as_form
 
-Where = Callable[[int], str]
+RowPlace = Callable[[int], str]
 """Says for people where a row of a slice lies."""
 
 
@@ -37,7 +37,7 @@ class Bringing:
         there = {name: index for index, name in enumerate(given.names)}
         return cls(schema, tuple(there.get(name) for name in schema.names))
 
-    def __call__(self, batch: pa.RecordBatch, where: Where) -> pa.RecordBatch:
+    def __call__(self, batch: pa.RecordBatch, where: RowPlace) -> pa.RecordBatch:
         """The batch with the reader's columns. Raises `Invalid` for the first value that does not fit a type that was
         widened after the reader had loaded it.
         """
@@ -54,7 +54,7 @@ def widened(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return batch if bringing is None else bringing(batch, "row {}".format)
 
 
-def brought(column: pa.Array | None, rows: int, field: pa.Field, where: Where) -> pa.Array:
+def brought(column: pa.Array | None, rows: int, field: pa.Field, where: RowPlace) -> pa.Array:
     """A slice's column, None if it has none, as `field` of a reader. Raises as `Bringing`."""
     if column is None:
         return pa.nulls(rows, field.type)

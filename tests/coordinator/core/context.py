@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from coordinator.core.actions import Action, Assign, ChangeStatus, Fence, NotifyFlow, Pause, Resume
+from coordinator.core.differences import CheckpointMark, initial_state
 from coordinator.core.events import (
     CheckpointAhead,
     Event,
@@ -25,7 +26,6 @@ from coordinator.core.events import (
 )
 from coordinator.core.invariants import broken_by_change, violations
 from coordinator.core.machine import decide, next_deadline, pending
-from coordinator.core.reconcile import Mark, initial_state
 from partq_spark.group.model import (
     AccessType,
     GroupSettings,
@@ -91,7 +91,8 @@ class Group:
             settings=self.settings,
             partitions=range(partitions),
             checkpoints={
-                number: Mark(epoch=1, owner=Owner(flow, f"{flow}0")) for number, flow in (owners or {}).items()
+                number: CheckpointMark(epoch=1, owner=Owner(flow, f"{flow}0"))
+                for number, flow in (owners or {}).items()
             },
             session_timeout_s=SESSION_S,
             now_s=self.now_s,

@@ -23,7 +23,7 @@ HEAD = """# How a partition gets from flow to flow
 
 A partition of a group is always in one of four states. What may happen to it is a table with one row for each edge; a
 step that the table does not have raises an error and changes nothing. The coordinator decides when a step is taken
-(`coordinator/core/rebalance.py` and `membership.py`), writes the new state, and only then does what follows from it.
+(`coordinator/core/rebalance.py` and `flow_events.py`), writes the new state, and only then does what follows from it.
 """
 
 RULES = """

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from coordinator.core.differences import CheckpointMark, differences
 from coordinator.core.events import Event, PartitionDrained, PartitionFenced, ReportsLost, Tick
 from coordinator.core.machine import next_deadline, pending
-from coordinator.core.reconcile import Mark, differences
 from partq_spark.group.model import AccessType, Owner, PartitionStatus, Phase, RebalanceStatus
 from tests.coordinator.core.context import Group
 from tests.support.properties import examples
@@ -121,7 +121,7 @@ class History(RuleBasedStateMachine):
 
     @invariant()
     def a_new_leader_sees_no_difference(self) -> None:
-        marks = {n: Mark(epoch=p.epoch, owner=p.owner) for n, p in self.group.state.partitions.items()}
+        marks = {n: CheckpointMark(epoch=p.epoch, owner=p.owner) for n, p in self.group.state.partitions.items()}
         assert differences(self.group.state, marks) == ()
 
     def teardown(self) -> None:

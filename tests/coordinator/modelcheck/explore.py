@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from coordinator.core import machine
 from coordinator.core.actions import Fence
+from coordinator.core.differences import CheckpointMark, differences
 from coordinator.core.events import (
     Event,
     FenceStuck,
@@ -27,7 +28,6 @@ from coordinator.core.events import (
     QueueAltered,
     Tick,
 )
-from coordinator.core.reconcile import Mark, differences
 from partq_spark.group.model import AccessType, GroupState, Partition, Phase, RebalanceStatus
 from tests.coordinator.modelcheck import world as outside
 from tests.coordinator.modelcheck.canon import NAMES, SETTINGS, Codec, World
@@ -304,7 +304,7 @@ class Explorer:
     @staticmethod
     def _new_leader(state: GroupState, around: tuple[Around, ...]) -> None:
         """A leader that adopts sees nothing that the state does not explain, and goes on with `pending`."""
-        marks = {number: Mark(epoch=at.epoch, owner=at.owner) for number, at in enumerate(around) if at.epoch}
+        marks = {number: CheckpointMark(epoch=at.epoch, owner=at.owner) for number, at in enumerate(around) if at.epoch}
         for event in differences(state, marks):
             if not isinstance(event, PartitionFenced):
                 raise Wrong(f"a new leader would see {event}")

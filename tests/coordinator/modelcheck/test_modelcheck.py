@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.core import handoff, membership, rebalance
+from coordinator.core import flow_events, handoff, rebalance
 from coordinator.core.draft import Draft
 from coordinator.core.handoff import Step
 from partq_spark.group.model import Flow, GroupState, Owner, Partition, Phase
@@ -53,7 +53,7 @@ def second_fence_at_the_same_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fencing_left_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     """The receiver is lost, so the partition is taken for what it was before."""
-    original = membership._detach
+    original = flow_events._detach
 
     def detach(draft: Draft, flow: Flow, reason: str) -> None:
         original(draft, flow, reason)
@@ -61,7 +61,7 @@ def fencing_left_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
             if partition.to == Owner(flow.name, flow.instance) and partition.owner is not None:
                 draft.put(replace(partition, phase=Phase.OWNED, to=None, to_epoch=0))
 
-    monkeypatch.setattr(membership, "_detach", detach)
+    monkeypatch.setattr(flow_events, "_detach", detach)
 
 
 def drained_before_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def drained_before_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pause_of_a_lost_receiver_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "_detach", lambda draft, flow, reason: draft.unbind(flow))
+    monkeypatch.setattr(flow_events, "_detach", lambda draft, flow, reason: draft.unbind(flow))
 
 
 def same_epoch_for_a_new_receiver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from partq_spark.base.errors import Fenced, Unavailable
-from partq_spark.group.documents.api import Found, Operation
+from partq_spark.group.documents.api import DocumentOperation, Found
 from partq_spark.group.documents.memory import MemoryDocuments
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership, Reincarnated, StateDocument
@@ -112,7 +112,7 @@ class Loads(MemoryDocuments):
 
     states = 0
 
-    def carry_out(self, group: GroupKey, operations: Sequence[Operation[Any]]) -> Sequence[Any]:
+    def carry_out(self, group: GroupKey, operations: Sequence[DocumentOperation[Any]]) -> Sequence[Any]:
         answers = super().carry_out(group, operations)
         self.states += sum(isinstance(answer, Found) and answer.name == "state" for answer in answers)
         return answers

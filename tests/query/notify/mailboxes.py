@@ -7,26 +7,26 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from partq_spark.query import notify
-from partq_spark.query.notify import Address, Line, Mailbox, Message
+from partq_spark.query.notify import Address, Datagram, Mailbox, Requester
 
 NAMES = Address("file:///srv/queues", "default", "orders", "billing", "billing-1")
 
 
 @contextmanager
-def mailbox(handle: Callable[[Message], Message | None], address: Address = NAMES) -> Iterator[Mailbox]:
+def mailbox(handle: Callable[[Datagram], Datagram | None], address: Address = NAMES) -> Iterator[Mailbox]:
     """A mailbox that deals with its messages by `handle`."""
     with closing(Mailbox(address, handle)) as made:
         yield made
 
 
-def echo(message: Message) -> Message:
+def echo(message: Datagram) -> Datagram:
     """Answers with what was said."""
     return {"heard": message["say"]}
 
 
-def line(timeout_s: float = 5.0, address: Address = NAMES) -> Line:
+def line(timeout_s: float = 5.0, address: Address = NAMES) -> Requester:
     """A line to the readers that are there under the names."""
-    return Line(address, timeout_s=timeout_s)
+    return Requester(address, timeout_s=timeout_s)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 from partq_spark.base import errors
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.query import notify
-from partq_spark.query.notify import Address, Mailbox, Message, tell
+from partq_spark.query.notify import Address, Datagram, Mailbox, tell
 from tests.query.notify.mailboxes import NAMES, asker, echo, line, mailbox
 from tests.support.waiting import wait_until
 
@@ -29,7 +29,7 @@ def test_names_that_differ_in_anything_find_somebody_else() -> None:
 
 
 def test_a_word_needs_no_answer() -> None:
-    heard: list[Message] = []
+    heard: list[Datagram] = []
     with mailbox(heard.append) as box:
         assert tell(box.path, {"do": "complete", "end": "digest"})
         wait_until(lambda: len(heard) == 1, "the word")
@@ -40,7 +40,7 @@ def test_a_word_needs_no_answer() -> None:
 
 @pytest.mark.parametrize("kind", ["Invalid", "Conflict", "Fenced", "Unavailable", "Corrupt", "ObjectMissing"])
 def test_an_error_of_the_reader_is_raised_where_it_was_asked(kind: str) -> None:
-    def handle(_message: Message) -> Message:
+    def handle(_message: Datagram) -> Datagram:
         raise getattr(errors, kind)("queue 'orders' is not there: make it")
 
     with mailbox(handle), pytest.raises(errors.PartqError, match="queue 'orders' is not there: make it") as caught:
@@ -49,7 +49,7 @@ def test_an_error_of_the_reader_is_raised_where_it_was_asked(kind: str) -> None:
 
 
 def test_a_long_error_stays_small() -> None:
-    def handle(_message: Message) -> Message:
+    def handle(_message: Datagram) -> Datagram:
         raise Invalid("x" * 100_000)
 
     with mailbox(handle), pytest.raises(Invalid) as caught:
@@ -81,7 +81,7 @@ def test_a_reader_that_is_just_being_started_is_waited_for() -> None:
 def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_the_time() -> None:
     go_on = threading.Event()
 
-    def handle(_message: Message) -> Message:
+    def handle(_message: Datagram) -> Datagram:
         go_on.wait(10.0)
         return {}
 
@@ -96,7 +96,7 @@ def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_the_time() -
 def test_the_late_answer_to_an_earlier_question_is_not_taken() -> None:
     with mailbox(echo), asker() as late:
 
-        def handle(message: Message) -> Message:
+        def handle(message: Datagram) -> Datagram:
             # Before the answer comes others: to a question of another time, one that is no answer at all.
             (own,) = (path for path in notify.folder().glob("ask-*") if path.name != "ask-by-hand")
             for wrong in (

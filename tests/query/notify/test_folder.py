@@ -12,7 +12,7 @@ import pytest
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.query import notify
-from partq_spark.query.notify import Mailbox, Message, tell
+from partq_spark.query.notify import Datagram, Mailbox, tell
 from tests.query.notify.mailboxes import NAMES, echo, line
 from tests.support.waiting import wait_until
 
@@ -80,7 +80,7 @@ def test_closing_ends_the_thread_and_removes_the_path() -> None:
 def test_closing_while_a_message_is_dealt_with_ends_the_thread_after_it() -> None:
     busy, go_on = threading.Event(), threading.Event()
 
-    def handle(_message: Message) -> Message:
+    def handle(_message: Datagram) -> Datagram:
         busy.set()
         go_on.wait(10.0)
         return {}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.query.notify import Message
+from partq_spark.query.notify import Datagram
 from tests.query.notify.mailboxes import asker, echo, line, mailbox
 
 
@@ -60,7 +60,7 @@ def test_an_unknown_kind_of_error_may_be_tried_again() -> None:
 
 
 def test_a_fault_of_the_reader_is_told_and_the_mailbox_lives_on(caplog: pytest.LogCaptureFixture) -> None:
-    def handle(message: Message) -> Message:
+    def handle(message: Datagram) -> Datagram:
         if message["say"] == "break":
             raise ZeroDivisionError("a fault")
         return echo(message)

@@ -10,7 +10,7 @@ from partq_spark.client.acknowledge import Acknowledger, InHand
 from partq_spark.group.claims import Claim
 from partq_spark.query import notify
 from partq_spark.query.manual import GivenOut
-from partq_spark.query.notify import PAGE, Message
+from partq_spark.query.notify import PAGE, Datagram
 from partq_spark.query.offsets import Span
 from tests.query.notify.mailboxes import NAMES, mailbox
 
@@ -28,9 +28,9 @@ class Reader:
             for p in partitions
             if p not in lost
         }
-        self.asked: list[Message] = []
+        self.asked: list[Datagram] = []
 
-    def __call__(self, message: Message) -> Message:
+    def __call__(self, message: Datagram) -> Datagram:
         self.asked.append(message)
         if message["do"] == "acknowledge":
             return {"still": sorted(map(int, message["p"])), "bound": True}
@@ -60,7 +60,7 @@ def test_a_message_stays_below_what_every_system_takes(monkeypatch: pytest.Monke
     sizes: list[int] = []
     encoded = notify._encoded
 
-    def measured(message: Message) -> bytes:
+    def measured(message: Datagram) -> bytes:
         data = encoded(message)
         sizes.append(len(data))
         return data
@@ -77,7 +77,7 @@ def test_a_process_that_was_replaced_between_two_pages_is_asked_anew() -> None:
     present.given.process = "fedcba9876543210"
     turns: Iterator[Reader] = iter([former, present, present, present])
 
-    def handle(message: Message) -> Message:
+    def handle(message: Datagram) -> Datagram:
         return next(turns)(message)
 
     with mailbox(handle):

@@ -18,7 +18,7 @@ import pytest
 
 from partq_spark.base.errors import Unavailable
 from partq_spark.query import notify
-from partq_spark.query.notify import Message, tell
+from partq_spark.query.notify import Datagram, tell
 from tests.query.notify.mailboxes import NAMES, echo, line, mailbox
 from tests.support.servers import ROOT, die_with_parent
 from tests.support.waiting import wait_until
@@ -130,7 +130,7 @@ def test_a_silent_process_does_not_hide_the_one_that_answers(how: str) -> None:
 
 @pytest.mark.slow
 def test_a_busy_process_does_not_hide_the_one_that_is_bound() -> None:
-    def busy(_message: Message) -> Message:
+    def busy(_message: Datagram) -> Datagram:
         raise Unavailable("the reader process waits for a store that does not answer: ask again later")
 
     with process("bound") as (_, path), mailbox(busy) as box:

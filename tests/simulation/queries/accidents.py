@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from partq_spark.base.errors import PartqError
 from partq_spark.group import lifecycle, rewinding
-from partq_spark.group.documents.memory import MemoryDocuments, Snapshot
+from partq_spark.group.documents.memory import DocumentsSnapshot, MemoryDocuments
 from partq_spark.group.ownership import Ownership
 from tests.simulation.queries.plan import OWNERSHIP, GroupPlan, SourcePlan
 from tests.simulation.queries.spark import Execution
@@ -30,7 +30,7 @@ class Accidents:
     def __init__(self, world: World) -> None:
         self._world = world
         self._rng = world.rng
-        self._snapshots: list[Snapshot] = [world.server.memory.snapshot()]
+        self._snapshots: list[DocumentsSnapshot] = [world.server.memory.snapshot()]
         self._to_groups: Mapping[str, Callable[[GroupPlan], None]] = {
             "rewind": self._rewind,
             "resize": self._resize,

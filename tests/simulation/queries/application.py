@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from partq_spark.base.errors import PartqError
 from partq_spark.client.acknowledge import Acknowledger, Held, InHand, KeySequences
-from partq_spark.query.notify import Line
+from partq_spark.query.notify import Requester
 from tests.simulation.history import History
 from tests.simulation.links import Weather
 from tests.simulation.queries.judge import Judge, Planned, Row
@@ -115,7 +115,7 @@ class _Asker:
         line = _Line(self._ours, self._source)
         answer = line.ask({"do": "in_hand", "after": -1})
         partitions = {int(p): Held(*map(int, held)) for p, held in answer["p"].items()}
-        return InHand(cast(Line, line), str(answer["process"]), partitions, frozenset(map(int, answer["lost"])))
+        return InHand(cast(Requester, line), str(answer["process"]), partitions, frozenset(map(int, answer["lost"])))
 
 
 @dataclass(slots=True)

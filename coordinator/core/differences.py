@@ -10,7 +10,7 @@ from partq_spark.group.model import Flow, GroupSettings, GroupState, Owner, Part
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
+class CheckpointMark:
     """What a partition's checkpoint says of its ownership. `owner` None: nobody. `rewound`: the last one lost it by a
     rewind, and may not have known at once.
     """
@@ -20,7 +20,7 @@ class Mark:
     rewound: bool = field(default=False, compare=False)
 
 
-_NO_MARK = Mark(epoch=0, owner=None)  # there is no checkpoint: never fenced
+_NO_MARK = CheckpointMark(epoch=0, owner=None)  # there is no checkpoint: never fenced
 
 
 def initial_state(
@@ -29,7 +29,7 @@ def initial_state(
     incarnation: str,
     settings: GroupSettings,
     partitions: Iterable[int],
-    checkpoints: Mapping[int, Mark],
+    checkpoints: Mapping[int, CheckpointMark],
     damaged: Container[int] = (),
     session_timeout_s: float,
     now_s: float,
@@ -66,7 +66,9 @@ def initial_state(
     )
 
 
-def differences(state: GroupState, checkpoints: Mapping[int, Mark], damaged: Container[int] = ()) -> tuple[Event, ...]:
+def differences(
+    state: GroupState, checkpoints: Mapping[int, CheckpointMark], damaged: Container[int] = ()
+) -> tuple[Event, ...]:
     """Events that bring the state in line with the checkpoints, to be fed to `decide` in order when a leader adopts.
 
     `PartitionFenced` for a fence for a flow that is in place already, `CheckpointAhead` for what the state does not
@@ -82,20 +84,20 @@ def differences(state: GroupState, checkpoints: Mapping[int, Mark], damaged: Con
     return tuple(event for event in events if event is not None)
 
 
-def _difference(partition: Partition, mark: Mark) -> Event | None:
+def _difference(partition: Partition, mark: CheckpointMark) -> Event | None:
     if partition.phase is Phase.FREE:
         # One that is behind harms nobody: the next fence goes above both.
         explained = mark.owner is None and mark.epoch <= partition.epoch
     elif partition.phase is not Phase.FENCING:
-        explained = mark == Mark(epoch=partition.epoch, owner=partition.owner)
-    elif mark == Mark(epoch=partition.to_epoch, owner=partition.to):
+        explained = mark == CheckpointMark(epoch=partition.epoch, owner=partition.owner)
+    elif mark == CheckpointMark(epoch=partition.to_epoch, owner=partition.to):
         if partition.to is None:
             # It may as well be a rewind, which knows nothing of what its owner went on to deliver: the fence is
             # repeated, and marks that.
             return None
         return PartitionFenced(partition=partition.partition, epoch=mark.epoch, owner=mark.owner)
     elif partition.to_epoch == partition.epoch:
-        explained = mark == Mark(epoch=partition.epoch, owner=partition.owner)
+        explained = mark == CheckpointMark(epoch=partition.epoch, owner=partition.owner)
     else:
         # Still the owner's, or an earlier fence has landed that was given up since: the pending one goes above.
         explained = mark.epoch < partition.to_epoch

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.core.differences import CheckpointMark, differences, initial_state
 from coordinator.core.events import CheckpointAhead, Event, PartitionFenced, ReportsLost
 from coordinator.core.invariants import violations
 from coordinator.core.machine import next_deadline, pending
-from coordinator.core.reconcile import Mark, differences, initial_state
 from partq_spark.group.model import GroupSettings, GroupState, Owner, Partition, Phase, RebalanceStatus
 from tests.coordinator.core.context import DELAY_S, SESSION_S, Group, balanced
 
 A, A2, B, C = Owner("a", "a1"), Owner("a", "a2"), Owner("b", "b1"), Owner("c", "c1")
 
 
-def from_checkpoints(checkpoints: dict[int, Mark], partitions: int = 3) -> GroupState:
+def from_checkpoints(checkpoints: dict[int, CheckpointMark], partitions: int = 3) -> GroupState:
     return initial_state(
         queue_id="q",
         incarnation="2",
@@ -30,7 +30,7 @@ def from_checkpoints(checkpoints: dict[int, Mark], partitions: int = 3) -> Group
 
 @pytest.mark.conformance("RES-04")
 def test_a_group_that_nobody_has_had_is_ready() -> None:
-    state = from_checkpoints({1: Mark(epoch=7, owner=None), 5: Mark(epoch=3, owner=A)})
+    state = from_checkpoints({1: CheckpointMark(epoch=7, owner=None), 5: CheckpointMark(epoch=3, owner=A)})
     assert violations(state) == ()
     assert (state.status, next_deadline(state)) == (RebalanceStatus.READY, None)
     assert [p.epoch for p in state.partitions.values()] == [0, 7, 0]
@@ -39,7 +39,9 @@ def test_a_group_that_nobody_has_had_is_ready() -> None:
 
 @pytest.mark.conformance("OWN-03")
 def test_who_had_what_was_rewound_may_have_delivered_more() -> None:
-    state = from_checkpoints({0: Mark(epoch=7, owner=None, rewound=True), 1: Mark(epoch=7, owner=None)})
+    state = from_checkpoints(
+        {0: CheckpointMark(epoch=7, owner=None, rewound=True), 1: CheckpointMark(epoch=7, owner=None)}
+    )
     assert {number: partition.reports_lost for number, partition in state.partitions.items() if number < 2} == {
         0: True,
         1: False,
@@ -47,7 +49,13 @@ def test_who_had_what_was_rewound_may_have_delivered_more() -> None:
 
 
 def test_owners_in_the_checkpoints_count_as_unbound_for_a_session_timeout_and_the_delay() -> None:
-    state = from_checkpoints({0: Mark(epoch=4, owner=A), 1: Mark(epoch=2, owner=B), 2: Mark(epoch=9, owner=None)})
+    state = from_checkpoints(
+        {
+            0: CheckpointMark(epoch=4, owner=A),
+            1: CheckpointMark(epoch=2, owner=B),
+            2: CheckpointMark(epoch=9, owner=None),
+        }
+    )
     assert violations(state) == ()
     assert state.status is RebalanceStatus.HOLDDOWN
     assert next_deadline(state) == 100.0 + SESSION_S + DELAY_S
@@ -58,7 +66,7 @@ def test_owners_in_the_checkpoints_count_as_unbound_for_a_session_timeout_and_th
 @pytest.mark.conformance("OWN-03")
 def test_flows_that_still_live_go_on_with_what_they_have() -> None:
     group = balanced(4, 2)
-    checkpoints = {n: Mark(epoch=p.epoch, owner=p.owner) for n, p in group.state.partitions.items()}
+    checkpoints = {n: CheckpointMark(epoch=p.epoch, owner=p.owner) for n, p in group.state.partitions.items()}
     mappings = {flow: group.mapping(flow) for flow in "ab"}
     group.state = initial_state(
         queue_id="q",
@@ -80,7 +88,7 @@ def test_flows_that_still_live_go_on_with_what_they_have() -> None:
 
 def test_partitions_of_flows_that_do_not_come_back_go_to_who_does() -> None:
     group = Group(3)
-    group.state = from_checkpoints({0: Mark(epoch=4, owner=A), 1: Mark(epoch=2, owner=B)})
+    group.state = from_checkpoints({0: CheckpointMark(epoch=4, owner=A), 1: CheckpointMark(epoch=2, owner=B)})
     group.now_s = 100.0
     group.instances["a"] = 1
     assert group.bind("a", {0: 4}) == ["fence 0 a1@4 for a2@4 (reports lost)"]
@@ -105,31 +113,35 @@ PAUSED = Partition(partition=0, phase=Phase.PAUSED, epoch=4, owner=A, to=B, dead
 @pytest.mark.parametrize(
     ("partition", "mark", "expected"),
     [
-        (FREE, Mark(epoch=4, owner=None), None),
+        (FREE, CheckpointMark(epoch=4, owner=None), None),
         (FREE, None, None),
-        (FREE, Mark(epoch=3, owner=None), None),
-        (FREE, Mark(epoch=5, owner=None), CheckpointAhead(partition=0, epoch=5)),
-        (FREE, Mark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
-        (OWNED, Mark(epoch=4, owner=A), None),
-        (OWNED, Mark(epoch=4, owner=A2), CheckpointAhead(partition=0, epoch=4)),
-        (OWNED, Mark(epoch=6, owner=A), CheckpointAhead(partition=0, epoch=6)),
-        (OWNED, Mark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
+        (FREE, CheckpointMark(epoch=3, owner=None), None),
+        (FREE, CheckpointMark(epoch=5, owner=None), CheckpointAhead(partition=0, epoch=5)),
+        (FREE, CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
+        (OWNED, CheckpointMark(epoch=4, owner=A), None),
+        (OWNED, CheckpointMark(epoch=4, owner=A2), CheckpointAhead(partition=0, epoch=4)),
+        (OWNED, CheckpointMark(epoch=6, owner=A), CheckpointAhead(partition=0, epoch=6)),
+        (OWNED, CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
         (OWNED, None, CheckpointAhead(partition=0, epoch=4)),
-        (PAUSED, Mark(epoch=4, owner=A), None),
-        (PAUSED, Mark(epoch=5, owner=B), CheckpointAhead(partition=0, epoch=5)),
-        (fencing(B, 6), Mark(epoch=4, owner=A), None),
-        (fencing(B, 6), Mark(epoch=5, owner=C), None),  # a fence that was given up has landed
-        (fencing(B, 6), Mark(epoch=6, owner=B), PartitionFenced(partition=0, epoch=6, owner=B)),
-        (fencing(B, 6), Mark(epoch=6, owner=C), CheckpointAhead(partition=0, epoch=6)),
-        (fencing(B, 6), Mark(epoch=8, owner=None), CheckpointAhead(partition=0, epoch=8)),
-        (fencing(None, 6), Mark(epoch=6, owner=None), None),  # or a rewind: repeated, for what A delivered after it
-        (fencing(A2, 4), Mark(epoch=4, owner=A), None),
-        (fencing(A2, 4), Mark(epoch=4, owner=A2), PartitionFenced(partition=0, epoch=4, owner=A2)),
-        (fencing(A2, 4), Mark(epoch=4, owner=C), CheckpointAhead(partition=0, epoch=4)),
-        (fencing(A2, 4), Mark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
+        (PAUSED, CheckpointMark(epoch=4, owner=A), None),
+        (PAUSED, CheckpointMark(epoch=5, owner=B), CheckpointAhead(partition=0, epoch=5)),
+        (fencing(B, 6), CheckpointMark(epoch=4, owner=A), None),
+        (fencing(B, 6), CheckpointMark(epoch=5, owner=C), None),  # a fence that was given up has landed
+        (fencing(B, 6), CheckpointMark(epoch=6, owner=B), PartitionFenced(partition=0, epoch=6, owner=B)),
+        (fencing(B, 6), CheckpointMark(epoch=6, owner=C), CheckpointAhead(partition=0, epoch=6)),
+        (fencing(B, 6), CheckpointMark(epoch=8, owner=None), CheckpointAhead(partition=0, epoch=8)),
+        (
+            fencing(None, 6),
+            CheckpointMark(epoch=6, owner=None),
+            None,
+        ),  # or a rewind: repeated, for what A delivered after it
+        (fencing(A2, 4), CheckpointMark(epoch=4, owner=A), None),
+        (fencing(A2, 4), CheckpointMark(epoch=4, owner=A2), PartitionFenced(partition=0, epoch=4, owner=A2)),
+        (fencing(A2, 4), CheckpointMark(epoch=4, owner=C), CheckpointAhead(partition=0, epoch=4)),
+        (fencing(A2, 4), CheckpointMark(epoch=3, owner=A), CheckpointAhead(partition=0, epoch=4)),
     ],
 )
-def test_difference(partition: Partition, mark: Mark | None, expected: Event | None) -> None:
+def test_difference(partition: Partition, mark: CheckpointMark | None, expected: Event | None) -> None:
     state = replace(from_checkpoints({}, partitions=1), partitions={0: partition})
     assert differences(state, {0: mark} if mark else {}) == ((expected,) if expected else ())
 
@@ -137,7 +149,9 @@ def test_difference(partition: Partition, mark: Mark | None, expected: Event | N
 def test_a_checkpoint_that_goes_with_the_state_makes_no_event() -> None:
     group = balanced(3, 2)
     assert (
-        differences(group.state, {n: Mark(epoch=p.epoch, owner=p.owner) for n, p in group.state.partitions.items()})
+        differences(
+            group.state, {n: CheckpointMark(epoch=p.epoch, owner=p.owner) for n, p in group.state.partitions.items()}
+        )
         == ()
     )
 

@@ -30,7 +30,7 @@ FIRST_LOOK_S: Final = 15.0
 LONG_LOOK_S: Final = 5.0
 """A look that takes longer is told of; it goes on."""
 
-MOST_LOOKS: Final = 50
+MOST_WATCHED: Final = 50
 MOST_VIEWERS: Final = 100
 THREADS: Final = 8
 TROUBLE: Final = "trouble"
@@ -71,7 +71,7 @@ def next_snapshot(before: Snapshot, sections: Sections) -> Snapshot:
     )
 
 
-class Look:
+class Watch:
     """One thing that is watched."""
 
     def __init__(
@@ -184,7 +184,7 @@ class Look:
                 self._news.notify_all()
 
 
-class Looks:
+class Watches:
     """All that is watched, by name. To be made and used on one event loop; `trouble` makes the HTML of that section
     from what went wrong and the age of what is shown in seconds (negative: nothing is).
     """
@@ -192,37 +192,37 @@ class Looks:
     def __init__(self, trouble: Callable[[str, float], str]) -> None:
         self._trouble = trouble
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="page")
-        self._looks: dict[str, tuple[Look, asyncio.Task[None]]] = {}
+        self._watches: dict[str, tuple[Watch, asyncio.Task[None]]] = {}
 
-    def get(self, name: str, opened: Callable[[], Opened]) -> Look:
-        """The look of this name, begun if it was not. Raises `Unavailable` if too much is watched."""
-        found = self._looks.get(name)
+    def get(self, name: str, opened: Callable[[], Opened]) -> Watch:
+        """The watch of this name, begun if it was not. Raises `Unavailable` if too much is watched."""
+        found = self._watches.get(name)
         if found is not None and not found[1].done() and found[0].wanted:
             return found[0]
-        if len(self._looks) >= MOST_LOOKS:
-            raise Unavailable(f"{MOST_LOOKS} queues and groups are being watched at once: close some pages first")
-        look = Look(opened, self._trouble, self._threads)
-        task = asyncio.create_task(look.run())
-        self._looks[name] = (look, task)
-        task.add_done_callback(partial(self._ended, name, look))
-        return look
+        if len(self._watches) >= MOST_WATCHED:
+            raise Unavailable(f"{MOST_WATCHED} queues and groups are being watched at once: close some pages first")
+        watch = Watch(opened, self._trouble, self._threads)
+        task = asyncio.create_task(watch.run())
+        self._watches[name] = (watch, task)
+        task.add_done_callback(partial(self._ended, name, watch))
+        return watch
 
     @property
     def viewers(self) -> int:
         """How many watch."""
-        return sum(look.viewers for look, _ in self._looks.values())
+        return sum(watch.viewers for watch, _ in self._watches.values())
 
     def __len__(self) -> int:
-        return len(self._looks)
+        return len(self._watches)
 
     def close(self) -> None:
-        """End all looks."""
-        for _, task in list(self._looks.values()):
+        """End all watches."""
+        for _, task in list(self._watches.values()):
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _ended(self, name: str, look: Look, task: asyncio.Task[None]) -> None:
-        if (found := self._looks.get(name)) is not None and found[0] is look:
-            del self._looks[name]
+    def _ended(self, name: str, watch: Watch, task: asyncio.Task[None]) -> None:
+        if (found := self._watches.get(name)) is not None and found[0] is watch:
+            del self._watches[name]
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a look of the page ended", exc_info=error)
