@@ -1,4 +1,4 @@
-"""How long something has stood still, by the clock of the one who looks (OWN-05). Pure: the time is an argument.
+"""How long something has stood still, by the clock of the process that looks (OWN-05). Pure: the time is an argument.
 
 A flow's heartbeat gets another version with every beat, the lease of another coordinator counts. No timestamps of
 others are read: what counts is how long ago this process saw the value change, and a process that did not look cannot

@@ -1,5 +1,5 @@
 """Who leads a group: taking the lease, renewing it, watching another leader's, the timers that go with it, and the life
-of the ownership store in which all of that counts. What a leader does is not known here.
+of the ownership store in which all of that counts. Nothing here knows what a leader does.
 
 The lease keeps two coordinators from working against each other; it is not what makes them safe. That is the state's
 token: a new leader writes the state first, and from then on the former leader's swaps fail.

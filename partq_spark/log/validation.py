@@ -1,5 +1,5 @@
 """Checks of Arrow data that Arrow itself does not make: that texts are UTF-8, and that a record batch which came from a
-store is what its metadata says. Pure: no store and no queue is known here.
+store is what its metadata says. Pure: nothing here knows a store or a queue.
 
 Neither Spark nor Parquet checks that a STRING is UTF-8, and Arrow believes both. What is published unchecked would
 fail in every reader. A segment's checksum proves that its bytes are those that were published, not that they are sound:

@@ -1,4 +1,4 @@
-"""What a form or an address asks for, as values; what cannot be is refused with what is allowed. Pure but for reading
+"""What a form or an address asks for, as values; others are refused, with those that are allowed. Pure but for reading
 the body, which is bounded.
 """
 
