@@ -2,7 +2,7 @@
 
 A flow's heartbeat gets another version with every beat, the lease of another coordinator counts. No timestamps of
 others are read: what counts is how long ago this process saw the value change, and a process that did not look cannot
-know. What a flow is, and what follows from its silence, is not known here.
+know. Nothing here knows what a flow is, and what follows from its silence.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def carry_out(
     log: Log,
     told: Container[int] = (),
 ) -> Carried:
-    """Fence, side by side if `run` does so: whatever is wrong with one checkpoint is no matter of the rest. An unknown
+    """Fence, side by side if `run` does so: what is wrong with one checkpoint does not touch the others. An unknown
     outcome is no event: the state still asks for the fence, and a fence recognises its own repetition. `told`: of these
     it was said before.
 

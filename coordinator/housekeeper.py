@@ -172,7 +172,7 @@ class Housekeeper:
     def step(self) -> float:
         """Do what has been due for longest, if this process is the housekeeper; returns the seconds to the next step.
 
-        Raises as the ownership store does. What goes wrong with a queue is told, and no matter of the others.
+        Raises as the ownership store does. What goes wrong with one queue is told, and does not touch the others.
         """
         if not self._is_housekeeper():
             return self._look_s

@@ -1,5 +1,5 @@
 """When recurring work is done: jobs with their waits, news of them, and pauses after failures; and the one thread that
-begins what is due and takes in what it came to. What the work is is not known here.
+begins what is due and takes in its results. Nothing here knows what the work is.
 
 That thread never waits for a store: steps run on threads of executors, a job never on two at once, and everything else
 that reaches it is a call that another thread put into its queue.

@@ -100,7 +100,7 @@ class Flow:
     name: str
     instance: str
     bound: bool
-    since: int  # the how-manieth bind of the group this was; decides ties, oldest first
+    since: int  # the number of this bind, counted in the group; decides ties, oldest first
     active: bool = False  # has partitions, or is getting one
     updates: int = 0  # FlowChangeUpdates sent to this instance so far (FLO-05)
 

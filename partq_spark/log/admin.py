@@ -1,5 +1,5 @@
 """Creating, changing, listing and deleting queues, and making consumer groups in the head. Each change is one swap;
-what a change means for groups is not known here.
+nothing here knows what a change means for groups.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CSV and Parquet files as columns, a bounded part at a time. What the columns mean is not known here."""
+"""CSV and Parquet files as columns, a bounded part at a time. Nothing here knows what the columns mean."""
 
 from __future__ import annotations
 
