@@ -62,7 +62,7 @@ class House(Place):
         return queue.refresh().next
 
     def group(self, queue: QueueLog, name: str) -> CheckpointStore:  # type: ignore[override]
-        admin.create_group(queue, name, (0, 0))
+        admin.create_group(queue, name, (0,) * queue.refresh().partitions)
         return lifecycle.checkpoints_of(queue, name)
 
     def acknowledge(self, group: CheckpointStore, *offsets: int) -> None:
@@ -116,6 +116,30 @@ def test_what_every_group_has_acknowledged_goes_and_what_one_needs_stays(house: 
         assert code == 0
         assert took_s < 5
     assert house.keeper() is None, "the lease was given up"
+
+
+@pytest.mark.conformance("TYP-06")
+def test_rows_go_by_retention_as_messages_do(house: House) -> None:
+    """Of two versions of the columns."""
+    house.partq(
+        *("queue", "create", "rows", "--partitions", 1, "--schema", "id INT, name STRING", "--key", "id"),
+        *("--retention", 1),
+    )
+    rows = QueueLog(house.store, "default", "rows")
+    rows.refresh()
+    audit = house.group(rows, "audit")
+    for number in range(6):
+        house.partq("publish", "rows", stdin=f'{{"id": {number}, "name": "x"}}\n')
+    house.partq("queue", "alter", "rows", "--add-column", "coupon STRING")
+    house.partq("publish", "rows", stdin='{"id": 6, "coupon": "y"}\n')
+    house.acknowledge(audit, 6)
+    with house.hasty() as sidecar:
+        wait_until(lambda: rows.refresh().earliest == (6,), "trimming up to what the group needs")
+        assert [(each["id"], each["coupon"]) for each in house.partq.browse("rows")] == [(6, "y")]
+        house.acknowledge(audit, 7)
+        wait_until(lambda: rows.refresh().messages == 0 and house.segments(rows) == 0, "all the rest")
+        wait_until(lambda: sum(line["messages"] for line in sidecar.lines("messages_trimmed")) == 7, "word of it")
+        assert not sidecar.lines("housekeeping_failed"), sidecar.text()
 
 
 def test_the_other_coordinator_goes_on_when_the_housekeeper_is_killed(house: House) -> None:

@@ -14,13 +14,25 @@ from msgspec import structs
 
 from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.base.json_documents import JsonDocument, checksum
-from partq_spark.log import codec
-from partq_spark.log.admin import alter_queue
+from partq_spark.log import codec, housekeeping
+from partq_spark.log.admin import (
+    alter_queue,
+    create_group,
+    create_queue,
+    delete_queue,
+    list_queues,
+    remove_remains,
+)
+from partq_spark.log.compaction import compact
 from partq_spark.log.model import FORMAT, Head
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Column, Columns, FormerType
 from partq_spark.log.schema.versions import check_same, columns_of, schema_from, schema_of, with_added, with_widened
+from partq_spark.log.sizes import LogSizes
+from partq_spark.log.staged import stage_of
+from partq_spark.log.subscriptions import Namespace, subscribe
 from tests.log import typed
-from tests.log.queues import BEGIN_US, World, document_of, empty_head, send
+from tests.log.queues import BEGIN_US, GRACE_US, World, document_of, empty_head, read_flat, rounds, send, values
 from tests.log.test_codec_types import ENTRY, HEAD, check, check_each_is_refused, mutated, use_head
 from tests.support.way import Hooked
 
@@ -65,6 +77,65 @@ def test_software_that_knows_no_columns_refuses_the_queue_by_name_and_reads_othe
     assert "schema_version" not in body["entries"][0]
     del body["columns"]  # as it was written before there were typed queues
     assert codec.decode_head(sealed(json.dumps(body).encode()), "here") == HEAD
+
+
+def stored(world: World, queue: str) -> tuple[bytes, dict[str, int]]:
+    """The queue's head, and what else there is of it, with its bytes."""
+    objects = {each.name: each.size_bytes for each in world.store.list(f"default/{queue}/")}
+    return document_of(world.store, world.handle(queue).head_name), objects
+
+
+REFUSED: dict[str, Callable[[QueueLog], object]] = {
+    "look": lambda queue: queue.look(),
+    "publish": lambda queue: send(queue, values(1)),
+    "trim": lambda queue: housekeeping.trim(queue, [3]),
+    "compact": compact,
+    "collect": housekeeping.collect,
+    "alter": lambda queue: alter_queue(queue, partitions=2),
+    "group": lambda queue: create_group(queue, "billing", [0]),
+    "subscribe": lambda queue: subscribe(queue, "orders/>"),
+    "create": lambda queue: create_queue(queue.store, "default", queue.name, 1),
+    "delete": delete_queue,
+    "remove remains": remove_remains,
+}
+
+
+@pytest.mark.conformance("TYP-08")
+def test_software_that_knows_no_columns_harms_neither_a_typed_queue_nor_an_untyped_one_beside_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it does to a typed queue is refused and changes nothing that is stored, be it due for collection; the
+    queue beside it is published to, read and kept house for.
+    """
+    world.sizes = LogSizes(inline_entries=4)  # so that a few entries can be compacted
+    plain, rows = world.create(1), typed.create(world, name="rows", partitions=1)
+    typed.staged(rows, stage_of(rows.refresh()), [{"id": 99}])  # never published: what collection deletes
+    for number in range(20):
+        send(plain, values(number))
+        typed.send(rows, [{"id": number}])
+    before = stored(world, "rows")
+
+    with monkeypatch.context() as patched:
+        former = JsonDocument("head", Head, format_number=FORMAT, repair="", upgrade="install it", other_format=Invalid)
+        patched.setattr(codec, "_HEAD", former)
+        send(world.handle(), values(20))
+        typed.compact_all(world, plain)
+        assert sum(each.deleted for each in rounds(world, 3)) > 0
+        assert housekeeping.trim(world.handle(), [5]).earliest == (5,)
+        assert read_flat(world.handle()) == [b"%d" % number for number in range(5, 21)]
+        world.clock.now_us += GRACE_US
+        for name, act in REFUSED.items():
+            with pytest.raises(Invalid, match=r"rows/_head\.json has format 2, this partq reads format 1: install it"):
+                act(world.handle("rows"))
+            assert stored(world, "rows") == before, name
+        found = list_queues(world.store, "default")
+        assert ({*found.readable}, {*found.problems}) == ({"orders"}, {"rows"})
+        with pytest.raises(Invalid, match=r"format 2.* What queue 'rows' attracts cannot be known"):
+            list(Namespace(world.store, "default").queues())
+
+    assert typed.read_flat(rows) == [{"id": number, "name": None, "total": None} for number in range(20)]
+    assert sum(each.deleted for each in rounds(world, 3, rows)) > 0, "which was due"
+    assert read_flat(plain) == [b"%d" % number for number in range(5, 21)]
 
 
 @pytest.mark.parametrize(("columns", "number"), [(None, 2), (COLUMNS, 1)])
