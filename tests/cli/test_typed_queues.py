@@ -69,6 +69,7 @@ def test_columns_are_added_and_widened(rows: Partq) -> None:
     assert done[1:4] == planned[:3]
     assert "must pin its columns with .schema() before it is started again, or Spark refuses its checkpoint" in done[4]
     assert "A streaming query that keeps whole rows or a widened column in Spark's state" in done[4]
+    assert done[4].endswith("to which _metadata belongs if the query keeps it:")
     assert done[5] == f'  .schema("{DDL}")'
     found = rows.json("queue", "describe", "rows")["schema"]
     assert (
