@@ -1,4 +1,4 @@
-"""Part `page`: what drawing the live picture takes a browser, and what three of them cost who serves it.
+"""Part `page`: what drawing the live picture takes a browser, and what three of them cost the server.
 
 The page is served by a process of its own. It really looks at a queue of 200 partitions with their checkpoints; the
 flows, and what changes from look to look, are made up (`tests.page.crowd`), because 50 flows would want a machine of

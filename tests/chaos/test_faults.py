@@ -1,4 +1,4 @@
-"""The plan of a run: the same seed gives the same faults, every kind comes, nobody is struck while he is down."""
+"""The plan of a run: the same seed gives the same faults, every kind comes, nothing is struck while it is down."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ def test_the_state_keeps_the_first_words_of_what_is_wrong() -> None:
 
 @pytest.mark.parametrize("error", [Invalid("not allowed"), Unavailable("no answer")])
 def test_what_nobody_ever_had_is_tried_again_too(error: Exception) -> None:
-    """Nobody is watched for his silence then, and nothing else happens in the group."""
+    """No flow is watched for silence then, and nothing else happens in the group."""
     world = World()
     world.coordinator()
     trouble = Trouble(world, 0)

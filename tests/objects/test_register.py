@@ -68,7 +68,7 @@ def adding(token: str) -> Callable[[Numbers | None], Numbers]:
 
 
 def forgetful(token: str) -> Callable[[Numbers | None], Numbers]:
-    """A change that does not: what is written carries nothing of its writer's own that he looks for."""
+    """A change that does not: what is written carries nothing of its own that the writer looks for."""
     return lambda found: (*(found or ()), token)
 
 

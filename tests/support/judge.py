@@ -60,7 +60,7 @@ class Ownership(NamedTuple):
 
 class Delivery(NamedTuple):
     """Messages `[start, end)` of a partition, marked below `redelivered_below`. `asked` is when their owner asked
-    whether he may, `done` when that took effect; both in the same unit, or 0 where time says nothing.
+    whether it may, `done` when that took effect; both in the same unit, or 0 where time says nothing.
     """
 
     by: Ownership

@@ -190,7 +190,7 @@ def test_a_deleted_checkpoint_is_nobodys(store: Lossy, checkpoints: CheckpointSt
         checkpoints.update_checkpoint(mine, 11)
 
 
-# --- an owner who has the group to himself ----------------------------------------------------------------------------
+# --- an owner that has the group to itself ----------------------------------------------------------------------------
 
 
 def test_that_somebody_delivers_is_written_once(store: Lossy, checkpoints: CheckpointStore) -> None:
@@ -203,7 +203,7 @@ def test_that_somebody_delivers_is_written_once(store: Lossy, checkpoints: Check
 
 @pytest.mark.conformance("CHK-04")
 def test_who_leaves_takes_nothing_back(checkpoints: CheckpointStore) -> None:
-    """Neither an acknowledgement nor a mark: what he says of both is merged forward."""
+    """Neither an acknowledgement nor a mark: what it says of both is merged forward."""
     mine = checkpoints.deliver(checkpoints.fence(0, to=A1, epoch=1, start=0, delivered=7))
     checkpoints.update_checkpoint(mine, 5)
     left = checkpoints.leave(mine, offset=3, delivered=6)

@@ -208,7 +208,7 @@ def test_news_reach_those_they_are_for(opening: Open) -> None:
     doer, coordinator, flow, stranger = opening(None), opening(None), opening(KEY), opening(OTHER)
     waiting = (coordinator, flow, stranger)
     if None in [(each.wait(0.05), each.wait(0.05))[1] for each in waiting]:
-        return  # nobody is told: everybody looks, and knows that he has to
+        return  # nobody is told: everybody has to look, and knows it
 
     def heard() -> list[bool]:
         until_s = time.monotonic() + 5

@@ -82,7 +82,7 @@ class _Fence(NamedTuple):
     at_us: int
     epoch: int
     flow: str | None
-    rewound: bool = False  # its owner does not know it yet, and what he delivers meanwhile comes again, marked
+    rewound: bool = False  # its owner does not know it yet, and what it delivers meanwhile comes again, marked
 
 
 @dataclass(slots=True)
@@ -199,7 +199,7 @@ class Judge:
         """A checkpoint took effect, of the group that was made `since` then."""
         group = self.groups[name]
         if since != group.since:
-            return  # somebody writes who has not noticed yet that his group was removed
+            return  # a flow writes that has not noticed yet that its group was removed
         fences = group.fences[partition]
         if not fences or (fences[-1].epoch, fences[-1].flow) != (epoch, flow):
             rewound = flow is None and (at_us, partition) in {(when, number) for when, number, _ in group.again}

@@ -89,7 +89,7 @@ class TrueStore(TrueObjects):
 
 
 class TheQueue:
-    """The queue as somebody at the stores' own side has it: he publishes, alters and rewinds at one instant."""
+    """The queue as an operator at the stores' own side has it, who publishes, alters and rewinds at one instant."""
 
     def __init__(self, store: TrueStore, scheduler: Scheduler, config: QueueConfig, partitions: int) -> None:
         self._effects = Effects(
