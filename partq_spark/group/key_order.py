@@ -1,5 +1,5 @@
 """What a flow's partitions wait for after the queue's partition count was changed, so that every key keeps its order
-(RES-03). The arithmetic is in `log.layouts`; here is known how far each partition is acknowledged: by its checkpoint.
+(RES-03). The arithmetic is in `log.layouts`; how far each partition is acknowledged is found here, by its checkpoint.
 
 A planner of deliveries asks `KeyOrder.waits` before it announces one. A queue that never changed its count costs
 nothing, and neither does one of which everything older than the change is acknowledged.

@@ -1,5 +1,5 @@
 """From the bytes of a slice to a record batch of those of its columns that are wanted: what is not wanted is neither
-decompressed nor copied. No store and no queue is known here, and nothing is checked but that it is Arrow at all.
+decompressed nor copied. Nothing here knows a store or a queue, and nothing is checked but that it is Arrow at all.
 """
 
 from __future__ import annotations
