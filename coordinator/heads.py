@@ -15,7 +15,7 @@ from partq_spark.base.errors import Invalid
 from partq_spark.group.model import AccessType, GroupKey, GroupSettings
 from partq_spark.log import layouts, names
 from partq_spark.log.codec import decode_head
-from partq_spark.log.groups import kind_of
+from partq_spark.log.groups import group_kind
 from partq_spark.log.model import Group, Head, group_start
 from partq_spark.objects.api import Document, ObjectStore, Unchanged
 
@@ -74,7 +74,7 @@ class Heads:
         """`ownership`: where groups keep who has what; those that are shared in another way are not seen."""
         self._store = store
         self.namespace = namespace
-        self._kind = kind_of(ownership) if ownership is not None else None
+        self._kind = group_kind(ownership) if ownership is not None else None
         self._lock = threading.Lock()
         self._seen: dict[str, _Seen] = {}
 

@@ -29,7 +29,7 @@ class Assignment:
     moves: Sequence[Move]
 
 
-def plan(
+def planned_assignment(
     *,
     live: Sequence[Owner],
     held: Mapping[Owner, Sequence[int]],

@@ -46,7 +46,9 @@ def look(draft: Draft) -> None:
         _map(
             draft,
             holdings,
-            assignment.plan(live=holdings.live, held={}, unheld=holdings.unheld, exclusive=_exclusive(draft)),
+            assignment.planned_assignment(
+                live=holdings.live, held={}, unheld=holdings.unheld, exclusive=_exclusive(draft)
+            ),
         )
         return _ready(draft, "nobody has any partition")
     at_once = bool(holdings.live) and (
@@ -92,7 +94,7 @@ def start(draft: Draft, holdings: Holdings, reason: str) -> None:
 
 def _spread(draft: Draft, holdings: Holdings) -> None:
     unheld = sorted([*holdings.unheld, *(number for owner in holdings.lost for number in holdings.held[owner])])
-    plan = assignment.plan(
+    plan = assignment.planned_assignment(
         live=holdings.live,
         held=holdings.held,
         unheld=unheld,

@@ -84,7 +84,7 @@ def of_headers(headers: Iterable[HeaderPair]) -> TraceContext | None:
     return parsed(found[TRACEPARENT], found.get(TRACESTATE)) if TRACEPARENT in found else None
 
 
-def chosen(contexts: Iterable[TraceContext | None], most: int = MOST_LINKS) -> tuple[TraceContext, ...]:
+def chosen_links(contexts: Iterable[TraceContext | None], most: int = MOST_LINKS) -> tuple[TraceContext, ...]:
     """What a batch's span links to: the spans that are recorded, each once, the first `most` of them."""
     found: dict[tuple[int, int], TraceContext] = {}
     for each in contexts:

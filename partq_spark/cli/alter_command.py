@@ -125,7 +125,7 @@ def _print_groups(groups: Sequence[client.GroupPlan], *, done: bool) -> None:
         if each.first:
             # Where not everything can be shown, what takes longest.
             output.print_values(each.first, DRAINS, noun="partition", first=lambda drain: -drain.messages)
-            for line in sayings.waits(each, done=done):
+            for line in sayings.waits_in_words(each, done=done):
                 output.say(line)
     if not groups:
         output.say("The queue has no group that could wait for anything.")

@@ -31,7 +31,7 @@ def describe(where: Where, name: str, count_bytes: bool, as_json: bool) -> None:
     if as_json:
         output.print_json(output.document(found))
         return
-    output.facts(sayings.queue_facts(found))
+    output.facts(sayings.queue_in_words(found))
     if found.schema is not None:
         _print_columns(found.schema)
     most = max(each.messages for each in found.partitions)

@@ -67,7 +67,7 @@ def trim(where: Where, name: str, before: str | None, before_offsets: dict[int, 
         return
     output.say(f"Trimmed {words.plural(done.trimmed, 'message')} of {queue}; {done.messages:,} can still be read.")
     if done.held_back:
-        output.say(f"Held back: {sayings.held_back(done.held_back)}.")
+        output.say(f"Held back: {sayings.held_back_in_words(done.held_back)}.")
     if done.trimmed:
         output.say(f"The space is given back by: partq queue collect {name}")
 

@@ -84,11 +84,11 @@ def _show(view: client.GroupView, *, as_json: bool, clear: bool) -> None:
     output.say()
     # What does not flow comes first where not everything can be shown.
     output.print_values(view.partitions, PARTITIONS, noun="partition", first=lambda each: not each.reason)
-    _print_lines(sayings.reasons(view.partitions))
+    _print_lines(sayings.reasons_in_words(view.partitions))
 
 
 def _print_facts(view: client.GroupView) -> None:
-    output.facts(sayings.group_facts(view))
+    output.facts(sayings.group_in_words(view))
     for note in view.notes:
         output.say(f"! {note}")
 

@@ -16,7 +16,7 @@ from partq_spark.base.errors import Invalid
 from partq_spark.base.retry import LONGEST_WAIT_S
 from partq_spark.base.timestamps import parse_rfc3339, unix_us
 from partq_spark.log.connect import NamespaceAddress
-from partq_spark.log.groups import kind_of, require_ownership
+from partq_spark.log.groups import group_kind, require_ownership
 from partq_spark.log.model import Head
 from partq_spark.log.names import checked_name
 from partq_spark.objects.urls import canonical_url, default_store
@@ -57,7 +57,7 @@ def ownership_for(head: Head, group: str, given: str | None, store_url: str) -> 
     """
     url = ownership_url(given)
     found = head.groups.get(group)
-    if found is None or found.ownership in (None, kind_of(url)):
+    if found is None or found.ownership in (None, group_kind(url)):
         return url
     if given is not None:
         require_ownership(head, group, url, store=store_url)

@@ -171,13 +171,15 @@ def alter(queue: QueueLog, wish: Wish, *, dry_run: bool, ownership: str | None) 
         partitions=None if partitions is None else resizing.count_change(before.partitions, head.partitions),
         sample=None,
         groups=_groups(queue, head) if resized else (),
-        description=describing.described(head, queue.store.url),
+        description=describing.queue_description(head, queue.store.url),
     )
 
 
 def _planned(queue: QueueLog, head: Head, wish: Wish) -> Alteration:
     columns = admin.altered_columns(head, wish.add_column, wish.widen) if wish.alters_columns else head.columns
-    plan = None if wish.partitions is None else resizing.plan(queue, admin.checked_partitions(wish.partitions))
+    plan = (
+        None if wish.partitions is None else resizing.planned_resize(queue, admin.checked_partitions(wish.partitions))
+    )
     return Alteration(
         queue=queue.name,
         dry_run=True,
@@ -186,7 +188,7 @@ def _planned(queue: QueueLog, head: Head, wish: Wish) -> Alteration:
         partitions=None if plan is None else plan.partitions,
         sample=None if plan is None else plan.sample,
         groups=() if plan is None else plan.groups,
-        description=describing.described(head, queue.store.url),
+        description=describing.queue_description(head, queue.store.url),
     )
 
 

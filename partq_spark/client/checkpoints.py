@@ -16,7 +16,7 @@ from partq_spark.client.altering import announce
 from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.lifecycle import checkpoints_of, key_of
 from partq_spark.group.ownership import Ownership
-from partq_spark.group.rewinding import Goal, RewindOutcome, RewindStep, carry_out, plan
+from partq_spark.group.rewinding import Goal, RewindOutcome, RewindStep, carry_out, planned_rewind
 from partq_spark.log.admin import group_of
 from partq_spark.log.model import group_start
 from partq_spark.log.queue import QueueLog
@@ -165,7 +165,7 @@ def rewind(
         head = queue.refresh()
         group_of(queue, head, group)
         store = checkpoints_of(queue, group)
-        steps = plan(str(queue), head, store.list_readable(), partitions, goal, queue.offsets_at)
+        steps = planned_rewind(str(queue), head, store.list_readable(), partitions, goal, queue.offsets_at)
         notes = _notes(queue, group, steps, place)
         if dry_run:
             return _rewind(queue, group, steps, None, notes)

@@ -169,7 +169,7 @@ def description(queue: QueueLog, *, count_bytes: bool) -> QueueDescription:
         lambda head: oldest_us(queue, head, dict(enumerate(zip(head.earliest, head.next, strict=True))))
     )
     age_s = None if oldest is None else max(queue.now_us() - oldest, 0) / 1e6  # clocks differ
-    return described(
+    return queue_description(
         head,
         queue.store.url,
         oldest=None if oldest is None else as_datetime(oldest),
@@ -179,7 +179,7 @@ def description(queue: QueueLog, *, count_bytes: bool) -> QueueDescription:
     )
 
 
-def described(
+def queue_description(
     head: Head,
     store: str,
     *,
@@ -198,7 +198,7 @@ def described(
         created=as_datetime(head.created_us),
         last_published=_last_published(head),
         config=head.config,
-        schema=None if head.columns is None else schemas.described(head.columns),
+        schema=None if head.columns is None else schemas.schema_description(head.columns),
         layout=PresentLayout(generation=head.layout.generation, partitions=head.partitions),
         layouts=tuple(
             KnownLayout(generation=each.generation, partitions=each.partitions, begin=each.begin)

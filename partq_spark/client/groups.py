@@ -19,7 +19,7 @@ from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.group.status import GroupReading, GroupView, PartitionView, view
 from partq_spark.log import admin
 from partq_spark.log.admin import group_of
-from partq_spark.log.groups import kind_of
+from partq_spark.log.groups import group_kind
 from partq_spark.log.model import Group, Head, at, group_start
 from partq_spark.log.publish_times import published_us
 
@@ -72,7 +72,7 @@ def alter(queue: QueueLog, group: str, ownership: str, *, former: str | None, fo
     """Raises `Invalid` while a flow lives, or where nobody can know (unless `force`)."""
     wanted_url = ownership_url(ownership)
     found = group_of(queue, queue.refresh(), group)
-    was, wanted = found.ownership, kind_of(wanted_url)
+    was, wanted = found.ownership, group_kind(wanted_url)
     if was != wanted:
         if former is not None:
             place = ownership_for(queue.head, group, former, queue.store.url)

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
 
-from partq_spark.base.trace_context import LOOKED_AT, TraceContext, chosen, is_trace_header, of_headers
+from partq_spark.base.trace_context import LOOKED_AT, TraceContext, chosen_links, is_trace_header, of_headers
 from partq_spark.base.tracing import (
     ACKNOWLEDGE,
     PROCESS_RECEIVED,
@@ -106,7 +106,7 @@ class ReceiveSpans:
     def received(self, pieces: Sequence[Piece], since_ns: int) -> BatchTrace:
         """A batch is given out, which was looked for since then (Unix)."""
         messages = sum(piece.batch.num_rows for piece in pieces)
-        links = chosen(_contexts(pieces))
+        links = chosen_links(_contexts(pieces))
         span = self._tracing.begin(RECEIVE, self._where, messages=messages, links=links, at_ns=since_ns)
         span.end()
         return BatchTrace(self._tracing, self._where, messages, span.context, links)

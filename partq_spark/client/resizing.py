@@ -83,7 +83,7 @@ class ResizePlan:
     groups: tuple[GroupPlan, ...]
 
 
-def plan(
+def planned_resize(
     queue: QueueLog, partitions: int, *, sample_messages: int = SAMPLE_MESSAGES, sample_bytes: int = SAMPLE_BYTES
 ) -> ResizePlan:
     """What altering `queue` to `partitions` would do, by its head, its groups' checkpoints and some of its newest

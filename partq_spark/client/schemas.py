@@ -92,7 +92,7 @@ def checked_ddl(text: str) -> str:
     return ddl_of(parse_ddl(text))
 
 
-def described(columns: Columns) -> SchemaDescription:
+def schema_description(columns: Columns) -> SchemaDescription:
     """What a queue's head says of its columns."""
     return SchemaDescription(
         ddl=columns.ddl,

@@ -30,7 +30,7 @@ Facts = tuple[tuple[str, str], ...]
 # --- one queue --------------------------------------------------------------------------------------------------------
 
 
-def queue_facts(found: QueueDescription) -> Facts:
+def queue_in_words(found: QueueDescription) -> Facts:
     """What a queue is and what it holds."""
     config = found.config
     facts = [
@@ -50,7 +50,7 @@ def queue_facts(found: QueueDescription) -> Facts:
         ("max handoff time", words.seconds(config.max_handoff_time_s)),
         ("max message", f"{config.max_message_bytes:,} bytes"),
         ("groups", ", ".join(each.group for each in found.groups) or "none"),
-        ("held back", held_back(found.held_back or ()) or "nothing"),
+        ("held back", held_back_in_words(found.held_back or ()) or "nothing"),
         ("writers", f"{found.writers:,} remembered"),
         ("head", f"{size(found.head.bytes)}, change {found.head.sequence:,}"),
         ("log", _log(found.log)),
@@ -86,7 +86,7 @@ def _log(log: LogDescription) -> str:
     return f"{text}, {plural(log.slices, 'slice')}"
 
 
-def held_back(found: Sequence[HeldBack]) -> str:
+def held_back_in_words(found: Sequence[HeldBack]) -> str:
     """What groups keep, in words: for each group how much, and where most of it lies."""
     of_group: dict[str, list[HeldBack]] = defaultdict(list)
     for each in found:
@@ -105,7 +105,7 @@ def held_back(found: Sequence[HeldBack]) -> str:
 # --- one group --------------------------------------------------------------------------------------------------------
 
 
-def group_facts(view: GroupView) -> Facts:
+def group_in_words(view: GroupView) -> Facts:
     """How a group is as a whole."""
     rebalancing = str(view.rebalance_status)
     if view.rebalance_deadline_s is not None:
@@ -152,7 +152,7 @@ def flow_notes(flows: Sequence[FlowView]) -> tuple[str, ...]:
     return tuple(f"flow {each.flow}: {each.note}" for each in flows if each.note)
 
 
-def reasons(found: Sequence[PartitionView]) -> tuple[str, ...]:
+def reasons_in_words(found: Sequence[PartitionView]) -> tuple[str, ...]:
     """Why something does not flow: a line for each reason, with the partitions that it holds for."""
     numbers: dict[str, list[int]] = {}
     for each in found:
@@ -230,7 +230,7 @@ def first(plan: GroupPlan, *, done: bool) -> str:
     )
 
 
-def waits(plan: GroupPlan, *, done: bool) -> Iterator[str]:
+def waits_in_words(plan: GroupPlan, *, done: bool) -> Iterator[str]:
     """What waits for what, and what is not known; the lines behind `first`."""
     together: dict[tuple[int, ...], list[int]] = {}
     for wait in plan.waits:

@@ -107,7 +107,7 @@ class Rows(StreamingQueryListener):
         pass
 
 
-def tell(event: str, **facts: object) -> None:
+def report(event: str, **facts: object) -> None:
     """One line for the process that started this one."""
     print(json.dumps({"event": event, **facts}), flush=True)  # noqa: T201 -- stdout is this process's interface
 
@@ -163,7 +163,7 @@ class DemoQueries:
         if published != self._told:
             self._told = published
             self._published_s = time.monotonic() - self._begun_s
-            tell("progress", published=published)
+            report("progress", published=published)
 
     def _fed(self) -> Feed:
         if self._feed is None:
@@ -200,7 +200,7 @@ class DemoQueries:
         query = self._queries.pop(flow)
         pid = self._readers.pop(flow)
         os.kill(pid, signal.SIGKILL)
-        tell("killed", flow=flow, pid=pid, at_ms=time.time_ns() // 1_000_000)
+        report("killed", flow=flow, pid=pid, at_ms=time.time_ns() // 1_000_000)
         self._killed.append(query)
 
     def _prove(self) -> None:
@@ -219,7 +219,7 @@ class DemoQueries:
             self._partitions,
         )
         times = {"published_s": self._published_s, "read_s": read_s}
-        tell("proved", ok=outcome.ok, published=published, read=outcome.delivered, **times, **asdict(outcome))
+        report("proved", ok=outcome.ok, published=published, read=outcome.delivered, **times, **asdict(outcome))
 
 
 def run(work: Path, queue: Mapping[str, str], shared: Mapping[str, str], partitions: int) -> None:
@@ -245,7 +245,7 @@ def run(work: Path, queue: Mapping[str, str], shared: Mapping[str, str], partiti
         .getOrCreate()
     )
     partq_spark.register(spark)
-    tell("started", spark=spark.version, seconds=time.monotonic() - begun_s)
+    report("started", spark=spark.version, seconds=time.monotonic() - begun_s)
     driver = DemoQueries(spark, work, queue, shared, partitions)
     while True:
         try:
@@ -275,7 +275,7 @@ def main() -> None:
     try:
         run(given.work, queue, shared, given.partitions)
     except Exception as error:  # noqa: BLE001 -- the other process has to learn of any error
-        tell("failed", error=str(error))
+        report("failed", error=str(error))
         sys.stdout.flush()
         os._exit(1)
 

@@ -24,7 +24,7 @@ from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoin
 from partq_spark.group.model import FlowRecord, GroupKey
 from partq_spark.group.ownership import HEAD, Ownership
 from partq_spark.log import admin
-from partq_spark.log.groups import change_ownership, kind_of, remove_group
+from partq_spark.log.groups import change_ownership, group_kind, remove_group
 from partq_spark.log.model import Group, Head, at, group_start
 from partq_spark.log.names import checked_name
 from partq_spark.log.publish_times import oldest_us
@@ -204,7 +204,7 @@ def summaries(queue: QueueLog, head: Head, ownership: Ownership | None) -> list[
 
 
 def _summary(queue: QueueLog, head: Head, name: str, group: Group, ownership: Ownership | None) -> GroupSummary:
-    if ownership is not None and group.ownership not in (None, kind_of(ownership.url)):
+    if ownership is not None and group.ownership not in (None, group_kind(ownership.url)):
         ownership = None  # it knows nothing of this one
     checkpoints = checkpoints_of(queue, name).list_checkpoints()
     wanted: dict[int, tuple[int, int]] = {}

@@ -75,7 +75,7 @@ class RewindOutcome:
     gone: tuple[Gone, ...] = ()
 
 
-def plan(
+def planned_rewind(
     queue: str,
     head: Head,
     found: tuple[Mapping[int, Checkpoint], Mapping[int, Corrupt]],

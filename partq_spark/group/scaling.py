@@ -37,7 +37,7 @@ def reasons(head: Head, done: Positions, reached: Positions) -> dict[int, str]:
     if not barred:
         return found
     layout_of = {(q, end): index for index, ends in layouts.unfinished(head, done).items() for q, end in ends.items()}
-    for partitions, ends in layouts.alike(barred):
+    for partitions, ends in layouts.grouped_waits(barred):
         # A thousand may wait for a thousand: added up once, then each takes out itself.
         messages = {q: end - max(done.get(q, 0), at(head.earliest, q)) for q, end in sorted(ends.items())}
         every, total = list(messages), sum(messages.values())

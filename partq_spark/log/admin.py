@@ -269,7 +269,7 @@ def create_group(
         begin = (*start, *(0,) * (len(head.next) - len(start)))
         if not exact:
             begin = tuple(map(max, begin, head.earliest))
-        kind = None if ownership is None else groups.kind_of(ownership)
+        kind = None if ownership is None else groups.group_kind(ownership)
         made = Group(since_sequence=head.sequence + 1, start=begin, ownership=kind)
         every = _not_too_many(queue, name, {**head.groups, name: made})
         return replace(head, groups=every, sequence=head.sequence + 1)

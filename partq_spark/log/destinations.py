@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.schema.columns import alike, shown_names
+from partq_spark.log.schema.columns import same_columns, shown_names
 from partq_spark.log.staged import Stage, stage_of
 from partq_spark.log.topics import Attraction
 
@@ -101,7 +101,7 @@ def _destinations(queues: Iterable[QueueLog], named: QueueLog | None) -> tuple[D
 def check_alike(stage: Stage, other: Stage) -> None:
     """Raises `Invalid` unless both queues have the same columns: a batch goes to such alone."""
     one, two = stage.columns, other.columns
-    if (one is None) == (two is None) and (one is None or two is None or alike(one, two)):
+    if (one is None) == (two is None) and (one is None or two is None or same_columns(one, two)):
         return
     raise Invalid(
         f"one batch would go to queue {stage.queue!r} ({_of(stage)}) and to queue {other.queue!r} ({_of(other)}), "

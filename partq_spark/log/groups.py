@@ -17,7 +17,7 @@ from partq_spark.log.queue import QueueLog
 _KINDS = {"rediss": "redis"}
 
 
-def kind_of(ownership: str) -> str:
+def group_kind(ownership: str) -> str:
     """`none`, `store` or `redis`: what the head keeps of an ownership, which is one of the first two or a URL."""
     kind = ownership.partition(":")[0].lower()
     return _KINDS.get(kind, kind)
@@ -28,14 +28,14 @@ def require_ownership(head: Head, name: str, ownership: str, *, store: str | Non
     command that the error names.
     """
     found = head.groups.get(name)
-    if found is None or found.ownership in (None, kind_of(ownership)):
+    if found is None or found.ownership in (None, group_kind(ownership)):
         return
     words = ["partq", "group", "alter", head.queue, "--group", name, "--ownership", ownership]
     if head.namespace != "default":
         words += ["--namespace", head.namespace]
     if store is not None:
         words += ["--store", store]
-    has, given = _in_words(found.ownership), _in_words(kind_of(ownership))
+    has, given = _in_words(found.ownership), _in_words(group_kind(ownership))
     raise Invalid(
         f"group {name!r} of queue {head.queue!r} has {has}, not {given}: "
         "give this flow or command the ownership that the group's flows have (PARTQ_OWNERSHIP counts for a query only "
@@ -77,7 +77,7 @@ def joined(queue: QueueLog, head: Head, name: str, ownership: str) -> Head:
     found = head.groups[name]
     if found.ownership is not None:
         return head
-    return _with(head, name, structs.replace(found, ownership=kind_of(ownership)))
+    return _with(head, name, structs.replace(found, ownership=group_kind(ownership)))
 
 
 def join(queue: QueueLog, name: str, since_sequence: int, ownership: str) -> Head:
@@ -100,7 +100,7 @@ def change_ownership(queue: QueueLog, name: str, group: Group, ownership: str) -
 
     Raises `Conflict` if the head has another group by this name by now, or one that is shared otherwise.
     """
-    kind = kind_of(ownership)
+    kind = group_kind(ownership)
 
     def decide(head: Head) -> Head:
         found = head.groups.get(name)

@@ -114,7 +114,7 @@ def waits(head: Head, done: Positions, reached: Positions) -> dict[int, LayoutWa
     return result
 
 
-def alike(waiting: Mapping[int, LayoutWait]) -> list[tuple[list[int], Positions]]:
+def grouped_waits(waiting: Mapping[int, LayoutWait]) -> list[tuple[list[int], Positions]]:
     """The partitions of `waiting`, those together that wait for the same, and what that is. Each waits for all of it
     but itself. A thousand that wait for a thousand others each are mostly one item here, or a few.
     """
@@ -128,7 +128,7 @@ def alike(waiting: Mapping[int, LayoutWait]) -> list[tuple[list[int], Positions]
 def blocking(waiting: Mapping[int, LayoutWait]) -> set[int]:
     """The partitions that any of `waiting` waits for."""
     found: set[int] = set()
-    for partitions, ends in alike(waiting):
+    for partitions, ends in grouped_waits(waiting):
         found.update(ends.keys() if len(partitions) > 1 else ends.keys() - partitions)
     return found
 

@@ -24,7 +24,7 @@ from azure.storage.blob import BlobBlock, BlobClient, BlobPrefix, BlobServiceCli
 from partq_spark.base.effects import store_effects
 from partq_spark.base.errors import Conflict, Corrupt, Invalid, ObjectMissing, PartqError, Unavailable
 from partq_spark.objects.api import UNCHANGED, Document, ObjectInfo, Unchanged
-from partq_spark.objects.azure_access import CONNECTION_STRING, AzureAccess, explain, find_access, tell
+from partq_spark.objects.azure_access import CONNECTION_STRING, AzureAccess, explain, find_access, without_secrets
 from partq_spark.objects.azure_blocks import BLOCK_BYTES, AzureWriter
 from partq_spark.objects.azure_clock import ServiceClock
 from partq_spark.objects.azure_identity import AzureIdentity
@@ -335,7 +335,9 @@ class AzureStore:
         )
 
     def _unavailable(self, what: str, error: Exception) -> Unavailable:
-        return Unavailable(f"{what}: account {self._access.account!r} could not be reached: {tell(str(error))}")
+        return Unavailable(
+            f"{what}: account {self._access.account!r} could not be reached: {without_secrets(str(error))}"
+        )
 
     # ---- what a writer needs
 

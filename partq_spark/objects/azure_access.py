@@ -2,7 +2,7 @@
 secrets.
 
 No SDK is imported here; `azure.py` and `azure_identity.py` alone do that. A text of the SDK may quote a URL with a
-shared access signature in it, so every such text goes through `tell` before it gets into a message.
+shared access signature in it, so every such text goes through `without_secrets` before it gets into a message.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ def explain(*, what: str, account: str, status: int | None, code: str, text: str
         return Invalid(
             f"{what}: this process has no credentials that account {account!r} accepts ({answer}): set or correct"
             f" {CONNECTION_STRING} in its environment, or sign in (`az login`) with an identity that may use the"
-            f" container, and check this machine's clock; {tell(text)}"
+            f" container, and check this machine's clock; {without_secrets(text)}"
         )
     if code in _CONFLICTS or (status == 412 and not code):
         return Conflict(f"{what}: it is there already, or was changed ({answer}): load it before changing it")
     if status == 404:
         return ObjectMissing(f"{what}: it is not there ({answer}): restore it from a copy")
     if status is None or status < 400 or is_passing(status) or code in _PASSING:
-        return Unavailable(f"{what}: account {account!r} gave no usable answer ({answer}): {tell(text)}")
-    return Invalid(f"{what}: account {account!r} does not allow it ({answer}): {tell(text)}")
+        return Unavailable(f"{what}: account {account!r} gave no usable answer ({answer}): {without_secrets(text)}")
+    return Invalid(f"{what}: account {account!r} does not allow it ({answer}): {without_secrets(text)}")
 
 
 def is_passing(status: int) -> bool:
@@ -89,7 +89,7 @@ def is_passing(status: int) -> bool:
     return status in (408, 429) or status >= 500
 
 
-def tell(text: str) -> str:
+def without_secrets(text: str) -> str:
     """The first line of an SDK's text, without the query part of any URL, which may be a signature."""
     line = text.strip().partition("\n")[0]
     line = re.sub(r"\?[^\s'\")]*", "?...", line)

@@ -52,7 +52,7 @@ class Actions:
         )
         lines = [*words.settings(done), *words.moves(done)]
         for plan in done.groups or () if done.partitions is not None else ():
-            lines += [words.first(plan, done=really), *words.waits(plan, done=really)]
+            lines += [words.first(plan, done=really), *words.waits_in_words(plan, done=really)]
         return self._answer(
             request, "alter.html", queue=queue.name, found=done.description, form=form, lines=lines, done=really
         )

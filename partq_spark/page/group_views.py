@@ -130,12 +130,12 @@ def picture(view: GroupView, memory: GroupMemory, now_s: float) -> GroupPicture:
         namespace=view.namespace,
         queue=view.queue,
         group=view.group,
-        facts=words.group_facts(view),
+        facts=words.group_in_words(view),
         notes=view.notes,
         lanes=_lanes(view, memory),
         waits=_waits(view, memory),
         # A handoff's own words stand beside its cell.
-        reasons=words.reasons([each for each in view.partitions if each.handoff is None]),
+        reasons=words.reasons_in_words([each for each in view.partitions if each.handoff is None]),
         rows=tuple(
             Row(
                 seen=each,
@@ -211,7 +211,7 @@ def _waits(view: GroupView, memory: GroupMemory) -> tuple[Wait, ...]:
     """What runs out: the holddown first, then the handoffs by partition."""
     made = []
     if view.rebalance_deadline_s is not None:
-        text = dict(words.group_facts(view))["rebalancing"]
+        text = dict(words.group_in_words(view))["rebalancing"]
         made.append(_wait(None, None, None, text, HOLDDOWN, view.rebalance_deadline_s, memory))
     for each in view.partitions:
         if each.handoff is not None:

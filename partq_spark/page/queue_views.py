@@ -155,8 +155,8 @@ def queue_picture(found: QueueDescription, groups: Collection[GroupSummary], pub
     most = max((each.messages for each in found.partitions), default=0)
     return QueuePicture(
         queue=found.queue,
-        facts=words.queue_facts(found),
-        held_back=words.held_back(found.held_back or ()),
+        facts=words.queue_in_words(found),
+        held_back=words.held_back_in_words(found.held_back or ()),
         rate=rate_words(rate(published)),
         partitions=tuple(
             PartitionRow(

@@ -154,7 +154,7 @@ class ConsumerLoop:
         raise Unavailable(f"the state of the group of {self._participant.name} does not hold still: try again")
 
     def batch(self, start: dict[str, Any], end: dict[str, Any], plan: Callable[[Head, Spans], T], nothing: T) -> T:
-        """What `plan` makes of the spans that the batch up to `end` delivers; `nothing` if it delivers none.
+        """What `planned_batch` makes of the spans that the batch up to `end` delivers; `nothing` if it delivers none.
 
         A batch that this process has just announced is delivered as it stands, unless a partition of it has moved on
         since (HAN-05). Such a batch, and one that is replayed, delivers what is still held at the epoch in `end`; what
@@ -273,7 +273,7 @@ class ConsumerLoop:
                 missed=missed,
             )
 
-        return planning.plan(
+        return planning.planned_batch(
             head,
             view,
             before,

@@ -138,7 +138,7 @@ def _failed(kind: str, words: str) -> Datagram:
     return {"error": kind, "message": words[:_MOST_WORDS]}
 
 
-def tell(path: str, message: Datagram) -> bool:
+def send(path: str, message: Datagram) -> bool:
     """Send without waiting for anything; whether it could be sent."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         try:

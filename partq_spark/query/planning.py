@@ -221,7 +221,7 @@ def begin_manual(
 # --- the next batch, and its tasks ------------------------------------------------------------------------------------
 
 
-def plan(
+def planned_batch(
     head: Head,
     view: View,
     before: BatchEnd,

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import types as is_
 
 from partq_spark.base.errors import Invalid
-from partq_spark.log.schema.bring import chosen
+from partq_spark.log.schema.bring import chosen_columns
 from partq_spark.log.schema.columns import Column, Columns, shown_names
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.types import TIMESTAMP, normal
@@ -109,11 +109,11 @@ def wanted_typed_columns(columns: Columns, wanted: pa.Schema) -> TypedColumns:
             raise Invalid(f"column {METADATA!r} is asked for twice: name it once")
         else:
             metadata = _metadata(field)
-    return TypedColumns(schema=wanted, payload=chosen(columns, pa.schema(payload)), metadata=metadata)
+    return TypedColumns(schema=wanted, payload=chosen_columns(columns, pa.schema(payload)), metadata=metadata)
 
 
 def _check_form(column: Column, field: pa.Field) -> None:
-    """Raises `Invalid` for a type that is not in the normal form, as `chosen` wants it."""
+    """Raises `Invalid` for a type that is not in the normal form, as `chosen_columns` wants it."""
     found = normal(field.type)
     if found is None:
         raise Invalid(f"column {field.name!r} is asked for as {field.type}, it is {column.type}: ask for that")

@@ -78,4 +78,4 @@ def _harmless(what: str) -> Iterator[None]:
 def _tell(reported: str, end: str) -> None:
     address = json.loads(reported).get("notify")
     if isinstance(address, str):
-        notify.tell(address, {"do": "complete", "end": offsets.digest(json.loads(end))})
+        notify.send(address, {"do": "complete", "end": offsets.digest(json.loads(end))})

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from partq_spark.base.errors import Invalid
-from partq_spark.base.trace_context import LOOKED_AT, TRACEPARENT, TRACESTATE, TraceContext, chosen, of_headers
+from partq_spark.base.trace_context import LOOKED_AT, TRACEPARENT, TRACESTATE, TraceContext, chosen_links, of_headers
 from partq_spark.base.tracing import ACKNOWLEDGE, PROCESS, Span, SpanSubject, Tracing, tracing
 from partq_spark.query import offsets
 from partq_spark.spark.query_metrics import reported
@@ -108,7 +108,7 @@ def _processing(tracing: Tracing, batch: DataFrame) -> Span:
     rows = _sample(batch)
     queues = {row.queue for row in rows if "queue" in row}
     where = SpanSubject(queues.pop() if len(queues) == 1 else None)
-    span = tracing.begin(PROCESS, where, links=chosen(map(_context, rows)))
+    span = tracing.begin(PROCESS, where, links=chosen_links(map(_context, rows)))
     micro_batch = _micro_batch(batch)
     if micro_batch is not None:
         PROCESSED.note(micro_batch, span.context)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from partq_spark.base.trace_context import MOST_LINKS, TraceContext, chosen, of_headers, parent_of, parsed
+from partq_spark.base.trace_context import MOST_LINKS, TraceContext, chosen_links, of_headers, parent_of, parsed
 from tests.support.properties import examples
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -119,12 +119,12 @@ def test_a_tracestate_that_is_too_long_is_not_written() -> None:
 
 def test_a_batch_links_to_recorded_spans_each_once_in_order() -> None:
     contexts = [span(1), None, span(2, sampled=False), span(3), span(1), span(1, 2)]
-    assert chosen(contexts) == (span(1), span(3), span(1, 2))
+    assert chosen_links(contexts) == (span(1), span(3), span(1, 2))
 
 
 def test_links_are_bounded_and_no_more_is_looked_at() -> None:
     asked = iter(span(number) for number in range(1, 1_000_000))
-    assert len(chosen(asked)) == MOST_LINKS
+    assert len(chosen_links(asked)) == MOST_LINKS
     assert next(asked) == span(MOST_LINKS + 1)
 
 

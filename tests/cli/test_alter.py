@@ -186,10 +186,10 @@ def test_messages_without_a_key_and_an_empty_queue_have_no_keys_to_move(partq: P
 
 def test_the_sample_is_bounded_and_of_the_newest(loaded: Partq) -> None:
     loaded("publish", "orders", stdin=json_lines([{"key": "hot", "value": "x"} for _ in range(200)]))
-    sample = resizing.plan(queue_of(loaded), 8, sample_messages=20).sample
+    sample = resizing.planned_resize(queue_of(loaded), 8, sample_messages=20).sample
     assert sample.messages == 20
     assert sample.keys < 10
-    assert resizing.plan(queue_of(loaded), 8, sample_messages=20, sample_bytes=1).sample.messages < 20
+    assert resizing.planned_resize(queue_of(loaded), 8, sample_messages=20, sample_bytes=1).sample.messages < 20
 
 
 def test_a_checkpoint_that_cannot_be_read_is_counted_from_the_groups_beginning(loaded: Partq) -> None:

@@ -287,7 +287,9 @@ def test_a_removed_partition_that_is_rewound_behind_the_groups_start_comes_back(
     assert world.checkpoints()[2].offset == 10
     head = world.queue.refresh()
     store = lifecycle.checkpoints_of(world.queue, KEY.group)
-    steps = rewinding.plan("orders", head, store.list_readable(), (2,), rewinding.Goal(earliest=True), lambda _: ())
+    steps = rewinding.planned_rewind(
+        "orders", head, store.list_readable(), (2,), rewinding.Goal(earliest=True), lambda _: ()
+    )
     assert rewinding.carry_out(world.queue, store, KEY.group, steps).error is None
     world.run(3)
     assert known(world) == [0, 1, 2]

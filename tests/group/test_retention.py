@@ -270,7 +270,7 @@ def taken_back(world: World, trim_before: str) -> RewindOutcome:
     other = world.handle(store=hooked)
     head = other.refresh()
     store = checkpoints(other, "g")
-    steps = rewinding.plan("orders", head, store.list_readable(), (), Goal(offset=0), other.offsets_at)
+    steps = rewinding.planned_rewind("orders", head, store.list_readable(), (), Goal(offset=0), other.offsets_at)
     return rewinding.carry_out(other, store, "g", steps)
 
 

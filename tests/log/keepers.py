@@ -114,7 +114,7 @@ def rewinder(process: Process, job: Job) -> None:
         with process.tolerating(head.queue_id), untimely(process):
             store = checkpoints(process, head)
             goal = Goal(earliest=True) if rng.random() < 0.5 else Goal(by=rng.randint(0, 3))
-            steps = rewinding.plan(QUEUE, head, store.list_readable(), (), goal, queue.offsets_at)
+            steps = rewinding.planned_rewind(QUEUE, head, store.list_readable(), (), goal, queue.offsets_at)
             process.world.pause(0.2)
             outcome = rewinding.carry_out(queue, store, GROUP, steps)
             if outcome.error is None:

@@ -136,7 +136,7 @@ class History:
         for wait in found.values():
             assert all(end in milestones[q] for q, end in wait.waits_for.items()), "what is waited for is a milestone"
         assert layouts.blocking(found) == {q for wait in found.values() for q in wait.waits_for}
-        for alike, ends in layouts.alike(found):
+        for alike, ends in layouts.grouped_waits(found):
             for p in alike:
                 assert {q: end for q, end in ends.items() if q != p} == found[p].waits_for
         if any(found.values()):

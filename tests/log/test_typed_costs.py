@@ -23,7 +23,7 @@ from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import publish
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.restaging import Staged, publish_tasks
-from partq_spark.log.schema.bring import chosen
+from partq_spark.log.schema.bring import chosen_columns
 from partq_spark.log.schema.types import MAX_DEPTH
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
 from partq_spark.log.segment import read_slice
@@ -161,7 +161,7 @@ def test_tasks_that_read_typed_queues_import_no_pandas_and_need_nothing_but_thei
     head = queue.refresh()
     wanted = schema_from("deep MAP<STRING, ARRAY<STRUCT<a: INT>>>, coupon STRING, id INT, n FLOAT")
     assert head.columns is not None
-    plan = (head.queue_id, tree.view(head, everything(head)), chosen(head.columns, wanted))
+    plan = (head.queue_id, tree.view(head, everything(head)), chosen_columns(head.columns, wanted))
     (tmp_path / "default/orders/_head.json").unlink()
     found = imported_by(READS.format(plan=pickle.dumps(plan), store=store.url))
     assert "partq_spark.log.schema.bring" in found

@@ -23,7 +23,7 @@ from partq_spark.log.publish import Outdated, PublishIdentity, check_version, pu
 from partq_spark.log.publish_times import oldest_us
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
-from partq_spark.log.schema.bring import chosen
+from partq_spark.log.schema.bring import chosen_columns
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_widened
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import HEADERS
@@ -283,7 +283,7 @@ ASKED: list[tuple[str, str]] = [
 def test_columns_that_a_reader_cannot_have_are_refused(ddl: str, message: str) -> None:
     columns = columns_of(schema_from("id INT NOT NULL, total DECIMAL(5,2), deep STRUCT<a: INT NOT NULL, b: INT>"))
     with pytest.raises(Invalid) as refused:
-        chosen(with_widened(columns, "id BIGINT"), schema_from(ddl))
+        chosen_columns(with_widened(columns, "id BIGINT"), schema_from(ddl))
     assert message in str(refused.value)
 
 

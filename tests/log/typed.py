@@ -14,7 +14,7 @@ from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
-from partq_spark.log.schema.bring import chosen
+from partq_spark.log.schema.bring import chosen_columns
 from partq_spark.log.schema.conform import Taking
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
 from partq_spark.log.segment import RUN_BYTES, Stager
@@ -82,7 +82,7 @@ def pieces(
     """All that can be read, with the columns that are asked for."""
     head = queue.refresh() if head is None else head
     assert head.columns is not None
-    payload = None if wanted is None else chosen(head.columns, schema_from(wanted))
+    payload = None if wanted is None else chosen_columns(head.columns, schema_from(wanted))
     view = tree.view(head, everything(head)) if view is None else view
     return list(RangeReader(queue, head.queue_id, view, payload=payload).pieces())
 

@@ -14,7 +14,7 @@ import pytest
 
 from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, PartqError, Unavailable
 from partq_spark.objects import UNCHANGED, Document, ObjectStore, open_store
-from partq_spark.objects.azure_access import ACCOUNT, ACCOUNT_URL, CONNECTION_STRING, tell
+from partq_spark.objects.azure_access import ACCOUNT, ACCOUNT_URL, CONNECTION_STRING, without_secrets
 from tests.objects.conftest import PAGE_SIZE, azure_store, write
 from tests.support.proxy import Fault, Proxy
 from tests.support.servers import Azurite, free_port, running
@@ -320,8 +320,10 @@ def test_a_shared_access_signature_works_and_is_shown_nowhere(
 def test_an_sdk_text_is_told_without_signatures() -> None:
     # As urllib3 words it when its own retries are on, which is a version's matter.
     text = "HTTPSConnectionPool(host='a'): Max retries exceeded with url: /c/b?sv=1&sig=abc%3D (Caused by X)\nmore"
-    assert tell(text) == "HTTPSConnectionPool(host='a'): Max retries exceeded with url: /c/b?... (Caused by X)"
-    assert tell("signed with sig=abc and AccountKey=def==;x") == "signed with sig=... and AccountKey=...;x"
+    assert (
+        without_secrets(text) == "HTTPSConnectionPool(host='a'): Max retries exceeded with url: /c/b?... (Caused by X)"
+    )
+    assert without_secrets("signed with sig=abc and AccountKey=def==;x") == "signed with sig=... and AccountKey=...;x"
 
 
 def test_the_sdk_is_quiet_at_info(url: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -29,7 +29,7 @@ def test_the_queues_are_listed_with_what_they_hold_and_who_reads_them(page: Serv
 
 def test_a_queue_shows_the_facts_of_its_description_and_its_groups(page: Served, orders: client.Queue) -> None:
     text = page.get("/queues/orders").text
-    for name, value in words.queue_facts(orders.describe()):
+    for name, value in words.queue_in_words(orders.describe()):
         assert f"<dt>{name}</dt>" in text
         if name != "oldest message":  # whose age goes on
             assert f"<dd>{value}</dd>" in text
@@ -44,7 +44,7 @@ def test_a_group_shows_the_numbers_and_words_of_its_status(page: Served, orders:
     for each in status.partitions:
         assert f'<tr id="p{each.partition}">' in text
         assert f"partition {each.partition}: Unassigned, no flow, lag {each.lag}; {each.reason}" in text
-    assert words.reasons(status.partitions)[0] in text
+    assert words.reasons_in_words(status.partitions)[0] in text
     assert "No coordinator serves this page" in text
 
 

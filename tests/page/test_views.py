@@ -164,7 +164,7 @@ def test_the_holddown_runs_out() -> None:
     later = replace(view, rebalance_deadline_s=1.0)
     (wait,) = picture(later, memory_of(memory, later, 103.0), 103.0).waits
     assert (wait.cell, wait.left) == (None, 25)
-    assert wait.text == dict(words.group_facts(later))["rebalancing"]
+    assert wait.text == dict(words.group_in_words(later))["rebalancing"]
 
 
 def test_lag_is_a_bar_for_each_partition_and_something_is_never_shown_as_nothing() -> None:
@@ -183,8 +183,8 @@ def test_lag_is_a_bar_for_each_partition_and_something_is_never_shown_as_nothing
 def test_facts_and_reasons_are_those_of_the_status_command() -> None:
     view = group(partition(0, None, reason="no flow has it"), partition(1, None, reason="no flow has it"))
     shown = seen(view)
-    assert shown.facts == words.group_facts(view)
-    assert shown.reasons == words.reasons(view.partitions) == ("partitions 0-1: no flow has it",)
+    assert shown.facts == words.group_in_words(view)
+    assert shown.reasons == words.reasons_in_words(view.partitions) == ("partitions 0-1: no flow has it",)
 
 
 # --- lines and rates --------------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def test_a_batch_that_a_listener_says_is_complete_is_acknowledged_at_once(place:
     told = reader.process.report()
     assert told is not None
     assert place.offset == 0
-    assert notify.tell(str(told["notify"]), {"do": "complete", "end": offsets.digest(reader.at)})
+    assert notify.send(str(told["notify"]), {"do": "complete", "end": offsets.digest(reader.at)})
     wait_until(lambda: place.offset == 3, "the acknowledgement", SOON_S)
 
 

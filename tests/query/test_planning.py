@@ -15,7 +15,7 @@ from partq_spark.group.claims import Claim, Position, Standing, View
 from partq_spark.log.model import Entry, Head, QueueConfig, Slice
 from partq_spark.query.limits import BatchLimits, Ranges, Unacknowledged, batch_ends, window_ends, windows
 from partq_spark.query.offsets import BatchEnd, Span
-from partq_spark.query.planning import BatchPlan, begin, begin_manual, left_out, plan
+from partq_spark.query.planning import BatchPlan, begin, begin_manual, left_out, planned_batch
 
 HEAD = replace(Head.created("default", "orders", "q", 2, config=QueueConfig(), now_us=0), next=(10, 10))
 
@@ -44,7 +44,7 @@ def planned(
     before: BatchEnd, *claims: Claim, mapping: dict[int, int] | None = None, missed: Collection[int] = ()
 ) -> BatchPlan:
     view = View(instance="i", standing=Standing.ACTIVE, claims={each.partition: each for each in claims})
-    return plan(
+    return planned_batch(
         HEAD,
         view,
         before,

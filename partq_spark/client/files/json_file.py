@@ -74,7 +74,7 @@ class JsonFile:
                     self.refuse(f"has a {what} that is no base64 ({error}), as its value_encoding says it is")
             return self.encoded(value, what)
         if encoding == "base64":
-            self.refuse(f"has {kind_of(value)} for its {what}, and value_encoding=base64: give a string")
+            self.refuse(f"has {json_kind(value)} for its {what}, and value_encoding=base64: give a string")
         try:
             return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=float).encode()
         except (ValueError, RecursionError) as error:  # half a surrogate pair, a number that became infinite
@@ -87,7 +87,7 @@ class JsonFile:
         if isinstance(headers, dict):
             headers = [{"key": key, "value": value} for key, value in headers.items()]
         if not isinstance(headers, list):
-            self.refuse(f"has {kind_of(headers)} for its headers: give an object, or a list of key and value")
+            self.refuse(f"has {json_kind(headers)} for its headers: give an object, or a list of key and value")
         found: list[dict[str, Any]] = []
         for header in headers:
             if not isinstance(header, dict) or not isinstance(header.get("key"), str | None):
@@ -119,7 +119,7 @@ def held_bytes(headers: list[dict[str, Any]] | None) -> int:
     return sum(HEADER_BYTES + len(header["key"] or "") + len(header["value"] or b"") for header in headers or ())
 
 
-def kind_of(value: object) -> str:
+def json_kind(value: object) -> str:
     """What it is called in JSON."""
     if isinstance(value, dict):
         return "an object"

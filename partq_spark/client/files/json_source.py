@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from partq_spark.client.files.json_file import ENCODING, JsonFile, held_bytes, kind_of
+from partq_spark.client.files.json_file import ENCODING, JsonFile, held_bytes, json_kind
 from partq_spark.client.files.messages import CHUNK_BYTES, CHUNK_ROWS, Chunk, Lines, Shape, shape_of
 from partq_spark.log.segment_columns import HEADERS, segment_schema
 from partq_spark.query.schema import IGNORED
@@ -101,7 +101,7 @@ class JsonLines:
             self._file.refuse(f"has no {name!r} (--key-column): give null for a message without a key")
         key = row.get(name)
         if isinstance(key, dict | list):
-            self._file.refuse(f"has {kind_of(key)} for its key {name!r}: a key is a string, a number or null")
+            self._file.refuse(f"has {json_kind(key)} for its key {name!r}: a key is a string, a number or null")
         if key is None or isinstance(key, str):
             if key is not None:
                 self._file.encoded(key, "key")

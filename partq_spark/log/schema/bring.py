@@ -73,7 +73,7 @@ def brought(column: pa.Array | None, rows: int, field: pa.Field, where: RowPlace
     return found
 
 
-def chosen(columns: Columns, wanted: pa.Schema) -> pa.Schema:
+def chosen_columns(columns: Columns, wanted: pa.Schema) -> pa.Schema:
     """The columns that a reader asks for, `wanted` in the normal form, under the names that the queue has for them:
     what a `RangeReader` takes. Names match exactly, else in another case.
 

@@ -98,6 +98,6 @@ class Columns(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
         return exact or next((column for column in self.columns if column.name.lower() == name.lower()), None)
 
 
-def alike(one: Columns, other: Columns) -> bool:
+def same_columns(one: Columns, other: Columns) -> bool:
     """Whether both have the same columns of the same types today, in whatever order."""
     return {*map(str, one.columns)} == {*map(str, other.columns)}

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from partq_spark.base.errors import Corrupt, Invalid
-from partq_spark.log.schema.columns import Column, Columns, FormerType, alike, name_text
+from partq_spark.log.schema.columns import Column, Columns, FormerType, name_text, same_columns
 from partq_spark.log.schema.ddl import parse_ddl, parse_type, type_text
 from partq_spark.log.schema.struct_json import parse_struct_json
 from partq_spark.log.schema.types import KEY_TYPES, check_columns, normal_schema, widens
@@ -130,7 +130,7 @@ def check_same(present: Columns | None, wanted: Columns | None, queue: str) -> N
             f"queue {queue!r} is untyped, its messages are key and value, and it cannot become typed: create another "
             "queue with the schema and publish to that"
         )
-    if alike(present, wanted):
+    if same_columns(present, wanted):
         if present.key == wanted.key:
             return
         raise Invalid(

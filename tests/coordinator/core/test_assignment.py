@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from coordinator.core.assignment import plan
+from coordinator.core.assignment import planned_assignment
 from partq_spark.group.model import Owner
 from tests.support.properties import examples
 
@@ -31,7 +31,9 @@ def check(start: tuple[int | None, ...], flows: int) -> int:
     live = owners(flows)
     held = {owner: [n for n, flow in enumerate(start) if flow == index] for index, owner in enumerate(live)}
     unheld = [n for n, flow in enumerate(start) if flow is None]
-    made = plan(live=live, held={owner: numbers for owner, numbers in held.items() if numbers}, unheld=unheld)
+    made = planned_assignment(
+        live=live, held={owner: numbers for owner, numbers in held.items() if numbers}, unheld=unheld
+    )
     assert [number for number, _ in made.given] == unheld
     result = {n: live[flow] for n, flow in enumerate(start) if flow is not None} | dict(made.given)
     for move in made.moves:
@@ -90,13 +92,13 @@ def test_the_arithmetic_agrees_with_the_brute_force(start: list[int | None]) -> 
 
 def test_ties_go_to_the_oldest_and_reluctant_partitions_stay() -> None:
     a, b, c = owners(3)
-    made = plan(live=[a, b, c], held={a: [0, 1, 2, 3]}, unheld=[4, 5], reluctant={3})
+    made = planned_assignment(live=[a, b, c], held={a: [0, 1, 2, 3]}, unheld=[4, 5], reluctant={3})
     assert made.given == [(4, b), (5, c)]
     assert [(move.partition, move.receiver) for move in made.moves] == [(2, b), (1, c)]
 
 
 def test_exclusive_gives_everything_to_who_has_most() -> None:
     a, b, c = owners(3)
-    made = plan(live=[a, b, c], held={a: [0], b: [1, 2]}, unheld=[3], exclusive=True)
+    made = planned_assignment(live=[a, b, c], held={a: [0], b: [1, 2]}, unheld=[3], exclusive=True)
     assert made.given == [(3, b)]
     assert [(move.partition, move.receiver) for move in made.moves] == [(0, b)]

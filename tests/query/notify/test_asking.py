@@ -10,7 +10,7 @@ import pytest
 from partq_spark.base import errors
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.query import notify
-from partq_spark.query.notify import Address, Datagram, Mailbox, tell
+from partq_spark.query.notify import Address, Datagram, Mailbox, send
 from tests.query.notify.mailboxes import NAMES, asker, echo, line, mailbox
 from tests.support.waiting import wait_until
 
@@ -31,11 +31,11 @@ def test_names_that_differ_in_anything_find_somebody_else() -> None:
 def test_a_word_needs_no_answer() -> None:
     heard: list[Datagram] = []
     with mailbox(heard.append) as box:
-        assert tell(box.path, {"do": "complete", "end": "digest"})
+        assert send(box.path, {"do": "complete", "end": "digest"})
         wait_until(lambda: len(heard) == 1, "the word")
         assert heard == [{"v": 1, "do": "complete", "end": "digest"}]
-    assert not tell(box.path, {"do": "complete"})
-    assert not tell("/nowhere/at/all", {"do": "complete"})
+    assert not send(box.path, {"do": "complete"})
+    assert not send("/nowhere/at/all", {"do": "complete"})
 
 
 @pytest.mark.parametrize("kind", ["Invalid", "Conflict", "Fenced", "Unavailable", "Corrupt", "ObjectMissing"])

@@ -12,7 +12,7 @@ import pytest
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.query import notify
-from partq_spark.query.notify import Datagram, Mailbox, tell
+from partq_spark.query.notify import Datagram, Mailbox, send
 from tests.query.notify.mailboxes import NAMES, echo, line
 from tests.support.waiting import wait_until
 
@@ -86,7 +86,7 @@ def test_closing_while_a_message_is_dealt_with_ends_the_thread_after_it() -> Non
         return {}
 
     box = Mailbox(NAMES, handle)
-    assert tell(box.path, {})
+    assert send(box.path, {})
     assert busy.wait(5.0)
     box.close()
     go_on.set()

@@ -18,7 +18,7 @@ import pytest
 
 from partq_spark.base.errors import Unavailable
 from partq_spark.query import notify
-from partq_spark.query.notify import Datagram, tell
+from partq_spark.query.notify import Datagram, send
 from tests.query.notify.mailboxes import NAMES, echo, line, mailbox
 from tests.support.servers import ROOT, die_with_parent
 from tests.support.waiting import wait_until
@@ -147,7 +147,7 @@ def test_a_process_that_reads_nothing_keeps_nobody_waiting() -> None:
     with process("bound") as (frozen, path):
         freeze(frozen.pid)
         for _ in range(100_000):
-            if not tell(str(path), {"do": "complete"}):
+            if not send(str(path), {"do": "complete"}):
                 break
         else:
             pytest.fail("the queue takes everything")

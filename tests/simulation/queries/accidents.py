@@ -153,7 +153,7 @@ class Accidents:
         checkpoints = lifecycle.checkpoints_of(queue, plan.name)
         goal = rewinding.Goal(by=self._rng.randint(1, 3)) if self._rng.random() < 0.5 else rewinding.Goal(earliest=True)
         try:
-            steps = rewinding.plan(str(queue), head, checkpoints.list_readable(), (), goal, lambda _: ())
+            steps = rewinding.planned_rewind(str(queue), head, checkpoints.list_readable(), (), goal, lambda _: ())
         except PartqError:
             return
         world.counts["rewind"] += 1
