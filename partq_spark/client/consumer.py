@@ -39,7 +39,7 @@ from partq_spark.query import columns as source_columns
 from partq_spark.query import offsets, planning
 from partq_spark.query.consumer_process import ConsumerProcess
 from partq_spark.query.joining import beat_interval_s, open_consumer
-from partq_spark.query.offsets import Span
+from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.schema import STORED, WantedColumns, default_columns, named_columns
 from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
 from partq_spark.query.typed_columns import TypedColumns, default_typed_columns, named_typed_columns
@@ -112,7 +112,7 @@ class Batch:
         process: ConsumerProcess,
         name: str,
         queue: str,
-        spans: Mapping[int, Span],
+        spans: Mapping[int, BatchSpan],
         columns: Columns | None,
         wanted: _Wanted | None,
         read: _Read,
@@ -318,8 +318,8 @@ class Consumer:
         return batch
 
     def _planned(
-        self, queue: QueueLog, head: Head, spans: Mapping[int, Span]
-    ) -> tuple[QueueLog, Head, tree.LogView, Mapping[int, Span]]:
+        self, queue: QueueLog, head: Head, spans: Mapping[int, BatchSpan]
+    ) -> tuple[QueueLog, Head, tree.LogView, Mapping[int, BatchSpan]]:
         if head.queue_id != self._queue_id:  # made again since, and before the first batch
             self._load(head)
         own = queue.another()  # the threads beside look at the other

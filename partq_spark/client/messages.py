@@ -1,22 +1,26 @@
 """A message as programs see it, and browsing: messages are read where they lie, and nothing is taken, marked or held
-back. What Python makes of a row's values is decided in `values`.
+back. What Python makes of the values of a typed queue's rows stands at the end, and is pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+from pyarrow import types as is_
+
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.timestamps import as_datetime
-from partq_spark.client.values import rows_of
 from partq_spark.log import tree
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.keys import keys_of
 from partq_spark.log.segment_columns import headers_name, times_name
+
+_Conversion = Callable[[Any], Any]
 
 
 class Header(NamedTuple):
@@ -76,7 +80,7 @@ def messages_of(
         if piece.headers is not None:
             headers = piece.headers.to_pylist()
         keys = keys_of(batch, columns).to_pylist()
-        values = batch.column("value").to_pylist() if columns is None else rows_of(batch, _payload(piece))
+        values = batch.column("value").to_pylist() if columns is None else _mappings(batch, _payload(piece))
     except UnicodeDecodeError as error:
         offsets = f"offsets {piece.offset} to {piece.offset + batch.num_rows}"
         raise Corrupt(
@@ -107,3 +111,49 @@ def _payload(piece: Piece) -> list[str]:
 
 def _header(header: Mapping[str, Any] | None) -> Header:
     return Header(None, None) if header is None else Header(header["key"], header["value"])
+
+
+# --- the values of rows -----------------------------------------------------------------------------------------------
+
+
+def _mappings(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """A mapping of these columns for each row: what Arrow makes of the values, but for a MAP, which is a dict.
+
+    A MAP whose keys a dict cannot hold, or could take for one another (FLOAT, DOUBLE, and what is nested), is a list of
+    pairs.
+    """
+    if not names:
+        return ({} for _ in range(batch.num_rows))
+    columns = [_values(batch.column(name)) for name in names]
+    return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    change = _change(column.type)
+    values: list[Any] = column.to_pylist()
+    return values if change is None else [None if value is None else change(value) for value in values]
+
+
+def _change(kind: pa.DataType) -> _Conversion | None:
+    """What has to be done with Arrow's values of a type; None: nothing."""
+    if is_.is_map(kind):
+        return _map(kind)
+    if is_.is_struct(kind):
+        inner = [(field.name, change) for field in kind if (change := _change(field.type)) is not None]
+        return (
+            (lambda value: value | {name: _changed(change, value[name]) for name, change in inner}) if inner else None
+        )
+    if is_.is_list(kind):
+        element = _change(kind.value_type)
+        return None if element is None else lambda value: [_changed(element, each) for each in value]
+    return None
+
+
+def _map(kind: pa.MapType) -> _Conversion:
+    key, item = _change(kind.key_type), _change(kind.item_type)
+    made: Callable[[Any], Any] = list if is_.is_nested(kind.key_type) or is_.is_floating(kind.key_type) else dict
+    return lambda value: made((_changed(key, name), _changed(item, each)) for name, each in value)
+
+
+def _changed(change: _Conversion | None, value: Any) -> Any:
+    return value if change is None or value is None else change(value)

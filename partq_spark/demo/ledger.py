@@ -1,5 +1,8 @@
 """What the coordinator's log says of the mapping: which flows join and which fall silent, which partitions move, and
 how long each was paused. Pure: log lines in, changes out.
+
+What the acts wait for is read from `status`. This is not: `status` tells how a group is, and a handoff of 0.2 s begins
+and ends between two looks at it. Which partitions moved, why, and for how long each was paused is in the log alone.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from partq_spark.query.available_now import AvailableNowTarget, Outlook
 from partq_spark.query.batches import Announced, IdleLook, is_claimed, repetition
 from partq_spark.query.limits import Unacknowledged, batch_limits
 from partq_spark.query.notify import Address
-from partq_spark.query.offsets import BatchEnd, Span
+from partq_spark.query.offsets import BatchEnd, BatchSpan
 from partq_spark.query.participant import Participant
 from partq_spark.query.planning import BatchPlan, Spans
 from partq_spark.query.settings import SourceOptions
@@ -257,7 +257,7 @@ class ConsumerLoop:
         bound = self._options.max_delivered_unacked
         unacknowledged = Unacknowledged(bound=bound, in_hand=member.in_hand()) if bound is not None else None
 
-        def begin(claim: Claim) -> Span:
+        def begin(claim: Claim) -> BatchSpan:
             if self._group is None:
                 return planning.begin(before, claim)  # by Spark's word alone: nothing is ever marked
             p, reached = claim.partition, given_out.reached(claim.partition, claim.epoch)

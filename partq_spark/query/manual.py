@@ -17,7 +17,7 @@ from typing import Any
 
 from partq_spark.base.errors import Invalid
 from partq_spark.group.claims import Claim, Position
-from partq_spark.query.offsets import Span
+from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.planning import Spans
 
 
@@ -26,12 +26,12 @@ class GivenOut:
 
     def __init__(self, process: str) -> None:
         self.process = process
-        self._spans: dict[int, Span] = {}
+        self._spans: dict[int, BatchSpan] = {}
         self._reached: dict[int, Position] = {}
         self._void: set[int] = set()
         self._rounds: Counter[int] = Counter()  # how often a partition was given out anew after it was void
 
-    def last(self, partition: int) -> Span | None:
+    def last(self, partition: int) -> BatchSpan | None:
         """What was given out last and counts."""
         return self._spans.get(partition) if partition not in self._void else None
 

@@ -27,7 +27,7 @@ VERSION = 1
 INITIAL: Mapping[str, int] = {"v": VERSION}
 
 
-class Span(NamedTuple):
+class BatchSpan(NamedTuple):
     """What a batch reads of one partition: offsets `[start, to)`, owned at `epoch`, repeats below
     `redelivered_below`.
     """
@@ -45,13 +45,13 @@ class BatchEnd:
     """
 
     queue_id: str
-    spans: Mapping[int, Span]
+    spans: Mapping[int, BatchSpan]
     group: str | None = None
     since: int | None = None
     flow: str | None = None
     deliveries: int | None = None
 
-    def followed_by(self, spans: Mapping[int, Span]) -> BatchEnd:
+    def followed_by(self, spans: Mapping[int, BatchSpan]) -> BatchEnd:
         """The end of the next batch, which reads `spans`. Never equal to this one where messages are read."""
         count = self.deliveries + 1 if self.deliveries is not None else None
         return replace(self, spans=spans, deliveries=count)
@@ -101,7 +101,7 @@ def decode(raw: object) -> BatchEnd | None:
             since=int(raw["since"]) if raw["group"] is not None else None,
             flow=raw["flow"],
             deliveries=int(raw["n"]) if "n" in raw else None,
-            spans={int(partition): Span(*map(int, span)) for partition, span in raw["p"].items()},
+            spans={int(partition): BatchSpan(*map(int, span)) for partition, span in raw["p"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(

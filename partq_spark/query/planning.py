@@ -16,14 +16,14 @@ from partq_spark.log import tree
 from partq_spark.log.layouts import LayoutWait
 from partq_spark.log.model import Entry, Head, at
 from partq_spark.query.limits import BatchLimits, PartitionOffsets, Ranges, Unacknowledged, batch_ends, window_ends
-from partq_spark.query.offsets import BatchEnd, Span
+from partq_spark.query.offsets import BatchEnd, BatchSpan
 from partq_spark.query.settings import Boundary
 
 # A task costs 5 to 10 ms, a small message next to nothing: so partitions with few messages share tasks. Few, because a
 # user's own work per message may be slow and should run side by side.
 TASK_ROWS = 100
 
-Spans = Mapping[int, Span]
+Spans = Mapping[int, BatchSpan]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +86,7 @@ def resolve(head: Head, place: Boundary, option: str, offsets_at: Callable[[int]
 
 def between(
     head: Head, start: Boundary, end: Boundary, options: tuple[str, str], offsets_at: Callable[[int], Sequence[int]]
-) -> dict[int, Span]:
+) -> dict[int, BatchSpan]:
     """What lies between two places, for a reading without a query. `options` names both, for errors. Raises as
     `resolve`, and `Invalid` for an end that lies before its start.
     """
@@ -98,7 +98,7 @@ def between(
                 f"partition {partition} would be read from offset {offset} to {ends[partition]}: its end lies before "
                 "its start; correct where it begins or where it ends"
             )
-    return {partition: Span(0, offset, ends[partition], 0) for partition, offset in starts.items()}
+    return {partition: BatchSpan(0, offset, ends[partition], 0) for partition, offset in starts.items()}
 
 
 def continued(
@@ -148,11 +148,11 @@ def begin(
     before: BatchEnd,
     claim: Claim,
     *,
-    unread: Span | None = None,
+    unread: BatchSpan | None = None,
     reached: int = 0,
     keeps_offsets: bool = True,
     missed: Collection[int] = (),
-) -> Span:
+) -> BatchSpan:
     """Where the flow is with a partition that it has: an empty span at the offset that is next.
 
     What `before` says at the same epoch is where it goes on, because this flow alone delivered since. What was
@@ -167,21 +167,23 @@ def begin(
     known = before.spans.get(claim.partition)
     if known is not None and known.epoch == claim.epoch:
         below = max(claim.redelivered_below, claim.acknowledged, reached)
-        return Span(claim.epoch, known.to, known.to, max(known.redelivered_below, below if below > known.to else 0))
+        return BatchSpan(
+            claim.epoch, known.to, known.to, max(known.redelivered_below, below if below > known.to else 0)
+        )
     if unread is not None and unread.epoch == claim.epoch:
-        return Span(claim.epoch, unread.start, unread.start, unread.redelivered_below)
+        return BatchSpan(claim.epoch, unread.start, unread.start, unread.redelivered_below)
     if known is None or keeps_offsets:
-        return Span(claim.epoch, claim.position, claim.position, claim.redelivered_below)
+        return BatchSpan(claim.epoch, claim.position, claim.position, claim.redelivered_below)
     rest = _at_rest(known, claim.partition in missed)
     at = max(claim.position, rest.to)
-    return Span(claim.epoch, at, at, max(claim.redelivered_below, rest.redelivered_below))
+    return BatchSpan(claim.epoch, at, at, max(claim.redelivered_below, rest.redelivered_below))
 
 
-def _at_rest(span: Span, is_missed: bool) -> Span:
+def _at_rest(span: BatchSpan, is_missed: bool) -> BatchSpan:
     """An empty span where one is with `span`: at its end, or, if it was left out of its batch, at its start, marked."""
     if not is_missed or span.start == span.to:
         return span._replace(start=span.to)
-    return Span(span.epoch, span.start, span.start, max(span.redelivered_below, span.to))
+    return BatchSpan(span.epoch, span.start, span.start, max(span.redelivered_below, span.to))
 
 
 def left_out(before: BatchEnd, claims: Mapping[int, Claim], missed: Collection[int]) -> dict[int, Position]:
@@ -197,8 +199,8 @@ def left_out(before: BatchEnd, claims: Mapping[int, Claim], missed: Collection[i
 
 
 def begin_manual(
-    before: BatchEnd, given: Span | None, claim: Claim, *, unread: Span | None = None, reached: int = 0
-) -> Span:
+    before: BatchEnd, given: BatchSpan | None, claim: Claim, *, unread: BatchSpan | None = None, reached: int = 0
+) -> BatchSpan:
     """The same with `ackMode=manual`: what the application has not acknowledged comes again, also if Spark completed
     its batch.
 
@@ -207,15 +209,15 @@ def begin_manual(
     checkpoint or this process knows to be delivered is marked (SEQ-01).
     """
     if given is not None and given.epoch == claim.epoch:
-        return Span(claim.epoch, given.to, given.to, given.redelivered_below)
+        return BatchSpan(claim.epoch, given.to, given.to, given.redelivered_below)
     if unread is not None and unread.epoch == claim.epoch:
-        return Span(claim.epoch, unread.start, unread.start, unread.redelivered_below)
+        return BatchSpan(claim.epoch, unread.start, unread.start, unread.redelivered_below)
     known = before.spans.get(claim.partition)
     # An empty span says what was delivered before by its mark alone.
     delivered = max(known.to, known.redelivered_below) if known is not None and known.epoch == claim.epoch else 0
     at = claim.acknowledged
     below = max(claim.redelivered_below, claim.position if claim.position > at else 0, delivered, reached)
-    return Span(claim.epoch, at, at, below)
+    return BatchSpan(claim.epoch, at, at, below)
 
 
 # --- the next batch, and its tasks ------------------------------------------------------------------------------------
@@ -226,7 +228,7 @@ def planned_batch(
     view: View,
     before: BatchEnd,
     *,
-    begin: Callable[[Claim], Span],
+    begin: Callable[[Claim], BatchSpan],
     mapping: Mapping[int, int],
     target: Mapping[int, int] | None,
     waits: Callable[[Mapping[int, int]], Mapping[int, LayoutWait]] = lambda _: {},
@@ -256,7 +258,7 @@ def planned_batch(
     reached = batch_ends(starts, ends, limits, entries)
     spans = {
         # never less than what was announced before
-        p: Span(begins[p].epoch, start, max(reached[p], view.claims[p].position), begins[p].redelivered_below)
+        p: BatchSpan(begins[p].epoch, start, max(reached[p], view.claims[p].position), begins[p].redelivered_below)
         for p, start in starts.items()
     }
     held_back = {p: span for p, span in begins.items() if p not in spans}

@@ -19,7 +19,7 @@ from partq_spark.group.membership import Membership
 from partq_spark.log.model import Head, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
-from partq_spark.query.offsets import BatchEnd, Span
+from partq_spark.query.offsets import BatchEnd, BatchSpan
 from partq_spark.query.participant import Participant
 from partq_spark.query.settings import Boundary, SourceOptions
 
@@ -112,7 +112,7 @@ class Ungrouped(Participant):
         head = self._queue.refresh()
         place = self._options.start or Boundary(edge="latest")
         start = planning.resolve(head, place, "startingOffsets", self._queue.offsets_at)
-        spans = {partition: Span(EPOCH, offset, offset, 0) for partition, offset in start.items()}
+        spans = {partition: BatchSpan(EPOCH, offset, offset, 0) for partition, offset in start.items()}
         return BatchEnd(queue_id=head.queue_id, spans=spans)
 
     def checked(self, raw: dict[str, Any], *, to_read: bool = False) -> BatchEnd | None:

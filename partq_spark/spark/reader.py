@@ -29,7 +29,7 @@ from partq_spark.log.connect import QueueAddress, open_queue
 from partq_spark.log.model import Head
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
-from partq_spark.query.offsets import Span
+from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.planning import Spans
 from partq_spark.query.schema import WantedColumns
 from partq_spark.query.settings import Boundary, SourceOptions
@@ -76,7 +76,7 @@ class LogPartition(InputPartition):
 def plan_tasks(
     queue: QueueLog,
     head: Head,
-    spans: Mapping[int, Span],
+    spans: Mapping[int, BatchSpan],
     options: SourceOptions,
     wanted: WantedColumns | TypedColumns,
 ) -> Sequence[InputPartition]:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.query import offsets
-from partq_spark.query.offsets import BatchEnd, Span
+from partq_spark.query.offsets import BatchEnd, BatchSpan
 
 COUNTS = st.integers(0, (1 << 63) - 1)
-SPANS = st.dictionaries(st.integers(0, 999), st.builds(Span, COUNTS, COUNTS, COUNTS, COUNTS), max_size=20)
+SPANS = st.dictionaries(st.integers(0, 999), st.builds(BatchSpan, COUNTS, COUNTS, COUNTS, COUNTS), max_size=20)
 NAMES = st.none() | st.text(max_size=20)
 ENDS = st.builds(
     lambda queue, spans, group, since, flow: BatchEnd(
@@ -34,7 +34,7 @@ def text(end: BatchEnd) -> str:
 
 
 def test_the_encoding_is_this_one() -> None:
-    end = BatchEnd(queue_id="0123456789abcdef", spans={10: Span(0, 1, 5, 0), 2: Span(0, 7, 7, 0)})
+    end = BatchEnd(queue_id="0123456789abcdef", spans={10: BatchSpan(0, 1, 5, 0), 2: BatchSpan(0, 7, 7, 0)})
     assert text(end) == (
         '{"v": 1, "queue": "0123456789abcdef", "group": null, "flow": null, '
         '"p": {"2": [0, 7, 7, 0], "10": [0, 1, 5, 0]}}'

@@ -14,7 +14,7 @@ from partq_spark.base.errors import ObjectMissing
 from partq_spark.group.claims import Claim, Position, Standing, View
 from partq_spark.log.model import Entry, Head, QueueConfig, Slice
 from partq_spark.query.limits import BatchLimits, Ranges, Unacknowledged, batch_ends, window_ends, windows
-from partq_spark.query.offsets import BatchEnd, Span
+from partq_spark.query.offsets import BatchEnd, BatchSpan
 from partq_spark.query.planning import BatchPlan, begin, begin_manual, left_out, planned_batch
 
 HEAD = replace(Head.created("default", "orders", "q", 2, config=QueueConfig(), now_us=0), next=(10, 10))
@@ -36,7 +36,7 @@ def claim(partition: int = 0, epoch: int = 3, position: int = 4, acknowledged: i
     )
 
 
-def end(**spans: Span) -> BatchEnd:
+def end(**spans: BatchSpan) -> BatchEnd:
     return BatchEnd(queue_id="q", group="billing", flow="left", spans={int(p[1:]): span for p, span in spans.items()})
 
 
@@ -60,62 +60,62 @@ def planned(
 
 
 def test_a_new_partition_begins_where_its_checkpoint_says() -> None:
-    assert begin(end(), claim()) == Span(3, 4, 4, 6)
+    assert begin(end(), claim()) == BatchSpan(3, 4, 4, 6)
 
 
 def test_the_offset_knows_better_at_the_same_epoch_and_nothing_at_another() -> None:
-    assert begin(end(p0=Span(3, 2, 5, 1)), claim()) == Span(3, 5, 5, 6)
-    assert begin(end(p0=Span(3, 2, 6, 1)), claim()) == Span(3, 6, 6, 1), "a mark below it says nothing"
-    assert begin(end(p0=Span(2, 2, 5, 1)), claim()) == Span(3, 4, 4, 6)
+    assert begin(end(p0=BatchSpan(3, 2, 5, 1)), claim()) == BatchSpan(3, 5, 5, 6)
+    assert begin(end(p0=BatchSpan(3, 2, 6, 1)), claim()) == BatchSpan(3, 6, 6, 1), "a mark below it says nothing"
+    assert begin(end(p0=BatchSpan(2, 2, 5, 1)), claim()) == BatchSpan(3, 4, 4, 6)
 
 
 def test_without_checkpoints_what_this_query_completed_is_not_read_again() -> None:
-    before = end(p0=Span(2, 2, 5, 1))
-    assert begin(before, claim(position=0), keeps_offsets=False) == Span(3, 5, 5, 6)
-    assert begin(before, claim(position=7), keeps_offsets=False) == Span(3, 7, 7, 6)
-    assert begin(before, claim(position=0)) == Span(3, 0, 0, 6)
-    assert begin(end(), claim(position=0), keeps_offsets=False) == Span(3, 0, 0, 6)
+    before = end(p0=BatchSpan(2, 2, 5, 1))
+    assert begin(before, claim(position=0), keeps_offsets=False) == BatchSpan(3, 5, 5, 6)
+    assert begin(before, claim(position=7), keeps_offsets=False) == BatchSpan(3, 7, 7, 6)
+    assert begin(before, claim(position=0)) == BatchSpan(3, 0, 0, 6)
+    assert begin(end(), claim(position=0), keeps_offsets=False) == BatchSpan(3, 0, 0, 6)
 
 
 def test_what_was_acknowledged_beyond_an_older_spark_checkpoint_is_marked() -> None:
-    assert begin(end(p0=Span(3, 2, 5, 1)), claim(position=8, acknowledged=8)) == Span(3, 5, 5, 8)
+    assert begin(end(p0=BatchSpan(3, 2, 5, 1)), claim(position=8, acknowledged=8)) == BatchSpan(3, 5, 5, 8)
 
 
 def test_what_this_process_gave_out_beyond_the_offset_is_marked() -> None:
-    assert begin(end(p0=Span(3, 2, 5, 1)), claim(), reached=9) == Span(3, 5, 5, 9)
-    assert begin(end(p0=Span(3, 2, 9, 1)), claim(), reached=9) == Span(3, 9, 9, 1)
-    assert begin_manual(end(), None, claim(acknowledged=4, position=4), reached=9) == Span(3, 4, 4, 9)
+    assert begin(end(p0=BatchSpan(3, 2, 5, 1)), claim(), reached=9) == BatchSpan(3, 5, 5, 9)
+    assert begin(end(p0=BatchSpan(3, 2, 9, 1)), claim(), reached=9) == BatchSpan(3, 9, 9, 1)
+    assert begin_manual(end(), None, claim(acknowledged=4, position=4), reached=9) == BatchSpan(3, 4, 4, 9)
 
 
 def test_without_checkpoints_what_a_repeated_batch_left_out_comes_again_marked() -> None:
-    before = end(p0=Span(2, 2, 8, 1))
-    assert begin(before, claim(position=0), keeps_offsets=False, missed={0}) == Span(3, 2, 2, 8)
-    assert begin(before, claim(position=4), keeps_offsets=False, missed={0}) == Span(3, 4, 4, 8)
-    repeated = end(p0=Span(2, 2, 8, 11))
-    assert begin(repeated, claim(position=0), keeps_offsets=False, missed={0}) == Span(3, 2, 2, 11)
+    before = end(p0=BatchSpan(2, 2, 8, 1))
+    assert begin(before, claim(position=0), keeps_offsets=False, missed={0}) == BatchSpan(3, 2, 2, 8)
+    assert begin(before, claim(position=4), keeps_offsets=False, missed={0}) == BatchSpan(3, 4, 4, 8)
+    repeated = end(p0=BatchSpan(2, 2, 8, 11))
+    assert begin(repeated, claim(position=0), keeps_offsets=False, missed={0}) == BatchSpan(3, 2, 2, 11)
     assert left_out(before, {0: claim(acknowledged=0)}, {0}) == {0: Position(3, 2)}
     assert left_out(before, {0: claim(acknowledged=0)}, ()) == {0: Position(3, 8)}
-    still = planned(end(p1=Span(7, 2, 5, 1)), claim(0), mapping={1: 7}, missed={1})
-    assert still.all_spans[1] == Span(7, 2, 2, 5), "not claimed yet, and not read either"
+    still = planned(end(p1=BatchSpan(7, 2, 5, 1)), claim(0), mapping={1: 7}, missed={1})
+    assert still.all_spans[1] == BatchSpan(7, 2, 2, 5), "not claimed yet, and not read either"
 
 
 def test_what_was_announced_and_never_read_is_not_marked() -> None:
-    assert begin(end(), claim(position=5), unread=Span(3, 2, 5, 1)) == Span(3, 2, 2, 1)
-    assert begin(end(), claim(position=5), unread=Span(2, 2, 5, 1)) == Span(3, 5, 5, 6)
-    assert begin_manual(end(), None, claim(position=9), unread=Span(3, 4, 9, 1)) == Span(3, 4, 4, 1)
+    assert begin(end(), claim(position=5), unread=BatchSpan(3, 2, 5, 1)) == BatchSpan(3, 2, 2, 1)
+    assert begin(end(), claim(position=5), unread=BatchSpan(2, 2, 5, 1)) == BatchSpan(3, 5, 5, 6)
+    assert begin_manual(end(), None, claim(position=9), unread=BatchSpan(3, 4, 9, 1)) == BatchSpan(3, 4, 4, 1)
 
 
 def test_a_paused_partition_is_in_the_end_without_messages() -> None:
-    found = planned(end(p0=Span(3, 2, 5, 1)), claim(0, paused=True), claim(1))
-    assert found.all_spans == {0: Span(3, 5, 5, 6), 1: Span(3, 4, 10, 6)}
-    assert found.filled == {1: Span(3, 4, 10, 6)}
+    found = planned(end(p0=BatchSpan(3, 2, 5, 1)), claim(0, paused=True), claim(1))
+    assert found.all_spans == {0: BatchSpan(3, 5, 5, 6), 1: BatchSpan(3, 4, 10, 6)}
+    assert found.filled == {1: BatchSpan(3, 4, 10, 6)}
     assert found.news == {1: 10}
 
 
 def test_what_the_flow_would_get_back_stays_in_the_end() -> None:
     """Its instance has ended, and one partition is claimed by the next one before the other."""
-    before = end(p0=Span(3, 2, 5, 1), p1=Span(7, 2, 5, 1))
-    assert planned(before, claim(0), mapping={0: 3, 1: 7}).all_spans[1] == Span(7, 5, 5, 1)
+    before = end(p0=BatchSpan(3, 2, 5, 1), p1=BatchSpan(7, 2, 5, 1))
+    assert planned(before, claim(0), mapping={0: 3, 1: 7}).all_spans[1] == BatchSpan(7, 5, 5, 1)
     assert 1 not in planned(before, claim(0), mapping={0: 3}).all_spans
     assert 1 not in planned(before, claim(0), mapping={0: 3, 1: 8}).all_spans
 
@@ -129,24 +129,28 @@ def test_a_checkpoint_beyond_the_end_of_the_log_names_the_way_back() -> None:
 
 
 def test_by_hand_a_process_goes_on_after_what_it_gave_out_itself() -> None:
-    given_out = Span(3, 4, 9, 6)
-    assert begin_manual(end(p0=Span(3, 4, 9, 6)), given_out, claim(position=9)) == Span(3, 9, 9, 6)
-    assert begin_manual(end(), given_out._replace(to=4), claim(position=9)) == Span(3, 4, 4, 6)  # it was never read
+    given_out = BatchSpan(3, 4, 9, 6)
+    assert begin_manual(end(p0=BatchSpan(3, 4, 9, 6)), given_out, claim(position=9)) == BatchSpan(3, 9, 9, 6)
+    assert begin_manual(end(), given_out._replace(to=4), claim(position=9)) == BatchSpan(
+        3, 4, 4, 6
+    )  # it was never read
 
 
 def test_by_hand_a_new_process_begins_at_the_checkpoint_and_marks_what_its_predecessor_had() -> None:
-    before = end(p0=Span(3, 4, 9, 0))
-    assert begin_manual(before, None, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 9)
-    assert begin_manual(before, None, claim(acknowledged=4, position=8)) == Span(3, 4, 4, 9)
-    assert begin_manual(end(), None, claim(acknowledged=4, position=8)) == Span(3, 4, 4, 8)
-    assert begin_manual(end(), None, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 6)
-    kept_back = end(p0=Span(3, 4, 4, 9))
-    assert begin_manual(kept_back, None, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 9), "by its mark alone"
+    before = end(p0=BatchSpan(3, 4, 9, 0))
+    assert begin_manual(before, None, claim(acknowledged=4, position=4)) == BatchSpan(3, 4, 4, 9)
+    assert begin_manual(before, None, claim(acknowledged=4, position=8)) == BatchSpan(3, 4, 4, 9)
+    assert begin_manual(end(), None, claim(acknowledged=4, position=8)) == BatchSpan(3, 4, 4, 8)
+    assert begin_manual(end(), None, claim(acknowledged=4, position=4)) == BatchSpan(3, 4, 4, 6)
+    kept_back = end(p0=BatchSpan(3, 4, 4, 9))
+    assert begin_manual(kept_back, None, claim(acknowledged=4, position=4)) == BatchSpan(3, 4, 4, 9), (
+        "by its mark alone"
+    )
 
 
 def test_by_hand_what_was_given_out_at_another_epoch_counts_for_nothing() -> None:
-    old = Span(2, 4, 9, 0)
-    assert begin_manual(end(p0=old), old, claim(acknowledged=4, position=4)) == Span(3, 4, 4, 6)
+    old = BatchSpan(2, 4, 9, 0)
+    assert begin_manual(end(p0=old), old, claim(acknowledged=4, position=4)) == BatchSpan(3, 4, 4, 6)
 
 
 # --- windows (HAN-12) -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
 from partq_spark.base.trace_context import TraceContext
-from partq_spark.query.offsets import BatchEnd, Span, encode
+from partq_spark.query.offsets import BatchEnd, BatchSpan, encode
 from partq_spark.spark import tracing
 from partq_spark.spark.listener import PartqListener
 from partq_spark.spark.tracing import MicroBatch, Processed, sampled_columns
@@ -67,7 +67,7 @@ def test_what_is_kept_of_batches_that_nobody_completes_is_bounded() -> None:
 def source(rows: int = 3, *, queue: str = "orders", by_hand: bool = False, **more: Any) -> Any:
     """What a batch read, as Spark tells it: the rows twice, since they were computed twice."""
     said = {"queue": queue, "partitions": {}, **more}
-    spans = {0: Span(1, 10, 10 + rows, 0), 1: Span(1, 7, 7, 0)}
+    spans = {0: BatchSpan(1, 10, 10 + rows, 0), 1: BatchSpan(1, 7, 7, 0)}
     group = more.get("group")
     end = BatchEnd(queue_id="q", spans=spans, group=group, since=1, deliveries=4 if by_hand else None)
     return SimpleNamespace(

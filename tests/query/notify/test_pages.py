@@ -11,7 +11,7 @@ from partq_spark.group.claims import Claim
 from partq_spark.query import notify
 from partq_spark.query.manual import GivenOut
 from partq_spark.query.notify import PAGE, Datagram
-from partq_spark.query.offsets import Span
+from partq_spark.query.offsets import BatchSpan
 from tests.query.notify.mailboxes import NAMES, mailbox
 
 LARGE = 2**63 - 1
@@ -22,7 +22,7 @@ class Reader:
 
     def __init__(self, partitions: range, *, lost: frozenset[int] = frozenset()) -> None:
         self.given = GivenOut("0123456789abcdef")
-        self.given.add({p: Span(LARGE, 0, LARGE, 0) for p in partitions})
+        self.given.add({p: BatchSpan(LARGE, 0, LARGE, 0) for p in partitions})
         self.claims = {
             p: Claim(partition=p, epoch=LARGE, position=0, acknowledged=LARGE, redelivered_below=0, paused=False)
             for p in partitions

@@ -24,7 +24,7 @@ from partq_spark.log import groups
 from partq_spark.query import batches, offsets, planning
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.manual import GivenOut
-from partq_spark.query.offsets import BatchEnd, Span
+from partq_spark.query.offsets import BatchEnd, BatchSpan
 from partq_spark.query.participant import Participant
 from tests.simulation.queries.plan import GROUPED, NO_GROUP, kind_of
 from tests.simulation.queries.world import run_seed
@@ -92,7 +92,7 @@ def _holds_at_any_epoch() -> AbstractContextManager[object]:
 def _counts_no_deliveries() -> AbstractContextManager[object]:
     """What comes again makes the same text."""
 
-    def followed_by(end: BatchEnd, spans: Mapping[int, Span]) -> BatchEnd:
+    def followed_by(end: BatchEnd, spans: Mapping[int, BatchSpan]) -> BatchEnd:
         return replace(end, spans=spans)
 
     return patch.object(BatchEnd, "followed_by", followed_by)
@@ -106,10 +106,10 @@ def _marks_as_spark_knows() -> AbstractContextManager[object]:
     """What Spark's own checkpoint has not, was not delivered."""
     real = planning.begin
 
-    def begin(before: BatchEnd, claim: Claim, **rest: Any) -> Span:
+    def begin(before: BatchEnd, claim: Claim, **rest: Any) -> BatchSpan:
         known = before.spans.get(claim.partition)
         if known is not None and known.epoch == claim.epoch:
-            return Span(claim.epoch, known.to, known.to, known.redelivered_below)
+            return BatchSpan(claim.epoch, known.to, known.to, known.redelivered_below)
         return real(before, claim, **rest)
 
     return patch.object(planning, "begin", begin)
@@ -119,7 +119,7 @@ def _begins_anew_without_a_group() -> AbstractContextManager[object]:
     """What Spark's own checkpoint says counts for nothing."""
     real = planning.begin
 
-    def begin(before: BatchEnd, claim: Claim, **rest: Any) -> Span:
+    def begin(before: BatchEnd, claim: Claim, **rest: Any) -> BatchSpan:
         return real(before if rest else replace(before, spans={}), claim, **rest)
 
     return patch.object(planning, "begin", begin)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from partq_spark.query import offsets
 from partq_spark.query.consumer import ConsumerLoop
-from partq_spark.query.offsets import Span
+from partq_spark.query.offsets import BatchSpan
 from tests.simulation.history import History
 from tests.simulation.links import Weather
 from tests.simulation.queries.exact import ExactJudge
@@ -247,7 +247,7 @@ class Batch:
         freezes, in_plan = execution.freezes(), execution.rng.random() < 0.5
         within = iter([freezes and in_plan])  # once in a question, however often it plans
 
-        def plan(_head: object, spans: Mapping[int, Span]) -> Sequence[Row]:
+        def plan(_head: object, spans: Mapping[int, BatchSpan]) -> Sequence[Row]:
             if next(within, False):
                 execution.freeze(reader)
                 reader.sleep(0.001)
@@ -302,7 +302,7 @@ def _text(raw: dict[str, Any]) -> str:
     return json.dumps(raw)
 
 
-def _rows(spans: Mapping[int, Span]) -> list[Row]:
+def _rows(spans: Mapping[int, BatchSpan]) -> list[Row]:
     return [
         Row(partition, offset, offset < span.redelivered_below, span.epoch)
         for partition, span in sorted(spans.items())

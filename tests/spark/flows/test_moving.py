@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
 from partq_spark.query import offsets
-from partq_spark.query.offsets import Span
+from partq_spark.query.offsets import BatchSpan
 from tests.spark.flows.conftest import SESSION_S, Shared, flow_of, got
 from tests.spark.flows.test_handoffs import Gate, statuses
 from tests.spark.test_stream_source import readers
@@ -77,7 +77,7 @@ class Watch:
 class Planned(NamedTuple):
     """A batch of a Spark checkpoint: what it was to read, and when that was written down."""
 
-    spans: dict[int, Span]
+    spans: dict[int, BatchSpan]
     at_s: float
 
 
