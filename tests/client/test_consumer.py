@@ -1,33 +1,22 @@
-"""A consumer in plain Python: what it gives out, what acknowledges, how it ends, and sharing a group with others by a
-real coordinator (API-03).
-"""
+"""A consumer in plain Python: what it gives out, what acknowledges, and how its loop ends (API-03)."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-import redis
 
 import partq
 from partq_spark.base.errors import Unavailable
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.log.reading import RangeReader
 from tests.client.conftest import Make
-from tests.coordinator.sidecars import Place
-from tests.support.servers import RedisServer, running
-from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 30.0
@@ -354,193 +343,3 @@ def test_a_forked_child_has_no_part_in_it(make: Make, monkeypatch: pytest.Monkey
         with pytest.raises(partq.Invalid, match="its fork"):
             consumer.poll(0)
         monkeypatch.undo()
-
-
-# --- processes --------------------------------------------------------------------------------------------------------
-
-PROGRAM = """
-import os, sys, time, partq
-queue = partq.open_queue("orders", store=sys.argv[1])
-with queue.consumer("billing", flow="a", starting="earliest", max_messages=10) as consumer:
-    for batch in consumer:
-        for message in batch:
-            os.write(1, message.value + b"\\n")
-        time.sleep(float(sys.argv[2]))
-os.write(1, b"ended\\n")
-"""
-
-
-@contextmanager
-def started(queue: partq.Queue, pause_s: float) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", PROGRAM, queue.store, str(pause_s)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def lines(process: subprocess.Popen[str], count: int) -> list[str]:
-    assert process.stdout is not None
-    return [process.stdout.readline().strip() for _ in range(count)]
-
-
-@pytest.mark.conformance("API-03")
-@pytest.mark.crash
-@pytest.mark.alone
-def test_a_process_that_is_told_to_end_finishes_its_batch_and_leaves(make: Make) -> None:
-    queue = make(partitions=1)
-    publish(queue, 100)
-    with started(queue, 0.5) as process:
-        assert lines(process, 15)[-1] == "14"  # the second batch is under way
-        process.send_signal(signal.SIGTERM)
-        told_s = time.monotonic()
-        assert lines(process, 6)[-2:] == ["19", "ended"]
-        assert time.monotonic() - told_s < 0.5 + 1.0, "what is left of the batch, and a second"
-        assert process.communicate(timeout=WAIT_S)[1] == ""
-        assert process.returncode == 0
-    assert lag(queue) == 80
-
-
-@pytest.mark.conformance("API-03")
-@pytest.mark.crash
-def test_what_a_killed_process_had_in_hand_comes_again_marked(make: Make) -> None:
-    queue = make(partitions=1)
-    publish(queue, 100)
-    with started(queue, 0) as process:
-        got = lines(process, 45)
-        process.kill()
-        got += process.communicate(timeout=WAIT_S)[0].split()
-    with consuming(queue, flow="b") as consumer:
-        found = [message for batch in consumer for message in batch]
-    seen = {int(each) for each in got if each.isdigit()}
-    assert seen | {int(each.value) for each in found} == set(range(100))
-    assert all(each.redelivered for each in found if int(each.value) in seen)
-
-
-@pytest.mark.crash
-def test_sigterm_is_left_to_those_who_handle_it_and_restored(make: Make) -> None:
-    queue = make(partitions=1)
-    former = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        with consuming(queue) as consumer:
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert consumer.poll(WAIT_S) is None
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-        def mine(*_: object) -> None:
-            """Somebody handles it."""
-
-        signal.signal(signal.SIGTERM, mine)
-        with consuming(queue):
-            assert signal.getsignal(signal.SIGTERM) is mine
-    finally:
-        signal.signal(signal.SIGTERM, former)
-
-
-# --- sharing a group --------------------------------------------------------------------------------------------------
-
-
-class Worker(threading.Thread):
-    """A consumer in a thread of its own, that works on each batch for a while."""
-
-    def __init__(self, queue: partq.Queue, flow: str, work_s: float = 0.01, **more: Any) -> None:
-        super().__init__()
-        self.consumer = queue.consumer(
-            "billing", flow=flow, ownership="store", starting="earliest", max_messages=20, session_timeout_s=5, **more
-        )
-        self.work_s = work_s
-        self.handled: list[partq.Message] = []
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            with self.consumer:
-                for batch in self.consumer:
-                    time.sleep(self.work_s)
-                    self.handled += batch
-        except Exception as error:  # noqa: BLE001 - the test looks at it
-            self.error = error
-
-    def end(self) -> None:
-        self.consumer.stop()
-        self.join(WAIT_S)
-        assert self.error is None
-
-
-def shares(queue: partq.Queue) -> Counter[str | None]:
-    view = queue.status("billing", ownership="store")
-    return Counter(each.flow for each in view.partitions if each.status == "Ready")
-
-
-@pytest.mark.redis
-@pytest.mark.slow
-def test_a_closed_consumer_gives_its_connections_back(make: Make) -> None:
-    queue = make()
-    with running(RedisServer()) as server, redis.Redis.from_url(server.url) as client:
-        with queue.consumer("billing", ownership=server.url) as consumer:
-            threading.Timer(1.0, consumer.stop).start()
-            assert consumer.poll(WAIT_S) is None
-            assert len(client.client_list()) > 1
-        wait_until(lambda: len(client.client_list()) == 1, "end of its connections")
-
-
-@pytest.mark.conformance("API-03")
-@pytest.mark.crash
-@pytest.mark.slow
-def test_two_consumers_share_a_group_and_one_hands_over_to_the_other(make: Make, tmp_path: Path) -> None:
-    queue = make(partitions=4, rebalance_delay_s=0)
-    queue.create_group("billing", starting="earliest", ownership="store")
-    with Place(tmp_path, "store", queue.store).sidecar():
-        first = Worker(queue, "first")
-        stop = threading.Event()
-
-        def feed() -> None:
-            number = 0
-            while not stop.wait(0.02):
-                publish(queue, 10, begin=number)
-                number += 10
-
-        feeder = threading.Thread(target=feed)
-        feeder.start()
-        wait_until(lambda: shares(queue) == {"first": 4} and bool(first.handled), "first share")
-        second = Worker(queue, "second")
-        wait_until(lambda: shares(queue) == {"first": 2, "second": 2} and bool(second.handled), "second share")
-        first.end()
-        wait_until(lambda: shares(queue) == {"second": 4}, "share of the other's")
-        stop.set()
-        feeder.join(WAIT_S)
-        wait_until(lambda: lag(queue) == 0, "end of the backlog")
-        second.end()
-    total = queue.describe().messages
-    every = [*first.handled, *second.handled]
-    unmarked = Counter(int(each.value) for each in every if not each.redelivered)
-    assert {int(each.value) for each in every} == set(range(total)), "none is missing"
-    assert max(unmarked.values()) == 1, "none comes twice without a mark"
-    orders: dict[tuple[int, str | None], list[int]] = defaultdict(list)
-    for worker, one in enumerate((first, second)):
-        for each in one.handled:
-            orders[worker, each.key].append(int(each.value))
-    assert all(order == sorted(order) for order in orders.values())
-
-
-@pytest.mark.conformance("API-03")
-@pytest.mark.crash
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_a_slow_body_keeps_its_partitions(make: Make, tmp_path: Path) -> None:
-    queue = make(partitions=2, rebalance_delay_s=0)
-    publish(queue, 30)
-    queue.create_group("billing", starting="earliest", ownership="store")
-    with Place(tmp_path, "store", queue.store).sidecar():
-        worker = Worker(queue, "slow", work_s=8.0)  # longer than the session timeout
-        wait_until(lambda: shares(queue) == {"slow": 2}, "share")
-        until_s = time.monotonic() + 7
-        while time.monotonic() < until_s:
-            assert shares(queue) == {"slow": 2}
-            time.sleep(0.2)
-        wait_until(lambda: lag(queue) <= 10, "acknowledgement")
-        worker.end()
-    assert not any(each.redelivered for each in worker.handled)
