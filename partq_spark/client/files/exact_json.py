@@ -14,7 +14,7 @@ class ExactDecoder(json.JSONDecoder):
     """Raises `ValueError`, and `RecursionError` for what is nested too deep, as any decoder does."""
 
     def __init__(self, *, parse_constant: Callable[[str], Any] | None = None) -> None:
-        super().__init__(parse_float=Decimal, parse_constant=parse_constant, object_pairs_hook=_named_once)
+        super().__init__(parse_float=Decimal, parse_constant=parse_constant, object_pairs_hook=named_once)
 
     def decode(self, s: str, *more: Any) -> Any:
         try:
@@ -23,7 +23,8 @@ class ExactDecoder(json.JSONDecoder):
             raise ValueError("a number has an exponent that is too large: give one in digits") from None
 
 
-def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of which no name is there twice; else raises `ValueError`."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

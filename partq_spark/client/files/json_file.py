@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from partq_spark.base.errors import Invalid
-from partq_spark.client.files.exact_json import ExactDecoder
+from partq_spark.client.files.exact_json import ExactDecoder, named_once
 from partq_spark.client.files.messages import HEADER_BYTES, Lines
 
 ENCODING = "value_encoding"
@@ -22,13 +22,13 @@ def _no_constant(name: str) -> NoReturn:
 
 
 # json.loads would make one for every line.
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=named_once)
 _EXACT = ExactDecoder(parse_constant=_no_constant)
 
 
 class JsonFile:
-    """Objects, one per line, of which one is looked at at a time. `example` is a line as it is wanted; `exact`: as
-    `ExactDecoder` has it.
+    """Objects, one per line, of which one is looked at at a time; none has a name twice, of which one value would be
+    lost. `example` is a line as it is wanted; `exact`: as `ExactDecoder` has it.
 
     What is said to be wrong is wrong in the line that was given last.
     """
