@@ -390,4 +390,4 @@ def _stream(
     pieces: Iterator[Piece] | Sequence[Piece], queue: str, below: Mapping[int, int], wanted: _Wanted
 ) -> pa.RecordBatchReader:
     batches = source_columns.batches(iter(pieces), queue=queue, wanted=wanted, redelivered_below=below)
-    return pa.RecordBatchReader.from_batches(source_columns.arrow_schema(wanted), batches)
+    return pa.RecordBatchReader.from_batches(source_columns.batch_schema(wanted), batches)

@@ -18,7 +18,7 @@ def scale_status(head: Head, done: Positions, known: Collection[int]) -> str:
     """`Ready`, or `ScalingUp` or `ScalingDown` while something of an earlier partition count is left, or while the
     coordinator, or the flow that has the group to itself, has not followed. `known`: the partitions that it knows.
     """
-    found = layouts.scale_status(head, done)
+    found = layouts.head_scale_status(head, done)
     wanted = set(layouts.partitions_for(head, done))
     if found != "Ready" or wanted == set(known):
         return found

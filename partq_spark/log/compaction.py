@@ -335,7 +335,7 @@ def _swapped(queue: QueueLog, head: Head, run: ChunkRun, made: ChunkRef) -> bool
             present,
             sequence=present.sequence + 1,
             tree=(*present.tree[:first], made, *present.tree[first + len(run.top) :]),
-            trimmed_sequence=tokens_gone_until(present, run),
+            trimmed_sequence=tokens_compacted_until(present, run),
         )
 
     return made in queue.change(decide).tree
@@ -354,6 +354,6 @@ def above_floor(head: Head, staged: int) -> bool:
     return staged >= head.floor.sequence
 
 
-def tokens_gone_until(head: Head, run: ChunkRun) -> int:
+def tokens_compacted_until(head: Head, run: ChunkRun) -> int:
     """Guard: a publish that looks for its token among what is compacted must not take it for never published."""
     return max(head.trimmed_sequence, run.refs[-1].last_sequence)

@@ -112,7 +112,7 @@ def trim(queue: QueueLog, before: Sequence[int], acknowledged: Acknowledged | No
             return head
         gone = tree.tokens_gone_until(head, earliest)
         trimmed = replace(head, earliest=earliest, sequence=head.sequence + 1, trimmed_sequence=gone)
-        return layouts.without_trimmed(tree.pruned(trimmed))
+        return layouts.without_trimmed_layouts(tree.pruned(trimmed))
 
     offsets = tuple(before)
     return queue.change(decide)

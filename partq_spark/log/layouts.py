@@ -278,7 +278,7 @@ def milestones(head: Head, partitions: Iterable[int]) -> dict[int, tuple[int, ..
     return {p: mine for p, mine in ends.items() if mine}
 
 
-def scale_status(head: Head, done: Positions) -> str:
+def head_scale_status(head: Head, done: Positions) -> str:
     """`Ready`, or what the last change of the partition count was while something of an earlier one is left."""
     if unfinished(head, done):
         for earlier in reversed(head.layouts[:-1]):
@@ -306,7 +306,7 @@ def resized(head: Head, partitions: int) -> Head:
         since_sequence=head.sequence + 1,
         begin=following[:partitions],
     )
-    grown = without_trimmed(
+    grown = without_trimmed_layouts(
         replace(head, layouts=(*head.layouts, layout), next=following, earliest=head.earliest + zeros)
     )
     if len(grown.layouts) > MOST_LAYOUTS:
@@ -314,7 +314,7 @@ def resized(head: Head, partitions: int) -> Head:
     return grown
 
 
-def without_trimmed(head: Head) -> Head:
+def without_trimmed_layouts(head: Head) -> Head:
     """`head` without the earlier layouts of which no message can be read any more; itself if there is none.
 
     Of what is left nothing changes: a stretch that seems to grow by a neighbour's offsets grows by trimmed ones alone.

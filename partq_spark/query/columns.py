@@ -37,7 +37,7 @@ ARROW_TYPES: Mapping[str, pa.DataType] = {
 }
 
 
-def arrow_schema(wanted: WantedColumns | TypedColumns) -> pa.Schema:
+def batch_schema(wanted: WantedColumns | TypedColumns) -> pa.Schema:
     """That of the batches."""
     if not isinstance(wanted, WantedColumns):
         return wanted.schema
@@ -93,7 +93,7 @@ class _UntypedMaker:
         source = {"key": self._key, "value": self._value, **own.by_name}
         self._own = own
         self._columns = [source[column.source] for column in wanted.columns]
-        self._schema = arrow_schema(wanted)
+        self._schema = batch_schema(wanted)
         self._text = any(column.source == "value" and column.type == "string" for column in wanted.columns)
 
     def __call__(self, piece: Piece) -> pa.RecordBatch:

@@ -311,10 +311,10 @@ def progress(view: View, head: Head, reached: Mapping[int, int]) -> dict[str, di
 def log_view(head: Head, spans: Spans, *, fail_on_data_loss: bool, warn: Callable[[str], None]) -> tree.LogView:
     """The part of the log that leads to `spans`. Raises `ObjectMissing` for what is gone (failOnDataLoss)."""
     ranges = {partition: (span.start, span.to) for partition, span in spans.items() if span.start < span.to}
-    return tree.view(head, without_trimmed(head, ranges, fail_on_data_loss=fail_on_data_loss, warn=warn))
+    return tree.view(head, untrimmed(head, ranges, fail_on_data_loss=fail_on_data_loss, warn=warn))
 
 
-def without_trimmed(
+def untrimmed(
     head: Head, spans: Ranges, *, fail_on_data_loss: bool, warn: Callable[[str], None]
 ) -> dict[int, tuple[int, int]]:
     """`spans` with what has been trimmed taken out, or `ObjectMissing` if that may not be (failOnDataLoss)."""

@@ -73,7 +73,7 @@ def keeps(kind: DataType) -> bool:
     return isinstance(kind, _KEPT)
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
+def arrow_schema_of(schema: StructType) -> pa.Schema:
     """The columns as Spark wants a source's batches to have them (spark-traps.md 11). For types that are kept."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -108,6 +108,6 @@ def wanted_by(head: Head, schema: StructType) -> WantedColumns | TypedColumns:
                     f"column {field.name!r} is asked for as {field.dataType.simpleString()}, {is_}: ask for what the "
                     "queue has, and cast it in the query"
                 )
-        return wanted_typed_columns(head.columns, arrow_schema(schema))
+        return wanted_typed_columns(head.columns, arrow_schema_of(schema))
     except Invalid as error:
         raise Invalid(f"queue {head.queue!r} is typed: {error}") from None

@@ -17,7 +17,7 @@ from partq_spark.log.schema.columns import shown_names
 from partq_spark.log.segment import check_values
 from partq_spark.log.segment_columns import HEADERS, headers_name, segment_schema
 from partq_spark.query.schema import HEADERS_TYPE, check_sink_columns
-from partq_spark.spark.columns import arrow_schema, column_types, keeps
+from partq_spark.spark.columns import arrow_schema_of, column_types, keeps
 
 if TYPE_CHECKING:
     from partq_spark.log.staged import Stage
@@ -141,7 +141,7 @@ def _row_columns(plan: FanPlan, schema: StructType) -> RowColumns:
             f"the rows have no column for queue {stage.queue!r}: give some of {shown_names(stage.columns.names)}"
         )
     return RowColumns(
-        given=arrow_schema(StructType(payload)),
+        given=arrow_schema_of(StructType(payload)),
         places=tuple(places),
         headers_at=own.get(TYPED_HEADERS),
         topic_at=own.get(TYPED_TOPIC),

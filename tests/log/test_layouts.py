@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log import layouts
-from partq_spark.log.layouts import LayoutWait, resized, without_trimmed
+from partq_spark.log.layouts import LayoutWait, resized, without_trimmed_layouts
 from partq_spark.log.model import Head
 from tests.log.queues import empty_head
 from tests.support.properties import examples
@@ -84,7 +84,7 @@ class History:
         number = partition % len(self.head.next)
         earliest = list(self.head.earliest)
         earliest[number] = min(earliest[number] + rows, self.head.next[number])
-        self.head = without_trimmed(replace(self.head, earliest=tuple(earliest)))
+        self.head = without_trimmed_layouts(replace(self.head, earliest=tuple(earliest)))
         self.reached[number] = max(self.position(number), earliest[number])
 
     # --- what must hold
@@ -140,7 +140,7 @@ class History:
             for p in alike:
                 assert {q: end for q, end in ends.items() if q != p} == found[p].waits_for
         if any(found.values()):
-            assert layouts.scale_status(self.head, self.done) != "Ready"
+            assert layouts.head_scale_status(self.head, self.done) != "Ready"
         return {p: found.get(p) for p in every}
 
     def check_key(self, message: Message) -> None:
@@ -190,7 +190,7 @@ def test_partitions_wait_for_what_shares_keys_with_them_and_for_nothing_else(
             world.acknowledge(partition, len(world.messages))
     assert all(world.reached[p] == end for p, end in enumerate(world.head.next))
     assert len(set(world.delivered)) == len(world.delivered)
-    assert layouts.scale_status(world.head, world.done) == "Ready"
+    assert layouts.head_scale_status(world.head, world.done) == "Ready"
     assert layouts.partitions_for(world.head, world.done) == tuple(range(world.counts[-1]))
 
 
@@ -210,7 +210,7 @@ def test_twice_as_many_partitions_wait_each_for_the_one_it_came_from() -> None:
         6: LayoutWait(until=0, waits_for={2: 5}),
         7: LayoutWait(until=0, waits_for={3: 5}),
     }
-    assert layouts.scale_status(head, {}) == "ScalingUp"
+    assert layouts.head_scale_status(head, {}) == "ScalingUp"
 
 
 def test_counts_without_a_common_divisor_make_everything_wait_for_everything() -> None:
@@ -268,7 +268,7 @@ def test_a_removed_partition_stays_until_it_is_delivered_and_goes_on_when_it_com
     assert layouts.partitions_for(head, {2: 3}) == (0, 1, 2)
     assert layouts.partitions_for(head, {2: 4}) == (0, 1)
     assert layouts.leaving(head) == {2: 4}
-    assert layouts.scale_status(head, {}) == "ScalingDown"
+    assert layouts.head_scale_status(head, {}) == "ScalingDown"
     back = resized(head, 3)
     assert back.layout.begin == (0, 0, 4)
     assert back.layout.generation == 2
@@ -278,24 +278,24 @@ def test_the_same_count_again_after_one_that_was_never_used_makes_nothing_wait()
     head = resized(resized(grown(empty_head(4), {0: 1, 3: 1}), 8), 4)
     assert [layout.partitions for layout in head.layouts] == [4, 4]
     assert not layouts.waits(head, {}, {})
-    assert layouts.scale_status(head, {}) == "Ready"
+    assert layouts.head_scale_status(head, {}) == "Ready"
 
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_present_count_again_changes_nothing(count: int) -> None:
     head = empty_head(count)
     assert resized(head, count) is head
-    assert without_trimmed(head) is head
+    assert without_trimmed_layouts(head) is head
 
 
 def test_layouts_go_when_nothing_of_them_can_be_read() -> None:
     head = resized(grown(resized(grown(empty_head(2), {0: 3, 1: 1}), 4), {3: 2}), 1)
     assert [layout.partitions for layout in head.layouts] == [2, 4, 1]
-    first = without_trimmed(replace(head, earliest=(3, 1, 0, 0)))
+    first = without_trimmed_layouts(replace(head, earliest=(3, 1, 0, 0)))
     assert [layout.partitions for layout in first.layouts] == [4, 1]
-    assert without_trimmed(replace(head, earliest=(0, 0, 0, 2))).layouts == (head.layouts[0], head.layouts[2])
-    assert without_trimmed(replace(head, earliest=(3, 1, 0, 2))).layouts == head.layouts[2:]
-    assert without_trimmed(head) is head
+    assert without_trimmed_layouts(replace(head, earliest=(0, 0, 0, 2))).layouts == (head.layouts[0], head.layouts[2])
+    assert without_trimmed_layouts(replace(head, earliest=(3, 1, 0, 2))).layouts == head.layouts[2:]
+    assert without_trimmed_layouts(head) is head
 
 
 def test_too_many_counts_with_messages_are_refused_with_what_to_trim() -> None:

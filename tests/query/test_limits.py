@@ -289,7 +289,7 @@ def test_a_batch_keeps_exactly_what_can_still_be_read(cases: list[tuple[tuple[in
     present = head(*(there for there, _ in cases))
     spans = dict(enumerate(wanted for _, wanted in cases))
     warnings: list[str] = []
-    kept = planning.without_trimmed(present, spans, fail_on_data_loss=False, warn=warnings.append)
+    kept = planning.untrimmed(present, spans, fail_on_data_loss=False, warn=warnings.append)
     lost = 0
     for partition, ((earliest, end), (start, to)) in enumerate(cases):
         readable = {offset for offset in range(start, to) if earliest <= offset < end}
@@ -298,9 +298,9 @@ def test_a_batch_keeps_exactly_what_can_still_be_read(cases: list[tuple[tuple[in
     assert len(warnings) == lost
     if lost:
         with pytest.raises(ObjectMissing):
-            planning.without_trimmed(present, spans, fail_on_data_loss=True, warn=warnings.append)
+            planning.untrimmed(present, spans, fail_on_data_loss=True, warn=warnings.append)
     else:
-        assert planning.without_trimmed(present, spans, fail_on_data_loss=True, warn=warnings.append) == kept == spans
+        assert planning.untrimmed(present, spans, fail_on_data_loss=True, warn=warnings.append) == kept == spans
 
 
 @given(st.lists(st.tuples(SPANS, st.integers(0, 20)), min_size=1, max_size=4))
@@ -336,7 +336,7 @@ def test_a_partition_that_came_later_begins_at_its_beginning() -> None:
 def test_a_partition_that_is_not_there_at_all_is_a_loss() -> None:
     for plan in (
         lambda fail: planning.continued(head((0, 9)), {0: 1, 4: 7}, fail_on_data_loss=fail, warn=lambda _: None),
-        lambda fail: planning.without_trimmed(head((0, 9)), {4: (0, 7)}, fail_on_data_loss=fail, warn=lambda _: None),
+        lambda fail: planning.untrimmed(head((0, 9)), {4: (0, 7)}, fail_on_data_loss=fail, warn=lambda _: None),
     ):
         with pytest.raises(ObjectMissing, match="partition 4"):
             plan(True)

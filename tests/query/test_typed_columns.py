@@ -27,7 +27,7 @@ from partq_spark.log.schema.versions import columns_of, schema_of, with_added, w
 from partq_spark.log.segment_columns import HEADERS
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
-from partq_spark.query.columns import MOST_ROWS, arrow_schema, batches
+from partq_spark.query.columns import MOST_ROWS, batch_schema, batches
 from partq_spark.query.typed_columns import (
     METADATA_TYPES,
     TypedColumns,
@@ -194,7 +194,7 @@ def read(queue: QueueLog, head: Head, wanted: TypedColumns, ranges: tree.Wanted,
     made = list(batches(reader.pieces(), queue="orders", wanted=wanted, redelivered_below=below))
     for batch in made:
         batch.validate(full=True)
-    return pa.Table.from_batches(made, arrow_schema(wanted))
+    return pa.Table.from_batches(made, batch_schema(wanted))
 
 
 @st.composite

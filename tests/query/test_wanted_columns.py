@@ -19,7 +19,7 @@ from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import HEADERS, segment_schema
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
-from partq_spark.query.columns import arrow_schema, batches
+from partq_spark.query.columns import batch_schema, batches
 from partq_spark.query.schema import SOURCE_TYPES, WantedColumns, default_columns, wanted_columns
 from tests.log.queues import World
 from tests.support.properties import examples
@@ -74,7 +74,7 @@ def read(queue: QueueLog, head: Head, wanted: Wanted, columns: WantedColumns, be
     made = list(batches(reader.pieces(), queue="orders", wanted=columns, redelivered_below=below))
     for batch in made:
         batch.validate(full=True)
-    return pa.Table.from_batches(made, arrow_schema(columns))
+    return pa.Table.from_batches(made, batch_schema(columns))
 
 
 def named(names: Sequence[str], text: bool) -> WantedColumns:
