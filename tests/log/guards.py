@@ -201,7 +201,7 @@ GUARDS = (
     Guard(name="compaction: the run as it was chosen", off=_swaps_anything),
     Guard(
         name="compaction: tokens that are gone",
-        off=lambda: patch.object(compaction, "tokens_gone_until", lambda head, run: head.trimmed_sequence),
+        off=lambda: patch.object(compaction, "tokens_compacted_until", lambda head, run: head.trimmed_sequence),
         first=194,
     ),
     Guard(name="altering: a change whose answer was lost", off=lambda: patch.object(admin, "_has_been", _never)),
