@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+import partq
 from partq_spark.log.admin import alter_queue
 from tests.support.spark import Lab, failure
 from tests.support.waiting import wait_until
@@ -34,6 +35,9 @@ CHANGES: list[dict[str, str]] = [
     {"widen": "n BIGINT"},
     {"add_columns": "c7 DATE"},
 ]
+OWN = "_metadata STRUCT<queue: STRING, partition: INT, offset: BIGINT, timestamp: TIMESTAMP, redelivered: BOOLEAN>"
+"""What docs/typed.md says to add where a query keeps it."""
+
 EACH = 10
 """Rows that each of the two publishers has for each state of the queue."""
 
@@ -176,6 +180,33 @@ def test_columns_change_ten_times_while_a_publisher_and_three_queries_run(lab: L
         assert "column 'n': 1000 does not fit TINYINT, the type that this query loaded; the column is BIGINT" in said
     publisher.stop()
     anew.stop()
+
+
+@pytest.mark.conformance("TYP-05")
+def test_whole_rows_with_metadata_in_a_querys_state_are_there_again_under_the_columns_that_alter_prints(
+    lab: Lab,
+) -> None:
+    queue = partq.create_queue("orders", partitions=1, schema=FIRST, key="id", store=lab.url)
+    reader = lab.spark.readStream.format("partq").options(
+        store=lab.url, startingOffsets="earliest", pollInterval="50ms"
+    )
+    keeping = Running(checkpoint=lab.folder / "keeping", start_with=lambda: reader.load("orders").dropDuplicates())
+    keeping.start()
+    lab.append(lab.spark.sql("SELECT 1 id, 'a' name"), "orders")
+    keeping.wait(1)
+    keeping.stop()
+
+    change = queue.alter(add_column="c STRING").schema
+    assert change is not None
+    lab.append(lab.spark.sql("SELECT 2 id, 'b' name, 'c' c"), "orders")
+    keeping.start()
+    assert keeping.query is not None
+    assert "STATE_STORE" in failure(keeping.query), "Spark refuses the state of other columns"
+    keeping.start_with = lambda: reader.schema(f"{change.from_}, {OWN}").load("orders").dropDuplicates()
+    keeping.start()
+    keeping.wait(2)
+    keeping.stop()
+    assert [(row.id, row.name, row._metadata.offset) for row in keeping.rows] == [(1, "a", 0), (2, "b", 1)]
 
 
 def assert_columns_of_their_time(rows: list[Row]) -> None:
