@@ -21,7 +21,7 @@ import psutil
 from benchmarks.cost_document import COST, text_of, write_cost
 from benchmarks.document import DOCUMENT, write_document
 from benchmarks.environment import ROOT, observe
-from benchmarks.parts import PARTS, Part
+from benchmarks.parts import AGAINST, PARTS, Part
 from benchmarks.prices import PRICES, Prices, load_prices
 from benchmarks.report import Measure, Outcome, load, save, text_table
 from benchmarks.requests import Counted
@@ -53,6 +53,10 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--prices", type=Path, metavar="FILE", help="in cost: other prices than benchmarks/prices.toml")
     parser.add_argument(
+        "--commit", help="in against: the earlier commit, in any way that git understands, such as main~20"
+    )
+    parser.add_argument("--of", nargs="+", default=[], metavar="PART", help="in against: the parts")
+    parser.add_argument(
         "--write-docs",
         action="store_true",
         help=f"write {DOCUMENT.relative_to(ROOT)}, of cost {COST.relative_to(ROOT)}, from what was measured last",
@@ -60,10 +64,14 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)  # this process runs the part itself
     found = parser.parse_args(arguments)
     if found.part == ["all"]:
-        found.part = list(_BY_NAME)
-    unknown = [name for name in found.part if name not in _BY_NAME]
+        found.part = [name for name in _BY_NAME if name != AGAINST]
+    unknown = [name for name in (*found.part, *found.of) if name not in _BY_NAME]
     if unknown:
         parser.error(f"unknown part {unknown[0]!r}: give all, or any of {', '.join(_BY_NAME)}")
+    if AGAINST in found.part and not (found.commit and found.of):
+        parser.error("against needs --commit COMMIT and --of PART...: what is compared with what")
+    if AGAINST in found.of:
+        parser.error("--of names the parts to compare: against is none of them")
     if not found.part and not found.write_docs:
         parser.error("no part was named: give all, or any of " + ", ".join(_BY_NAME))
     if found.work_dir and found.work_dir.exists() and any(found.work_dir.iterdir()):
@@ -111,7 +119,14 @@ def write_documents(parts: Sequence[str], prices: Prices) -> None:
 def settings_of(found: argparse.Namespace, work: Path) -> Settings:
     """The arguments as a part takes them."""
     return Settings(
-        work=work, rows=found.rows, rounds=found.rounds, quick=found.quick, peer=found.peer, prices=found.prices
+        work=work,
+        rows=found.rows,
+        rounds=found.rounds,
+        quick=found.quick,
+        peer=found.peer,
+        prices=found.prices,
+        commit=found.commit,
+        of=tuple(found.of),
     )
 
 
@@ -144,6 +159,7 @@ def run_child(part: Part, found: argparse.Namespace, work: Path) -> bool:
     command += ["--rows", str(found.rows), "--rounds", str(found.rounds)]
     command += ["--quick"] * found.quick + (["--peer", found.peer] if found.peer else [])
     command += ["--prices", str(found.prices.resolve())] if found.prices else []
+    command += ["--commit", found.commit, "--of", *found.of] if part.name == AGAINST else []
     logger.info("%s: %s; takes %s", part.name, part.about, part.takes)
     child = subprocess.Popen(command, cwd=ROOT)
     try:

@@ -28,6 +28,7 @@ class Part:
         return not settings.quick and settings.rows == DEFAULT_ROWS and settings.rounds >= DEFAULT_ROUNDS
 
 
+AGAINST: Final = "against"
 PARTS: Final = (
     Part(
         name="read",
@@ -155,5 +156,12 @@ PARTS: Final = (
         takes="3 min",
         limit_s=900,
         has_own_document=True,
+    ),
+    Part(
+        name=AGAINST,
+        call="benchmarks.against:measure",
+        about="other parts (--of) at an earlier commit (--commit) and here, in turns",
+        takes="a round of each part, ten times",
+        limit_s=6 * 3600,
     ),
 )

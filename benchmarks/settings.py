@@ -18,7 +18,8 @@ DEFAULT_ROUNDS: Final = 5
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """`work` is an empty folder on the disk that is measured, removed at the end. `peer`: `kafka` or None.
-    `prices`: another table of prices than the project's.
+    `prices`: another table of prices than the project's. `commit` and `of`: what part `against` compares with, and
+    which parts.
     """
 
     work: Path
@@ -27,3 +28,5 @@ class Settings:
     quick: bool
     peer: str | None
     prices: Path | None = None
+    commit: str | None = None
+    of: tuple[str, ...] = ()

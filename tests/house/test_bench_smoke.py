@@ -14,7 +14,7 @@ from benchmarks.__main__ import parsed
 from benchmarks.document import TEMPLATE, document, write_document
 from benchmarks.environment import ROOT, Environment, observe
 from benchmarks.messages import VALUE_BYTES, make_messages
-from benchmarks.parts import PARTS
+from benchmarks.parts import AGAINST, PARTS
 from benchmarks.report import FLOOR, Goal, Measure, Outcome, Series, load, markdown_table, number, save, text_table
 from benchmarks.settings import DEFAULT_ROUNDS, DEFAULT_ROWS, Settings
 
@@ -175,7 +175,7 @@ def test_every_part_has_its_function() -> None:
 
 def test_the_command_line_takes_what_the_help_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine").touch()
-    assert parsed(["all", "--peer", "kafka"]).part == [part.name for part in PARTS]
+    assert parsed(["all", "--peer", "kafka"]).part == [part.name for part in PARTS if part.name != AGAINST]
     assert parsed(["head", "read"]).part == ["head", "read"]
     assert parsed(["read", "--quick"]).rows < DEFAULT_ROWS
     for wrong in (
@@ -184,6 +184,10 @@ def test_the_command_line_takes_what_the_help_says(tmp_path: Path, capsys: pytes
         ["read", "--rows", "0"],
         ["read", "--peer", "pulsar"],
         ["read", "--work-dir", str(tmp_path)],
+        [AGAINST],
+        [AGAINST, "--commit", "HEAD"],
+        [AGAINST, "--commit", "HEAD", "--of", "reading"],
+        [AGAINST, "--commit", "HEAD", "--of", AGAINST],
     ):
         with pytest.raises(SystemExit) as ended:
             parsed(wrong)
@@ -191,6 +195,8 @@ def test_the_command_line_takes_what_the_help_says(tmp_path: Path, capsys: pytes
     said = capsys.readouterr().err
     assert "unknown part 'nothing'" in said
     assert "is not empty" in said
+    assert "against needs --commit COMMIT and --of PART" in said
+    assert "unknown part 'reading'" in said
 
 
 def test_only_a_full_run_goes_into_the_document(tmp_path: Path) -> None:

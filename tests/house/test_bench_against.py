@@ -1,0 +1,89 @@
+"""Two commits beside each other: which lines are paired, what has lost, and that the earlier files are checked out."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.against import checked_out, commit_of, losers, paired
+from benchmarks.environment import ROOT, Environment
+from benchmarks.report import Measure, Outcome, Series
+
+MACHINE = Environment(
+    date="2026-01-02 03:04 UTC",
+    commit="abc",
+    cpu="a cpu",
+    cores=2,
+    memory="24 GiB",
+    disk="ext4",
+    system="Linux",
+    versions="Python 3.11",
+    load=0.1,
+)
+
+
+def line(what: str, *samples: float, unit: str = "rows/s", name: str = "partq", beside: str = "") -> Measure:
+    reference = Series(name=beside, unit=unit, samples=samples) if beside else None
+    return Measure(what=what, subject=Series(name=name, unit=unit, samples=samples), reference=reference)
+
+
+def outcome(*measures: Measure) -> Outcome:
+    return Outcome(part="read", environment=MACHINE, rows=1, rounds=1, took_s=1, measures=measures)
+
+
+def test_what_both_commits_measure_is_paired_round_by_round() -> None:
+    before = [outcome(line("reading", 10), line("gone", 1)), outcome(line("reading", 20), line("gone", 1))]
+    here = [outcome(line("new", 1), line("reading", 30)), outcome(line("new", 1), line("reading", 10))]
+    (found,) = paired("read", before, here, "abc")
+    assert (found.what, found.ratios) == ("read: reading", (3, 0.5))
+    assert found.reference is not None
+    assert found.reference.name == "abc"
+
+
+def test_what_is_compared_with_several_others_counts_once_and_what_was_0_has_no_ratio() -> None:
+    before = [outcome(line("reading", 10, beside="Parquet"), line("reading", 10, beside="Kafka"), line("conflicts", 0))]
+    found = paired("read", before, before, "abc")
+    assert [each.what for each in found] == ["read: reading"]
+
+
+def test_subjects_of_one_line_are_told_apart() -> None:
+    before = [outcome(line("reading", 10, name="partq"), line("reading", 30, name="partq, in a group"))]
+    found = paired("read", before, before, "abc")
+    assert [each.what for each in found] == ["read: reading, partq", "read: reading, partq, in a group"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "now", "lost"),
+    [
+        ("rows/s", (90, 95), True),
+        ("rows/s", (90, 98), False),
+        ("ms", (110, 104), True),
+        ("ms", (110, 102), False),
+        ("ms", (90, 90), False),
+        ("ms", (0, 0), False),
+    ],
+)
+def test_lost_has_what_is_slower_in_every_round(unit: str, now: tuple[float, ...], lost: bool) -> None:
+    measure = Measure(
+        what="it",
+        subject=Series(name="partq", unit=unit, samples=now),
+        reference=Series(name="abc", unit=unit, samples=(100,) * len(now)),
+    )
+    assert losers([measure]) == (["it"] if lost else [])
+
+
+def test_a_commit_that_is_not_there_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="'no-such-branch' names no commit of this repository: look at git log"):
+        commit_of("no-such-branch")
+
+
+def test_the_earlier_files_are_beside_these_until_the_end(tmp_path: Path) -> None:
+    commit, folder = commit_of("HEAD"), tmp_path / "former"
+    with checked_out(commit, folder):
+        assert (folder / "benchmarks").is_dir()
+        assert (folder / ".venv").resolve() == (ROOT / ".venv").resolve()
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
+        assert head.stdout.startswith(commit)
+    assert not folder.exists()
