@@ -86,7 +86,7 @@ class Program:
 
     def start(self) -> Self:
         if self._process is not None:
-            self._process.poll()  # the former one, which may have ended by itself: else Python warns of it
+            self._process.wait(_END_WAIT_S)  # the former one, which may have ended by itself: else Python warns of it
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -130,26 +130,29 @@ class Program:
         self._known.update({process.pid: process for process in found})
         return [process for process in self._known.values() if _alive(process)]
 
-    def kill(self, *, spare: Sequence[int] = ()) -> None:
-        """SIGKILL for the whole family at one instant, but for the processes `spare`; returns when they are gone."""
+    def kill(self) -> None:
+        """SIGKILL for the whole family at one instant; returns when they are gone."""
         if self._process is None:
             return
         # Stopped first: else one that dies early would be noticed by another, which might still act.
-        doomed = [process for process in self.family() if process.pid not in spare]
+        doomed = self.family()
         for send in (psutil.Process.suspend, psutil.Process.kill):
             for process in doomed:
                 try:
                     send(process)
                 except psutil.NoSuchProcess:
                     continue
+        # One whose first thread has ended looks like a zombie while its other threads still run: not among the living.
+        self._process.kill()
         self._gone(doomed)
-        self._process.poll()  # one that had ended by itself is not among the living, and waits to be noted
 
     def kill_driver(self) -> None:
         """SIGKILL for the program and its JVM, as `kill -9` would; returns when also the rest has ended by itself."""
+        assert self._process is not None, f"{self.name} was not started"
         family = self.family()
+        self._process.kill()
         for process in family:
-            if process.pid == self.pid or _name(process) == "java":
+            if _name(process) == "java":
                 process.kill()
         self._gone(family)
 
@@ -163,8 +166,9 @@ class Program:
             raise AssertionError(f"{self.name} did not end in {wait_s:g} s\n{self.tail()}") from None
 
     def _gone(self, processes: Sequence[psutil.Process]) -> None:
-        if self._process is not None and any(process.pid == self.pid for process in processes):
-            self._process.wait(_END_WAIT_S)
+        """Wait for the program, which may also have ended by itself, and for `processes`."""
+        assert self._process is not None, f"{self.name} was not started"
+        self._process.wait(_END_WAIT_S)
         deadline_s = time.monotonic() + _END_WAIT_S
         while left := [process for process in processes if _alive(process)]:
             assert time.monotonic() < deadline_s, f"{self.name}: still alive after {_END_WAIT_S:g} s: {left}"
