@@ -164,7 +164,7 @@ class KeySequences:
     A checkpoint is one offset of a partition: a sequence that stays open holds back what follows it, up to the flow's
     `maxDeliveredUnackedMsgsPerFlow`. For each micro-batch call `begin`, tell every row with `seen` in order, and
     `complete` where its sequence has ended; then `acknowledge`. What this keeps is bounded by that option too. One for
-    a query, from its first micro-batch on.
+    a query, from its first micro-batch on, and for one thread.
     """
 
     def __init__(self, acknowledger: Acknowledger) -> None:

@@ -130,12 +130,12 @@ class Program:
         self._known.update({process.pid: process for process in found})
         return [process for process in self._known.values() if _alive(process)]
 
-    def kill(self) -> None:
-        """SIGKILL for the whole family at one instant; returns when they are gone."""
+    def kill(self, *, spare: Sequence[int] = ()) -> None:
+        """SIGKILL for the whole family at one instant, but for the descendants `spare`; returns when they are gone."""
         if self._process is None:
             return
         # Stopped first: else one that dies early would be noticed by another, which might still act.
-        doomed = self.family()
+        doomed = [process for process in self.family() if process.pid not in spare]
         for send in (psutil.Process.suspend, psutil.Process.kill):
             for process in doomed:
                 try:

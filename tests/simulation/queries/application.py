@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -130,6 +131,7 @@ class OurCode:
     counts: Counter[str]
     execution: Execution = field(init=False)
     _memories: dict[int, Memory] = field(default_factory=dict)
+    _at_work: bool = False
 
     def reader(self, source: int) -> Reader:
         """The reader process of a source, as it is now."""
@@ -138,6 +140,22 @@ class OurCode:
     # --- foreachBatch -------------------------------------------------------------------------------------------------
 
     def handle(self, batch: Batch) -> None:
+        """foreachBatch."""
+        while self._at_work:
+            self.execution.sleep_us(SECOND_US // 100)
+        with self._alone():
+            self._handle_batch(batch)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One thread of the application's looks at what it remembers: an `Acknowledger` is for one."""
+        self._at_work = True
+        try:
+            yield
+        finally:
+            self._at_work = False
+
+    def _handle_batch(self, batch: Batch) -> None:
         fails = not self.weather.calm and self.rng.random() < self.plan.fails
         how = self.rng.choice(("before", "planned", "half-way", "after")) if fails else ""
         if how == "before":
@@ -177,14 +195,19 @@ class OurCode:
         """A thread of the application's: in the end it acknowledges everything that it remembers."""
         while True:
             self.execution.process.scheduler.sleep_us(SECOND_US)
-            for number in range(len(self.execution.readers)) if self.weather.calm else ():
-                if self._is_by_hand(number) and self.memory(number).messages:
-                    try:
-                        self._begin(number)
-                    except QueryFailed:
-                        continue
-                    self._complete_all(self.memory(number))
-                    self._acknowledge(number)
+            if self.weather.calm and not self._at_work:
+                with self._alone():
+                    self._acknowledge_all()
+
+    def _acknowledge_all(self) -> None:
+        for number in range(len(self.execution.readers)):
+            if self._is_by_hand(number) and self.memory(number).messages:
+                try:
+                    self._begin(number)
+                except QueryFailed:
+                    continue
+                self._complete_all(self.memory(number))
+                self._acknowledge(number)
 
     def _handle(self, planned: Planned, rows: Sequence[Row]) -> None:
         self.judge.handled(planned, rows)

@@ -100,6 +100,7 @@ def test_no_seed_loses_or_repeats_in_silence(first: int, report: Callable[[str],
         pytest.param(23_260, id="a run alone that stands still between its last look and the reading"),
         pytest.param(37_504, id="an acknowledgement by what was in hand before a rewind"),
         pytest.param(43_532, id="two loads of an AvailableNow query that wait for each other"),
+        pytest.param(6029, id="two threads of an application that asked one KeySequences"),
     ],
 )
 def test_a_seed_that_once_failed(seed: int) -> None:
