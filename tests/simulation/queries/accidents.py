@@ -193,7 +193,8 @@ class Accidents:
             return
         at_us = self._rng.randint(3 * SECOND_US, 6 * SECOND_US)
         for query in queries:
-            query.held_until_us = world.scheduler.now_us + at_us + SECOND_US
+            # Another operator may be at the group, too: the queries stay down until the last one is done.
+            query.held_until_us = max(query.held_until_us, world.scheduler.now_us + at_us + SECOND_US)
             for execution in list(query.running):
                 world.scheduler.kill(execution.process)
         world.scheduler.push(partial(then, plan, queries), at_us)

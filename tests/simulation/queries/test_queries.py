@@ -15,6 +15,7 @@ from tests.simulation.queries.plan import KINDS, MODES, NO_GROUP, TO_GROUPS, TO_
 from tests.simulation.queries.spark import QueryFailed, SparkCheckpoint
 from tests.simulation.queries.world import World, run_seed
 from tests.support.histories import histories_of
+from tests.support.scheduler import SECOND_US
 
 SEEDS = 300  # of each of four tests
 TWICE_SEEDS = 60
@@ -54,6 +55,25 @@ def test_who_acknowledges_by_itself_looks_at_every_batch() -> None:
     world.play()
     assert world.counts["batches"] > 0
     assert world.counts["ignored"] == 0
+
+
+def test_queries_stay_down_until_the_last_operator_is_done_with_their_group() -> None:
+    """partq refuses to remove a group while a flow of it lives. An operator who came later may be done earlier."""
+    drawn = next(plan for plan in map(Plan.draw, range(1000)) if plan.kind == "by hand alone" and _is_simple(plan))
+    world = World(replace(drawn, queries=drawn.queries[:1], accidents=(), calm_us=10 * SECOND_US))
+    query = world.queries[0]
+    ends_us: list[int] = []
+
+    def remove() -> None:
+        world.accidents.happen("remove", 0)
+        ends_us.append(query.held_until_us)
+
+    for number in range(8):
+        world.scheduler.push(remove, 5 * SECOND_US + number)
+    world.play()
+    assert ends_us[0] > 0
+    assert ends_us == sorted(ends_us)
+    assert world.counts["remove"] == 1, "a query ran between two of them, and made its group again"
 
 
 def _is_simple(plan: Plan) -> bool:
@@ -101,6 +121,7 @@ def test_no_seed_loses_or_repeats_in_silence(first: int, report: Callable[[str],
         pytest.param(37_504, id="an acknowledgement by what was in hand before a rewind"),
         pytest.param(43_532, id="two loads of an AvailableNow query that wait for each other"),
         pytest.param(6029, id="two threads of an application that asked one KeySequences"),
+        pytest.param(40_360, id="a group that is removed while another operator's change lets its query run"),
     ],
 )
 def test_a_seed_that_once_failed(seed: int) -> None:
