@@ -15,8 +15,8 @@ from coordinator.core.actions import Fence
 from coordinator.core.events import CheckpointAhead, Event, PartitionFenced
 from coordinator.logs import Log
 from coordinator.observe import Validity, entry_of, is_whole
-from partq_spark.base.errors import PartqError
-from partq_spark.group.checkpoints import CheckpointStore, FenceRefused
+from partq_spark.base.errors import Conflict, PartqError
+from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, FenceRefused
 from partq_spark.group.model import FlowRecord, GroupKey
 
 A = TypeVar("A")
@@ -64,6 +64,7 @@ def carry_out(
     starts: Mapping[int, int],
     finished: Mapping[int, int],
     ends: Callable[[], Sequence[int]],
+    is_asked_for: Callable[[], bool],
     run: RunAll,
     log: Log,
     told: Container[int] = (),
@@ -76,7 +77,9 @@ def carry_out(
     look finds that in its checkpoint, also where offsets are not kept.
 
     `records` were read after the state that asks for these fences was written: later ones cannot have more. `ends`
-    reads the log's end of every partition, and is asked only where nobody knows what was delivered.
+    reads the log's end of every partition, and is asked only where nobody knows what was delivered. `is_asked_for`
+    reads whether the store still has the state that asks for these fences, and is asked only where a checkpoint is not
+    the former owner's.
     """
 
     failed: dict[int, PartqError] = {}
@@ -116,6 +119,7 @@ def carry_out(
                 start=starts.get(fence.partition, 0),
                 delivered=delivered(fence),
                 finished=finished.get(fence.partition, 0) if fence.to is None else 0,
+                confirm=lambda found: _confirm(fence, found, is_asked_for),
             )
         except FenceRefused as error:
             return CheckpointAhead(partition=fence.partition, epoch=error.epoch)
@@ -130,6 +134,16 @@ def carry_out(
     known = [fence for fence in fences if answers[fence.partition] is not None]
     events = [event for event in run(one, known) if event is not None]
     return Carried(events=events, failed=failed, redelivered=sum(redelivered.values()))
+
+
+def _confirm(fence: Fence, found: Checkpoint | None, is_asked_for: Callable[[], bool]) -> None:
+    """A guard: a checkpoint that is not the former owner's may be the next leader's. Its state says so then, for it was
+    written first; and what it still writes makes this fence's swap fail. Where the store has lost the state that asks
+    for this fence, the next leader's epochs need not be above it.
+    """
+    here = (found.owner, found.epoch) if found is not None else (None, 0)
+    if here != (fence.owner, fence.owner_epoch) and not is_asked_for():
+        raise Conflict("the group's state is another one now, and does not ask for this fence")
 
 
 def _is_unknown(

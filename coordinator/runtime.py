@@ -39,6 +39,7 @@ from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.codec import encode_state
 from partq_spark.group.model import FlowRecord, GroupKey, GroupState, Owner, Phase
 from partq_spark.group.ownership import Ownership, Pulse, Reincarnated
+from partq_spark.objects.api import Unchanged
 
 _ROUNDS = 8
 """Of one step. A bind at delay 0 takes three: fence, take in, look once more."""
@@ -362,6 +363,7 @@ class GroupRuntime:
             starts=facts.starts,
             finished=self._removed.finished(facts),
             ends=lambda: self._ends(facts.queue_id),
+            is_asked_for=lambda: isinstance(self._store.read_state(self.key, known=written.token), Unchanged),
             run=self._run,
             log=self._log,
             told=stuck,

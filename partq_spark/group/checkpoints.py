@@ -139,6 +139,7 @@ class CheckpointStore:
         start: int | None,
         delivered: int | None,
         finished: int = 0,
+        confirm: Callable[[Checkpoint | None], None] = lambda _: None,
     ) -> Checkpoint:
         """Give the partition to `to` (None: nobody) at `epoch`: whatever another owner writes from now on fails.
 
@@ -147,6 +148,7 @@ class CheckpointStore:
         Messages below `delivered` are marked as delivered before, on top of those that are marked already. An epoch
         that the checkpoint has already is accepted only where its owner is `replaces`, the former instance of the
         same flow (LOS-01). A fence that is in place already is success, so that it may be repeated by anybody.
+        `confirm` is told what is about to be replaced, each time that it was read; if it raises, nothing is changed.
 
         Raises `FenceRefused` with the epoch found if that is higher, or has another owner than the fence knows of;
         nothing was changed. `Unavailable`: the outcome is unknown, repeat the call.
@@ -164,6 +166,7 @@ class CheckpointStore:
                     f"{to.flow if to else 'nobody'} at epoch {epoch}: decide anew with a higher epoch",
                     found.epoch,
                 )
+            confirm(found)
             known = found.offset if found is not None else None
             offset = known if known is not None else start
             if finished and not (found is not None and found.rewound):

@@ -6,17 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+import pytest
 from msgspec import structs
 
 from coordinator.core.actions import Fence
 from coordinator.core.events import PartitionFenced
+from coordinator.core.machine import pending
 from coordinator.fences import carry_out
 from coordinator.observe import Validity
 from partq_spark.base.errors import Unavailable
 from partq_spark.group import lifecycle
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.model import Owner, Phase
-from tests.coordinator.world import KEY, World
+from partq_spark.log.model import QueueConfig
+from tests.coordinator.world import KEY, SESSION_S, World
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -50,6 +53,47 @@ def test_a_removed_partition_that_has_no_checkpoint_yet_begins_where_its_group_d
     world.run(8)
     assert world.owners() == {0: "a"}
     assert {number: mark.offset for number, mark in world.checkpoints().items()} == dict(enumerate(starts))
+
+
+@pytest.mark.conformance("OWN-03")
+def test_a_leader_whose_state_was_lost_fences_nothing_that_the_next_one_has_fenced() -> None:
+    """It was to take the partitions from a flow that was gone. The store loses that, the flow comes back, and the next
+    leader gives them to its new instance, at the epoch that they have in the checkpoints, which is a lower one.
+    """
+    world = World(partitions=PARTITIONS, config=QueueConfig(rebalance_delay_s=0.0))
+    first = world.coordinator("c1")
+    world.published(100)
+    a = world.flow("a")
+    world.settle()
+    mapping = a.mapping()
+
+    def lose(verb: str) -> None:
+        if verb != "objects.load":
+            return
+        first.faults.hook = None
+        assert {(each.owner, each.to, each.epoch) for each in pending(world.state())} == {(a.owner, None, 2)}
+        world.server.flush()
+        a.store = world.server.open()
+        a.bind(mapping)
+        world.coordinator("c2").step()
+        assert a.mapping() == mapping
+
+    a.unbind()
+    first.faults.hook = lose
+    world.run(2)
+    assert len(world.coordinators) == 2, "the fences were on their way"
+    assert world.owners() == dict.fromkeys(range(PARTITIONS), "a"), "state and checkpoints agree"
+    assert a.mapping() == mapping
+    assert [line["partition"] for line in world.log.of("fence_failed")] == list(range(PARTITIONS))
+    # Else the checkpoints would be nobody's, and if only they are left, nobody knew that somebody delivers.
+    world.published(200)
+    assert a.deliver(0, 150)
+    a.die()
+    world.server.flush()
+    world.flow("b")
+    world.run(2 * SESSION_S)
+    assert world.owners() == dict.fromkeys(range(PARTITIONS), "b")
+    assert world.checkpoints()[0].redelivered_below >= 150
 
 
 def test_a_checkpoint_that_cannot_be_read_fails_only_its_own_fence() -> None:
@@ -88,6 +132,7 @@ def test_a_checkpoint_that_cannot_be_read_fails_only_its_own_fence() -> None:
         starts={},
         finished={},
         ends=lambda: (10, 20, 30),
+        is_asked_for=lambda: True,
         run=run,
         log=world.log,
     )

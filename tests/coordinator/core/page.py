@@ -31,6 +31,9 @@ RULES = """
 
 - **FENCING is left only by completing, or by another fence with a higher epoch.** So whichever of several fences is
   late, it finds itself below the last one and changes nothing.
+- **A checkpoint that is not the former owner's is replaced only if the store still has the state that asks for it.** A
+  store that loses the state loses how high the epochs of its fences were: a fence that is late may then find itself
+  above those of the next leader.
 - **The epoch is raised with every fence.** The one exception is `owned` → `restore`: a flow that came back with its
   mapping gets its own partition under the same epoch, for its new instance, so that nothing is handed over (LOS-01).
 - **Every pause has a deadline**, and ends at once when its owner or its receiver is lost: nothing is stuck in PAUSED.

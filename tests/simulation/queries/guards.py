@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from coordinator import fences
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
 from partq_spark.group.claims import Claim, View
 from partq_spark.group.holdings import FlowHoldings
@@ -181,6 +182,12 @@ GUARDS = (
     ),
     Guard(name="marks beyond Spark's checkpoint", off=_marks_as_spark_knows, first=216),
     Guard(name="marks of a fence", off=_fences_without_marks),
+    Guard(
+        name="a fence is asked for by the state that is there",
+        off=lambda: patch.object(fences, "_confirm", _nothing),
+        kinds=SHARED,
+        first=46_068,
+    ),
     Guard(
         name="a group alone is looked at",
         off=lambda: patch.object(SoloSession, "_verify", _always),
