@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from partq_spark.base.errors import Fenced
 from partq_spark.group.model import Owner
 from tests.query.world import Query, World, begun, delivered, expected
 
@@ -68,6 +69,47 @@ def test_what_was_announced_and_never_written_down_is_marked(world: World) -> No
     query.drain()
     assert delivered(query) == expected(world)
     assert [row.offset for row in query.rows if row.redelivered] == [2, 3, 4, 2, 3, 4]
+
+
+def test_nobody_can_tell_whether_a_batch_in_an_older_spark_checkpoint_was_ever_delivered() -> None:
+    """A run announced it and stood still, wrote it down when an older Spark checkpoint was in place, and had lost its
+    partitions; or it delivered it. Both leave the same behind, and a repetition has the marks of its end (decision
+    0035).
+    """
+    left = [_late(stood_still=True), _late(stood_still=False)]
+    assert left[0] == left[1]
+
+
+def _late(*, stood_still: bool) -> tuple[object, ...]:
+    """What a third run finds, and what it repeats."""
+    world = World(partitions=1)
+    (first,) = begun(world, world.query(ownership="none"))
+    world.publish(1)
+    first.drain()
+    world.publish(1)
+    older = list(first.ends)
+    end = first.consumer.next_end(first.at)
+    if not stood_still:
+        first.ends.append(end)
+        first.trigger()
+    first.kill()
+    world.publish(2)
+    second = world.query(ownership="none")
+    second.ends, second.committed = list(first.ends), first.committed
+    second.start().drain()
+    assert {row.redelivered for row in second.rows} == {True}
+    second.stop()
+    if stood_still:
+        first.ends.append(end)
+        with pytest.raises(Fenced):
+            first.deliver()
+    found = world.checkpoints().read(0)
+    assert found is not None
+    third = world.query(ownership="none")
+    third.ends, third.committed = [*older, end], len(older)
+    rows = third.start().deliver()
+    log = [each["p"] for each in third.ends]
+    return found.epoch, found.offset, found.redelivered_below, found.delivering, log, rows
 
 
 def test_what_was_announced_and_never_became_a_batch_is_read_all_the_same(world: World) -> None:

@@ -123,6 +123,7 @@ class Group:
     fences: dict[int, list[_Fence]] = field(default_factory=lambda: defaultdict(list))
     offsets: dict[int, int] = field(default_factory=dict)  # of the checkpoints
     batches: dict[Identity, _Batch] = field(default_factory=dict)
+    made: dict[Identity, int] = field(default_factory=dict)  # when Spark asked for the end, the last time
     deliveries: dict[Message, dict[Identity, _First]] = field(default_factory=lambda: defaultdict(dict))
     reached: dict[int, int] = field(default_factory=dict)  # handled for the first time up to here
     done: Counter[Message] = field(default_factory=Counter)  # how often somebody said so: Spark, or the application
@@ -218,6 +219,10 @@ class Judge:
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
+    def given(self, name: str, identity: Identity, made_us: int) -> None:
+        """Spark has asked for an end and was given this one."""
+        self.groups[name].made[identity] = made_us
+
     def planned(self, plan: Planned) -> None:
         """Spark has the partitions of a batch. Nothing was read yet."""
         group = self.groups[plan.group]
@@ -244,8 +249,10 @@ class Judge:
         if is_new:
             self._unmarked(group, plan)
             known.may_have = frozenset(messages)
+            # A repetition has the marks of its end, made before: whether that was ever delivered, no run can know.
+            asked_us = group.made.get(plan.identity, plan.asked_us) if plan.repeated else plan.asked_us
             for row in plan.rows:
-                first = _First(plan.asked_us, plan.planned_us, row.redelivered, row.epoch)
+                first = _First(asked_us, plan.planned_us, row.redelivered, row.epoch)
                 known.firsts.setdefault(row.message, first)
         known.planned_us = plan.planned_us
         known.only_repeated = known.only_repeated and plan.repeated

@@ -173,7 +173,11 @@ class Execution:
             begins = tuple(self.judge.ends)
             question = partial(_next_end, start=_decoded(self.available[number]), limited=limited)
             ends.append(_text(reader.ask(question)))
-            if not reader.source.group and ends[-1] != self.available[number]:
+            if ends[-1] == self.available[number]:
+                continue
+            if reader.source.group:
+                self.judge.given(reader.source.group, self.identity(number, ends[-1]), self.made_us[number])
+            else:
                 is_latest = reader.source.options["startingOffsets"] == "latest"
                 latest = begins if is_latest else None
                 self.exact.made(self.plan.name, number, self.available[number], ends[-1], latest=latest)
@@ -204,6 +208,11 @@ class Execution:
                     reader.complete(offsets.digest(json.loads(self.available[number])))
         self.committed = self.available
         self.batch += 1
+
+    def identity(self, source: int, end: str) -> Identity:
+        """Of the present batch, as a source has it up to this end."""
+        digest = hashlib.blake2b(end.encode(), digest_size=8).hexdigest()
+        return Identity(self.plan.name, source, digest, self.batch)
 
     def freezes(self) -> bool:
         """Whether it freezes in what it is asked now."""
@@ -261,9 +270,8 @@ class Batch:
             execution.process.scheduler.push(lambda: execution.freeze(reader), execution.rng.randint(0, 6 * way_us))
         rows = reader.ask(question)
         flow, member = json.loads(text).get("flow"), reader.consumer.member
-        digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         planned = Planned(
-            identity=Identity(execution.plan.name, number, digest, execution.batch),
+            identity=execution.identity(number, text),
             group=reader.source.group,
             flow=str(flow),
             made_us=min(execution.made_us[number], asked_us),

@@ -180,6 +180,35 @@ def test_what_comes_in_another_batch_is_marked() -> None:
         delivered(it, plan(5, 8, at_us=80, batch=3))
 
 
+def _written_late(*, made_us: int, repeated: bool = True, below: int = 6) -> tuple[Judge, Planned]:
+    """A run stood still with an end, another one delivered the same messages, and that end is in Spark's log now."""
+    it, late = judge(), plan(3, 4, at_us=50, made_us=49, text="late", repeated=repeated)
+    completed(it, plan(0, 3, at_us=5))
+    it.given(GROUP, late.identity, made_us)
+    completed(it, plan(3, 6, at_us=30, below=below))
+    return it, late
+
+
+def test_a_batch_that_was_written_late_comes_with_the_marks_of_its_end() -> None:
+    it, late = _written_late(made_us=10)
+    completed(it, late)
+    completed(it, replace(late, asked_us=70, planned_us=71))
+
+
+@pytest.mark.parametrize(
+    ("made_us", "repeated", "below"),
+    [
+        pytest.param(10, True, 3, id="and nobody marks"),
+        pytest.param(40, True, 6, id="and was made later than the other"),
+        pytest.param(10, False, 6, id="and is read by the run that made it"),
+    ],
+)
+def test_a_batch_that_was_written_late_and_has_to_be_marked(made_us: int, repeated: bool, below: int) -> None:
+    it, late = _written_late(made_us=made_us, repeated=repeated, below=below)
+    with pytest.raises(Violation, match="not marked: 3"):
+        completed(it, late)
+
+
 def test_of_two_owners_the_one_that_planned_later_marks() -> None:
     it = judge()
     stale = plan(0, 4)
