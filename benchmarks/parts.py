@@ -22,10 +22,12 @@ class Part:
     takes: str
     limit_s: int
     has_own_document: bool = False
+    any_rows: bool = False  # both sides have as many
 
     def is_full(self, settings: Settings) -> bool:
         """Whether the outcome may go into the document: everything less is a trial."""
-        return not settings.quick and settings.rows == DEFAULT_ROWS and settings.rounds >= DEFAULT_ROUNDS
+        enough = self.any_rows or settings.rows == DEFAULT_ROWS
+        return not settings.quick and enough and settings.rounds >= DEFAULT_ROUNDS
 
 
 AGAINST: Final = "against"
@@ -163,5 +165,6 @@ PARTS: Final = (
         about="other parts (--of) at an earlier commit (--commit) and here, in turns",
         takes="a round of each part, ten times",
         limit_s=6 * 3600,
+        any_rows=True,
     ),
 )
