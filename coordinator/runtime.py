@@ -113,13 +113,17 @@ class GroupRuntime:
 
     @property
     def state(self) -> GroupState | None:
-        """The state as this leader wrote it; None if it does not lead, or has to adopt."""
-        return self._written.state if self._written is not None else None
+        """The state as this leader wrote it last; None if it does not lead, or has to adopt. Another thread may ask:
+        while a swap is on its way it is the former state.
+        """
+        written = self._written
+        return written.state if written is not None else None
 
     @property
     def records(self) -> Mapping[str, FlowRecord]:
         """The flows' records as they were read last. Another thread may ask for some by name."""
-        return self._records.flows if self._records is not None else {}
+        records = self._records
+        return records.flows if records is not None else {}
 
     @property
     def leading(self) -> bool:
@@ -331,7 +335,7 @@ class GroupRuntime:
         """Put `state` in place of the one at `expected`. The only place where a group's state changes.
 
         Nothing of it may be acted on, or told, before the answer is there. Raises `Conflict`, `Unavailable` (nobody
-        knows), and `_AdoptAgain` for a state that must not be.
+        knows), and `_AdoptAgain` for a state that must not be; whoever calls it forgets then what was written before.
         """
         broken = violations(state)
         if broken:
@@ -340,7 +344,6 @@ class GroupRuntime:
         token = self._effects.token()
         now_s = self._now_s()
         before = self.state
-        self._written = None  # until the answer is there, nothing is known
         self._store.swap_state(self.key, encode_state(state, now_s), token=token, expected=expected)
         self._written = Written(state, token)
         self._leadership.timers = timers_of(state, token)

@@ -193,6 +193,21 @@ def test_it_is_tried_seldom_and_told_once(kind: str) -> None:
     assert len(world.log.of("partition_stuck")) == 1
 
 
+def test_who_asks_while_a_state_is_written_is_told_what_is_stuck() -> None:
+    world, a, _ = shared()
+    number = min(a.mapping())
+    Trouble(world, number).begin("damaged")
+    a.die()
+    world.run(SESSION_S + DELAY_S + 5)
+    told: list[str] = []
+    first = world.coordinators[0]
+    first.faults.hook = lambda call: told.append(first.runtime.stuck) if call == "swap_state" else None
+    world.flow("c")
+    world.run(DELAY_S + 5)
+    assert told
+    assert all(f"partition {number}" in reason for reason in told)
+
+
 def test_a_store_that_is_away_for_a_moment_makes_nobody_stuck() -> None:
     world, a, _ = shared()
     number = min(a.mapping())
