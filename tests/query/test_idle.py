@@ -90,10 +90,52 @@ def test_looks_become_rarer_the_longer_there_are_no_news() -> None:
     pace = Pace(0.01, None, 100.0)
     assert pace.poll_s == 0.1
     assert [round(pace.look_s(at_s), 3) for at_s in (100.0, 100.5, 101.0, 102.0, 110.0, 1000.0)] == [
-        *(0.01, 0.01, 0.02, 0.04, 0.05, 0.05)
+        *(0.01, 0.01, 0.02, 0.04, 0.06, 0.06)
     ]
     pace.news(1000.0)
     assert pace.look_s(1000.1) == 0.01
     azure = Pace(0.5, None, 0.0)
     assert (azure.poll_s, azure.look_s(0.0), azure.look_s(100.0)) == (0.5, 0.5, 0.5)
     assert Pace(0.5, 2.0, 0.0).poll_s == 2.0
+
+
+def test_an_idle_wait_ends_with_the_look_that_is_nearest_to_its_end() -> None:
+    pace = Pace(0.06, None, 0.0)
+    pace.looked(10.0)
+    assert pace.has_look_before(10.1, 10.0)
+    assert pace.has_look_before(10.1, 10.06), "a look that is due is made"
+    pace.looked(10.06)
+    assert pace.has_look_before(10.1, 10.06), "the one of 10.12 is 20 ms behind the end, this one 40 before it"
+    pace.looked(10.12)
+    assert not pace.has_look_before(10.1, 10.12)
+    pace.looked(10.0499)
+    assert pace.has_look_before(10.1, 10.05), "a few milliseconds that a look took do not cost a wait its half"
+    at_once = Pace(0.0, 0.0, 0.0)
+    at_once.looked(10.0)
+    assert not at_once.has_look_before(10.0, 10.0), "no wait at all"
+
+
+def test_an_idle_flow_wakes_up_for_its_looks_alone(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark comes back 11 ms later, so its waits begin between two looks."""
+    watched.world.sleep(10.0)
+    watched.looks_in_a_trigger()
+    waits: list[float] = []
+
+    def wait(wait_s: float) -> None:
+        waits.append(wait_s)
+        watched.world.sleep(wait_s)
+
+    monkeypatch.setattr(watched.query.consumer, "_wait_for", wait)
+    heads = 0
+    refresh = watched.query.consumer.queue.refresh
+
+    def looked() -> object:
+        nonlocal heads
+        heads += 1
+        return refresh()
+
+    monkeypatch.setattr(watched.query.consumer.queue, "refresh", looked)
+    for _ in range(4):
+        watched.world.sleep(0.011)
+        watched.query.trigger()
+    assert 8 <= heads == len(waits)
