@@ -36,9 +36,10 @@ class ConsumerProcess:
     """A consumer with the threads beside it, of which a query without a group needs none. `make` gets what the consumer
     is to wait with, if it has to let others in.
 
-    `liveness`: of the process that it works for; None: the process that started this one, as Spark does. `mailbox`:
-    whether others on this machine may reach it. `beat_s`: between two heartbeats. `busy_wait_s` and `stop_wait_s`: how
-    long a question through the mailbox and `stop` wait for the flow.
+    `ahead`: makes ready what the flow will need, on a thread, while Spark has its first and empty batch; nothing waits
+    for it, and it raises nothing. `liveness`: of the process that it works for; None: the process that started this
+    one, as Spark does. `mailbox`: whether others on this machine may reach it. `beat_s`: between two heartbeats.
+    `busy_wait_s` and `stop_wait_s`: how long a question through the mailbox and `stop` wait for the flow.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class ConsumerProcess:
         make: Callable[[Callable[[float], None] | None], ConsumerLoop],
         *,
         is_flow: bool = True,
+        ahead: Callable[[], None] = lambda: None,
         liveness: Liveness | None = None,
         mailbox: bool = True,
         beat_s: float = BEAT_S,
         busy_wait_s: float = BUSY_WAIT_S,
         stop_wait_s: float = STOP_WAIT_S,
     ) -> None:
+        self._ahead = ahead
         self._busy_wait_s = busy_wait_s
         self._stop_wait_s = stop_wait_s
         self._monitor = threading.Condition(threading.RLock())
@@ -140,6 +143,7 @@ class ConsumerProcess:
 
     def _hear(self) -> None:
         """News of the group are acted upon at once, by the main thread if it waits, else here."""
+        self._ahead()
         while not self._stopping.wait(_LEAST_PAUSE_S):
             member = self._consumer.member
             news = True

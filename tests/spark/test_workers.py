@@ -71,6 +71,24 @@ for below in ({}, {0: 6}, {0: 100}):
 print("pandas" in sys.modules)
 """
 
+ASK_FOR_THE_FIRST_OFFSET = """
+import sys, tempfile
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+import partq
+from partq_spark.query.offsets import INITIAL
+from partq_spark.spark.reader import PartqStreamReader
+from tests.query.streams import COLUMNS
+from tests.support.waiting import wait_until
+with tempfile.TemporaryDirectory() as folder:
+    partq.create_queue("orders", partitions=1, store=f"file://{folder}")
+    given = {"queue": "orders", "store": f"file://{folder}", "group": "billing", "ownership": "redis://127.0.0.1:1/0"}
+    reader = PartqStreamReader(given, COLUMNS)
+    reader.latestOffset(dict(INITIAL), ReadAllAvailable())
+    wait_until(lambda: "partq_spark.group.documents.redis" in sys.modules, "Redis' client", 30)
+    print("redis" in sys.modules)
+    reader.stop()
+"""
+
 
 def test_what_lives_at_the_second_task_is_left_out_of_later_collections() -> None:
     assert output(COUNT_FROZEN) == ["False", "True", "True"]
@@ -80,6 +98,11 @@ def test_what_lives_at_the_second_task_is_left_out_of_later_collections() -> Non
 def test_a_task_is_acknowledged_before_its_answer() -> None:
     """Else the second half of every task comes 40 ms after the first."""
     assert output(ANSWER_TASKS) == ["True", "True"]
+
+
+def test_redis_client_is_imported_while_spark_has_its_first_batch() -> None:
+    """It takes a tenth of a second, for which the second batch had to wait."""
+    assert output(ASK_FOR_THE_FIRST_OFFSET) == ["True"]
 
 
 def test_making_batches_imports_no_pandas() -> None:

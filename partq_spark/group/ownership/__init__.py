@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from partq_spark.base.errors import Invalid
@@ -26,6 +27,7 @@ __all__ = [
     "Pulse",
     "Reincarnated",
     "StateDocument",
+    "import_client",
     "open_ownership",
 ]
 
@@ -83,3 +85,12 @@ def open_ownership(
         call_timeout_s=call_timeout_s,
     )
     return Ownership(around(RedisDocuments(client, store_id=partial(store_id, store), group=group)))
+
+
+def import_client(url: str) -> None:
+    """Import what `open_ownership` will need: Redis' package takes a tenth of a second, which another thread may spare
+    the first who joins. A wrong URL or a missing package is for `open_ownership` to tell.
+    """
+    with suppress(Invalid, ImportError):
+        if parse_ownership(url) is not None:
+            import partq_spark.group.documents.redis  # noqa: F401

@@ -110,3 +110,17 @@ def test_the_package_is_imported_only_when_it_is_needed() -> None:
     code += "print([name for name in sys.modules if name.split('.')[0] in ('redis', 'azure', 'pyspark', 'asyncio')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"
+
+
+def test_what_cannot_be_imported_ahead_is_left_to_who_opens_it() -> None:
+    code = """
+import sys
+from partq_spark.group.ownership import import_client
+for url in ("none", "store", "redis:/wrong"):
+    import_client(url)
+print("redis" in sys.modules)
+sys.modules["redis"] = None
+import_client("redis://localhost:6379/0")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("False\n", "")
