@@ -28,25 +28,37 @@ logger = logging.getLogger(__name__)
 
 
 def measure(settings: Settings) -> tuple[list[Measure], list[str]]:
-    """A line for everything that both commits measure. Raises `ValueError` for a commit that is not there, and
-    `subprocess.CalledProcessError` if a part fails.
+    """A line for everything that both commits measure; a part that fails at one of them is named, and the others are
+    compared. Raises `ValueError` for a commit that is not there, and what the last part raised if all fail.
     """
     former = commit_of(settings.commit)
     measures: list[Measure] = []
+    failed: list[str] = []
     folder = settings.work / "former"
     with checked_out(former, folder):
         for part in settings.of:
-            found: dict[Path, list[Outcome]] = {folder: [], ROOT: []}
-            for number in range(settings.rounds):
-                for root in (folder, ROOT) if number % 2 == 0 else (ROOT, folder):
-                    found[root].append(_round(part, root, settings))
-                logger.info("%s, round %d of %d", part, number + 1, settings.rounds)
-            measures += paired(part, found[folder], found[ROOT], former)
+            try:
+                measures += _compared(part, folder, former, settings)
+            except subprocess.SubprocessError as error:
+                failed.append(part)
+                logger.error("%s is not compared: %s", part, error)
+                if len(failed) == len(settings.of):
+                    raise
     slower = losers(measures)
     return measures, [
         f"Compared with commit {former}, each part one round a time in turns.",
         f"Slower than {LEAST} of it in every round: {', '.join(slower) or 'nothing'}.",
+        *([f"Not compared, because a round failed: {', '.join(failed)}."] if failed else []),
     ]
+
+
+def _compared(part: str, folder: Path, commit: str, settings: Settings) -> list[Measure]:
+    found: dict[Path, list[Outcome]] = {folder: [], ROOT: []}
+    for number in range(settings.rounds):
+        for root in (folder, ROOT) if number % 2 == 0 else (ROOT, folder):
+            found[root].append(_round(part, root, settings))
+        logger.info("%s, round %d of %d", part, number + 1, settings.rounds)
+    return paired(part, found[folder], found[ROOT], commit)
 
 
 def commit_of(name: str | None) -> str:

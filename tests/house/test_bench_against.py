@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import against
 from benchmarks.against import checked_out, commit_of, losers, paired
 from benchmarks.environment import ROOT, Environment
 from benchmarks.report import Measure, Outcome, Series
+from benchmarks.settings import Settings
 
 MACHINE = Environment(
     date="2026-01-02 03:04 UTC",
@@ -87,3 +89,24 @@ def test_the_earlier_files_are_beside_these_until_the_end(tmp_path: Path) -> Non
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
         assert head.stdout.startswith(commit)
     assert not folder.exists()
+
+
+def test_a_part_that_fails_is_named_and_the_others_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_round(part: str, root: Path, _settings: Settings) -> Outcome:
+        if part == "flows" and root != ROOT:
+            raise subprocess.CalledProcessError(1, "flows")
+        return outcome(line("reading", 10))
+
+    monkeypatch.setattr(against, "_round", one_round)
+
+    def settings(*parts: str) -> Settings:
+        return Settings(work=tmp_path, rows=1, rounds=2, quick=True, peer=None, commit="HEAD", of=parts)
+
+    measures, notes = against.measure(settings("flows", "read"))
+    assert [each.what for each in measures] == ["read: reading"]
+    assert notes[-1] == "Not compared, because a round failed: flows."
+    assert len(against.measure(settings("read"))[1]) == 2
+    with pytest.raises(subprocess.CalledProcessError):
+        against.measure(settings("flows"))
