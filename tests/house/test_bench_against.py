@@ -56,6 +56,13 @@ def test_subjects_of_one_line_are_told_apart() -> None:
     assert [each.what for each in found] == ["read: reading, partq", "read: reading, partq, in a group"]
 
 
+def test_what_was_called_otherwise_is_paired_too() -> None:
+    before = [outcome(line("reading, whole query", 10))]
+    here = [outcome(line("reading all seven columns, whole query", 20), line("reading `key`, whole query", 30))]
+    (found,) = paired("read", before, here, "abc")
+    assert (found.what, found.ratios) == ("read: reading all seven columns, whole query", (2,))
+
+
 @pytest.mark.parametrize(
     ("unit", "now", "lost"),
     [
