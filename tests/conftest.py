@@ -1,5 +1,7 @@
 """The servers and the Spark session that every suite may ask for by name, and how property tests run. Nothing else."""
 
+import signal
+
 from hypothesis import settings
 
 from tests.support.servers import azurite, redis_server
@@ -13,3 +15,7 @@ settings.register_profile("partq", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=5000)
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("partq")
+
+# A shell lets what it starts in the background ignore SIGINT, and the programs that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -125,7 +125,7 @@ class ConsumerLoop:
         if idle is not None and self._is_still_idle(member, idle, start):
             idle_until_s = self._asked_s + self._pace.poll_s
             if self._asked_s - idle.at_s > self._pace.whole_look_s:
-                self._wait_until_due(member)  # a whole look follows, which looks at the log, too
+                self._wait_until_due(member, idle_until_s)  # a whole look follows, which looks at the log, too
             elif not self._wait_for_news(member, idle.plan, idle_until_s):
                 self._idle = idle
                 return start
@@ -315,8 +315,8 @@ class ConsumerLoop:
         """An idle look: True as soon as log or group may have something new, or what waits for others may go on."""
         head = self.queue.head
         look_s = self._effects.now_s() + max(LOOK_S, self.queue.store.look_interval_s)
-        while self._pace.has_look_before(until_s, self._effects.now_s()):
-            if self._wait_until_due(member):
+        while self._pace.goes_on(until_s, self._effects.now_s()):
+            if self._wait_until_due(member, until_s):
                 return True
             if self._pace.due_in_s(self._effects.now_s()) > 0:
                 continue
@@ -328,10 +328,10 @@ class ConsumerLoop:
                 return True
         return False
 
-    def _wait_until_due(self, member: Membership) -> bool:
-        """Until the log is to be looked at; True as soon as there may be news of the group."""
+    def _wait_until_due(self, member: Membership, until_s: float) -> bool:
+        """Until the log is to be looked at, or until then; True as soon as there may be news of the group."""
         asked_s = self._effects.now_s()
-        wait_s = self._pace.due_in_s(asked_s)
+        wait_s = min(self._pace.due_in_s(asked_s), until_s - asked_s)
         if wait_s >= LEAST_S:
             self._wait(member, wait_s)
         return self._woken or member.has_news or self._effects.now_s() - asked_s < 0.8 * wait_s

@@ -87,8 +87,8 @@ class Pace:
         due_s = self._looked_s + self.look_s(now_s) - now_s
         return due_s if due_s >= LEAST_S else 0.0
 
-    def has_look_before(self, until_s: float, now_s: float) -> bool:
-        """Whether there is a look to wait for by `until_s`. A wait ends with the look that is nearest to its end: to
-        wake up once more, only to say that nothing has come, costs as much as a look.
+    def goes_on(self, until_s: float, now_s: float) -> bool:
+        """Whether who waits until then, and has just looked, goes on: to the next look, or to the end without one where
+        that is far. To wake up a moment later, only to say that nothing has come, costs as much as a look.
         """
-        return until_s + self.look_s(now_s) / 2 - now_s >= max(LEAST_S, self.due_in_s(now_s))
+        return until_s - now_s >= max(LEAST_S, min(self.due_in_s(now_s), self.look_s(now_s) / 2))

@@ -99,25 +99,25 @@ def test_looks_become_rarer_the_longer_there_are_no_news() -> None:
     assert Pace(0.5, 2.0, 0.0).poll_s == 2.0
 
 
-def test_an_idle_wait_ends_with_the_look_that_is_nearest_to_its_end() -> None:
+def test_an_idle_wait_ends_with_a_look_where_its_end_is_near() -> None:
     pace = Pace(0.06, None, 0.0)
     pace.looked(10.0)
-    assert pace.has_look_before(10.1, 10.0)
-    assert pace.has_look_before(10.1, 10.06), "a look that is due is made"
+    assert pace.goes_on(10.1, 10.01), "to the next look"
+    assert pace.goes_on(10.1, 10.06), "a look that is due is made"
     pace.looked(10.06)
-    assert pace.has_look_before(10.1, 10.06), "the one of 10.12 is 20 ms behind the end, this one 40 before it"
-    pace.looked(10.12)
-    assert not pace.has_look_before(10.1, 10.12)
-    pace.looked(10.0499)
-    assert pace.has_look_before(10.1, 10.05), "a few milliseconds that a look took do not cost a wait its half"
+    assert pace.goes_on(10.1, 10.06), "to its end, which is no short time"
+    pace.looked(10.08)
+    assert not pace.goes_on(10.1, 10.08)
+    paid = Pace(0.5, None, 0.0)
+    paid.looked(10.001)
+    assert paid.goes_on(10.5, 10.001), "a wait that began with a look has its length, and costs no second one"
     at_once = Pace(0.0, 0.0, 0.0)
-    at_once.looked(10.0)
-    assert not at_once.has_look_before(10.0, 10.0), "no wait at all"
+    assert not at_once.goes_on(10.0, 10.0), "no wait at all"
 
 
 def test_an_idle_flow_wakes_up_for_its_looks_alone(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark comes back 11 ms later, so its waits begin between two looks."""
-    watched.world.sleep(10.0)
+    """Spark comes back 11 ms later, so that a wait of 100 ms begins between two looks."""
+    monkeypatch.setattr(watched.query.consumer, "_pace", Pace(0.05, None, watched.world.now_s))
     watched.looks_in_a_trigger()
     waits: list[float] = []
 
@@ -138,4 +138,4 @@ def test_an_idle_flow_wakes_up_for_its_looks_alone(watched: Watched, monkeypatch
     for _ in range(4):
         watched.world.sleep(0.011)
         watched.query.trigger()
-    assert 8 <= heads == len(waits)
+    assert heads == len(waits) == 8

@@ -84,7 +84,8 @@ with tempfile.TemporaryDirectory() as folder:
     given = {"queue": "orders", "store": f"file://{folder}", "group": "billing", "ownership": "redis://127.0.0.1:1/0"}
     reader = PartqStreamReader(given, COLUMNS)
     reader.latestOffset(dict(INITIAL), ReadAllAvailable())
-    wait_until(lambda: "partq_spark.group.documents.redis" in sys.modules, "Redis' client", 30)
+    client = "partq_spark.group.documents.redis"
+    wait_until(lambda: hasattr(sys.modules.get(client), "RedisDocuments"), "Redis' client", 30)
     print("redis" in sys.modules)
     reader.stop()
 """
