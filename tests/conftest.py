@@ -1,4 +1,6 @@
-"""The servers and the Spark session that every suite may ask for by name, and how property tests run. Nothing else."""
+"""The servers and the Spark session that every suite may ask for by name, how property tests run, and that what tests
+start hears SIGINT. Nothing else.
+"""
 
 import signal
 
