@@ -1,4 +1,4 @@
-# Images of partq. Building them is not part of the tests: only this file's words are checked (tests/release).
+# Images of partq. No test builds them; tests/release installs what the lines below install, and runs it.
 #
 #   docker build --target coordinator -t partq-coordinator .   the sidecar and the command line, without Java
 #   docker build --target spark -t partq-spark .               the same, and Spark's drivers in local mode
@@ -16,7 +16,7 @@ FROM python:3.11-slim-bookworm AS coordinator
 # The versions that the tests ran with; other ones within pyproject.toml's bounds work too.
 COPY constraints.txt /tmp/constraints.txt
 COPY --from=wheel /wheel /tmp/wheel
-RUN pip install --no-cache-dir -c /tmp/constraints.txt "$(echo /tmp/wheel/*.whl)[azure,redis]" && rm -r /tmp/wheel
+RUN pip install --no-cache-dir -c /tmp/constraints.txt "$(echo /tmp/wheel/*.whl)[all]" && rm -r /tmp/wheel
 RUN useradd --uid 10001 --create-home partq
 USER 10001
 WORKDIR /home/partq

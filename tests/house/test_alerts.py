@@ -124,6 +124,7 @@ def run(folder: Path, tests: list[dict[str, Any]]) -> None:
 
 def test_the_rules_are_rules() -> None:
     promtool("check", "rules", str(RULES))
+    promtool("check", "config", "--syntax-only", str(RULES.parent / "kubernetes.yml"))
 
 
 @pytest.mark.conformance("OBS-02")

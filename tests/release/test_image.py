@@ -1,4 +1,6 @@
-"""The Dockerfile's words are right; building it is not tried (the file and docs/kubernetes.md say so)."""
+"""The Dockerfile's words are right, and what it installs is enough for what the manifest runs. No image is built (the
+file and docs/kubernetes.md say so): its Python environment is put together from what is installed here.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,25 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from fnmatch import fnmatch
+from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
+from packaging.requirements import Requirement
 
+from coordinator.settings import Settings
 from partq_spark.cli.main import cli
+from tests.coordinator.sidecars import Sidecar
+from tests.support.servers import Prometheus, RedisServer, running
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -34,18 +47,105 @@ def test_what_is_copied_is_there_and_let_through() -> None:
     assert [name for name in copied() if not (ROOT / name).exists()] == []
 
 
-def test_the_wheel_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
-    source = tmp_path / "source"
+def built(folder: Path) -> Path:
+    """The wheel, from what is copied."""
+    source = folder / "source"
     source.mkdir()
     for name in copied():
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, source)
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=60)
-    (wheel,) = tmp_path.glob("*.whl")
-    assert fnmatch(wheel.name, "partq-*.whl"), "as the Dockerfile finds it"
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def test_the_wheel_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
+    assert fnmatch(built(tmp_path).name, "partq-*.whl"), "as the Dockerfile finds it"
+
+
+def environment(folder: Path) -> str:
+    """The Python of the image: the wheel, and of what is installed here what its extras in the Dockerfile ask for."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "image")], check=True, timeout=60)
+    (site,) = (folder / "image").glob("lib/*/site-packages")
+    wheel = built(folder)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        needs = re.findall(r"^Requires-Dist: (.*)$", archive.read(metadata).decode(), re.MULTILINE)
+    (extras,) = re.findall(r'^RUN pip install .*\.whl\)\[([\w,]+)\]"', DOCKERFILE, re.MULTILINE)
+    wanted = [(Requirement(each), extra) for each in needs for extra in ("", *extras.split(","))]
+    seen: set[tuple[str, str]] = set()
+    while wanted:
+        need, extra = wanted.pop()
+        if need.marker is not None and not need.marker.evaluate({"extra": extra}):
+            continue
+        found = distribution(need.name)
+        for name in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            if not (site / name).exists():
+                (site / name).symlink_to(Path(str(found.locate_file(name))))
+        for more in {"", *need.extras} - {extra for name, extra in seen if name == need.name}:
+            seen.add((need.name, more))
+            wanted += [(Requirement(each), more) for each in found.requires or ()]
+    return str(folder / "image/bin/python")
+
+
+def coordinator_container() -> dict[str, Any]:
+    for manifest in yaml.safe_load_all((ROOT / "conf/kubernetes/coordinator.yaml").read_text(encoding="utf-8")):
+        if manifest["kind"] == "Deployment":
+            (container,) = manifest["spec"]["template"]["spec"]["containers"]
+            return dict(container)
+    raise AssertionError
+
+
+@pytest.mark.redis
+@pytest.mark.crash
+@pytest.mark.prometheus
+@pytest.mark.slow
+def test_what_the_image_has_is_enough_for_what_the_manifest_runs_and_prometheus_sees_it(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    python = environment(tmp_path)
+    # azure:, which the manifest's store is, and what a query's pod imports beside it.
+    needed = "import azure.identity, opentelemetry.trace, partq_spark.objects.azure, pyspark_partq"
+    subprocess.run([python, "-c", needed], check=True, timeout=60)
+    container = coordinator_container()
+    token = "0123456789abcdef" * 4
+    given = {each["name"]: each.get("value", token) for each in container["env"]}
+    given |= {"PARTQ_COORDINATOR_NAME": "c1", "PARTQ_STORE": f"file://{tmp_path}/store"}
+    command = (python, "-c", "from partq_spark.cli.main import main; main()", *container["command"][1:])
+    with Sidecar(tmp_path, "c1", {**given, "PARTQ_OWNERSHIP": redis_server.url}, command) as sidecar:
+        wait_until(sidecar.is_ready, "the coordinator, or see c1.log", wait_s=60)
+        (started,) = sidecar.lines("started")
+        assert started["page"] is True
+
+        def status(path: str, **headers: str) -> int:
+            """Asked for as from outside: 127.0.0.2 is not where health is served by default."""
+            try:
+                with urlopen(Request(f"http://127.0.0.2:{sidecar.port}{path}", headers=headers), timeout=20) as answer:
+                    return int(answer.status)
+            except HTTPError as error:
+                with error:
+                    return error.code
+
+        probes = [container[probe]["httpGet"] for probe in ("livenessProbe", "readinessProbe")]
+        assert [status(probe["path"], Host="10.1.2.3:8095") for probe in probes] == [200, 200]
+        assert [status(path, Authorization=f"Bearer {token}") for path in ("/metrics", "/")] == [200, 200]
+        assert status("/metrics") == 401
+        config = yaml.safe_load((ROOT / "conf/prometheus/kubernetes.yml").read_text(encoding="utf-8"))
+        (job,) = config["scrape_configs"]
+        assert "authorization" in job
+        with running(Prometheus({job["job_name"]: [f"127.0.0.2:{sidecar.port}"]}, token=token)) as prometheus:
+            wait_until(lambda: bool(prometheus.ask("query", query="partq_coordinator_ready == 1")["result"]), "scrape")
+            query = 'ALERTS{alertname="PartqNoCoordinator"}'  # pending or firing; seen before the first scrape, perhaps
+            wait_until(lambda: not prometheus.ask("query", query=query)["result"], "silence of the alert")
+
+
+def test_the_manifest_names_the_port_that_is_served() -> None:
+    container = coordinator_container()
+    assert container["ports"] == [{"name": "health", "containerPort": Settings().health_port}]
 
 
 def test_the_image_runs_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from coordinator.settings import Settings
 from partq_spark.cli.main import cli
 from tests.docs.blocks import blocks
 from tests.docs.spark_options import checked_options
@@ -68,7 +67,8 @@ def containers() -> list[Manifest]:
 def test_selectors_find_their_pods() -> None:
     labels = [template["metadata"]["labels"] for template in pod_templates()]
     for manifest in OURS:
-        selector = manifest.get("spec", {}).get("selector")
+        spec = manifest.get("spec", {})
+        selector = spec.get("selector", spec.get("podSelector"))
         if selector:
             wanted = selector.get("matchLabels", selector)
             assert [each for each in labels if wanted.items() <= each.items()], manifest["metadata"]
@@ -98,7 +98,11 @@ def test_every_variable_is_one_that_partq_reads() -> None:
     given = {name for each in OURS if each["kind"] == "ConfigMap" for name in each["data"] if name.isupper()}
     given |= {each["name"] for container in containers() for each in container.get("env", [])}
     page = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
-    given |= set(re.findall(r"--from-literal=(\w+)=", page))
+    secret = set(re.findall(r"--from-literal=(\w+)=", page))
+    env = [each.get("valueFrom", {}) for container in containers() for each in container.get("env", ())]
+    keys = {each["secretKeyRef"]["key"] for each in env if "secretKeyRef" in each}
+    assert keys <= secret
+    given |= secret
     assert given - known == {"POD_NAME", "JOB_NAME"}, "those of the examples' own"
 
 
@@ -121,14 +125,13 @@ def test_the_command_line_takes_what_is_run(monkeypatch: pytest.MonkeyPatch) -> 
         assert done.exit_code == 0, done.output
 
 
-def test_probes_ask_where_health_is_served() -> None:
-    settings = Settings()
-    for container in containers():
-        for probe in ("livenessProbe", "readinessProbe"):
-            if probe in container:
-                *_, code = container[probe]["exec"]["command"]
-                assert f"http://{settings.health_host}:{settings.health_port}/" in code
-                ast.parse(code)
+def test_what_asks_a_container_names_its_port() -> None:
+    """Probes and the policy; what is behind that port, `test_image` tries."""
+    ports = {port["name"] for container in containers() for port in container.get("ports", ())}
+    probes = [each[name] for each in containers() for name in ("livenessProbe", "readinessProbe") if name in each]
+    assert {probe["httpGet"]["port"] for probe in probes} == ports
+    policies = [each["spec"] for each in OURS if each["kind"] == "NetworkPolicy"]
+    assert {port["port"] for spec in policies for rule in spec["ingress"] for port in rule["ports"]} == ports
 
 
 def test_the_programs_in_the_manifests_are_such_as_partq_takes() -> None:
