@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from coordinator.metrics import samples
 from partq_spark.base.metrics import Exposition
@@ -124,7 +125,16 @@ def run(folder: Path, tests: list[dict[str, Any]]) -> None:
 
 def test_the_rules_are_rules() -> None:
     promtool("check", "rules", str(RULES))
-    promtool("check", "config", "--syntax-only", str(RULES.parent / "kubernetes.yml"))
+
+
+def test_the_configuration_for_kubernetes_is_one(tmp_path: Path) -> None:
+    """But for how it finds pods, which the promtool of the tests was built without."""
+    config = yaml.safe_load((RULES.parent / "kubernetes.yml").read_text(encoding="utf-8"))
+    for job in config["scrape_configs"]:
+        assert job.pop("kubernetes_sd_configs")
+    file = tmp_path / "prometheus.json"  # YAML, too
+    file.write_text(json.dumps({**config, "rule_files": [str(RULES.parent / each) for each in config["rule_files"]]}))
+    promtool("check", "config", "--syntax-only", str(file))
 
 
 @pytest.mark.conformance("OBS-02")
