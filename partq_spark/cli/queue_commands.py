@@ -237,7 +237,15 @@ def delete(where: Where, name: str, yes: bool, as_json: bool) -> None:
     Without --yes it only says what would be deleted. If a deletion was cut off, the same command finishes it.
     """
     found = where.queue(name)
-    held = found.summary()
+    held, damage = None, ""
+    try:
+        held = found.summary()
+    except client.Corrupt as error:
+        damage = str(error)
+    if damage and not yes:
+        raise Refused(
+            f"this would delete {found} for good; what is in it cannot be read: {damage}. Or add --yes to delete it."
+        )
     if held is not None and not yes:
         raise Refused(f"this would delete {found} for good, with {_contents(held)}. Add --yes to do so.")
     if not yes:
@@ -246,7 +254,8 @@ def delete(where: Where, name: str, yes: bool, as_json: bool) -> None:
     if as_json:
         output.print_json(output.document(done))
     elif held is None or not done.deleted:
-        output.say(f"Removed what was left of {found}: {words.plural(done.objects, 'object')}.")
+        what = "Deleted" if done.deleted else "Removed what was left of"
+        output.say(f"{what} {found}: {words.plural(done.objects, 'object')}.")
     else:
         output.say(f"Deleted {found}: {_contents(held)}, {words.plural(done.objects, 'object')}.")
 

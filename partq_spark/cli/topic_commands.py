@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from partq_spark import client
+from partq_spark.base.errors import PartqError
 from partq_spark.cli import output
 from partq_spark.cli.arguments import NAME, Checked, Where, checked_by, json_option, queue_argument, where_options
 
@@ -68,14 +71,18 @@ def subscriptions(where: Where, name: str | None, topic: str | None, as_json: bo
 
     With --topic only those that attract it: where a message with this topic goes.
     """
+    damaged: list[client.DamagedQueue] = []
     if name is not None:
         found = {name: where.queue(name).subscriptions(topic=topic)}
     else:
         every = client.list_subscriptions(topic=topic, **where.keywords)
-        found = {each.queue: each.subscriptions for each in every}
+        damaged = [each for each in every if isinstance(each, client.DamagedQueue)]
+        found = {each.queue: each.subscriptions for each in every if isinstance(each, client.QueueSubscriptions)}
     if as_json:
         documents: list[output.Json] = [{"queue": each, "subscriptions": found[each]} for each in found]
+        documents += [output.document(each) for each in damaged]
         output.print_json(documents if name is None else documents[0])
+        _say_damaged(damaged)
         return
     width = max(map(len, found), default=0)
     for each in found:
@@ -86,3 +93,9 @@ def subscriptions(where: Where, name: str | None, topic: str | None, as_json: bo
         what = "anything by its topic" if topic is None else topic
         says = f"{who} does not attract {what}" if name is not None else f"{who} attracts {what}"
         output.say(f"{says[0].upper()}{says[1:]}. Let one: partq queue subscribe NAME SUBSCRIPTION")
+    _say_damaged(damaged)
+
+
+def _say_damaged(damaged: Sequence[client.DamagedQueue]) -> None:
+    for each in damaged:
+        raise PartqError(f"queue {each.queue!r} attracts nothing until it is restored: {each.error}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from partq_spark.base.errors import Invalid
+from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.client.addresses import time_us
 from partq_spark.group import deleting, retention
 from partq_spark.group.retention import HeldBack
@@ -153,7 +153,11 @@ def collect(queue: QueueLog, grace_s: float | None) -> Collection:
 
 def delete(queue: QueueLog) -> Deleted:
     """The queue, or what a deletion that was cut off has left. Raises `Invalid` if there is neither."""
-    if queue.look() is not None:
+    try:
+        is_there = queue.look() is not None
+    except Corrupt:
+        is_there = True
+    if is_there:
         return Deleted(queue=queue.name, deleted=True, objects=deleting.delete_queue(queue))
     # The head goes first, so what a deletion that was cut off left behind has none.
     objects = deleting.remove_remains(queue)

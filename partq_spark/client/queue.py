@@ -142,7 +142,7 @@ class Queue:
 
     def delete(self) -> Deleted:
         """Delete the queue, its messages and how far its groups were, for good. A deletion that was cut off is finished
-        by the next.
+        by the next. Also one that is damaged.
         """
         from partq_spark.client import maintaining
 

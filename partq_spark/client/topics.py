@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.client.addresses import address
+from partq_spark.client.describing import DamagedQueue
 from partq_spark.log import subscriptions as log_subscriptions
 from partq_spark.log.connect import shared_store
 from partq_spark.log.queue import QueueLog
@@ -55,12 +56,16 @@ def list_subscriptions(
     store: str | None = None,
     namespace: str = "default",
     retry_timeout_s: float = RETRY_TIMEOUT_S,
-) -> tuple[QueueSubscriptions, ...]:
+) -> tuple[QueueSubscriptions | DamagedQueue, ...]:
     """Of all queues of a namespace that have some: what they attract; with `topic` only what attracts this topic, so
-    where a message with it goes.
+    where a message with it goes. One that is damaged attracts nothing, and is listed as such.
     """
     where = address(store, namespace, retry_timeout_s)
     opened = shared_store(where.store, retry_timeout_s)
-    every = log_subscriptions.Namespace(opened, where.namespace, retry_timeout_s=retry_timeout_s).queues()
-    found = ((queue.name, attracting(queue.head.subscriptions, topic)) for queue in every)
-    return tuple(QueueSubscriptions(queue=name, subscriptions=theirs) for name, theirs in found if theirs)
+    every = log_subscriptions.Namespace(opened, where.namespace, retry_timeout_s=retry_timeout_s)
+    found = {queue.name: attracting(queue.head.subscriptions, topic) for queue in every.queues()}
+    known: list[QueueSubscriptions | DamagedQueue] = [
+        DamagedQueue(namespace=where.namespace, queue=name, error=str(error)) for name, error in every.damaged.items()
+    ]
+    known += [QueueSubscriptions(queue=name, subscriptions=theirs) for name, theirs in found.items() if theirs]
+    return tuple(sorted(known, key=lambda each: each.queue))

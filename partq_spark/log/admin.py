@@ -5,13 +5,14 @@ nothing here knows what a change means for groups.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import structs
 
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Corrupt, Invalid, PartqError
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError
 from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.log import codec, groups, names
 from partq_spark.log.layouts import resized
@@ -19,6 +20,7 @@ from partq_spark.log.model import ACCESS_TYPES, MAX_PARTITIONS, Group, Head, Que
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Columns
 from partq_spark.objects.api import ObjectStore, Unchanged
+from partq_spark.objects.register import Register
 
 _LARGEST_MESSAGE_BYTES = 1_000_000_000  # Arrow's 32-bit offsets end at 2 GiB, a run must hold more than one message
 _LONGEST_S = 7 * 24 * 3600.0
@@ -171,11 +173,37 @@ def delete_queue(queue: QueueLog) -> int:
     """Delete a queue for good and everything stored for it; returns the number of objects removed.
 
     The head goes first: from then on the queue does not exist, and what a deletion that is cut off after that leaves
-    behind is for `remove_remains`.
+    behind is for `remove_remains`. Also one whose head is damaged. Raises `Conflict` if that was restored meanwhile.
     """
-    queue_id = queue.refresh().queue_id
-    queue.replace(lambda found: None if found is not None and found.queue_id == queue_id else found)
+    try:
+        queue_id = queue.refresh().queue_id
+    except Corrupt:
+        _delete_damaged_head(queue)
+    else:
+        queue.replace(lambda found: None if found is not None and found.queue_id == queue_id else found)
     return 1 + remove_remains(queue)
+
+
+def _delete_damaged_head(queue: QueueLog) -> None:
+    """By its bytes, of which nobody can make a head."""
+
+    def decide(body: bytes | None) -> None:
+        with suppress(Corrupt):
+            if body is not None:
+                codec.decode_head(body, queue.head_name)
+                raise Conflict(f"{queue} was damaged and has been restored meanwhile: look at it, then delete it again")
+
+    register: Register[bytes] = Register(
+        queue.store,
+        queue.head_name,
+        what=f"the head of {queue}",
+        decode=lambda document: bytes(document.body),
+        encode=bytes,
+    )
+    try:
+        register.change(decide, queue.backoff())
+    except Corrupt:  # not even its version can be read, so none can be compared
+        queue.store.delete(queue.head_name)
 
 
 def remove_remains(queue: QueueLog) -> int:

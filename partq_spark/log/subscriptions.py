@@ -4,6 +4,7 @@ truth, and deleting a queue deletes them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,6 +19,7 @@ from partq_spark.objects.api import ObjectStore
 
 MAX_SUBSCRIPTIONS = 1000  # of one queue: with 250 bytes each a head stays below 300 kB
 
+logger = logging.getLogger(__name__)
 _SIDE_BY_SIDE = 8  # heads that are read at a time where each takes a request to a service
 
 
@@ -76,10 +78,13 @@ class Namespace:
         self._namespace = names.checked_name("namespace", namespace)
         self._retry_timeout_s = retry_timeout_s
         self._known: dict[str, QueueLog] = {}
+        self.damaged: dict[str, Corrupt] = {}
+        """Those whose head was damaged at the last look, each with the reason."""
 
     def queues(self) -> Iterator[QueueLog]:
-        """All queues that there are now, by name, each with its head read. Raises `Unavailable`, and `Corrupt` or
-        `Invalid` for one whose head cannot be read: what it attracts cannot be known.
+        """All queues that there are now, by name, each with its head read. A damaged one attracts nothing until it is
+        restored, and is told of once: it stops no other (OBS-06). Raises `Unavailable`, and `Invalid` for a head that
+        is whole and cannot be read here, so that what it attracts cannot be known.
         """
         known = self._known
         self._known = {
@@ -93,6 +98,7 @@ class Namespace:
                 heads = list(pool.map(self._look, every))
         else:
             heads = [self._look(queue) for queue in every]
+        self.damaged = {name: error for name, error in self.damaged.items() if name in self._known}
         for queue, head in zip(every, heads, strict=True):
             if head is not None:
                 yield queue
@@ -102,9 +108,16 @@ class Namespace:
 
     def _look(self, queue: QueueLog) -> Head | None:
         try:
-            return queue.look()
-        except (Corrupt, Invalid) as error:  # Invalid: a newer partq wrote it
-            raise type(error)(
+            head = queue.look()
+        except Corrupt as error:
+            if queue.name not in self.damaged:
+                logger.warning("%s gets nothing that is published by topic until it is restored: %s", queue, error)
+            self.damaged[queue.name] = error
+            return None
+        except Invalid as error:  # a newer partq wrote it
+            raise Invalid(
                 f"{error}. What queue {queue.name!r} attracts cannot be known, so nothing can be published by topic in "
                 f"namespace {self._namespace!r}, not even to others, until the head of {queue.name!r} can be read"
             ) from error
+        self.damaged.pop(queue.name, None)
+        return head

@@ -206,6 +206,30 @@ def test_a_damaged_head_hides_no_other_queue(partq: Partq) -> None:
     assert "default/b/_head.json" in listed[1]["error"]
 
 
+@pytest.mark.conformance("OBS-06")
+def test_a_damaged_queue_stops_no_topic_and_can_be_deleted(partq: Partq) -> None:
+    for name in ("a", "b", "c"):
+        partq("queue", "create", name, "--partitions", 1)
+        partq("queue", "subscribe", name, "sales/>")
+    (partq.store / "default/b/_head.json").write_bytes(b"{}")
+    partq("publish", "--topic", "sales/eu", stdin=json_lines([{"value": "x"}]))
+    assert partq.messages("a") == partq.messages("c") == [(None, "x")]
+
+    shown = partq("queue", "subscriptions", code=1)
+    assert shown.stdout == "a  sales/>\nc  sales/>\n"
+    assert "queue 'b' attracts nothing until it is restored: " in shown.stderr
+    listed = json.loads(partq("queue", "subscriptions", "--json", code=1).stdout)
+    assert [each["queue"] for each in listed] == ["a", "c", "b"]
+    assert "default/b/_head.json" in listed[2]["error"]
+
+    asked = partq.misuse("queue", "delete", "b")
+    assert "default/b/_head.json" in asked
+    assert "--yes" in asked
+    assert partq("queue", "delete", "b", "--yes").stdout.startswith("Deleted queue 'b'")
+    assert [each["queue"] for each in partq.json("queue", "list")] == ["a", "c"]
+    partq("queue", "create", "b", "--partitions", 1)
+
+
 def test_folders_of_others_are_no_queues(orders: Partq) -> None:
     for foreign in ("Copy of orders", "ORDERS"):
         shutil.copytree(orders.store / "default/orders", orders.store / "default" / foreign)

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from partq_spark.base.errors import Corrupt, Invalid, Unavailable
+from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.log.admin import create_queue, delete_queue
+from partq_spark.log.model import Head
+from partq_spark.log.queue import QueueLog
 from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
 from partq_spark.objects.api import Document
 from tests.log.queues import World, head_of, once, send, values
@@ -116,13 +118,45 @@ def test_a_folder_that_no_queue_could_have_is_nobodys(world: World) -> None:
     assert [queue.name for queue in Namespace(world.store, "default").queues()] == ["orders"]
 
 
-def test_a_queue_whose_head_cannot_be_read_is_named_as_the_reason_why_nothing_goes_by_topic(world: World) -> None:
+@pytest.mark.conformance("OBS-06")
+def test_a_damaged_queue_stops_no_other_and_is_told_of_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("broken", "fine"):
         world.create(1, name)
     head = world.store.load("default/broken/_head.json")
     assert isinstance(head, Document)
     world.store.swap("default/broken/_head.json", b"{}", expected=head.etag)
-    with pytest.raises(Corrupt, match=r"default/broken/_head\.json .*queue 'broken' .*not even to others") as stopped:
-        list(Namespace(world.store, "default").queues())
-    assert "namespace 'default'" in str(stopped.value)
-    assert world.handle("fine").refresh().partitions == 1
+    namespace = Namespace(world.store, "default")
+    for _ in range(2):
+        assert [queue.name for queue in namespace.queues()] == ["fine"]
+        assert [*namespace.damaged] == ["broken"]
+    (warning,) = caplog.messages
+    assert "queue 'broken'" in warning
+    assert "default/broken/_head.json" in warning
+    assert delete_queue(world.handle("broken")) == 1
+    assert [queue.name for queue in namespace.queues()] == ["fine"]
+    assert namespace.damaged == {}
+
+
+def test_a_damaged_queue_that_was_restored_meanwhile_is_not_deleted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = world.create()
+    name = queue.head_name
+    whole = world.store.load(name)
+    assert isinstance(whole, Document)
+    world.store.swap(name, b"{}", expected=whole.etag)
+    refresh = QueueLog.refresh
+
+    def restored(handle: QueueLog) -> Head:
+        try:
+            return refresh(handle)
+        finally:
+            found = world.store.load(name)
+            assert isinstance(found, Document)
+            world.store.swap(name, whole.body, expected=found.etag)
+
+    monkeypatch.setattr(QueueLog, "refresh", restored)
+    with pytest.raises(Conflict, match="restored meanwhile"):
+        delete_queue(world.handle())
+    monkeypatch.undo()
+    assert world.handle().refresh().partitions == queue.head.partitions
