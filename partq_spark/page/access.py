@@ -22,6 +22,7 @@ from partq_spark.base.errors import Invalid
 
 TOKEN_VARIABLE: Final = "PARTQ_UI_TOKEN"  # noqa: S105 - its name
 HOSTS_VARIABLE: Final = "PARTQ_UI_HOSTS"
+LEAST_TOKEN: Final = 16
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -54,11 +55,20 @@ class Access:
         return self._has_bearer(headers) or (self._has_session(headers) and _same(proof, self.form_proof))
 
     def is_from_here(self, headers: Mapping[str, str]) -> bool:
-        """Whether no other site made the browser send it."""
+        """Whether no other site made the browser send it. A browser says so itself where it can (on this machine and
+        over TLS), whatever name a proxy asks by; else the form's origin must be the name that it asked for.
+        """
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        if site is not None and site not in ("same-origin", "none"):
-            return False
+        if site is not None:
+            return site in ("same-origin", "none")
         return origin is None or urlsplit(origin).netloc == headers.get("host")
+
+    def is_over_tls(self, headers: Mapping[str, str]) -> bool:
+        """Whether the browser asked over TLS, which ends before the page: the proxy says so, or the form's origin.
+        Who makes that up has a cookie that is of no use without TLS, and nothing else.
+        """
+        proxy = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+        return proxy == "https" or headers.get("origin", "").startswith("https://")
 
     def is_token(self, given: str) -> bool:
         """Compared in the same time, whatever is wrong with it."""
@@ -96,11 +106,16 @@ class Access:
 
 def access(host: str, environ: Mapping[str, str], *, actions: bool = False) -> Access:
     """Who may see a page that listens on `host`, by the environment's token. Raises `Invalid` where none is there and
-    one is needed, and for one that no header could carry.
+    one is needed, and for one that no header could carry or that could be guessed.
     """
     token = environ.get(TOKEN_VARIABLE, "").strip() or None
     if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
         raise Invalid(f"{TOKEN_VARIABLE} is not allowed as it is: give printable ASCII without spaces")
+    if token is not None and len(token) < LEAST_TOKEN:
+        raise Invalid(
+            f"{TOKEN_VARIABLE} has fewer than {LEAST_TOKEN} characters and could be guessed: make one at random "
+            "(openssl rand -hex 24)"
+        )
     loopback = is_loopback(host)
     if token is None and not loopback:
         raise Invalid(

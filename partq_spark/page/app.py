@@ -31,7 +31,7 @@ HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with no-referrer browsers send `Origin: null` with our own forms
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
@@ -159,7 +159,14 @@ class Page:
             return self._ask_for_token(request, wrong=True)
         to = form.get("to", "/")
         done = RedirectResponse(to if _is_path(to) else "/", status_code=303, headers=HEADERS)
-        done.set_cookie(access.cookie, access.session, max_age=SESSION_S, httponly=True, samesite="strict")
+        done.set_cookie(
+            access.cookie,
+            access.session,
+            max_age=SESSION_S,
+            httponly=True,
+            samesite="strict",
+            secure=access.is_over_tls(request.headers),
+        )
         return done
 
     def _ask_for_token(self, request: Request, *, wrong: bool = False) -> Response:
@@ -171,9 +178,9 @@ class Page:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def _html(self, request: Request, template: str, *, status: int = 200, **values: object) -> HTMLResponse:
-        known = {"events": "", "place": self._place, "actions": self._access.actions, "proof": ""}
-        if self._access.actions and self._access.may_look(request.headers):
-            known["proof"] = self._access.form_proof
+        known: dict[str, object] = {"events": "", "place": None, "actions": self._access.actions, "proof": ""}
+        if self._access.may_look(request.headers):
+            known |= {"place": self._place, "proof": self._access.form_proof}
         return HTMLResponse(html(template, **{**known, **values}), status_code=status, headers=HEADERS)
 
     async def _refuse(self, request: Request, error: Exception) -> Response:

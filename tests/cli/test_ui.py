@@ -23,6 +23,7 @@ from tests.support.servers import die_with_parent
         (["--allow-actions"], {}, "--allow-actions"),
         (["--port", "70000"], {}, "65535"),
         ([], {"PARTQ_UI_TOKEN": "two words"}, "PARTQ_UI_TOKEN is not allowed"),
+        ([], {"PARTQ_UI_TOKEN": "x"}, "PARTQ_UI_TOKEN has fewer than 16 characters and could be guessed"),
     ],
 )
 def test_what_cannot_be_served_is_refused(
@@ -42,7 +43,7 @@ def test_a_port_that_is_taken_is_named_with_what_to_do(partq: Partq) -> None:
 
 
 def test_an_address_that_is_not_ours_is_named(partq: Partq) -> None:
-    said = partq.error("ui", "--host", "192.0.2.1", PARTQ_UI_TOKEN="token")
+    said = partq.error("ui", "--host", "192.0.2.1", PARTQ_UI_TOKEN="a-token-for-tests")
     assert said.startswith("--port 8096 on 192.0.2.1 cannot be used")
 
 

@@ -19,6 +19,7 @@ from partq_spark.base.errors import Invalid
 from partq_spark.page.timeline import Timeline
 from tests.support.servers import free_port
 
+TOKEN = "a-token-for-tests"
 WELL = Status(alive=True, ready=True, looked_s=0.1, groups=3, leading=2, failing=0)
 
 
@@ -141,11 +142,11 @@ def test_a_name_that_is_not_this_machines_gets_no_metrics_and_its_health(kind: K
 @pytest.mark.conformance("OBS-03")
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - none is listened on
 def test_where_there_is_a_token_it_is_needed_for_metrics_and_not_for_health(kind: Kind, host: str) -> None:
-    with kind.serving(metrics=told, reached=host, PARTQ_UI_TOKEN="secret") as server:
-        for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
+    with kind.serving(metrics=told, reached=host, PARTQ_UI_TOKEN=TOKEN) as server:
+        for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}):
             code, body = ask(server, "/metrics", **given)
             assert (code, "PARTQ_UI_TOKEN" in body) == (401, True)
-        assert ask(server, "/metrics", Authorization="Bearer secret")[0] == 200
+        assert ask(server, "/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
         assert ask(server, "/healthz")[0] == ask(server, "/readyz")[0] == 200
 
 
@@ -160,15 +161,17 @@ def test_where_other_machines_reach_it_and_there_is_no_token_nobody_gets_metrics
 def test_prometheus_may_ask_by_address_or_by_a_name_that_was_given(kind: Kind) -> None:
     everywhere = "0.0.0.0"  # noqa: S104 - none is listened on
     with kind.serving(
-        metrics=told, reached=everywhere, PARTQ_UI_TOKEN="secret", PARTQ_UI_HOSTS="coordinator.prod"
+        metrics=told, reached=everywhere, PARTQ_UI_TOKEN=TOKEN, PARTQ_UI_HOSTS="coordinator.prod"
     ) as server:
         for host, code in (("10.0.0.7:8095", 200), ("coordinator.prod:8095", 200), ("evil.example", 403)):
-            assert ask(server, "/metrics", Authorization="Bearer secret", Host=host)[0] == code
+            assert ask(server, "/metrics", Authorization=f"Bearer {TOKEN}", Host=host)[0] == code
 
 
 def test_a_token_that_no_header_could_carry_is_refused() -> None:
     with pytest.raises(Invalid, match="PARTQ_UI_TOKEN is not allowed as it is"):
         access_beside_health("127.0.0.1", {"PARTQ_UI_TOKEN": "two words"})
+    with pytest.raises(Invalid, match="PARTQ_UI_TOKEN has fewer than 16 characters and could be guessed"):
+        access_beside_health("127.0.0.1", {"PARTQ_UI_TOKEN": "short"})
 
 
 def test_a_mistake_in_metrics_takes_no_health_away(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
@@ -216,10 +219,10 @@ def test_the_page_is_beside_health() -> None:
 
 
 def test_with_a_token_the_page_asks_for_it_and_health_does_not() -> None:
-    with Kind(page=True).serving(PARTQ_UI_TOKEN="secret") as server:
+    with Kind(page=True).serving(PARTQ_UI_TOKEN=TOKEN) as server:
         code, body = ask(server, "/")
         assert (code, "The page needs a token" in body) == (401, True)
-        assert ask(server, "/", Authorization="Bearer secret")[0] == 200
+        assert ask(server, "/", Authorization=f"Bearer {TOKEN}")[0] == 200
         assert ask(server, "/healthz")[0] == 200
 
 

@@ -1,4 +1,4 @@
-"""A queue on a `file:` store, with a group, and the page that shows it."""
+"""A queue on a `file:` store, with a group, the page that shows it, and a browser."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from partq_spark import client
 from partq_spark.page.sections import Place
 from tests.page.serving import WAIT_S, Served, all_have_ended, serving
+from tests.support.browser import Browser, Tab, browser
 from tests.support.waiting import wait_until
 
 
@@ -40,7 +41,29 @@ def page(place: Place, orders: client.Queue) -> Iterator[Served]:
         yield served
 
 
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("chromium")) as made:
+        yield made
+
+
+@pytest.fixture
+def tab(chromium: Browser) -> Iterator[Tab]:
+    """A page on a wide, light screen. At the end nothing was wrong on its console."""
+    made = chromium.tab()
+    made.look(1200, 900)
+    yield made
+    made.call("Page.close")
+    assert made.errors == []
+
+
 def publish(queue: client.Queue, *values: bytes, key: str | None = None) -> None:
     with queue.publisher() as publisher:
         for number, value in enumerate(values):
             publisher.send(value, key=key if key is not None else f"key-{number}")
+
+
+def acknowledge(queue: client.Queue) -> None:
+    with queue.consumer("billing", idle_timeout_s=0.3) as consumer:
+        for batch in consumer:
+            batch.acknowledge()

@@ -10,6 +10,7 @@ from partq_spark import client
 from partq_spark.base.errors import Invalid
 from partq_spark.page.access import access
 from partq_spark.page.sections import Place
+from tests.page.conftest import acknowledge
 from tests.page.serving import Served, serving
 
 TOKEN = "a-token-for-tests"
@@ -97,6 +98,16 @@ def test_a_token_that_no_header_could_carry_is_refused_without_telling_it() -> N
         assert token not in str(refused.value)
 
 
+def test_a_token_that_could_be_guessed_is_refused_without_telling_it() -> None:
+    for token in ("x1y2", "fifteen-letters"):
+        with pytest.raises(
+            Invalid, match="fewer than 16 characters and could be guessed: make one at random"
+        ) as refused:
+            access("127.0.0.1", {"PARTQ_UI_TOKEN": token})
+        assert token not in str(refused.value)
+    assert access("127.0.0.1", {"PARTQ_UI_TOKEN": "sixteen-letters!"}).token is not None
+
+
 # --- the token --------------------------------------------------------------------------------------------------------
 
 
@@ -109,7 +120,11 @@ def test_without_the_token_nothing_is_shown(locked: Served) -> None:
         assert "orders" not in answer.text.replace(path, "")
         assert "file://" not in answer.text
     assert locked.post(REWIND, {"to": "earliest", "step": "do"}).status == 401
-    assert locked.get("/static/nothing").status == 404
+    for path in ("/static/nothing", "/login/nothing"):
+        answer = locked.get(path)
+        assert answer.status == 404
+        assert "file://" not in answer.text
+    assert "file://" not in locked.post("/login", {"token": TOKEN}, Origin="null").text
 
 
 def test_the_token_is_a_header_for_programs(locked: Served) -> None:
@@ -124,9 +139,19 @@ def test_the_token_is_typed_once_and_the_cookie_does_not_tell_it(locked: Served)
     for word in ("HttpOnly", "SameSite=strict"):
         assert word in answer.headers["set-cookie"]
     assert TOKEN not in answer.headers["set-cookie"]
+    assert "Secure" not in answer.headers["set-cookie"]
     assert locked.get("/queues/orders", Cookie=answer.cookie).status == 200
     assert locked.get("/queues/orders", Cookie=answer.cookie[:-1]).status == 401
     assert locked.get("/queues/orders", Cookie="=;;\x7f" + "x" * 100).status == 401
+
+
+@pytest.mark.parametrize(
+    "headers", [{"X_Forwarded_Proto": "https"}, {"X_Forwarded_Proto": "HTTPS, http"}, {"Origin": "https://localhost"}]
+)
+def test_behind_tls_the_cookie_is_sent_over_tls_alone(locked: Served, headers: dict[str, str]) -> None:
+    answer = locked.post("/login", {"token": TOKEN}, Host="localhost", **headers)
+    assert answer.status == 303
+    assert "Secure" in answer.headers["set-cookie"]
 
 
 def test_a_wrong_token_is_refused(locked: Served) -> None:
@@ -146,12 +171,6 @@ def test_who_comes_in_is_not_led_elsewhere(locked: Served, to: str) -> None:
 # --- acting -----------------------------------------------------------------------------------------------------------
 
 
-def acknowledge(queue: client.Queue) -> None:
-    with queue.consumer("billing", idle_timeout_s=0.3) as consumer:
-        for batch in consumer:
-            batch.acknowledge()
-
-
 @pytest.mark.conformance("OBS-03")
 def test_what_another_site_makes_a_browser_send_changes_nothing(locked: Served, orders: client.Queue) -> None:
     cookie = logged_in(locked)
@@ -163,6 +182,7 @@ def test_what_another_site_makes_a_browser_send_changes_nothing(locked: Served, 
         ({**form, "proof": good}, {"Origin": "http://evil.example"}),
         ({**form, "proof": good}, {"Origin": "null"}),
         ({**form, "proof": good}, {"Sec_Fetch_Site": "cross-site"}),
+        ({**form, "proof": good}, {"Sec_Fetch_Site": "same-site", "Origin": locked.url}),
     ):
         assert locked.post(ALTER, fields, Cookie=cookie, **headers).status == 403
     assert orders.describe().layout.partitions == 4

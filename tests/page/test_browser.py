@@ -5,7 +5,6 @@ narrow screens; and no error on the console.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from tests.page import crowd
 from tests.page.conftest import publish
 from tests.page.scene import GROUP, QUEUE, scene
 from tests.page.serving import Served, serving
-from tests.support.browser import COUNT_DRAWS, Browser, Tab, browser
+from tests.support.browser import COUNT_DRAWS, Tab
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(180)]
 
@@ -27,22 +26,6 @@ LANES = """Object.fromEntries([...document.querySelectorAll('.lane')].map(lane =
     lane.querySelector('bdi').textContent,
     [...lane.querySelectorAll('.cell[id^=c]')].map(cell => parseInt(cell.textContent)),
 ]))"""
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("chromium")) as made:
-        yield made
-
-
-@pytest.fixture
-def tab(chromium: Browser) -> Iterator[Tab]:
-    """A page on a wide, light screen. At the end nothing was wrong on its console."""
-    made = chromium.tab()
-    made.look(1200, 900)
-    yield made
-    made.call("Page.close")
-    assert made.errors == []
 
 
 def live(tab: Tab) -> None:

@@ -119,7 +119,8 @@ class Browser:
         self._in, from_browser = os.pipe()
         flags = ["--headless=new", "--remote-debugging-pipe", f"--user-data-dir={folder}", "--no-first-run"]
         flags += ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
-        flags += ["--disable-component-update", "--no-proxy-server", "--disable-sync", "--mute-audio", "about:blank"]
+        flags += ["--disable-component-update", "--no-proxy-server", "--disable-sync", "--mute-audio"]
+        flags += ["--host-resolver-rules=MAP *.example 127.0.0.1", "about:blank"]
 
         def prepare() -> None:
             die_with_parent()

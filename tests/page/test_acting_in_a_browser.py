@@ -1,0 +1,183 @@
+"""Signing in and acting in a real Chromium, whose own headers (Origin, Sec-Fetch-Site, cookies) no test makes up: on
+this machine's name, under a name over plain HTTP, and behind a proxy that speaks TLS.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+
+import pytest
+
+from partq_spark import client
+from partq_spark.page.sections import Place
+from tests.coordinator.sidecars import Sidecar
+from tests.page.conftest import acknowledge
+from tests.page.serving import Served, serving
+from tests.support.browser import Tab
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(180)]
+
+TOKEN = "a-token-for-tests"
+NAME = "partq.example"  # the browser is told that it is this machine
+REWIND = "/queues/orders/groups/billing/rewind"
+
+
+@pytest.fixture
+def locked(place: Place, orders: client.Queue) -> Iterator[Served]:
+    """A page with a token, and with actions."""
+    with serving(place, token=TOKEN, actions=True, hosts=NAME) as served:
+        yield served
+
+
+@contextmanager
+def tls(folder: Path, upstream: int) -> Iterator[int]:
+    """A proxy with TLS on a port of its own. As nginx does by itself, it asks by the name that the page has for it."""
+    program = shutil.which("openssl")
+    assert program is not None
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    command = [program, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj"]
+    subprocess.run([*command, f"/CN={NAME}", "-keyout", key, "-out", cert], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+
+    class Handler(BaseRequestHandler):
+        def handle(self) -> None:
+            with (
+                suppress(OSError),
+                socket.create_connection(("127.0.0.1", upstream)) as page,
+                context.wrap_socket(self.request, server_side=True) as browser,
+            ):
+                back = threading.Thread(target=self.pump, args=(page, browser), daemon=True)
+                back.start()
+                self.pump(browser, page)
+                back.join()
+
+        def pump(self, source: socket.socket, target: socket.socket) -> None:
+            with suppress(OSError):
+                while data := source.recv(65536):
+                    target.sendall(
+                        data.replace(f"Host: {NAME}:{port}".encode(), f"Host: localhost:{upstream}".encode())
+                    )
+                target.shutdown(socket.SHUT_WR)
+
+    class Server(ThreadingTCPServer):
+        daemon_threads = True
+        block_on_close = False
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        port = server.server_address[1]
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield port
+        server.shutdown()
+
+
+@pytest.fixture(params=["localhost", "plain", "tls"])
+def url(request: pytest.FixtureRequest, locked: Served, tab: Tab, tmp_path: Path) -> Iterator[str]:
+    """By which address the browser asks. Over plain HTTP under a name it sends no Sec-Fetch-Site, over TLS it does."""
+    if request.param == "tls":
+        tab.call("Security.setIgnoreCertificateErrors", ignore=True)
+        with tls(tmp_path, locked.port) as port:
+            yield f"https://{NAME}:{port}"
+            tab.leave()
+    else:
+        yield f"http://{NAME if request.param == 'plain' else 'localhost'}:{locked.port}"
+        # Over plain HTTP a browser says that it leaves this header aside.
+        tab.errors = [each for each in tab.errors if "Cross-Origin-Opener-Policy" not in each]
+
+
+def submit(tab: Tab, fields: dict[str, str], button: str) -> None:
+    """Fill in the form that has this button, and press it, as a person does: the browser sends it."""
+    tab.run("window.before = 1")
+    found = f"[...document.querySelectorAll('button')].find(each => each.textContent === {button!r})"
+    assert tab.run(f"{found} !== undefined"), f"no {button!r} on {tab.run('document.body.innerText')}"
+    for name, value in fields.items():
+        tab.run(f"void ({found}.form.elements[{name!r}].value = {value!r})")
+    tab.run(f"{found}.click()")
+    tab.until("window.before === undefined && document.readyState === 'complete'", f"what {button} leads to")
+
+
+def sign_in(tab: Tab, url: str) -> None:
+    tab.call("Network.clearBrowserCookies")  # which know no ports
+    tab.open(url + "/")
+    submit(tab, {"token": "wrong"}, "Sign in")
+    assert "This is not the token." in tab.run("document.body.innerText")
+    submit(tab, {"token": TOKEN}, "Sign in")
+    assert tab.run("location.pathname") == "/"
+    # An answer 401 is an error to the console, and the first two were that.
+    tab.errors = [each for each in tab.errors if "401" not in each]
+
+
+@pytest.mark.conformance("OBS-03")
+def test_who_has_the_token_signs_in_and_every_action_is_shown_first_and_done(
+    tab: Tab, url: str, orders: client.Queue
+) -> None:
+    acknowledge(orders)
+    sign_in(tab, url)
+    (cookie,) = tab.call("Network.getCookies", urls=[url])["cookies"]
+    assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (url.startswith("https"), True, "Strict")
+
+    tab.open(url + "/queues/orders/alter")
+    submit(tab, {"partitions": "6", "retention_s": "3600"}, "Preview")
+    assert "partitions: 4 → 6" in tab.run("document.body.innerText")
+    assert orders.describe().layout.partitions == 4
+    submit(tab, {}, "Apply")
+    assert "Done." in tab.run("document.body.innerText")
+    found = orders.describe()
+    assert (found.layout.partitions, found.config.retention_s) == (6, 3600.0)
+
+    tab.open(url + REWIND)
+    submit(tab, {"to": "earliest"}, "Preview")
+    assert "Would deliver 40 messages" in tab.run("document.body.innerText")
+    assert orders.checkpoints("billing").lag == 0
+    submit(tab, {}, "Apply")
+    assert "40 messages will be delivered again" in tab.run("document.body.innerText")
+    assert orders.checkpoints("billing").lag == 40
+
+
+@pytest.mark.conformance("OBS-03")
+@pytest.mark.usefixtures("orders")
+def test_a_coordinators_page_is_signed_into_and_has_no_actions(tab: Tab, place: Place, tmp_path: Path) -> None:
+    environ = {"PARTQ_STORE": place.store, "PARTQ_OWNERSHIP": "store", "PARTQ_UI_TOKEN": TOKEN}
+    with Sidecar(tmp_path, "coordinator-1", environ) as sidecar:
+        wait_until(sidecar.is_ready, "coordinator", 30)
+        url = f"http://localhost:{sidecar.port}"
+        sign_in(tab, url)
+        tab.open(url + "/queues/orders/groups/billing")
+        assert "Rewind" not in tab.run("document.body.innerText")
+        tab.leave()
+
+
+@pytest.mark.conformance("OBS-03")
+def test_another_site_makes_a_browser_that_is_signed_in_change_nothing(
+    tab: Tab, locked: Served, orders: client.Queue
+) -> None:
+    """Also one on another port of this machine, to which the browser sends the cookie along (`SameSite` knows no
+    ports), and with the proof in its form.
+    """
+    url = f"http://localhost:{locked.port}"
+    sign_in(tab, url)
+    tab.open(url + "/queues/orders/alter")
+    proof = tab.run("document.querySelector('[name=proof]').value")
+    with serving(Place(store=orders.store, namespace="default")) as other:
+        for host in ("localhost", "127.0.0.1"):
+            tab.call("Page.setBypassCSP", enabled=True)
+            tab.open(f"http://{host}:{other.port}/")
+            form = f"<form method=post action='{url}/queues/orders/alter'>" + "".join(
+                f"<input name={name} value='{value}'>"
+                for name, value in (("proof", proof), ("partitions", "9"), ("step", "do"))
+            )
+            tab.run(f"document.body.innerHTML = {form + '<button>Win</button></form>'!r}")
+            submit(tab, {}, "Win")
+            assert tab.run("location.pathname") == "/queues/orders/alter"
+            assert tab.run("document.title") != "Alter orders · partq"
+    assert orders.describe().layout.partitions == 4
+    tab.errors.clear()  # refused answers are errors to the console
