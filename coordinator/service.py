@@ -115,6 +115,7 @@ class Service:
         self._groups: dict[GroupKey, _Group] = {}
         self._stopping = threading.Event()
         self._head_problems: dict[str, str] = {}  # by queue, as last told
+        self._empty = ""  # what is told while the store has no queue: its address may be a slip of the pen
         self._has_news = True  # the ownership store, as far as is known
         self._unknown: dict[GroupKey, float] = {}  # groups that no head showed, and when heads are looked at for each
 
@@ -131,7 +132,7 @@ class Service:
         turned_s = time.monotonic() - self._schedule.turned_s
         out_of_order = self._reaching.problem or self._listening.problem or self._looking.problem
         problem = out_of_order or next((job.problem for job in failing), "")
-        problem = problem or next((stuck for group in groups if (stuck := group.runtime.stuck)), "")
+        problem = problem or next((stuck for group in groups if (stuck := group.runtime.stuck)), "") or self._empty
         alive = turned_s < _STUCK_AFTER_S
         return Status(
             alive=alive,
@@ -272,12 +273,24 @@ class Service:
             # One that is damaged, say, is no reason to be out of order: its groups stay as they were last seen.
             if problems and len(problems) == len(names):
                 raise problems[0]
+            self._tell_whether_empty(not problems and not self._heads.documents())
             if not self._groups:
                 self._probe()  # nobody else asks, and `/readyz` is to know
             all_seen = True
         finally:
             self._schedule.call(partial(self._take_groups, all_seen=all_seen))
         return self._settings.heads_look_s
+
+    def _tell_whether_empty(self, empty: bool) -> None:
+        """That is how a new store looks, and how a mistyped one does: told, and no reason to be out of order."""
+        if not empty:
+            self._empty = ""
+        elif not self._empty:
+            self._empty = (
+                f"store {self._store.url} has no queue in namespace {self._heads.namespace!r}: if there should be one,"
+                " see whether store.url and store.namespace name the right place; else create one"
+            )
+            self._log("warning", "no_queue", reason=self._empty)
 
     def _look_at_queue(self, queue: str) -> None:
         try:

@@ -5,6 +5,8 @@ Importing this package imports no SDK. Stores are not pickled: every process ope
 
 from __future__ import annotations
 
+import os
+
 from partq_spark.base.errors import Invalid
 from partq_spark.objects.api import (
     UNCHANGED,
@@ -16,7 +18,7 @@ from partq_spark.objects.api import (
 )
 from partq_spark.objects.local import LocalStore
 from partq_spark.objects.retrying import Retrying
-from partq_spark.objects.urls import LocalUrl, canonical_url, parse_url
+from partq_spark.objects.urls import LocalUrl, canonical_url, default_folder, parse_url
 
 __all__ = [
     "UNCHANGED",
@@ -39,7 +41,8 @@ def open_store(url: str, *, retry_timeout_s: float = 120.0) -> ObjectStore:
     """
     parsed = parse_url(url)
     if isinstance(parsed, LocalUrl):
-        return Retrying(LocalStore(parsed.folder), retry_timeout_s)
+        private = parsed.folder == default_folder(os.environ)
+        return Retrying(LocalStore(parsed.folder, private=private), retry_timeout_s)
     try:
         from partq_spark.objects.azure import AzureStore  # the SDK takes 0.3 s, and is an optional extra
     except ModuleNotFoundError as error:

@@ -56,13 +56,21 @@ _MAX_METADATA_FILE_BYTES: Final = 8 * MAX_METADATA_BYTES  # JSON takes up to six
 
 
 class LocalStore:
-    """Objects as files below `folder`, an absolute path; it is made at the first write.
+    """Objects as files below `folder`, an absolute path; it is made at the first write: for this user alone if it is
+    `private`, else as the umask has it. One that is there keeps its permissions.
 
     `lock_wait_s` bounds the wait for another process that replaces a document in the same folder;
     `sync_every_bytes` is how much of a growing object is written back at a time.
     """
 
-    def __init__(self, folder: str, *, lock_wait_s: float = 10.0, sync_every_bytes: int = SYNC_EVERY_BYTES) -> None:
+    def __init__(
+        self,
+        folder: str,
+        *,
+        private: bool = False,
+        lock_wait_s: float = 10.0,
+        sync_every_bytes: int = SYNC_EVERY_BYTES,
+    ) -> None:
         if not os.path.isabs(folder) or os.path.normpath(folder) != folder or folder == "/":
             raise Invalid(
                 f"local store {folder!r} is not an absolute path of a directory in plain form: write it in full"
@@ -70,7 +78,7 @@ class LocalStore:
         self._root = folder
         self._lock_wait_s = lock_wait_s
         self._sync_every_bytes = sync_every_bytes
-        self._folders = Folders(folder)
+        self._folders = Folders(folder, private=private)
 
     def __repr__(self) -> str:
         return f"LocalStore({self.url!r})"

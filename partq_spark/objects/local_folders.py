@@ -31,8 +31,10 @@ _OPEN_TRIES: Final = 50
 class Folders:
     """The folders of the store at `root`, as far as this process knows them. Safe for use by several threads."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, private: bool = False) -> None:
+        """`private`: what makes `root` lets nobody else in."""
         self._root = root
+        self._root_mode = 0o700 if private else 0o777
         self._durable: set[str] = set()
         self.unsynced: set[str] = set()  # where something was done, and the sync of it failed
 
@@ -52,7 +54,7 @@ class Folders:
                 return os.open(path, _FOLDER)
             except FileNotFoundError:
                 pass  # somebody removed the whole store and goes on using it
-        make_durable_folder(self._root, path)
+        make_durable_folder(self._root, path, self._root_mode)
         if len(self._durable) >= _MAX_KNOWN:
             self._durable.clear()
         self._durable.add(path)
@@ -87,8 +89,9 @@ class Folders:
         self.unsynced.discard(path)
 
 
-def make_durable_folder(root: str, folder: str) -> None:
-    """Make `folder` (at or below `root`) and see to it that it survives power loss, also parts that others made.
+def make_durable_folder(root: str, folder: str, root_mode: int = 0o777) -> None:
+    """Make `folder` (at or below `root`) and see to it that it survives power loss, also parts that others made. A
+    `root` that is not there yet gets `root_mode`, less the umask.
 
     Syncing only what one made oneself is not enough: another process may have made the parent a moment ago and not
     have synced it yet, and what is written below would be lost with it.
@@ -97,6 +100,7 @@ def make_durable_folder(root: str, folder: str) -> None:
     while not os.path.isdir(made_from) and made_from != "/":
         made_from = os.path.dirname(made_from)
     try:
+        os.makedirs(root, mode=root_mode, exist_ok=True)
         os.makedirs(folder, exist_ok=True)
     except FileExistsError as error:  # which elsewhere means that an object is there already
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from error

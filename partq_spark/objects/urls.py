@@ -149,10 +149,16 @@ def default_store(environ: Mapping[str, str]) -> str:
             return canonical_url(given)
         except Invalid as error:
             raise Invalid(f"the environment variable PARTQ_STORE is not usable: {error}") from None
-    home = environ.get("HOME", "").rstrip("/")
-    if not home.startswith("/"):
+    folder = default_folder(environ)
+    if folder is None:
         raise Invalid(
             f"no store was named, and HOME={environ.get('HOME', '')!r} is no directory to keep one in: give the store "
             "(file:///absolute/dir or azure://container/prefix), or set PARTQ_STORE"
         )
-    return canonical_url(str(LocalUrl(folder=f"{home}/.partq")))
+    return canonical_url(str(LocalUrl(folder=folder)))
+
+
+def default_folder(environ: Mapping[str, str]) -> str | None:
+    """Where the default store is, in this user's home, which is nobody else's business; None without a home."""
+    home = environ.get("HOME", "")
+    return "/" + os.path.normpath(f"{home}/.partq").lstrip("/") if home.startswith("/") else None

@@ -64,6 +64,19 @@ def test_a_group_that_is_new_is_found_at_once_when_a_flow_binds(place: Place) ->
         wait_until(lambda: place.shares(key) == {"a": 4}, "assignment", wait_s=5, also=living(flow))
 
 
+def test_a_store_without_a_queue_is_told_of_for_its_address_may_be_mistyped(tmp_path: Path) -> None:
+    place = Place(tmp_path, "store")
+    with place.sidecar() as sidecar:
+        wait_until(lambda: sidecar.is_ready() and sidecar.health()[1]["problem"] != "", "a problem")
+        (told,) = sidecar.lines("no_queue")
+        assert told["level"] == "warning"
+        assert told["reason"] == sidecar.health()[1]["problem"]
+        assert told["reason"].startswith(f"store {place.url} has no queue in namespace 'default': ")
+        place.group()
+        wait_until(lambda: sidecar.health()[1]["problem"] == "", "peace")
+        assert sidecar.is_ready()
+
+
 def test_ownership_may_be_kept_beside_the_queue(tmp_path: Path) -> None:
     place = Place(tmp_path, "store")
     key = place.group()
@@ -107,7 +120,7 @@ def test_a_queue_that_is_deleted_and_made_again_begins_anew(place: Place) -> Non
         flow.unbind()
         admin.delete_queue(place.queue(key))
         wait_until(lambda: place.state(key) is None, "end of the group")
-        assert sidecar.lines("group_dropped")
+        wait_until(lambda: bool(sidecar.lines("group_dropped")), "its last line")
         place.group()
         again = place.flow(key, "b")
         wait_until(lambda: place.shares(key) == {"b": 4}, "assignment", also=living(again))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import partq
 from partq_spark.base.errors import Invalid
 from partq_spark.objects import canonical_url, open_store
 from partq_spark.objects.azure_access import ACCOUNT, ACCOUNT_URL, CONNECTION_STRING, AzureAccess, find_access
@@ -189,3 +192,41 @@ def test_a_bad_variable_is_named_without_its_secrets() -> None:
     with pytest.raises(Invalid, match="environment variable PARTQ_STORE") as refused:
         default_store({"PARTQ_STORE": "azure://box?sig=s3cret", "HOME": "/home/ann"})
     assert "s3cret" not in str(refused.value)
+
+
+# --- who may look into a store --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def common_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("common_umask")
+@pytest.mark.parametrize(
+    ("given", "there", "mode"),
+    [
+        (None, None, 0o700),
+        ("home/.partq", None, 0o700),  # the same place by its name
+        (None, 0o750, 0o750),  # somebody lets others in
+        ("home/queues", None, 0o755),
+        ("srv/.partq", None, 0o755),
+        ("srv/.partq", 0o775, 0o775),
+    ],
+)
+def test_the_default_store_is_for_its_user_alone_and_one_that_was_named_follows_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, there: int | None, mode: int
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("PARTQ_STORE", raising=False)
+    folder = tmp_path / (given or "home/.partq")
+    if there is not None:
+        folder.mkdir(parents=True)
+        folder.chmod(there)
+    queue = partq.create_queue("orders", partitions=1, store=None if given is None else f"file://{folder}")
+    with queue.publisher() as publisher:
+        publisher.send("tea")
+    assert folder.stat().st_mode & 0o7777 == mode
+    assert (folder / "default").stat().st_mode & 0o7777 == 0o755, "what is below is behind that door"
