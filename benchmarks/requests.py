@@ -7,6 +7,7 @@ accounts. A request that is refused, or answered with "not changed", is paid for
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from enum import StrEnum
 from itertools import starmap
@@ -43,8 +44,13 @@ class Counts:
         return Counts(**dict(zip(Kind, (factor * each for each in astuple(self)), strict=True)))
 
     def rounded(self) -> Counts:
-        """To whole requests: for averages over what a heartbeat may have come between."""
+        """To whole requests: for averages."""
         return Counts(**dict(zip(Kind, (round(each) for each in astuple(self)), strict=True)))
+
+
+def least(found: Iterable[Counts]) -> Counts:
+    """Of each class the fewest."""
+    return Counts(**dict(zip(Kind, map(min, zip(*map(astuple, found), strict=True)), strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

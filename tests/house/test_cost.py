@@ -60,7 +60,7 @@ def test_reading_and_acknowledging_ask_for_what_the_document_says(
 ) -> None:
     assert deeds.reading(here, cost.made(azurite), 1000, 3) == stated[cost.READ]
     alone = deeds.reading(here, cost.made(azurite), 1000, group=deeds.GROUP, ownership="none")
-    assert alone.rounded() == stated[cost.READ_ALONE]
+    assert alone == stated[cost.READ_ALONE]
     assert deeds.checkpointing(here, cost.made(azurite)) == stated[cost.CHECKPOINT]
 
 
@@ -73,15 +73,15 @@ def test_a_shared_flow_asks_for_what_the_document_says(
 ) -> None:
     url = cost.made(azurite)
     with deeds.coordinated(tmp_path, url, redis_server.url, there):
-        found = deeds.reading(here, url, 1000, group=deeds.GROUP, ownership=redis_server.url)
-        assert found.rounded() == stated[cost.READ_REDIS]
+        # A session that is over because the machine is slow is claimed again, which is not what is counted here.
+        found = deeds.reading(here, url, 1000, group=deeds.GROUP, ownership=redis_server.url, sessionTimeout="1h")
+        assert found == stated[cost.READ_REDIS]
     url = cost.made(azurite)
     with deeds.coordinated(tmp_path, url, "store", there):
-        found = deeds.reading(here, url, 1000, group=deeds.GROUP, ownership="store")
-        # Between two batches a heartbeat may come, and do looks at the group's state.
-        assert found.rounded().writes == stated[cost.READ_OBJECTS].writes
-        assert found.lists == stated[cost.READ_OBJECTS].lists
-        assert abs(found.reads - stated[cost.READ_OBJECTS].reads) <= 2
+        found = deeds.reading(here, url, 1000, group=deeds.GROUP, ownership="store", sessionTimeout="1h")
+        looks = found.reads - stated[cost.READ_OBJECTS].reads  # at the group's state, of a batch that takes long
+        assert replace(found, reads=found.reads - looks) == stated[cost.READ_OBJECTS]
+        assert 0 <= looks <= 2
         assert deeds.beating(here, url) == stated[cost.BEAT]
 
 
