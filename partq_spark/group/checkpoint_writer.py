@@ -46,6 +46,12 @@ class CheckpointWriter:
         """The offset in a partition's first checkpoint; None where offsets are not kept."""
         return self._start_of(partition) if self._settings.keep_offsets else None
 
+    def claimed(self, checkpoint: Checkpoint) -> Checkpoint:
+        """One that names this flow, as the flow keeps it: without an offset that is not its own. Raises `Fenced`."""
+        if self._settings.keep_offsets or checkpoint.offset is None:
+            return checkpoint
+        return self._checkpoints.drop_offset(checkpoint)
+
     def begin(self, checkpoint: Checkpoint) -> int:
         """The first offset that a partition with this checkpoint has to deliver."""
         return acknowledged_to(checkpoint, self._start_of(checkpoint.partition))

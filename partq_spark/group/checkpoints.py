@@ -209,6 +209,19 @@ class CheckpointStore:
 
         return self._change(held.partition, moved, known=held)
 
+    def drop_offset(self, held: Checkpoint) -> Checkpoint:
+        """From now on no acknowledgement of it is written down (`checkpoints=none`): an offset that stayed would be
+        taken for one. What it acknowledged is marked. Returns and raises as `update_checkpoint`.
+        """
+
+        def dropped(found: Checkpoint | None) -> Checkpoint:
+            mine = self._still_held(found, held)
+            below = max(mine.redelivered_below, mine.offset or 0)
+            wanted = replace(mine, offset=None, redelivered_below=below)
+            return mine if wanted == mine else replace(wanted, updated=self._now())
+
+        return self._change(held.partition, dropped, known=held)
+
     def deliver(self, held: Checkpoint) -> Checkpoint:
         """Say that the owner delivers from now on, where no record says how far. Returns and raises as
         `update_checkpoint`; nothing is written if it is said already.

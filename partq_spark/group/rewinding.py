@@ -183,6 +183,8 @@ def _nothing(queue: str, partition: int, checkpoint: Checkpoint | None) -> str:
     why = (
         "no flow has taken it yet"
         if checkpoint is None or checkpoint.is_void
-        else "its checkpoint has no offset (checkpoints=none)"
+        else "its checkpoint has no offset, because the group's flows have checkpoints=none. To go back, start the "
+        "query with a new Spark checkpoint: it begins at the startingOffsets with which the group began; for other "
+        "startingOffsets give it another group"
     )
     return f"partition {partition} of {queue} cannot be rewound: {why}"

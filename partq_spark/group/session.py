@@ -327,6 +327,7 @@ class Session(GroupMembership):
                 if self._holdings.doubts_for_s(partition, self._state_token, now_s) >= patience_s:
                     life.end(f"the checkpoint of partition {partition} does not name it, although the state does")
                 continue
+            checkpoint = self._checkpoint_writer.claimed(checkpoint)
             fresh.append(
                 (self._holdings.offered(checkpoint, grant, self._checkpoint_writer.begin(checkpoint)), checkpoint)
             )

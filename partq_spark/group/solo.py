@@ -113,7 +113,8 @@ class SoloSession(GroupMembership):
         # The flow that this fence overtook may have delivered what was published up to the fence, but nothing after it,
         # because it looks at the checkpoints after it has looked at the log (`confirm`).
         after = self._head().next if silent else head.next
-        for partition, checkpoint in taken.items():
+        for partition, fenced in taken.items():
+            checkpoint = self._checkpoint_writer.claimed(fenced)
             below = max(checkpoint.redelivered_below, after[partition] if partition in silent else 0)
             self._hold(replace(checkpoint, redelivered_below=below))
         return head
@@ -304,7 +305,7 @@ class SoloSession(GroupMembership):
                 me.flow,
             )
             self._holdings.lose(partition)
-            self._hold(fenced)
+            self._hold(self._checkpoint_writer.claimed(fenced))
             return
         raise Fenced(self._taken_over(partition, self._checkpoints.read(partition)))
 

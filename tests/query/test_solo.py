@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from partq_spark.base.errors import Corrupt, Fenced, Unavailable
+from partq_spark.base.errors import Corrupt, Fenced, Invalid, Unavailable
+from partq_spark.client import checkpoints
+from partq_spark.group import retention
+from partq_spark.group.rewinding import Goal
 from partq_spark.log import admin
 from partq_spark.objects.api import Document, ObjectInfo, Unchanged
 from tests.group.session.world import KEY
@@ -184,6 +187,39 @@ def test_ownership_and_checkpoints_work_with_and_without_each_other(
     other.drain()
     assert len(other.rows) == (0 if checkpoints == "store" else 10), "a new owner begins where the group began"
     assert {row.redelivered for row in other.rows} <= {True}
+
+
+@pytest.mark.conformance("OWN-01", "CHK-04")
+@pytest.mark.parametrize("ownership", ["none", "store"])
+def test_a_query_that_gives_up_checkpoints_leaves_no_offset_that_a_rewind_or_retention_would_count_by(
+    world: World, ownership: str
+) -> None:
+    if ownership == "store":
+        world.coordinated()
+    kept = world.query("left", ownership=ownership)
+    begun(world, kept)
+    world.publish(10, 10)
+    kept.drain().stop()
+    assert (world.offset(0), world.offset(1)) == (10, 10)
+    query = world.query("left", ownership=ownership, checkpoints="none")
+    query.ends, query.committed = kept.ends, kept.committed
+    query.start()
+    world.publish(1, 1)
+    world.until(lambda: query.trigger() or len(query.rows) == 2)
+    assert {row[1:] for row in query.rows} == {(10, False)}, "it goes on by its Spark checkpoint, nothing is marked"
+    assert (world.offset(0), world.offset(1)) == (None, None)
+    for goal in (Goal(by=5), Goal(earliest=True)):
+        with pytest.raises(Invalid, match=r"checkpoints=none.*new Spark checkpoint.*startingOffsets"):
+            checkpoints.rewind(world.queue, KEY.group, goal, (), ownership=ownership, dry_run=False)
+    held = retention.holding_back(world.queue, world.queue.refresh())
+    assert {(each.offset, each.messages, each.for_ever) for each in held} == {(0, 11, True)}
+    assert checkpoints.checkpoints(world.queue, KEY.group).lag == 22
+    query.stop()
+    world.sleep(20.0)
+    (other,) = begun(world, world.query("right", ownership=ownership, checkpoints="none"))
+    other.drain()
+    assert delivered(other) == expected(world), "a new Spark checkpoint begins where the group began"
+    assert {row.redelivered for row in other.rows} == {True}
 
 
 def test_two_that_start_at_once_end_with_one(world: World) -> None:
