@@ -28,6 +28,7 @@ from coordinator.tally import Tally
 from partq_spark import __version__
 from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.base.metrics import Exposition
+from partq_spark.base.streams import open_standard_streams
 from partq_spark.base.terminal import printable
 from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import open_store
@@ -42,6 +43,7 @@ _COLLECT_AFTER = 50_000
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     """Run the sidecar; returns the exit code."""
+    open_standard_streams()
     given = _parser().parse_args(arguments)
     overrides = {
         key: value

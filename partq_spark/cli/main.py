@@ -1,7 +1,8 @@
 """The entry point `partq`: the table of commands, and what becomes of errors.
 
 Exit codes: 0 done; 2 wrong use (click's usage errors, and arguments that no queue could take); 1 anything else, with
-one line on standard error that says what to do. Nothing heavy is imported here.
+one line on standard error that says what to do; by SIGPIPE where nobody reads the output any more. Nothing heavy is
+imported here.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from partq_spark import __version__
 from partq_spark.base.errors import PartqError
+from partq_spark.base.streams import drop_unwritten, end_unread, open_standard_streams
 from partq_spark.base.terminal import printable, printable_lines
 from partq_spark.cli.lazy import Lazy, LazyGroup
 
@@ -48,27 +52,12 @@ class Root(LazyGroup):
     """The topmost group: turns errors into one line each, whichever command they come from."""
 
     def make_context(self, *args: Any, **more: Any) -> click.Context:
-        try:
+        with _as_one_line():
             return super().make_context(*args, **more)
-        except click.ClickException as error:
-            raise _shown(error) from error
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _as_one_line():
             return super().invoke(ctx)
-        except PartqError as error:
-            raise _failure(str(error), error) from error
-        except KeyboardInterrupt as error:
-            # Before click sees it, which would print an empty line too.
-            raise _failure("interrupted", error) from error
-        except click.ClickException as error:
-            raise _shown(error) from error
-        except (click.exceptions.Exit, click.Abort):
-            raise
-        except Exception as error:  # whatever it is, a person gets one line and the way to more
-            if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                raise  # the reader of our output has read enough; click ends quietly
-            raise _failure(f"{type(error).__name__}: {error} (PARTQ_DEBUG=1 shows where)", error) from error
 
 
 @click.group(
@@ -84,12 +73,39 @@ def cli() -> None:
 
 def main() -> None:
     """What the command `partq` runs."""
+    open_standard_streams()
     # A command that is told to end tidies up as after Ctrl-C: nothing half-staged stays behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a terminal's encoding lacks is no reason to fail
-    cli(prog_name="partq")
+    try:
+        cli(prog_name="partq")
+    except OSError as error:  # of standard error, the last place where something could be said
+        if error.errno == errno.EPIPE:
+            end_unread()
+        sys.exit(1)
+    finally:
+        drop_unwritten()
+
+
+@contextmanager
+def _as_one_line() -> Iterator[None]:
+    try:
+        yield
+    except PartqError as error:
+        raise _failure(str(error), error) from error
+    except KeyboardInterrupt as error:
+        # Before click sees it, which would print an empty line too.
+        raise _failure("interrupted", error) from error
+    except click.ClickException as error:
+        raise _shown(error) from error
+    except (click.exceptions.Exit, click.Abort):
+        raise
+    except Exception as error:  # whatever it is, a person gets one line and the way to more
+        if isinstance(error, OSError) and error.errno == errno.EPIPE:
+            end_unread()
+        raise _failure(f"{type(error).__name__}: {error} (PARTQ_DEBUG=1 shows where)", error) from error
 
 
 def _failure(message: str, error: BaseException) -> click.ClickException:

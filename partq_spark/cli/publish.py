@@ -92,7 +92,7 @@ def publish(
             if made.is_done:
                 _drain(path)
             else:
-                if path == STANDARD_INPUT and sys.stdin.isatty():
+                if path == STANDARD_INPUT and sys.stdin is not None and sys.stdin.isatty():
                     _invite(made)
                 with Bar(f"publishing {'standard input' if path == STANDARD_INPUT else Path(path).name}") as bar:
                     read = made.add_file(path, key_column=key_column, whole_rows=whole_rows, watch=bar.update)
@@ -131,7 +131,7 @@ def _invite(made: client.Publication) -> None:
 
 def _drain(path: str) -> None:
     """Read standard input to its end and forget it, so that its writer does not die of a broken pipe."""
-    while path == STANDARD_INPUT and sys.stdin.buffer.read(1 << 20):
+    while path == STANDARD_INPUT and sys.stdin is not None and sys.stdin.buffer.read(1 << 20):
         pass
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import json_lines
-from tests.cli.processes import WAIT_S, run, start
+from tests.cli.processes import WAIT_S, command, environment, run, start
 from tests.support.servers import Azurite, free_port
 
 pytestmark = pytest.mark.slow  # every process imports Arrow: half a second each
@@ -68,7 +68,51 @@ def test_a_reader_that_stops_reading_is_no_error_worth_a_line(store: Path) -> No
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(WAIT_S) == 1
+        assert process.wait(WAIT_S) == -signal.SIGPIPE, "as of other programs; a shell says 141"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ("queue list 2>&-", 0, ""),
+        ("queue list <&-", 0, ""),
+        ("queue list >&-", 0, ""),
+        ("browse nothing 2>&-", 1, ""),
+        ("browse nothing 2>/dev/full", 1, ""),
+        ("queue nothing 2>&-", 2, ""),
+        ("publish orders --file messages.jsonl <&- 2>&-", 0, ""),
+        ("publish orders <&-", 1, "Error: standard input is closed: "),
+        ("publish orders --publish-id done <&-", 0, ""),
+        ("--help >/dev/full", 1, "Error: OSError: [Errno 28] "),
+        ("--version >/dev/full", 1, "Error: OSError: [Errno 28] "),
+        ("queue --help >/dev/full", 1, "Error: OSError: [Errno 28] "),
+        ("browse orders --json >/dev/full", 1, "Error: OSError: [Errno 28] "),
+        ("coordinator run --ownership nonsense 2>&-", 2, ""),
+    ],
+)
+def test_a_standard_stream_that_is_closed_or_full_is_told_in_one_line_or_not_missed(
+    store: Path, words: str, code: int, told: str
+) -> None:
+    (store.parent / "messages.jsonl").write_text(json_lines([{"value": "x"}]))
+    run(store, "publish", "orders", "--publish-id", "done", stdin=json_lines([{"value": "x"}]))
+    before = files(store)
+    shell = f"exec {' '.join(command())} {words}"
+    done = subprocess.run(
+        ["sh", "-c", shell],
+        cwd=store.parent,
+        env=environment(store),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr[: len(told)]) == (code, told), done.stderr
+    assert len(done.stderr.splitlines()) == (1 if told else 0)
+    assert words.startswith("publish") or files(store) == before, "nothing was written into a file of the store"
+
+
+def files(store: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(

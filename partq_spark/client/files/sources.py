@@ -118,6 +118,8 @@ def open_source(
     # JSON may spend six characters on a byte (\u0000), and CSV two.
     most_bytes = 6 * max_message_bytes + 1024 * 1024
     if path == STANDARD_INPUT:
+        if sys.stdin is None:
+            raise Invalid("standard input is closed: give it JSON lines, or name a file")
         lines = Lines(sys.stdin.buffer, "standard input", compressed=False, most_bytes=most_bytes)
         yield forms.json(lines, messages_only=True)
         return
