@@ -42,7 +42,7 @@ def describe(where: Where, name: str, count_bytes: bool, as_json: bool) -> None:
         TableColumn("messages", lambda each: each.messages, ">"),
     ]
     if count_bytes:
-        columns.append(TableColumn("stored", lambda each: words.size(each.bytes), ">"))
+        columns.append(TableColumn("stored", lambda each: "" if each.bytes is None else words.size(each.bytes), ">"))
     columns.append(TableColumn("", lambda each: output.bar(each.messages, most, _BAR), style=lambda _: "cyan"))
     output.say()
     output.print_values(found.partitions, columns, noun="partition")

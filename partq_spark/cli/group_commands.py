@@ -58,6 +58,9 @@ def list_all(where: Where, name: str, as_json: bool) -> None:
     elif found:
         known = any(each.flows is not None for each in found)
         output.print_values(found, (*GROUPS, FLOWS) if known else GROUPS, noun="group")
+        for each in found:
+            for problem in each.problems:
+                output.say(f"! group {each.group}: {problem}")
     else:
         output.say(f"No groups in {queue}. A group is made by the first query that names it (option group).")
 

@@ -5,10 +5,12 @@ Nothing is changed here, and there are no words for people.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
+from partq_spark.base.errors import Corrupt
 from partq_spark.base.timestamps import as_datetime
 from partq_spark.client import schemas
 from partq_spark.client.schemas import SchemaDescription
@@ -18,6 +20,8 @@ from partq_spark.log import codec, tree
 from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.publish_times import oldest_us
 from partq_spark.log.queue import QueueLog
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +119,7 @@ class QueueDescription:
     those whose last batch is remembered; one may count twice. `oldest` is when the oldest message was published,
     `oldest_age_s` how long ago that is. `held_back` is what groups have not acknowledged, most messages first; None
     where that was not looked for, as `oldest` then. `schema` are the columns of a typed queue, None of another.
+    `problems`: what of the log cannot be read.
     """
 
     namespace: str
@@ -139,6 +144,7 @@ class QueueDescription:
     oldest: datetime | None = None
     oldest_age_s: float | None = None
     held_back: tuple[HeldBack, ...] | None = None
+    problems: tuple[str, ...] = ()
 
 
 def summary_of(head: Head) -> QueueSummary:
@@ -162,12 +168,19 @@ def summary_of(head: Head) -> QueueSummary:
 def description(queue: QueueLog, *, count_bytes: bool) -> QueueDescription:
     """Look beside the head that `queue` knows: one listing per group, one way down the log, all of it to count bytes.
 
-    Raises as reading the log and listing checkpoints do.
+    What of the log cannot be read is said in `problems`. Raises as listing checkpoints does.
     """
     head = queue.head
-    oldest = queue.settled(
-        lambda head: oldest_us(queue, head, dict(enumerate(zip(head.earliest, head.next, strict=True))))
-    )
+    problems: list[str] = []
+
+    def found(look: Callable[[Head], T]) -> T | None:
+        try:
+            return queue.settled(look)
+        except Corrupt as problem:
+            problems.append(str(problem))
+            return None
+
+    oldest = found(lambda head: oldest_us(queue, head, dict(enumerate(zip(head.earliest, head.next, strict=True)))))
     age_s = None if oldest is None else max(queue.now_us() - oldest, 0) / 1e6  # clocks differ
     return queue_description(
         head,
@@ -175,7 +188,8 @@ def description(queue: QueueLog, *, count_bytes: bool) -> QueueDescription:
         oldest=None if oldest is None else as_datetime(oldest),
         oldest_age_s=age_s,
         held_back=retention.holding_back(queue, head),
-        stored=queue.settled(lambda head: stored_bytes(queue, head)) if count_bytes else None,
+        stored=found(lambda head: stored_bytes(queue, head)) if count_bytes else None,
+        problems=problems,
     )
 
 
@@ -187,6 +201,7 @@ def queue_description(
     oldest_age_s: float | None = None,
     held_back: tuple[HeldBack, ...] | None = None,
     stored: Sequence[int] | None = None,
+    problems: Sequence[str] = (),
 ) -> QueueDescription:
     """What the head says, with what was found beside it. Pure."""
     offsets = zip(head.earliest, head.next, strict=True)
@@ -230,6 +245,7 @@ def queue_description(
         oldest=oldest,
         oldest_age_s=oldest_age_s,
         held_back=held_back,
+        problems=tuple(dict.fromkeys(problems)),
     )
 
 

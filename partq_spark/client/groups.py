@@ -14,7 +14,7 @@ from partq_spark.client.addresses import opened_ownership, ownership_for, owners
 from partq_spark.group import codec, lifecycle
 from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.lifecycle import GroupSummary, Remains
-from partq_spark.group.model import FlowRecord, GroupKey
+from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.group.status import GroupReading, GroupView, PartitionView, view
 from partq_spark.log import admin
@@ -65,7 +65,7 @@ def summaries(queue: QueueLog, ownership: str | None) -> tuple[GroupSummary, ...
     """All groups, by name."""
     with opened_ownership(ownership_url(ownership), queue.store) as place:
         queue.refresh()
-        return tuple(queue.settled(lambda head: lifecycle.summaries(queue, head, place)))
+        return tuple(lifecycle.summaries(queue, place))
 
 
 def alter(queue: QueueLog, group: str, ownership: str, *, former: str | None, force: bool) -> GroupAlteration:
@@ -174,23 +174,31 @@ def _seen(
     )
     if ownership is None:
         return nothing
-    lease = ownership.read_lease(key)
-    found = ownership.read_state(key)
-    state = codec.decode_state(found.body, 0.0, f"state of group {key}") if isinstance(found, StateDocument) else None
+    lease = state = found = None
+    lease_damage = state_damage = ""
+    try:
+        lease = ownership.read_lease(key)
+    except Corrupt as problem:
+        lease_damage = str(problem)
+    try:
+        found = ownership.read_state(key)
+        if isinstance(found, StateDocument):
+            state = codec.decode_state(found.body, 0.0, f"state of group {key}")
+    except Corrupt as problem:
+        state_damage = str(problem)
     if state is not None and state.queue_id != head.queue_id:
         state = None  # of a queue that was deleted: no coordinator has come by since
-    records = {flow: record for flow, record in ownership.read_flows(key).items() if record.queue_id == head.queue_id}
+    flows = ownership.look_at_flows(key)
     return replace(
         nothing,
         state=state,
         state_token=found.token if isinstance(found, StateDocument) else None,
         state_age_s=found.age_s if isinstance(found, StateDocument) else 0.0,
-        records=records,
-        beats_age_s=_beats(ownership, key, records),
+        records={flow: record for flow, record in flows.records.items() if record.queue_id == head.queue_id},
+        beats_age_s=flows.beats_age_s,
+        damaged_flows={flow: str(problem) for flow, problem in flows.damaged.items()},
+        state_damage=state_damage,
+        lease_damage=lease_damage,
         lease=lease.lease if lease else None,
         lease_age_s=lease.age_s if lease else None,
     )
-
-
-def _beats(ownership: Ownership, key: GroupKey, records: Mapping[str, FlowRecord]) -> dict[str, float]:
-    return {flow: max(beat.age_s, 0.0) for flow, beat in ownership.read_beats(key).items() if flow in records}

@@ -63,6 +63,7 @@ def queue_in_words(found: QueueDescription) -> Facts:
             ("columns", f"{len(found.schema.columns):,}, version {found.schema.version}"),
             ("key", found.schema.key or "none: messages go to random partitions"),
         ]
+    facts += [("damaged", problem) for problem in found.problems]
     if found.subscriptions:
         facts.append(("topics", ", ".join(found.subscriptions)))
     return tuple(facts)
@@ -75,7 +76,7 @@ def quota(quota_bytes: int | None, used: float | None) -> str:
 
 def _oldest(found: QueueDescription) -> str:
     if found.oldest is None:
-        return "none"
+        return "not known" if found.problems else "none"
     return f"{when(found.oldest)} UTC, {words.age(found.oldest_age_s or 0.0)}"
 
 

@@ -10,14 +10,14 @@ No words for people but errors; no clock of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Conflict, Invalid, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
 from partq_spark.base.timestamps import as_datetime
 from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
@@ -43,7 +43,8 @@ _WATCH_INTERVAL_S: Final = 0.1
 class GroupSummary:
     """One group of a list. `ownership`: its kind, as `Group` has it. `changed_s`: since the last change of a
     checkpoint, by the store's own clock; None: there is none. `oldest`: when the first message was published that is
-    not acknowledged. `flows`: those that are bound, None where that is not known.
+    not acknowledged. `flows`: those that are bound, None where that is not known. `problems`: what cannot be read; of
+    such a partition nothing counts as acknowledged.
     """
 
     group: str
@@ -53,18 +54,20 @@ class GroupSummary:
     oldest: datetime | None
     changed_s: float | None
     flows: tuple[str, ...] | None
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remains:
     """What there is of a group. `group` None: the head has it no more, only the ownership store does. `checkpoints`:
-    those that count. `records`: flows that the ownership store knows, bound or not; None: it was not asked, or has
-    nothing of the group.
+    those that count, `damaged` those that cannot be read. `records`: flows that the ownership store knows, bound or
+    not; None: it was not asked, or has nothing of the group.
     """
 
     key: GroupKey
     group: Group | None
     checkpoints: Mapping[int, Checkpoint]
+    damaged: Collection[int]
     records: Mapping[str, FlowRecord] | None
 
 
@@ -91,7 +94,7 @@ def remains(queue: QueueLog, group: str, ownership: Ownership | None) -> Remains
     key = key_of(queue, group)
     head = queue.refresh()
     found = head.groups.get(key.group)
-    listed = checkpoints_of(queue, key.group).list_checkpoints()
+    listed, damaged = checkpoints_of(queue, key.group).list_readable()
     checkpoints = {number: each for number, each in listed.items() if not each.is_void}
     records = None
     if ownership is not None:
@@ -100,18 +103,18 @@ def remains(queue: QueueLog, group: str, ownership: Ownership | None) -> Remains
         records = {name: each for name, each in known.items() if each.queue_id == head.queue_id} if kept else None
     if found is None and records is None:
         admin.group_of(queue, head, key.group)
-    return Remains(key=key, group=found, checkpoints=checkpoints, records=records)
+    return Remains(key=key, group=found, checkpoints=checkpoints, damaged=damaged, records=records)
 
 
 def require_quiet(queue: QueueLog, left: Remains) -> None:
     """Raises `Invalid` if a checkpoint was changed within `QUIET_S`: a flow may be at work of which only the
     checkpoints know (`ownership=none`). Ages are the store's own.
     """
-    ages = checkpoint_ages(queue, left.key.group, left.checkpoints)
+    ages = checkpoint_ages(queue, left.key.group, {*left.checkpoints, *left.damaged})
     if not ages or min(ages.values()) >= QUIET_S:
         return
     partition = min(ages, key=lambda number: ages[number])
-    owner = left.checkpoints[partition].owner
+    owner = left.checkpoints[partition].owner if partition in left.checkpoints else None
     whose = f" (flow {owner.flow!r})" if owner is not None else ""
     raise Invalid(
         f"group {left.key.group!r} of {queue} may be in use: checkpoint {partition}{whose} was changed "
@@ -198,35 +201,48 @@ def _say_delivering(checkpoints: CheckpointStore) -> None:
 # --- listing ----------------------------------------------------------------------------------------------------------
 
 
-def summaries(queue: QueueLog, head: Head, ownership: Ownership | None) -> list[GroupSummary]:
-    """All groups of a head, by name: two listings for each, and what the ownership store says. Raises `Corrupt`."""
-    return [_summary(queue, head, name, head.groups[name], ownership) for name in sorted(head.groups)]
+def summaries(queue: QueueLog, ownership: Ownership | None) -> list[GroupSummary]:
+    """All groups of the head that the queue's handle saw last, by name: two listings for each, and what the ownership
+    store says.
+    """
+    return [_summary(queue, queue.head, name, ownership) for name in sorted(queue.head.groups)]
 
 
-def _summary(queue: QueueLog, head: Head, name: str, group: Group, ownership: Ownership | None) -> GroupSummary:
+def _summary(queue: QueueLog, head: Head, name: str, ownership: Ownership | None) -> GroupSummary:
+    group = head.groups[name]
     if ownership is not None and group.ownership not in (None, group_kind(ownership.url)):
         ownership = None  # it knows nothing of this one
-    checkpoints = checkpoints_of(queue, name).list_checkpoints()
-    wanted: dict[int, tuple[int, int]] = {}
-    for partition, end in enumerate(head.next):
-        offset = acknowledged_to(checkpoints.get(partition), group_start(group, partition))
-        wanted[partition] = (max(offset, at(head.earliest, partition)), end)
+    checkpoints, damaged = checkpoints_of(queue, name, head).list_readable()
+    problems = list(damaged.values())
+    done = [acknowledged_to(checkpoints.get(number), group_start(group, number)) for number in range(len(head.next))]
+    first = [max(offset, at(head.earliest, number)) for number, offset in enumerate(done)]
     ages = checkpoint_ages(queue, name, [number for number, each in checkpoints.items() if not each.is_void])
     flows = None
     if ownership is not None:
-        records = ownership.read_flows(key_of(queue, name))
-        bound = (flow for flow, each in records.items() if each.bound and each.queue_id == head.queue_id)
+        seen = ownership.look_at_flows(key_of(queue, name))
+        problems += seen.damaged.values()
+        bound = (flow for flow, each in seen.records.items() if each.bound and each.queue_id == head.queue_id)
         flows = tuple(sorted(bound))
-    found_us = oldest_us(queue, head, wanted)
+    found_us = None
+    try:
+        found_us = queue.settled(lambda now: oldest_us(queue, now, _left(now, first)))
+    except Corrupt as problem:
+        problems.append(problem)
     return GroupSummary(
         group=name,
         since_sequence=group.since_sequence,
         ownership=group.ownership,
-        unacknowledged=sum(max(end - offset, 0) for offset, end in wanted.values()),
+        unacknowledged=sum(max(end - offset, 0) for offset, end in zip(first, head.next, strict=True)),
         oldest=None if found_us is None else as_datetime(found_us),
         changed_s=min(ages.values(), default=None),
         flows=flows,
+        problems=tuple(map(str, problems)),
     )
+
+
+def _left(head: Head, first: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """What a group has not acknowledged, by partition: from `first`, or what is still there of it."""
+    return {number: (max(offset, at(head.earliest, number)), head.next[number]) for number, offset in enumerate(first)}
 
 
 def checkpoint_ages(queue: QueueLog, group: str, partitions: Collection[int]) -> dict[int, float]:

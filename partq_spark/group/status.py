@@ -125,6 +125,9 @@ class GroupReading:
     state_age_s: float = 0.0
     records: Mapping[str, FlowRecord] = field(default_factory=dict)
     beats_age_s: Mapping[str, float] = field(default_factory=dict)
+    damaged_flows: Mapping[str, str] = field(default_factory=dict)  # that cannot be read: why, and what to do
+    state_damage: str = ""  # of the state that cannot be read
+    lease_damage: str = ""
     lease: Lease | None = None
     lease_age_s: float | None = None
 
@@ -156,7 +159,7 @@ def view(seen: GroupReading) -> GroupView:
         rebalance_deadline_s=deadline,
         scale_status=_scale_status(seen, state.partitions.keys()),
         partitions=_with_waits(seen, partitions),
-        flows=tuple(_flow(seen, state, name) for name in sorted({*state.flows, *seen.records})),
+        flows=tuple(_flow(seen, state, name) for name in sorted({*state.flows, *seen.records, *seen.damaged_flows})),
         coordinator=CoordinatorView(leader=seen.lease.name if seen.lease else None, age_s=seen.lease_age_s),
         notes=_notes(seen),
     )
@@ -192,15 +195,8 @@ def _without_coordinator(seen: GroupReading) -> GroupView:
         scale_status=_scale_status(seen, numbers),
         partitions=_with_waits(seen, partitions),
         flows=tuple(
-            FlowView(
-                flow=name,
-                active=False,
-                bound=record.bound,
-                partitions=(),
-                last_seen_s=seen.beats_age_s.get(name),
-                note=_note(seen, name),
-            )
-            for name, record in sorted(seen.records.items())
+            replace(_flow(seen, None, name), bound=name in seen.records and seen.records[name].bound)
+            for name in sorted({*seen.records, *seen.damaged_flows})
         ),
         coordinator=CoordinatorView(leader=seen.lease.name if seen.lease else None, age_s=seen.lease_age_s),
         notes=_notes(seen),
@@ -222,7 +218,8 @@ def _last_owner(seen: GroupReading, owner: Owner | None) -> str:
 
 
 def _notes(seen: GroupReading) -> tuple[str, ...]:
-    return (*_sharing_notes(seen), *_retention_notes(seen))
+    lost = f"who should have what is not known, the checkpoints alone tell of partitions: {seen.state_damage}"
+    return (*((lost,) if seen.state_damage else ()), *_sharing_notes(seen), *_retention_notes(seen))
 
 
 def _retention_notes(seen: GroupReading) -> tuple[str, ...]:
@@ -240,6 +237,8 @@ def _sharing_notes(seen: GroupReading) -> tuple[str, ...]:
         return ("ownership=none: one query has all of the group, and only its checkpoints tell of it",)
     if not seen.kept:
         return ("only the checkpoints are shown: name the place where ownership is kept with --ownership",)
+    if seen.lease_damage:
+        return (f"who leads this group is not known: {seen.lease_damage}",)
     if seen.lease is None or not seen.lease.token:
         return ("no coordinator leads this group: start one with `partq coordinator run`",)
     if seen.lease_age_s is not None and seen.lease_age_s > SILENT_LEADER_S:
@@ -354,9 +353,10 @@ def _reason(state: GroupState, partition: Partition, seen: PartitionView, holddo
     return ""
 
 
-def _flow(seen: GroupReading, state: GroupState, name: str) -> FlowView:
-    flow = state.flows.get(name)
-    having = [each.partition for each in state.partitions.values() if (owner := each.holder) and owner.flow == name]
+def _flow(seen: GroupReading, state: GroupState | None, name: str) -> FlowView:
+    flow = state.flows.get(name) if state is not None else None
+    partitions = state.partitions.values() if state is not None else ()
+    having = [each.partition for each in partitions if (owner := each.holder) and owner.flow == name]
     return FlowView(
         flow=name,
         active=bool(flow and flow.bound and flow.active),
@@ -368,7 +368,9 @@ def _flow(seen: GroupReading, state: GroupState, name: str) -> FlowView:
 
 
 def _note(seen: GroupReading, name: str) -> str:
-    """What it says, while it is there to say it."""
+    """What is wrong with its record, or what it says, while it is there to say it."""
+    if name in seen.damaged_flows:
+        return seen.damaged_flows[name]
     record = seen.records.get(name)
     return record.note if record is not None and record.bound else ""
 

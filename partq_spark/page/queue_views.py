@@ -127,6 +127,7 @@ class GroupRow:
     unacknowledged: int
     oldest: str
     changed: str
+    problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,6 +176,7 @@ def queue_picture(found: QueueDescription, groups: Collection[GroupSummary], pub
                 unacknowledged=each.unacknowledged,
                 oldest=_time(each.oldest),
                 changed="never" if each.changed_s is None else age(each.changed_s),
+                problems=each.problems,
             )
             for each in groups
         ),

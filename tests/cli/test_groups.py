@@ -98,6 +98,7 @@ def test_each_group_with_what_it_has_not_acknowledged(group: Group) -> None:
         "oldest": billing["oldest"],
         "changed_s": None,
         "flows": None,
+        "problems": [],
     }
     assert (billing["group"], billing["unacknowledged"]) == ("billing", group.messages - 10)
     assert billing["oldest"] == group.partq.browse("orders")[0]["timestamp"]

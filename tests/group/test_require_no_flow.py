@@ -25,7 +25,7 @@ class Watch:
 
     def look(self, then: Callable[[], object]) -> None:
         """As an operator's command does, which watches until nobody can live any more."""
-        left = Remains(key=KEY, group=None, checkpoints={}, records=self.flows.read_flows(KEY))
+        left = Remains(key=KEY, group=None, checkpoints={}, damaged=(), records=self.flows.read_flows(KEY))
         waits: list[Callable[[], object]] = [then]
 
         def sleep(pause_s: float) -> None:

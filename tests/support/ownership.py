@@ -14,8 +14,20 @@ from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.objects import ObjectStore
 
 VERBS: Final = (
-    *("incarnation", "read_state", "swap_state", "read_flows", "read_flow", "read_beats", "bind", "beat", "deliver"),
-    *("report", "note", "unbind", "forget_flow", "read_lease", "take_lease", "renew_lease", "release_lease"),
+    *("incarnation", "read_state", "swap_state", "read_flows", "read_flow", "read_beats", "look_at_flows"),
+    *(
+        "bind",
+        "beat",
+        "deliver",
+        "report",
+        "note",
+        "unbind",
+        "forget_flow",
+        "read_lease",
+        "take_lease",
+        "renew_lease",
+        "release_lease",
+    ),
     *("list_ownership", "claim_ownership", "announce", "wait_news", "drop_group"),
 )
 

@@ -7,6 +7,7 @@ that no heartbeat names counts for nobody. Nothing is written here (`flows`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,7 +26,7 @@ from partq_spark.group.ownership.encoding import (
     owner_of,
     record_name,
 )
-from partq_spark.group.ownership.values import Beat
+from partq_spark.group.ownership.values import Beat, FlowsSeen
 
 _TRIES: Final = 3
 """How often a heartbeat is read again whose record is another one by now. A flow binds seldom."""
@@ -77,14 +78,33 @@ class FlowReader:
         (listed,) = self._documents.ask(key, Listing(BEATS))
         hearts = self._hearts_in(key, listed).by_flow
         self._read_records(key, hearts)
-        found = {}
-        for flow, heart in sorted(hearts.items()):
-            record = self._remembered(key, flow, heart)
-            if record is None:  # bound anew or forgotten since the listing
-                record, _ = self._read_flow(key, flow) or (None, None)
-            if record is not None:
-                found[flow] = record
-        return found
+        records = ((flow, self._record(key, flow, heart)) for flow, heart in sorted(hearts.items()))
+        return {flow: record for flow, record in records if record is not None}
+
+    def look_at_flows(self, key: GroupKey) -> FlowsSeen:
+        """All flows, and what is wrong with those that cannot be read: for people."""
+        (listed,) = self._documents.ask(key, Listing(BEATS, aged=True))
+        seen = FlowsSeen({}, {}, {})
+        hearts: dict[str, Heartbeat] = {}
+        for found in listed:
+            flow = found.name.removeprefix(BEATS_IN)
+            try:
+                hearts[flow] = decode_heartbeat(found.value, DocumentPlace(self._documents, key, found.name))
+            except Corrupt as problem:
+                seen.damaged[flow] = problem
+            else:
+                seen.beats_age_s[flow] = max(found.age_s, 0.0)
+        with suppress(Corrupt):  # each that this has not read is read below
+            self._read_records(key, hearts)
+        for flow, heart in hearts.items():
+            try:
+                record = self._record(key, flow, heart)
+            except Corrupt as problem:
+                seen.damaged[flow] = problem
+            else:
+                if record is not None:
+                    seen.records[flow] = record
+        return seen
 
     def read_flow(self, key: GroupKey, flow: str) -> tuple[FlowRecord, Beat] | None:
         """One flow's record and heartbeat."""
@@ -101,6 +121,13 @@ class FlowReader:
             if record is not None:
                 return record, Beat(instance=heart.instance, token=found.token, age_s=found.age_s)
         return None  # its record was lost, and nobody can be bound to it
+
+    def _record(self, key: GroupKey, flow: str, heart: Heartbeat) -> FlowRecord | None:
+        """The record that the heartbeat refers to, or the present one: bound anew or forgotten since the listing."""
+        record = self._remembered(key, flow, heart)
+        if record is None:
+            record, _ = self._read_flow(key, flow) or (None, None)
+        return record
 
     def _remembered(self, key: GroupKey, flow: str, heart: Heartbeat) -> FlowRecord | None:
         """The record that the heartbeat refers to, if it was read."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from partq_spark.group.model import Lease, Owner
+from partq_spark.base.errors import Corrupt
+from partq_spark.group.model import FlowRecord, Lease, Owner
 
 HEAD: Final = "_head"
 """In place of a group in what is announced: the queue's head has changed. No group has a name with this beginning."""
@@ -29,6 +30,16 @@ class Beat(NamedTuple):
     instance: str
     token: str
     age_s: float
+
+
+class FlowsSeen(NamedTuple):
+    """A group's flows for people, by name: records, ages of heartbeats by the store's own clock, and what is wrong with
+    those that cannot be read.
+    """
+
+    records: dict[str, FlowRecord]
+    beats_age_s: dict[str, float]
+    damaged: dict[str, Corrupt]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

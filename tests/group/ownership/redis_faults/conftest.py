@@ -43,6 +43,7 @@ def verbs(store: Ownership) -> dict[str, Callable[[], object]]:
         "read_flows": lambda: store.read_flows(KEY),
         "read_flow": lambda: store.read_flow(KEY, "billing-1"),
         "read_beats": lambda: store.read_beats(KEY),
+        "look_at_flows": lambda: store.look_at_flows(KEY),
         "bind": lambda: store.bind(KEY, RECORD, replaces=None),
         "beat": lambda: store.beat(KEY, "billing-1", ME),
         "deliver": lambda: store.deliver(KEY, "billing-1", ME, {1: delivery(1)}, state_token="t1"),

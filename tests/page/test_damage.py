@@ -1,0 +1,126 @@
+"""One object of a group is damaged: that is one row, or one line, with its reason. The page, the lists and the commands
+show the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from partq_spark import client
+from partq_spark.page.sections import Place
+from tests.cli.conftest import Partq
+from tests.page.conftest import publish
+from tests.page.scene import GROUP, QUEUE, scene
+from tests.page.serving import serving
+
+pytestmark = [pytest.mark.slow, pytest.mark.conformance("OBS-06")]
+
+FLOWS = ["amber", "blue"]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose group was shared by two flows and a coordinator until all of them went; another has not begun."""
+    folder = tmp_path_factory.mktemp("damage")
+    with scene(folder, partitions=4, rebalance_delay_s=0.2) as made:
+        made.publish(100)
+        for flow in FLOWS:
+            made.join(flow)
+        made.settled(*FLOWS)
+        made.sidecar.kill()
+    made.queue.create_group("audit", starting="earliest")
+    client.create_queue("other", partitions=1, store=made.store)
+    return folder / "store"
+
+
+@pytest.fixture
+def store(played: Path, tmp_path: Path) -> Path:
+    shutil.copytree(played, tmp_path / "store")
+    return tmp_path / "store"
+
+
+def damage(store: Path, pattern: str) -> Path:
+    found = min(store.glob(f"default/{QUEUE}/{pattern}"))
+    found.write_bytes(b'{"was": "something"')
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pattern", "lost"),
+    [
+        (f"{GROUP}/checkpoint/0", "checkpoint default/orders/billing/checkpoint/0"),
+        (f"{GROUP}/ownership/state*", "who should have what is not known"),
+        (f"{GROUP}/ownership/leader*", "who leads this group is not known"),
+        (f"{GROUP}/ownership/beats/amber*", "flow amber:"),
+        (f"{GROUP}/ownership/flows/amber/[!.]*", "flow amber:"),
+    ],
+)
+def test_what_a_group_has_lost_is_one_line_and_the_rest_is_shown(store: Path, pattern: str, lost: str) -> None:
+    damage(store, pattern)
+    partq = Partq(store)
+    seen = partq.json("status", QUEUE, "--group", GROUP, "--ownership", "store")
+    assert [each["partition"] for each in seen["partitions"]] == [0, 1, 2, 3]
+    assert [each["flow"] for each in seen["flows"]] == FLOWS
+    assert sum(each["end"] for each in seen["partitions"]) == 100
+    assert lost in partq("status", QUEUE, "--group", GROUP, "--ownership", "store").stdout
+    for ownership in ([], ["--ownership", "store"]):
+        listed = partq.json("group", "list", QUEUE, *ownership)
+        assert [each["group"] for each in listed] == ["audit", GROUP]
+        assert listed[0]["problems"] == []
+    of_checkpoints = "checkpoint/" in pattern
+    assert (lost in json.dumps(partq.json("group", "list", QUEUE)[1]["problems"])) == of_checkpoints
+    assert (lost in " ".join(partq("group", "list", QUEUE).stdout.split())) == of_checkpoints
+    assert partq.json("queue", "describe", QUEUE)["messages"] == 100
+    with serving(Place(store=f"file://{store}", namespace="default", ownership="store")) as page:
+        for path in ("/", f"/queues/{QUEUE}", f"/queues/{QUEUE}/groups/{GROUP}", f"/queues/{QUEUE}/groups/audit"):
+            answer = page.get(path)
+            assert answer.status == 200, path
+            assert "Not up to date" not in answer.text
+        assert lost in page.get(f"/queues/{QUEUE}/groups/{GROUP}").text
+        assert (lost in page.get(f"/queues/{QUEUE}").text) == of_checkpoints
+
+
+def test_a_group_with_a_damaged_checkpoint_can_be_removed(store: Path) -> None:
+    damage(store, f"{GROUP}/checkpoint/0")
+    partq = Partq(store)
+    assert "with 3 checkpoints" in partq("group", "remove", QUEUE, "--group", GROUP, "--force", "--yes").stdout
+    assert [each["group"] for each in partq.json("group", "list", QUEUE)] == ["audit"]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_log_that_is_damaged_hides_no_other_facts_of_its_queue(store: Path, lost: bool) -> None:
+    """How many messages there are stands in the head; how old they are, in an object that is damaged or missing."""
+    partq = Partq(store)
+    queue = client.open_queue(QUEUE, store=partq.url)
+    while not (chunks := list(store.glob(f"default/{QUEUE}/_log/*/chunk-*"))):
+        publish(queue, b"more")
+    chunks[0].unlink() if lost else chunks[0].write_bytes(chunks[0].read_bytes()[:-9])
+    messages = sum(each.next for each in queue.describe().partitions)
+    found = partq.json("queue", "describe", QUEUE, "--bytes")
+    assert (found["messages"], found["oldest"]) == (messages, None)
+    assert chunks[0].name in found["problems"][0]
+    assert chunks[0].name in "".join(partq("queue", "describe", QUEUE, "--bytes").stdout.split())
+    assert [each["unacknowledged"] for each in partq.json("group", "list", QUEUE)] == [messages, messages - 100]
+    assert chunks[0].name in partq.json("status", QUEUE, "--group", GROUP)["notes"][-1]
+    with serving(Place(store=partq.url, namespace="default")) as page:
+        for path in (f"/queues/{QUEUE}", f"/queues/{QUEUE}/groups/{GROUP}"):
+            answer = page.get(path)
+            assert (answer.status, chunks[0].name in answer.text) == (200, True)
+
+
+def test_a_damaged_head_is_one_row_of_the_list(store: Path) -> None:
+    damage(store, "_head.json")
+    partq = Partq(store)
+    listed = partq.json("queue", "list", code=1)
+    assert [each["queue"] for each in listed] == [QUEUE, "other"]
+    assert "_head.json" in listed[0]["error"]
+    with serving(Place(store=f"file://{store}", namespace="default")) as page:
+        text = page.get("/").text
+        assert "damaged: " in text
+        assert 'href="/queues/other"' in text
+        assert "_head.json" in page.get(f"/queues/{QUEUE}").text
+        assert page.get("/queues/other").status == 200
