@@ -7,7 +7,7 @@
 
 FROM python:3.11-slim-bookworm AS wheel
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE partq.py partq.pyi pyspark_partq.py ./
+COPY pyproject.toml LICENSE partq.py partq.pyi pyspark_partq.py ./
 COPY partq_spark partq_spark
 COPY coordinator coordinator
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheel .

@@ -126,3 +126,46 @@ def test_the_systemd_unit_starts_what_there_is() -> None:
     assert {word for word in words if word.startswith("-")} <= options
     assert service["RestartPreventExitStatus"] == "2", "what a configuration that cannot be used ends with"
     assert float(service["TimeoutStopSec"]) > STOP_WAIT_S
+
+
+# --- the README's words -----------------------------------------------------------------------------------------------
+
+
+def cells(page: str, begins: str) -> list[str]:
+    """The cells of the first row of a table that begins so."""
+    row = re.search(rf"^\| {re.escape(begins)}.*$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert row is not None, begins
+    return [cell.strip() for cell in row[0].strip("| ").split("|")]
+
+
+def test_the_readme_says_what_the_figures_say_and_not_the_best_of_them_alone() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    json, avro = (
+        float(re.search(rf"\| reading, all 19 columns, whole query \|[^|]*\| Kafka, {form}[^|]*\| ([\d.]+)", page)[1])  # type: ignore[index]
+        for page in [(ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")]
+        for form in ("JSON", "Avro")
+    )
+    assert (
+        f"of 19 columns in a typed queue it reads {json:.1f} times as fast as from Kafka with JSON and {avro:.1f} times"
+        in text
+    )
+    alone, redis, store = (
+        cells("docs/cost.md", row)[-1]
+        for row in (
+            "a query without a group | 0",
+            "a flow of a group shared by Redis | 0",
+            "a flow of a group shared with `ownership=store` | 1",
+        )
+    )
+    assert 2 < float(alone) < 3
+    assert f"with `ownership=store`, as in the quick start, ${store}, and ${redis} with a Redis" in text
+
+
+def test_readme_and_quick_start_make_the_same_queue_with_what_is_installed_from_a_clone() -> None:
+    pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/quickstart.md")]
+    made = [re.findall(r"^partq queue create .*$", page, re.MULTILINE) for page in pages]
+    assert made[0] == made[1] == ["partq queue create orders --partitions 4"]
+    for page in pages:
+        assert "pip install ." in page
+        assert not re.search(r"pip install '?partq\b(?!\[…)", page), "which no index has"
+        assert "DATA_SOURCE_NOT_FOUND" in page

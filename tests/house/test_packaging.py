@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import email
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -50,6 +51,21 @@ def test_the_wheel_brings_the_command_and_the_licence(wheel: Path) -> None:
     metadata = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
     assert (metadata["Name"], metadata["License-Expression"]) == ("partq", "Apache-2.0")
     assert metadata["Requires-Python"] == ">=3.11"
+
+
+def test_what_an_index_shows_leads_nowhere_that_is_not_there(wheel: Path) -> None:
+    """The description has no link that means a file beside it, and every address is a whole one."""
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = email.message_from_bytes(archive.read(name))
+    text = str(metadata.get_payload())
+    links = re.findall(r"\]\(([^)]+)\)|(?:src|href)=[\"']([^\"']+)", text)
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert len(text) > 500
+    assert [link for pair in links for link in pair if link and not link.startswith("https://")] == []
+    assert {f"`{path}`" for path in ("README.md", "docs/quickstart.md")} <= set(re.findall(r"`[^`]+\.md`", text))
+    assert "Programming Language :: Python :: 3.11" in metadata.get_all("Classifier", [])
+    assert "queue" in metadata["Keywords"].split(",")
 
 
 @pytest.mark.slow
