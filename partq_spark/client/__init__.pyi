@@ -13,13 +13,13 @@ from partq_spark.client.acknowledge import InHand as InHand
 from partq_spark.client.acknowledge import KeySequences as KeySequences
 from partq_spark.client.altering import Alteration as Alteration
 from partq_spark.client.altering import SettingChange as SettingChange
+from partq_spark.client.batches import Batch as Batch
 from partq_spark.client.checkpoints import DamagedCheckpoint as DamagedCheckpoint
 from partq_spark.client.checkpoints import GroupCheckpoints as GroupCheckpoints
 from partq_spark.client.checkpoints import PartitionCheckpoint as PartitionCheckpoint
 from partq_spark.client.checkpoints import PartitionRewind as PartitionRewind
 from partq_spark.client.checkpoints import Rewind as Rewind
 from partq_spark.client.checkpoints import RewindUnfinished as RewindUnfinished
-from partq_spark.client.consumer import Batch as Batch
 from partq_spark.client.consumer import Consumer as Consumer
 from partq_spark.client.describing import DamagedQueue as DamagedQueue
 from partq_spark.client.describing import GroupStart as GroupStart

@@ -109,7 +109,7 @@ class InHand:
 
     def acknowledge(self, offsets: Mapping[int, int]) -> frozenset[int]:
         """Everything before these offsets (by partition) is dealt with. Returns the partitions for which that counts:
-        the others have moved on since, and their messages come again elsewhere.
+        the others have moved on since, or were given out anew (`Held.round`), and their messages come again.
 
         Written down at the checkpoint interval, at once where a handoff waits for it. Raises `Invalid` for a partition
         that was never delivered, or an offset beyond what was, and then nothing is acknowledged; `Unavailable` if the
@@ -127,7 +127,9 @@ class InHand:
                 )
         still: set[int] = set()
         positions = [
-            (str(p), [self.partitions[p].epoch, offset]) for p, offset in sorted(offsets.items()) if p not in self.lost
+            (str(p), [self.partitions[p].epoch, offset, self.partitions[p].round])
+            for p, offset in sorted(offsets.items())
+            if p not in self.lost
         ]
         if not positions:
             return frozenset()

@@ -281,9 +281,9 @@ class Queue:
         of the Spark source but `headers`, or these; no other is decoded. Anything that takes `__arrow_c_stream__` reads
         it, once.
         """
-        from partq_spark.client import consumer
+        from partq_spark.client import reading
 
-        return consumer.read(self._opened(), _place(starting), _place(ending), columns)
+        return reading.read(self._opened(), _place(starting), _place(ending), columns)
 
     def browse(self, *, partition: int | None = None, start: int = 0, limit: int | None = None) -> Iterator[Message]:
         """Look at messages without taking them, oldest first: at most `limit`, from the offset `start` of the

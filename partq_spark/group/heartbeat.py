@@ -44,10 +44,11 @@ class Sighting:
 
 
 class Liveness:
-    """The main thread of this process and, if it works for its parent as a Spark worker does, that parent.
+    """Whether a process that works for its parent, as a Spark worker does, and that parent still run.
 
     `parent` is the process id that was the parent's when the work began: `os.getppid()`, taken early. None: this
-    process stands alone, and its parent (a shell) may end.
+    process stands alone: its parent (a shell) may end, its work goes on as long as it runs, and who does it may change
+    from thread to thread.
     """
 
     def __init__(
@@ -59,10 +60,10 @@ class Liveness:
 
     def look(self) -> Sighting:
         """Now. Takes some microseconds."""
-        if not self._main_thread.is_alive():
-            return Sighting(sign=Sign.GONE, reason="the main thread has ended")
         if self._parent is None:
             return Sighting(sign=Sign.ALIVE)
+        if not self._main_thread.is_alive():
+            return Sighting(sign=Sign.GONE, reason="the main thread has ended")
         if os.getppid() != self._parent:
             return Sighting(sign=Sign.GONE, reason=f"the parent process {self._parent} is gone")
         state = self._state_of(self._parent)

@@ -18,10 +18,10 @@ from partq_spark.base.errors import Invalid
 from partq_spark.group.claims import Position, View
 from partq_spark.group.membership import Membership
 from partq_spark.log.queue import QueueLog
-from partq_spark.query.manual import GivenOut
+from partq_spark.query.manual import GivenOut, RoundPosition
 from partq_spark.query.offsets import BatchEnd
 from partq_spark.query.participant import Participant
-from partq_spark.query.planning import left_out
+from partq_spark.query.planning import Spans, left_out
 from partq_spark.query.settings import SourceOptions
 
 _log = logging.getLogger("partq.flow")
@@ -44,7 +44,12 @@ class Acknowledgements:
 
     def begin(self) -> None:
         """A batch begins."""
+        self.given_out.planned()
         self._times.given(self._effects.now_s())
+
+    def to_give(self, spans: Spans) -> Spans:
+        """What of the announced batch may be given out now."""
+        return self.given_out.as_planned(spans) if self._manual_acks else spans
 
     def complete(self, member: Membership, end: BatchEnd) -> None:
         """The batch up to `end` is complete. Raises as the stores do."""
@@ -71,7 +76,7 @@ class Acknowledgements:
         view = self._participant.view
         return self.given_out.in_hand(view.claims if view is not None else {}, after=after, most=most)
 
-    def by_application(self, process: str, positions: Mapping[int, Position]) -> frozenset[int]:
+    def by_application(self, process: str, positions: Mapping[int, RoundPosition]) -> frozenset[int]:
         """The application's word; the partitions for which it counts. `process`: to which it was given out. Raises
         `Invalid` for what was not given out, and as the stores do.
         """

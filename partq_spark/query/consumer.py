@@ -173,12 +173,12 @@ class ConsumerLoop:
                 self._participant.fresh_head(after, complete=False)
                 if last.spans:
                     continue  # confirm it: a process may stand still anywhere
-            if not last.spans:
+            if not (spans := self.acknowledgements.to_give(last.spans)):
                 return nothing
-            planned = plan(self.queue.head, last.spans)
+            planned = plan(self.queue.head, spans)
             if self._participant.is_alive(last.instance):
                 self._last = replace(last, planned=True)
-                self.acknowledgements.given_out.add(last.spans)
+                self.acknowledgements.given_out.add(spans)
                 return planned
         raise Unavailable(f"{self._participant.name} loses its lease while it plans a batch: try again")
 

@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
-from partq_spark.group.claims import Position
 from partq_spark.group.heartbeat import HeartbeatThread, Liveness, Sign
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.joining import BEAT_S
+from partq_spark.query.manual import RoundPosition
 from partq_spark.query.notify import PAGE, Datagram, Mailbox
 
 BUSY_LOOK_S: Final = 0.5
@@ -39,6 +39,7 @@ class ConsumerProcess:
     `ahead`: makes ready what the flow will need, on a thread, while Spark has its first and empty batch; nothing waits
     for it, and it raises nothing. `liveness`: of the process that it works for; None: the process that started this
     one, as Spark does. `mailbox`: whether others on this machine may reach it. `beat_s`: between two heartbeats.
+    `deserted`: why nobody will ask any more, in words: then the flow leaves its group, and joins again when asked.
     `busy_wait_s` and `stop_wait_s`: how long a question through the mailbox and `stop` wait for the flow.
     """
 
@@ -51,10 +52,12 @@ class ConsumerProcess:
         liveness: Liveness | None = None,
         mailbox: bool = True,
         beat_s: float = BEAT_S,
+        deserted: Callable[[], str] = lambda: "",
         busy_wait_s: float = BUSY_WAIT_S,
         stop_wait_s: float = STOP_WAIT_S,
     ) -> None:
         self._ahead = ahead
+        self._deserted = deserted
         self._busy_wait_s = busy_wait_s
         self._stop_wait_s = stop_wait_s
         self._monitor = threading.Condition(threading.RLock())
@@ -88,7 +91,7 @@ class ConsumerProcess:
                 self._answered_s = time.monotonic()
             self._open_mailbox()
 
-    def acknowledge(self, process: str, positions: Mapping[int, Position]) -> frozenset[int]:
+    def acknowledge(self, process: str, positions: Mapping[int, RoundPosition]) -> frozenset[int]:
         """The application's word, by any thread: the partitions for which it counts. Raises as
         `Acknowledgements.by_application`.
         """
@@ -97,7 +100,7 @@ class ConsumerProcess:
             self._look()
             return still
 
-    def release(self, process: str, positions: Mapping[int, Position]) -> None:
+    def release(self, process: str, positions: Mapping[int, RoundPosition]) -> None:
         """The application gives back what it was given: what of it is not acknowledged comes again."""
         with self._monitor:
             member = self._consumer.member
@@ -171,6 +174,9 @@ class ConsumerProcess:
             self._monitor.notify_all()
         elif not self._stopping.is_set() and self._is_living:
             try:
+                if self._is_bound and (reason := self._deserted()):
+                    _log.warning("%s leaves: %s", self._consumer.address, reason)
+                    self._consumer.stop()
                 self._consumer.look_while_busy()
             except Unavailable as error:
                 _log.info("beside a batch: %s", error)  # the next question meets it by itself
@@ -233,7 +239,7 @@ class ConsumerProcess:
                     "bound": self._is_bound,
                 }
             case "acknowledge":
-                positions = {int(p): Position(*map(int, position)) for p, position in message["p"].items()}
+                positions = {int(p): RoundPosition(*map(int, position)) for p, position in message["p"].items()}
                 still = self.acknowledge(str(message["process"]), positions)
                 return {"still": sorted(still), "bound": self._is_bound}
             case other:

@@ -2,23 +2,32 @@
 
 Given out is what a batch was made of, and not what was only announced: Spark may never ask for it.
 
-With `ackMode=manual` a process acknowledges only what it gave out itself, and only at the epoch at which it was given
-out. What an application remembers of an ownership that is over, or of an earlier process, does not count (HAN-10). What
-the application was told not to count is void until it is given out again, from its first message that is not
-acknowledged: the application has forgotten what it knew of it, and the same claim may come back at the same epoch,
-after a Redis that did not answer for a moment, or after `maxPollInterval`.
+With `ackMode=manual` a process acknowledges only what it gave out itself, and only at the epoch and in the round in
+which it was given out. What an application remembers of an ownership that is over, or of an earlier process, does not
+count (HAN-10). What the application gave back, or was told not to count, is void until it is given out again, from its
+first message that is not acknowledged, and that begins a new round: a word from the round before, of a batch that some
+other thread still has, says nothing about it, also at the same epoch, which may come back after a Redis that did not
+answer for a moment, or after `maxPollInterval`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from partq_spark.base.errors import Invalid
 from partq_spark.group.claims import Claim, Position
 from partq_spark.query.offsets import BatchSpan
 from partq_spark.query.planning import Spans
+
+
+class RoundPosition(NamedTuple):
+    """An application's word on a partition: of what was given out in this round everything before it is dealt with."""
+
+    epoch: int
+    offset: int
+    round: int
 
 
 class GivenOut:
@@ -29,6 +38,7 @@ class GivenOut:
         self._spans: dict[int, BatchSpan] = {}
         self._reached: dict[int, Position] = {}
         self._void: set[int] = set()
+        self._stale: set[int] = set()  # void since the last batch was planned, which goes on behind them
         self._rounds: Counter[int] = Counter()  # how often a partition was given out anew after it was void
 
     def last(self, partition: int) -> BatchSpan | None:
@@ -44,6 +54,14 @@ class GivenOut:
         known = self._reached.get(partition)
         return known.offset if known is not None and known.epoch == epoch else 0
 
+    def planned(self) -> None:
+        """A batch was planned, by what is void and what is not."""
+        self._stale.clear()
+
+    def as_planned(self, spans: Spans) -> Spans:
+        """What of the batch that was planned last may be given out: what became void since comes from its beginning."""
+        return {partition: span for partition, span in spans.items() if partition not in self._stale}
+
     def add(self, spans: Spans) -> None:
         """A batch is made of these. Repeating the last one changes nothing."""
         for partition, span in spans.items():
@@ -54,7 +72,13 @@ class GivenOut:
 
     def void(self, partitions: Collection[int]) -> None:
         """What was given out of these counts no more, and comes again."""
-        self._void.update(self._spans.keys() & set(partitions))
+        new = (self._spans.keys() & set(partitions)) - self._void  # the others are planned from their beginning already
+        self._void |= new
+        self._stale |= new
+
+    def ends(self, spans: Spans) -> dict[int, RoundPosition]:
+        """Of a batch that was made of `spans`: what it says that all of it is dealt with."""
+        return {p: RoundPosition(span.epoch, span.to, self._rounds[p]) for p, span in spans.items()}
 
     def in_hand(self, claims: Mapping[int, Claim], *, after: int, most: int) -> dict[str, Any]:
         """For the application: of at most `most` partitions beyond `after` the epoch, what is acknowledged, what was
@@ -70,26 +94,28 @@ class GivenOut:
         self.void(lost)
         return {"process": self.process, "p": page, "lost": lost, "more": len(known) > most}
 
-    def due(self, process: str, positions: Mapping[int, Position]) -> dict[int, Position]:
+    def due(self, process: str, positions: Mapping[int, RoundPosition]) -> dict[int, Position]:
         """Those that may be acknowledged. Raises `Invalid` for what was not given out, and then none of them is."""
-        found: dict[int, Position] = {}
-        for partition, position in positions.items():
-            if process != self.process or self._epoch(partition) != position.epoch:
-                continue
-            reached = self.reached(partition, position.epoch)
-            if position.offset > reached:
+        found = self._of_this_round(process, positions)
+        for partition, position in found.items():
+            end = self._spans[partition].to
+            if position.offset > end:
                 raise Invalid(
-                    f"partition {partition} was delivered up to {reached} and cannot be acknowledged "
+                    f"partition {partition} was delivered up to {end} and cannot be acknowledged "
                     f"up to {position.offset}"
                 )
-            if position.offset <= self._spans[partition].to:  # else it was given out before it was void
-                found[partition] = position
-        return found
+        return {p: Position(position.epoch, position.offset) for p, position in found.items()}
 
-    def refuse(self, process: str, positions: Mapping[int, Position], still: Collection[int]) -> None:
+    def refuse(self, process: str, positions: Mapping[int, RoundPosition], still: Collection[int]) -> None:
         """The application is told that all of `positions` but `still` do not count: they come again."""
-        if process == self.process:
-            self.void([p for p, position in positions.items() if p not in still and self._epoch(p) == position.epoch])
+        self.void(self._of_this_round(process, positions).keys() - still)
+
+    def _of_this_round(self, process: str, positions: Mapping[int, RoundPosition]) -> dict[int, RoundPosition]:
+        return {
+            p: position
+            for p, position in positions.items()
+            if process == self.process and (self._epoch(p), self._rounds[p]) == (position.epoch, position.round)
+        }
 
     def _epoch(self, partition: int) -> int | None:
         span = self.last(partition)

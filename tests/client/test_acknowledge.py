@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from partq_spark.base.errors import Invalid
 from partq_spark.base.tracing import SpanSubject
 from partq_spark.client.acknowledge import Acknowledger, Held, InHand, KeySequences
+from partq_spark.query.manual import RoundPosition
 from partq_spark.query.notify import Address, Datagram, Requester
 
 
@@ -39,10 +40,11 @@ class Reader(Requester):
         if message["do"] == "in_hand":
             held: Mapping[str, Any] = {str(p): list(each) for p, each in self.partitions.items()}
             return {"process": self.process, "p": held, "lost": sorted(self.lost), "more": False}
-        told = {int(p): tuple(position) for p, position in message["p"].items()}
-        self.told.append(told)
-        current = message["process"] == self.process
-        return {"still": [p for p, (epoch, _) in told.items() if current and self.partitions[p].epoch == epoch]}
+        told = {int(p): RoundPosition(*position) for p, position in message["p"].items()}
+        self.told.append({p: (position.epoch, position.offset) for p, position in told.items()})
+        current = self.partitions if message["process"] == self.process else {}
+        rounds = {p: (held.epoch, held.round) for p, held in current.items()}
+        return {"still": [p for p, position in told.items() if rounds.get(p) == (position.epoch, position.round)]}
 
 
 class Asking(Acknowledger):

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from partq_spark.base.errors import Invalid
-from partq_spark.group.claims import Position
 from partq_spark.log import admin
+from partq_spark.query.manual import RoundPosition
 from tests.group.session.world import KEY
 from tests.query.world import Query, Row, World, begun
 
@@ -20,7 +20,7 @@ def by_hand(world: World, flow: str = "left", **options: str) -> Query:
 def acknowledge(query: Query, *offsets: tuple[int, int]) -> frozenset[int]:
     """As the application does: (partition, offset), at the epochs that it was told of."""
     told = query.consumer.acknowledgements.in_hand(after=-1, most=100)
-    positions = {p: Position(told["p"][str(p)][0], offset) for p, offset in offsets}
+    positions = {p: RoundPosition(told["p"][str(p)][0], offset, told["p"][str(p)][3]) for p, offset in offsets}
     return query.consumer.acknowledgements.by_application(told["process"], positions)
 
 
@@ -51,10 +51,10 @@ def test_what_was_not_given_out_cannot_be_acknowledged(world: World) -> None:
     query.drain()
     with pytest.raises(Invalid, match="partition 0 was delivered up to 5 and cannot be acknowledged up to 6"):
         acknowledge(query, (1, 4), (0, 6))
-    assert query.consumer.acknowledgements.by_application("another process", {0: Position(1, 5)}) == frozenset()
+    assert query.consumer.acknowledgements.by_application("another process", {0: RoundPosition(1, 5, 0)}) == frozenset()
     assert (
         query.consumer.acknowledgements.by_application(
-            query.consumer.acknowledgements.in_hand(after=-1, most=9)["process"], {0: Position(7, 5)}
+            query.consumer.acknowledgements.in_hand(after=-1, most=9)["process"], {0: RoundPosition(7, 5, 0)}
         )
         == set()
     )
@@ -163,7 +163,8 @@ def test_after_a_forced_handoff_the_new_flow_gets_the_whole_unfinished_sequence(
     # What the former owner says of it now counts for nothing.
     told = first.consumer.acknowledgements.in_hand(after=-1, most=9)
     assert str(moved) not in told["p"]
-    assert first.consumer.acknowledgements.by_application(told["process"], {moved: Position(1, 5)}) == frozenset()
+    late = {moved: RoundPosition(1, 5, 0)}
+    assert first.consumer.acknowledgements.by_application(told["process"], late) == frozenset()
     assert world.offset(moved) == 2
 
 
@@ -294,7 +295,7 @@ def test_what_counts_no_more_cannot_be_acknowledged_by_what_was_remembered_of_it
     query.drain()
     assert len(query.rows) == 8
     told = query.consumer.acknowledgements.in_hand(after=-1, most=9)
-    remembered = {0: Position(told["p"]["0"][0], 8)}
+    remembered = {0: RoundPosition(told["p"]["0"][0], 8, 0)}
     world.sleep(6.0)
     query.consumer.look_while_busy()
     assert query.consumer.acknowledgements.by_application(told["process"], remembered) == frozenset()
@@ -311,7 +312,7 @@ def test_what_is_remembered_of_another_process_or_ownership_takes_nothing_back(w
     query.drain()
     told = query.consumer.acknowledgements.in_hand(after=-1, most=9)
     process = "another process" if epoch == 1 else told["process"]
-    assert query.consumer.acknowledgements.by_application(process, {0: Position(epoch, 5)}) == frozenset()
+    assert query.consumer.acknowledgements.by_application(process, {0: RoundPosition(epoch, 5, 0)}) == frozenset()
     query.drain()
     assert len(query.rows) == 5, "what is in hand still is"
     assert acknowledge(query, (0, 5)) == {0}

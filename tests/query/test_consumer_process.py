@@ -186,7 +186,7 @@ def test_what_is_not_known_is_refused(place: Place) -> None:
         with pytest.raises(Invalid, match="malformed"):
             line.ask(malformed)
     with pytest.raises(Invalid, match="ackMode=auto: give it the option ackMode=manual"):
-        line.ask({"do": "acknowledge", "process": "x", "p": {"0": [1, 1]}})
+        line.ask({"do": "acknowledge", "process": "x", "p": {"0": [1, 1, 0]}})
     assert reader.application().in_hand().partitions.keys() == {0}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partq_spark.base.errors import Invalid
-from partq_spark.group.claims import Position
+from partq_spark.query.manual import RoundPosition
 from tests.query.test_by_hand import acknowledge, again, by_hand
 from tests.query.test_losing_nothing import OWNERSHIPS, failed, one_partition
 from tests.query.world import Row, World, begun, delivered, expected
@@ -69,7 +69,7 @@ def test_by_hand_what_the_application_was_refused_comes_again() -> None:
     told = query.consumer.acknowledgements.in_hand(after=-1, most=9)
     world.sleep(6.0)
     query.consumer.look_while_busy()
-    assert query.consumer.acknowledgements.by_application(told["process"], {0: Position(1, 4)}) == frozenset()
+    assert query.consumer.acknowledgements.by_application(told["process"], {0: RoundPosition(1, 4, 0)}) == frozenset()
     query.drain()
     assert query.epochs == {0: 1}, "nobody else had it"
     assert query.rows[4:] == again(0, 4)
@@ -87,7 +87,7 @@ def test_by_hand_what_was_refused_comes_before_what_was_announced_after_it() -> 
     assert query.consumer.next_end(query.at) != query.at
     world.sleep(6.0)
     query.consumer.look_while_busy()
-    assert query.consumer.acknowledgements.by_application(told["process"], {0: Position(1, 4)}) == frozenset()
+    assert query.consumer.acknowledgements.by_application(told["process"], {0: RoundPosition(1, 4, 0)}) == frozenset()
     query.drain()
     assert [row.offset for row in query.rows[4:]] == list(range(8))
     assert query.rows[4:8] == again(0, 4)

@@ -76,10 +76,13 @@ class _Line:
         ours, memory = self._ours, self._ours.memory(self._source)
         group = ours.reader(self._source).source.group
         now = memory.hand.partitions if memory.hand is not None else {}
-        # By what was in hand at an earlier epoch nothing is said of what has come since; it is refused.
+        # By what was in hand at an earlier epoch, or in an earlier round, nothing is said of what has come since; it is
+        # refused.
         ends = {
-            int(p): int(offset) if now.get(int(p)) is None or now[int(p)].epoch == epoch else 0
-            for p, (epoch, offset) in message["p"].items()
+            int(p): int(offset)
+            if (held := now.get(int(p))) is None or (held.epoch, held.round) == (epoch, round_)
+            else 0
+            for p, (epoch, offset, round_) in message["p"].items()
         }
         said = {
             each: at_us

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import PartqError, Unavailable
-from partq_spark.group.claims import Position
 from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.joining import beat_interval_s, open_consumer
+from partq_spark.query.manual import RoundPosition
 from partq_spark.query.notify import PAGE
 from partq_spark.spark.options import stream_source_options
 from tests.simulation.history import History
@@ -246,7 +246,7 @@ class Reader(Process):
                 if message["do"] == "in_hand":
                     found = self.consumer.acknowledgements.in_hand(after=int(message["after"]), most=PAGE)
                     return {**found, "bound": member is not None and member.is_bound}
-                positions = {int(p): Position(*map(int, position)) for p, position in message["p"].items()}
+                positions = {int(p): RoundPosition(*map(int, position)) for p, position in message["p"].items()}
                 still = self.consumer.acknowledgements.by_application(str(message["process"]), positions)
                 self._look()
                 return {"still": sorted(still), "bound": member is not None and member.is_bound}

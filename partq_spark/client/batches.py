@@ -1,0 +1,159 @@
+"""A batch: what its receiver sees of it, what the consumer remembers of it, and what becomes of it when the next one is
+asked for.
+
+    taken       The consumer has it from the queue, and nobody was given it yet: who asks next gets it, unmarked.
+    given       Somebody asked for it. It is looked into once it was iterated over, measured, taken as a table or
+                acknowledged in part; one that nobody looked into, and that nobody holds any more, was never received.
+    settled     Acknowledged as a whole, or given back: it comes again, marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from partq_spark.base.errors import Invalid
+from partq_spark.client.message_spans import BatchTrace
+from partq_spark.client.messages import Message, messages_of
+from partq_spark.client.reading import Wanted, stream, wanted_columns
+from partq_spark.log.reading import Piece
+from partq_spark.log.schema.columns import Columns
+from partq_spark.query.manual import RoundPosition
+from partq_spark.query.schema import STORED
+
+
+class Fate(StrEnum):
+    """What is to become of a batch that was given."""
+
+    ACKNOWLEDGE = "acknowledge"  # its receiver asked on: it is handled
+    GIVE_BACK = "give back"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Delivery:
+    """A batch as the consumer knows it. `process`: which gave it out; `end`: of the consumer's position; `ends`: of its
+    partitions, with their rounds; `below`: before which offset messages are marked. `columns`: of a typed queue as the
+    consumer saw them first. `wanted`: None for whole messages; `read` reads them again. `asker`: the loop that it was
+    given to, None for `poll`.
+    """
+
+    process: str
+    end: dict[str, Any]
+    ends: Mapping[int, RoundPosition]
+    queue: str
+    below: Mapping[int, int]
+    columns: Columns | None
+    wanted: Wanted | None
+    read: Callable[[Wanted | None], Iterator[Piece]]
+    pieces: Sequence[Piece] | None = None  # not read yet
+    trace: BatchTrace | None = None
+    asker: object = None
+    fate: Fate | None = None
+    is_looked_into: bool = False
+    is_dropped: bool = False  # nobody looked into it, and nobody can
+    is_settled: bool = False
+
+
+def fate_of(last: Delivery, asker: object, *, by_next: bool) -> Fate | None:
+    """What asking says of the batch that was given last; None: nothing. `asker`: the loop that asks or begins, None for
+    `poll`; `by_next`: whether asking acknowledges. What was said before stays.
+    """
+    if last.is_settled or last.fate is not None:
+        return last.fate
+    if last.is_dropped:
+        return Fate.GIVE_BACK
+    if not by_next:
+        return None
+    if last.asker is not asker:  # the former loop was left in its body
+        return Fate.GIVE_BACK
+    if asker is None and not last.is_looked_into:  # a poll that was abandoned returns it to nobody
+        return Fate.GIVE_BACK
+    return Fate.ACKNOWLEDGE
+
+
+class Giver(Protocol):
+    """What gave it, and carries out what becomes of it."""
+
+    def acknowledge(self, delivery: Delivery, due: Mapping[int, RoundPosition]) -> frozenset[int]:
+        """Those partitions of `due` for which it counts."""
+
+    def release(self, delivery: Delivery) -> None:
+        """It comes again."""
+
+    def dropped(self, delivery: Delivery) -> None:
+        """Nobody looked into it, and nobody holds it."""
+
+
+class Batch:
+    """Messages that were given out together: iterate over them, or take them as a table (`__arrow_c_stream__`, so that
+    pyarrow, polars, pandas and duckdb read it), with the columns of the Spark source, or those that the consumer was
+    asked for. Iterating gives whole messages; where these columns do not make any, they are read again.
+    """
+
+    def __init__(self, giver: Giver, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._giver = giver
+
+    def __del__(self) -> None:
+        if not (self._delivery.is_looked_into or self._delivery.is_settled):
+            self._giver.dropped(self._delivery)
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        """The messages as the log keeps them, with what of them is wanted."""
+        self._delivery.is_looked_into = True
+        return self._delivery.pieces or ()
+
+    @property
+    def is_settled(self) -> bool:
+        """Acknowledged as a whole, or released."""
+        return self._delivery.is_settled
+
+    @property
+    def trace(self) -> BatchTrace | None:
+        """Where it stands in a trace; None: tracing is off."""
+        return self._delivery.trace
+
+    def __len__(self) -> int:
+        return sum(piece.batch.num_rows for piece in self.pieces)
+
+    def __iter__(self) -> Iterator[Message]:
+        return self._messages(self.pieces)
+
+    def _messages(self, pieces: Sequence[Piece]) -> Iterator[Message]:
+        of = self._delivery
+        is_whole = of.wanted is None or (of.columns is None and set(STORED) <= set(of.wanted.stored))
+        for piece in pieces if is_whole else of.read(None):
+            yield from messages_of(piece, of.queue, of.columns, of.below)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        of = self._delivery
+        wanted = of.wanted or wanted_columns(of.columns, None)
+        return stream(self.pieces, of.queue, of.below, wanted).__arrow_c_stream__(requested_schema)
+
+    def acknowledge(self, message: Message | None = None) -> frozenset[int]:
+        """All of it is dealt with; or of one partition everything up to this message. What came before it in the same
+        partitions, in earlier batches, is too. Returns the partitions for which that does not count, because they have
+        moved on since, or were given out anew after a release: their messages come again.
+
+        Raises `Invalid` for a message of another batch, and in a forked child; `Fenced` if another took the whole group
+        over (`ownership="none"`), `Unavailable` if a store does not answer: repeating it is harmless.
+        """
+        due = self._delivery.ends
+        if message is not None:
+            end = due.get(message.partition)
+            if end is None or message.offset >= end.offset:
+                raise Invalid(
+                    f"offset {message.offset} of partition {message.partition} is not in this batch: acknowledge a "
+                    "message by the batch that it came in"
+                )
+            due = {message.partition: end._replace(offset=message.offset + 1)}
+        return frozenset(due.keys() - self._giver.acknowledge(self._delivery, due))
+
+    def release(self) -> None:
+        """What of it is not acknowledged comes again, marked: with the next batches, here or elsewhere. Raises as
+        `acknowledge`.
+        """
+        self._giver.release(self._delivery)
