@@ -33,7 +33,14 @@ def command(course: Course) -> str:
     """What repeats a run."""
     partitions = [count.partitions for count in course.counts]
     return _command(
-        course.minutes, course.seed, course.drivers, course.store, partitions, calm=course.calm, modes=course.modes
+        course.minutes,
+        course.seed,
+        course.drivers,
+        course.store,
+        partitions,
+        calm=course.calm,
+        modes=course.modes,
+        python=course.python,
     )
 
 
@@ -46,13 +53,14 @@ def _command(
     *,
     calm: bool,
     modes: Sequence[Mode],
+    python: bool,
 ) -> str:
     words = ["scripts/chaos", f"--minutes {minutes:g} --seed {seed} --drivers {drivers} --store {store}"]
     if len(partitions) > 1:
         words.append(f"--resize {','.join(map(str, partitions))}")
     if len(modes) > 1:
         words.append(f"--modes {','.join(modes)}")
-    return " ".join([*words, *(["--calm"] if calm else [])])
+    return " ".join([*words, *(["--python"] if python else []), *(["--calm"] if calm else [])])
 
 
 def told(outcome: Outcome) -> list[str]:
@@ -86,6 +94,12 @@ def told(outcome: Outcome) -> list[str]:
 
 def _of_other_modes(outcome: Outcome) -> list[str]:
     found = []
+    if outcome.consumers is not None:
+        consumers = outcome.consumers
+        found.append(
+            f"consumers in plain Python: {consumers.rows} of the rows in {consumers.batches} batches, "
+            f"{consumers.unfinished} of which they did not come to the end of"
+        )
     if outcome.by_hand is not None:
         each = outcome.by_hand
         found.append(
@@ -124,11 +138,14 @@ def write_document(outcome: Outcome, target: Path = DOCUMENT, *, judged_at: str 
         run_of_one = run_of_one.replace("On {{store}}", f"{counts} partitions under load, on {{{{store}}}}")
     if len(course.modes) > 1:
         run_of_one = run_of_one.replace("On {{store}}", "All modes, on {{store}}")
+    if course.python:
+        run_of_one = run_of_one.replace("{{store}}\n", "{{store}}, with consumers in plain Python\n", 1)
     lines = [*told(outcome), *([f"judged once more, from what was kept, at commit {judged_at}"] if judged_at else [])]
     text = filled(run_of_one, command=command(course), machine=course.machine, lines=lines)
     put_section(target, "chaos", common)
     name = f"chaos resize {course.store}" if is_resized else f"chaos {course.store}"
     name = f"{name} modes" if len(course.modes) > 1 else name
+    name = f"{name} python" if course.python else name
     put_section(target, name, text.replace("{{store}}", STORES[course.store]))
 
 
@@ -170,11 +187,14 @@ def main(arguments: Sequence[str]) -> int:
         metavar="auto,manual,unkept",
         help="beside the drivers that share a group one that acknowledges by hand, one with checkpoints=none",
     )
+    parser.add_argument(
+        "--python", action="store_true", help="one consumer in plain Python of each kind among the drivers' flows"
+    )
     parser.add_argument("--calm", action="store_true", help="no faults")
     parser.add_argument("--store", choices=("file", "azurite"), default="file")
     parser.add_argument("--judge", type=Path, metavar="FOLDER", help="run nothing: judge what a run left there")
     found = parser.parse_args(arguments)
-    if found.minutes <= 0 or not 2 <= found.drivers <= MOST_DRIVERS:
+    if found.minutes <= 0 or not (0 if found.python else 2) <= found.drivers <= MOST_DRIVERS:
         parser.error(f"--minutes is above 0, --drivers from 2 to {MOST_DRIVERS}")
     if found.judge is not None and not (found.judge / COURSE).exists():
         parser.error(f"{found.judge} has no {COURSE}: it is not the folder of a run that came to its end")
@@ -192,11 +212,19 @@ def main(arguments: Sequence[str]) -> int:
                 partitions=found.resize,
                 calm=found.calm,
                 modes=found.modes,
+                python=found.python,
                 tell=tell,
             )
         except AssertionError as error:  # somebody never begins, or too much goes wrong
             again = _command(
-                found.minutes, seed, found.drivers, found.store, found.resize, calm=found.calm, modes=found.modes
+                found.minutes,
+                seed,
+                found.drivers,
+                found.store,
+                found.resize,
+                calm=found.calm,
+                modes=found.modes,
+                python=found.python,
             )
             tell(f"{error}\n{folder} is kept; to repeat it: {again}")
             return 1

@@ -9,7 +9,7 @@ every key is in order through all ownerships.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
@@ -48,14 +48,16 @@ def judge(
     published: Mapping[int, str],
     counts: Sequence[Count] = (),
     times: Mapping[tuple[str, int], Times] = MappingProxyType({}),
+    unfinished: Collection[tuple[str, int]] = (),
 ) -> Verdict:
     """Weigh all evidence. `published`: the key of every message, by its number. `counts`: the partition counts that the
-    queue had, if they changed; then `times` are looked at too.
+    queue had, if they changed; then `times` are looked at too. `unfinished`: batches, by driver and number, that were
+    given and never handled.
     """
     plans = {(each.driver, each.batch, each.partition): each for each in planned}
     found = {
         "not what was published": strangers(rows, published),
-        "missing": missing(rows, published),
+        "missing": missing([row for row in rows if (row.driver, row.batch) not in unfinished], published),
         "not as planned": unplanned(rows, plans),
         "torn": torn(rows, plans),
         "plans with gaps": gaps(planned),
@@ -154,8 +156,8 @@ def torn(rows: Sequence[Row], plans: Plans) -> Iterator[str]:
 
 
 def gaps(planned: Sequence[Planned]) -> Iterator[str]:
-    """Within one ownership every batch begins where the one before ended."""
-    for mine in _grouped(planned, lambda each: (each.driver, each.partition, each.epoch)).values():
+    """Within one ownership every batch begins where the one before ended, or before that, if it was given back."""
+    for mine in _grouped(planned, lambda each: (each.driver, each.partition, each.epoch, each.round)).values():
         for before, after in pairwise(sorted(mine, key=lambda each: each.batch)):
             yield from (f"{after}, before it {before}" for _ in rules.gap(after.delivery(), before.to))
 
@@ -197,8 +199,8 @@ def unmarked(rows: Sequence[Row], plans: Plans) -> Iterator[str]:
 
 
 def disorder_within(rows: Sequence[Row], plans: Plans) -> Iterator[str]:
-    """Rows of a key that do not grow within one ownership, marked or not."""
-    for mine in _grouped(rows, lambda row: (row.driver, row.key, row.partition, _epoch(row, plans))).values():
+    """Rows of a key that do not grow within one ownership, marked or not, until they are given back."""
+    for mine in _grouped(rows, lambda row: (row.driver, row.key, row.partition, *_round(row, plans))).values():
         yield from _falling(sorted(mine, key=lambda row: (row.batch, row.place)))
 
 
@@ -224,6 +226,11 @@ def _place(row: Row, plans: Plans) -> tuple[int, int, int]:
 def _epoch(row: Row, plans: Plans) -> int:
     plan = plans.get((row.driver, row.batch, row.partition))
     return plan.epoch if plan is not None else -1
+
+
+def _round(row: Row, plans: Plans) -> tuple[int, int]:
+    plan = plans.get((row.driver, row.batch, row.partition))
+    return (plan.epoch, plan.round) if plan is not None else (-1, 0)
 
 
 def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:

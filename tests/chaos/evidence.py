@@ -60,6 +60,7 @@ class Planned(NamedTuple):
     to: int
     redelivered_below: int
     flow: str
+    round: int = 0  # how often its owner had given back what it had of the partition, at this epoch
 
     def delivery(self) -> Delivery:
         """All of it, for the judge."""
@@ -117,6 +118,46 @@ def _rows_of(driver: str, batch: int, paths: Iterable[Path]) -> Iterator[Row]:
         for partition, offset, key, number, redelivered in zip(*(columns[name] for name in names), strict=True):
             yield Row(driver, batch, place, partition, offset, key, number, redelivered)
             place += 1
+
+
+class Consumed(NamedTuple):
+    """What a consumer in plain Python wrote down of the batches that it was given, in their order."""
+
+    rows: list[Row]
+    planned: list[Planned]
+    times: dict[tuple[str, int], Times]
+
+    @property
+    def unfinished(self) -> set[tuple[str, int]]:
+        """By name and batch."""
+        return {batch for batch, each in self.times.items() if math.isinf(each.complete_s)}
+
+
+def read_consumed(name: str, journal: Path) -> Consumed:
+    """What `tests.chaos.consumers` wrote down; a killed one's last line may be a part."""
+    found = Consumed([], [], {})
+    at: dict[int, Planned] = {}  # the last span of a partition
+    for text in journal.read_text(encoding="utf-8").splitlines() if journal.exists() else ():
+        if not text.endswith("}"):
+            continue
+        line = json.loads(text)
+        batch = int(line["batch"])
+        if line["what"] == "handled":
+            found.times[name, batch] = found.times[name, batch]._replace(complete_s=line["at_s"])
+            continue
+        found.times[name, batch] = Times(line["at_s"], math.inf)
+        begins: dict[int, int] = {}
+        for place, (partition, offset, key, number, redelivered) in enumerate(line["rows"]):
+            begins.setdefault(partition, offset)
+            found.rows.append(Row(name, batch, place, partition, offset, key, number, redelivered))
+        for partition, (epoch, to, below) in sorted((int(p), each) for p, each in line["ends"].items()):
+            before, start = at.get(partition), begins.get(partition, to)
+            count = before.round if before is not None else 0
+            if before is not None and before.epoch == epoch and start < before.to:
+                count += 1  # it comes again, and so may all behind it
+            at[partition] = Planned(name, batch, partition, epoch, start, to, below, flow=name, round=count)
+            found.planned.append(at[partition])
+    return found
 
 
 def completed_ends(spark_checkpoint: Path) -> dict[int, int]:

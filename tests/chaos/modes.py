@@ -22,6 +22,9 @@ class Mode(StrEnum):
 JOURNAL: Final = "by-hand.jsonl"
 """What the application writes down that acknowledges by hand, in its driver's folder."""
 
+CONSUMED: Final = "consumed.jsonl"
+"""What a consumer in plain Python writes down, in its own folder."""
+
 BY_HAND: Final = GroupKey(KEY.namespace, KEY.queue, "by-hand")
 UNKEPT: Final = GroupKey(KEY.namespace, KEY.queue, "unkept")
 KEYS: Final = {Mode.AUTO: KEY, Mode.MANUAL: BY_HAND, Mode.UNKEPT: UNKEPT}

@@ -16,10 +16,12 @@ from typing import Final
 from benchmarks.environment import Environment
 from tests.chaos.by_hand import ByHandVerdict, judge_by_hand, read_by_hand
 from tests.chaos.checker import Verdict, judge, judge_unkept
+from tests.chaos.consumers import CONSUMERS
 from tests.chaos.evidence import (
     FAILURE,
     NO_WORKER,
     READER_GONE,
+    read_consumed,
     read_errors,
     read_planned,
     read_rows,
@@ -29,7 +31,7 @@ from tests.chaos.evidence import (
 from tests.chaos.faults import Kind
 from tests.chaos.handoffs import Handoffs, handoffs
 from tests.chaos.layouts import Change, Count, changes
-from tests.chaos.modes import JOURNAL, Mode, driver_names
+from tests.chaos.modes import CONSUMED, JOURNAL, Mode, driver_names
 from tests.ownership.cast import KEY, decisions_in
 from tests.ownership.facts import Seen, read_facts
 from tests.ownership.publisher import key_of
@@ -63,6 +65,16 @@ class Course:
     counts: tuple[Count, ...] = ()
     calm: bool = False
     modes: tuple[Mode, ...] = (Mode.AUTO,)
+    python: bool = False  # one consumer in plain Python of each kind shared the group with the drivers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Consumers:
+    """What the consumers in plain Python came to, all together."""
+
+    rows: int
+    batches: int
+    unfinished: int  # batches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +100,7 @@ class Outcome:
     changes: tuple[Change, ...] = ()
     by_hand: ByHandVerdict | None = None
     unkept: Unkept | None = None
+    consumers: Consumers | None = None
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -116,18 +129,31 @@ def outcome_of(folder: Path) -> Outcome:
     drivers = [folder / name for name, mode in named.items() if mode is Mode.AUTO]
     rows = [row for each in drivers for row in read_rows(each.name, each / "sink")]
     planned = [span for each in drivers for span in read_planned(each.name, each / "checkpoint")]
+    consumed = [read_consumed(name, folder / name / CONSUMED) for name in CONSUMERS] if course.python else []
+    rows += [row for each in consumed for row in each.rows]
+    planned += [span for each in consumed for span in each.planned]
+    unfinished = {batch for each in consumed for batch in each.unfinished}
     journals = sorted((folder / "journals").glob("*.jsonl"))
     seen = [fact for path in journals for fact in read_facts(path) if isinstance(fact, Seen)]
     published = {number: key_of(number, course.keys) for number in range(course.published)}
     times = dict(each for driver in drivers for each in read_times(driver.name, driver / "checkpoint"))
+    times.update(batch for each in consumed for batch in each.times.items())
+    flows = [*named, *(CONSUMERS if course.python else ())]
     return Outcome(
         course=course,
-        verdict=judge(rows, planned, seen, published, course.counts, times),
+        verdict=judge(rows, planned, seen, published, course.counts, times, unfinished),
         handoffs=handoffs(line for line in decisions_in(folder) if line.get("group") == str(KEY)),
-        errors=sum((read_errors(folder / name / "events.jsonl") for name in named), Counter()),
+        errors=sum((read_errors(folder / name / "events.jsonl") for name in flows), Counter()),
         changes=tuple(changes(planned, course.counts, times)),
         by_hand=_by_hand(folder, published) if Mode.MANUAL in course.modes else None,
         unkept=_unkept(folder / f"driver-{Mode.UNKEPT}", published) if Mode.UNKEPT in course.modes else None,
+        consumers=Consumers(
+            rows=sum(len(each.rows) for each in consumed),
+            batches=sum(len(each.times) for each in consumed),
+            unfinished=len(unfinished),
+        )
+        if course.python
+        else None,
     )
 
 

@@ -19,11 +19,12 @@ import psutil
 
 from benchmarks.environment import observe
 from partq_spark.log.admin import alter_queue
+from tests.chaos.consumers import CONSUMERS
 from tests.chaos.faults import FREEZING, Fault, Kind, plan
 from tests.chaos.layouts import Count
 from tests.chaos.modes import Mode, driver_names
 from tests.chaos.outcome import LOOKS_BY_HAND, Course, write_course
-from tests.chaos.stage import PARTITIONS, SESSION_TIMEOUT_S, Driver, Stage, stage
+from tests.chaos.stage import PARTITIONS, SESSION_TIMEOUT_S, Driver, PythonConsumer, Stage, stage
 from tests.ownership.cast import Child, Observer
 from tests.support.processes import DRIVER_WAIT_S
 
@@ -119,20 +120,18 @@ class Chaos:
         driver = self._stage.drivers[fault.driver] if fault.driver >= 0 else None
         struck = self._on_driver(fault, driver) if driver is not None else self._on_server(fault)
         whom = driver.name if driver is not None else ""
+        what = driver.word(fault.kind) if driver is not None else fault.kind.value
         lasting = f" for {fault.for_s:.1f} s" if fault.for_s else ""
-        self._tell(f"{self._now_s():5.1f} s: {fault.kind.value} {whom}{lasting}{'' if struck else ': not there'}")
+        self._tell(f"{self._now_s():5.1f} s: {what} {whom}{lasting}{'' if struck else ': not there'}")
         if struck:
-            self.done[fault.kind.value] += 1
+            self.done[what] += 1
         else:
             self.missed += 1
 
-    def _on_driver(self, fault: Fault, driver: Driver) -> bool:
+    def _on_driver(self, fault: Fault, driver: Driver | PythonConsumer) -> bool:
         if driver.down:
             return False
-        readers = driver.readers() if fault.kind is not Kind.JVM_FROZEN else []
-        jvms = driver.jvms() if fault.kind in (Kind.JVM_FROZEN, Kind.BOTH_FROZEN) else []
-        victims = [*jvms, *readers]
-        if fault.kind is Kind.DRIVER_KILLED:
+        if driver.dies_of(fault.kind):
             driver.down = True
             try:
                 driver.program.kill_driver()
@@ -141,6 +140,7 @@ class Chaos:
                 driver.program.kill()
             self._after(fault.for_s, lambda: self._start(driver))
             return True
+        victims = driver.victims(fault.kind)
         if fault.kind in FREEZING:
             _send(victims, signal.SIGSTOP)
             self._after(fault.for_s, lambda: _send(victims, signal.SIGCONT))
@@ -164,7 +164,7 @@ class Chaos:
             self._after(fault.for_s, lambda: self._stage.slow_down(0.0))
         return True
 
-    def _start(self, driver: Driver) -> None:
+    def _start(self, driver: Driver | PythonConsumer) -> None:
         driver.down = False
         driver.program.start()
 
@@ -254,11 +254,12 @@ def run(
     partitions: Sequence[int] = (PARTITIONS,),
     calm: bool = False,
     modes: tuple[Mode, ...] = (Mode.AUTO,),
+    python: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
     """A whole run in `folder`, which must be empty. `partitions`: how many the queue has, one count after another.
-    `calm`: without faults. `modes`: beside the drivers that share a group one of each other mode. Raises AssertionError
-    if it does not get going.
+    `calm`: without faults. `modes`: beside the drivers that share a group one of each other mode. `python`: among them
+    one consumer in plain Python of each kind. Raises AssertionError if it does not get going.
     """
     machine = observe(folder)
     begun_s = time.monotonic()
@@ -266,11 +267,12 @@ def run(
     faults = plan(
         seed,
         duration_s=duration_s,
-        drivers=len(driver_names(drivers, modes)),
+        drivers=len(driver_names(drivers, modes)) + (len(CONSUMERS) if python else 0),
         session_timeout_s=SESSION_TIMEOUT_S,
         slow_store=store == "azurite",
     )
-    with stage(folder, drivers=drivers, azurite=store == "azurite", partitions=partitions[0], modes=modes) as on:
+    azurite = store == "azurite"
+    with stage(folder, drivers=drivers, azurite=azurite, partitions=partitions[0], modes=modes, python=python) as on:
         chaos = Chaos(
             on,
             () if calm else faults,
@@ -296,5 +298,6 @@ def run(
         counts=counts,
         calm=calm,
         modes=modes,
+        python=python,
     )
     write_course(folder, course)

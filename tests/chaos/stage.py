@@ -17,9 +17,11 @@ import psutil
 from partq_spark.group import lifecycle
 from partq_spark.group.model import Phase, RebalanceStatus
 from partq_spark.log.admin import create_group
+from tests.chaos import consumers
 from tests.chaos.driver import Plan
 from tests.chaos.evidence import completed_ends
-from tests.chaos.modes import BY_HAND, JOURNAL, KEYS, OPTIONS, Mode, driver_names
+from tests.chaos.faults import FREEZING, Kind
+from tests.chaos.modes import BY_HAND, CONSUMED, JOURNAL, KEYS, OPTIONS, Mode, driver_names
 from tests.ownership.cast import KEY, Cast
 from tests.support.processes import Program, readers_among, spark_environment
 from tests.support.proxy import Proxy
@@ -31,6 +33,7 @@ SESSION_TIMEOUT_S: Final = 5.0  # the least that is allowed
 REBALANCE_DELAY_S: Final = 1.0
 MAX_HANDOFF_TIME_S: Final = 3.0
 _SCRIPT: Final = Path(__file__).with_name("driver.py")
+_CONSUMER: Final = Path(__file__).with_name("consumers.py")
 
 
 class Driver:
@@ -73,13 +76,63 @@ class Driver:
         log = self.spark_checkpoint / "commits"
         return sum(path.name.isdigit() for path in log.iterdir()) if log.exists() else 0
 
-    def jvms(self) -> list[psutil.Process]:
-        """Its JVM, as long as there is one."""
-        return [process for process in self.program.family() if _name(process) == "java"]
+    def word(self, kind: Kind) -> str:
+        """What the report calls a fault of this kind."""
+        return kind.value
 
-    def readers(self) -> list[psutil.Process]:
-        """The processes in which its query's source is."""
-        return readers_among(self.program.family())
+    def dies_of(self, kind: Kind) -> bool:
+        """Whether it has to be started again."""
+        return kind is Kind.DRIVER_KILLED
+
+    def victims(self, kind: Kind) -> list[psutil.Process]:
+        """Its JVM, the processes in which its query's source is, or both, as far as they are there."""
+        family = self.program.family()
+        jvms = [process for process in family if _name(process) == "java"]
+        readers = readers_among(family) if kind is not Kind.JVM_FROZEN else []
+        return [*(jvms if kind in (Kind.JVM_FROZEN, Kind.BOTH_FROZEN) else ()), *readers]
+
+
+class PythonConsumer:
+    """One consumer in plain Python, which shares the drivers' group. In a run it takes part as a `Driver`."""
+
+    mode: Final = Mode.AUTO
+
+    def __init__(self, name: str, kind: consumers.Kind, cast: Cast) -> None:
+        self.name = name
+        self.down = False
+        folder = cast.folder / name
+        self._journal = folder / CONSUMED
+        self._events = folder / "events.jsonl"
+        plan = consumers.Plan(
+            store=cast.store_url,
+            queue=KEY.queue,
+            group=KEY.group,
+            ownership=cast.ownership_url,
+            session_timeout_s=cast.session_timeout_s,
+            flow=name,
+            kind=kind,
+            journal=str(self._journal),
+            events=str(self._events),
+        )
+        self.program = Program.script(_CONSUMER, plan, name=name, folder=folder, environment=cast.environment())
+
+    @property
+    def commits(self) -> int:
+        """How many batches it has handled, its start counting as one."""
+        handled = self._journal.read_text().count('"handled"') if self._journal.exists() else 0
+        return handled + self._events.exists()
+
+    def word(self, kind: Kind) -> str:
+        """What the report calls a fault of this kind."""
+        return f"Python consumers {'frozen' if kind in FREEZING else 'killed'}"
+
+    def dies_of(self, kind: Kind) -> bool:
+        """Whether it has to be started again."""
+        return kind not in FREEZING
+
+    def victims(self, _kind: Kind) -> list[psutil.Process]:
+        """It is one process."""
+        return self.program.family()
 
 
 def _name(process: psutil.Process) -> str:
@@ -91,7 +144,7 @@ def _name(process: psutil.Process) -> str:
 class Stage:
     """A cast on stage with its drivers, none of them started yet. Made by `stage`."""
 
-    def __init__(self, cast: Cast, drivers: list[Driver], proxy: Proxy | None) -> None:
+    def __init__(self, cast: Cast, drivers: list[Driver | PythonConsumer], proxy: Proxy | None) -> None:
         self.cast = cast
         self.drivers = drivers
         self._proxy = proxy
@@ -101,6 +154,8 @@ class Stage:
     def unread(self, ends: Sequence[int]) -> str:
         """What is not read up to `ends` by the drivers that are alone in their group; empty: nothing."""
         for driver in self.drivers:
+            if isinstance(driver, PythonConsumer):
+                continue
             if driver.mode is Mode.MANUAL:
                 found = self.by_hand.list_checkpoints()
                 done = {partition: each.offset or 0 for partition, each in found.items()}
@@ -145,9 +200,10 @@ def stage(
     azurite: bool,
     partitions: int = PARTITIONS,
     modes: tuple[Mode, ...] = (Mode.AUTO,),
+    python: bool = False,
 ) -> Iterator[Stage]:
     """Everything but the drivers and coordinators is started; nothing is alive afterwards. `drivers` share a group; one
-    of each other mode has its own.
+    of each other mode has its own. `python`: one consumer in plain Python of each kind shares it with the drivers.
     """
     with contextlib.ExitStack() as stack:
         proxy: Proxy | None = None
@@ -169,12 +225,14 @@ def stage(
                 store_environment=reached,
             )
         )
-        made = []
+        made: list[Driver | PythonConsumer] = []
         for number, (name, mode) in enumerate(driver_names(drivers, modes).items(), start=1):
             if mode is not Mode.AUTO:
                 create_group(cast.queue, KEYS[mode].group, [0] * partitions)
             made.append(Driver(number, name, mode, cast))
-            stack.callback(made[-1].program.kill)
+        made += [PythonConsumer(name, kind, cast) for name, kind in consumers.CONSUMERS.items() if python]
+        for each in made:
+            stack.callback(each.program.kill)
         yield Stage(cast, made, proxy)
 
 

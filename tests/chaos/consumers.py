@@ -1,0 +1,192 @@
+"""Consumers in plain Python among a run's flows: `partq.Consumer` in a process of its own, one of each kind.
+
+Run as a script: the argument names a JSON file (see `Plan`). The application fails now and then, and goes on with the
+consumer that it has; after an error of partq's it makes another one. Of its journal each line is one fact, written
+before it goes on: `given` (what a batch holds) and `handled` (it has dealt with it). Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, TypedDict
+
+import partq
+from tests.chaos.evidence import FAILURE
+
+_FAILS: Final = 0.08  # of the batches, before they are handled; half as many afterwards
+_WORK_S: Final = 0.3  # at most, on a batch; now and then longer than a flow is missed
+_LONG_S: Final = 8.0
+_LONG_SHARE: Final = 0.01
+_MOST_WAITING: Final = 3
+_MOST_MESSAGES: Final = 200
+_PAUSE_S: Final = 0.3
+
+
+class Kind(StrEnum):
+    """How an application takes its batches and acknowledges them."""
+
+    NEXT = "next"  # a loop, which is begun again after a failure
+    MANUAL = "manual"  # several at once, acknowledged or released one by one
+    ASYNC = "async"  # `async for`, by waits that are cancelled
+
+
+CONSUMERS: Final = {f"python-{kind}": kind for kind in Kind}
+"""The consumers of a run, by name, which is also their flow's."""
+
+
+class Plan(TypedDict):
+    """What to do."""
+
+    store: str
+    queue: str
+    group: str
+    ownership: str
+    session_timeout_s: float
+    flow: str
+    kind: str  # of `Kind`
+    journal: str
+    events: str
+
+
+class Failure(Exception):
+    """The application fails; that is none of partq's errors."""
+
+
+class Application:
+    """What is done with batches."""
+
+    def __init__(self, journal: str) -> None:
+        self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._chance = random.Random()
+        self.stopping = False
+        self.consumer: partq.Consumer | None = None
+
+    def stop(self) -> None:
+        """End in good order."""
+        self.stopping = True
+        if self.consumer is not None:
+            self.consumer.stop()
+
+    def take(self, batch: partq.Batch) -> int:
+        """Write down what is in it; its number, which grows through all processes of a machine."""
+        number = time.monotonic_ns()
+        rows = [[m.partition, m.offset, m.key, int(m.value), m.redelivered] for m in batch]
+        of = batch._delivery  # the epochs, which only the judge wants to know
+        ends = {partition: (end.epoch, end.offset, of.below[partition]) for partition, end in of.ends.items()}
+        self._write("given", number, ends=ends, rows=rows)
+        return number
+
+    def work_s(self) -> float:
+        """How long it takes to handle a batch."""
+        return self._chance.uniform(0, _LONG_S if self._chance.random() < _LONG_SHARE else _WORK_S)
+
+    def handle(self, number: int) -> None:
+        """Raises `Failure`, before or after it is dealt with."""
+        fate = self._chance.random()
+        if fate < _FAILS:
+            raise Failure(f"{FAILURE} before it has handled a batch")
+        self._write("handled", number)
+        if fate > 1 - _FAILS / 2:
+            raise Failure(f"{FAILURE} after it has handled a batch")
+
+    def _write(self, what: str, number: int, **facts: Any) -> None:
+        line = json.dumps({"what": what, "at_s": time.time(), "batch": number, **facts})
+        os.write(self._journal, f"{line}\n".encode())
+
+    # --- the kinds ----------------------------------------------------------------------------------------------------
+
+    def by_next(self, consumer: partq.Consumer) -> None:
+        """Asking for the next batch acknowledges the last."""
+        while not self.stopping:
+            try:
+                for batch in consumer:
+                    number = self.take(batch)
+                    time.sleep(self.work_s())
+                    self.handle(number)
+            except Failure:
+                continue
+
+    def by_hand(self, consumer: partq.Consumer) -> None:
+        """Batches are handled in their order; those behind one that was released may be acknowledged all the same."""
+        waiting: list[tuple[int, partq.Batch]] = []
+        while not self.stopping or waiting:
+            batch = consumer.poll(0.2) if len(waiting) < _MOST_WAITING and not self.stopping else None
+            if batch is not None:
+                waiting.append((self.take(batch), batch))
+            if waiting and (batch is None or self._chance.random() < 0.5):
+                number, first = waiting.pop(0)
+                time.sleep(self.work_s())
+                try:
+                    self.handle(number)
+                    first.acknowledge()
+                except Failure:
+                    first.release()
+
+    def by_asyncio(self, consumer: partq.Consumer) -> None:
+        """As `by_next`; most waits for a batch are given up."""
+        asyncio.run(self._loops(consumer))
+
+    async def _loops(self, consumer: partq.Consumer) -> None:
+        while not self.stopping:
+            loop = aiter(consumer)
+            try:
+                while True:
+                    try:
+                        batch = await asyncio.wait_for(anext(loop), self._chance.uniform(0.001, 0.3))
+                    except TimeoutError:
+                        continue
+                    number = self.take(batch)
+                    await asyncio.sleep(self.work_s())
+                    self.handle(number)
+            except StopAsyncIteration:
+                return
+            except Failure:
+                continue
+
+
+def main(plan: Plan) -> None:
+    """Until SIGTERM."""
+    application = Application(plan["journal"])
+    signal.signal(signal.SIGTERM, lambda *_: application.stop())
+    kinds: dict[Kind, Callable[[partq.Consumer], None]] = {
+        Kind.NEXT: application.by_next,
+        Kind.MANUAL: application.by_hand,
+        Kind.ASYNC: application.by_asyncio,
+    }
+    kind = Kind(plan["kind"])
+
+    def tell(what: str, error: str = "") -> None:
+        with Path(plan["events"]).open("a") as file:
+            file.write(json.dumps({"at_s": time.monotonic(), "what": what, "error": error}) + "\n")
+
+    while not application.stopping:
+        try:
+            queue = partq.open_queue(plan["queue"], store=plan["store"])
+            with queue.consumer(
+                plan["group"],
+                flow=plan["flow"],
+                ownership=plan["ownership"],
+                acknowledge="manual" if kind is Kind.MANUAL else "next",
+                max_messages=_MOST_MESSAGES,
+                session_timeout_s=plan["session_timeout_s"],
+            ) as consumer:
+                application.consumer = consumer
+                tell("started")
+                kinds[kind](consumer)
+        except partq.PartqError as error:
+            tell("failed", f"partq_spark.errors.{type(error).__name__}: {error}")
+            time.sleep(_PAUSE_S)
+    tell("stopped")
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
