@@ -37,6 +37,7 @@ from partq_spark.client.maintaining import Compaction as Compaction
 from partq_spark.client.maintaining import Deleted as Deleted
 from partq_spark.client.maintaining import KeptOffsets as KeptOffsets
 from partq_spark.client.maintaining import Trimmed as Trimmed
+from partq_spark.client.messages import Found as Found
 from partq_spark.client.messages import Header as Header
 from partq_spark.client.messages import Message as Message
 from partq_spark.client.outgoing import Published as Published
@@ -49,6 +50,7 @@ from partq_spark.client.queue import Queue as Queue
 from partq_spark.client.queues import create_queue as create_queue
 from partq_spark.client.queues import list_queues as list_queues
 from partq_spark.client.queues import open_queue as open_queue
+from partq_spark.client.queues import search_messages as search_messages
 from partq_spark.client.queues import topic_publication as topic_publication
 from partq_spark.client.resizing import CountChange as CountChange
 from partq_spark.client.resizing import Drain as Drain

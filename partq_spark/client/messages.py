@@ -4,21 +4,31 @@ back. What Python makes of the values of a typed queue's rows stands at the end,
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as is_
 
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.timestamps import as_datetime
+from partq_spark.client import addresses
 from partq_spark.log import tree
+from partq_spark.log.model import Head
+from partq_spark.log.partitioner import partition_of
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.keys import keys_of
 from partq_spark.log.segment_columns import headers_name, times_name
+
+MOST_SEARCHED: Final = 20_000
+"""Messages in which one search looks for a key: the next one goes on from there."""
+_AT_ONCE: Final = 1000
 
 _Conversion = Callable[[Any], Any]
 
@@ -47,16 +57,25 @@ class Message(NamedTuple):
     headers: tuple[Header, ...] | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What a search found, newest first. `before`: below these offsets, by partition, nothing was looked at yet: give
+    them to the next search. None: that was all. `looked_at`: how many messages were.
+    """
+
+    messages: tuple[Message, ...]
+    before: Mapping[int, int] | None
+    looked_at: int
+
+
 def browse(queue: QueueLog, partition: int | None, start: int, limit: int | None) -> Iterator[Message]:
     """At most `limit` messages from the offset `start` of the partition, or of each, in publish order; one slice of the
     log is in memory at a time.
     """
     head = queue.refresh()
-    if partition is not None and not 0 <= partition < len(head.next):
-        raise Invalid(f"{queue} has partitions 0 to {len(head.next) - 1}, there is no {partition}: name one of them")
     if start < 0 or (limit is not None and limit < 1):
         raise Invalid(f"start={start}, limit={limit} is not allowed: give an offset from 0, and at least 1 message")
-    numbers = range(len(head.next)) if partition is None else [partition]
+    numbers = _numbers(queue, head, partition)
     wanted = {number: (max(start, head.earliest[number]), head.next[number]) for number in numbers}
     left = limit
     for piece in RangeReader(queue, head.queue_id, tree.view(head, wanted)).pieces():
@@ -66,6 +85,90 @@ def browse(queue: QueueLog, partition: int | None, start: int, limit: int | None
             left -= part.batch.num_rows
             if left == 0:
                 return
+
+
+def _numbers(queue: QueueLog, head: Head, partition: int | None) -> Sequence[int]:
+    if partition is not None and not 0 <= partition < len(head.next):
+        raise Invalid(f"{queue} has partitions 0 to {len(head.next) - 1}, there is no {partition}: name one of them")
+    return range(len(head.next)) if partition is None else [partition]
+
+
+def search(
+    queue: QueueLog,
+    key: str | None,
+    partition: int | None,
+    before: datetime | str | Mapping[int, int] | None,
+    limit: int,
+) -> Found:
+    """At most `limit` messages, newest first, of all or of a key, which are looked for in the partitions that it had;
+    one slice of the log and what was found is in memory at a time.
+    """
+    head = queue.refresh()
+    if limit < 1:
+        raise Invalid(f"limit={limit} is not allowed: give at least 1 message")
+    numbers = _numbers(queue, head, partition)
+    if key is not None and partition is None:  # the present one first: what lies there is newer
+        numbers = [partition_of(key.encode(), each.partitions) for each in reversed(head.layouts)]
+    places = dict(before) if isinstance(before, Mapping) else {}
+    if before is not None and not isinstance(before, Mapping):
+        places = dict(enumerate(queue.offsets_at(addresses.time_us(before))))
+    ends = {number: min(places.get(number, head.next[number]), head.next[number]) for number in numbers}
+    found: list[Message] = []
+    looked_at = 0
+    while len(found) < limit and looked_at < MOST_SEARCHED:
+        spans = _last(queue, ends, limit) if key is None else _last_of_one(head, ends)
+        if not spans:
+            break
+        matches, kept = 0, deque[Message](maxlen=limit - len(found))
+        for piece in RangeReader(queue, head.queue_id, tree.view(head, spans)).pieces():
+            for match in _matches(piece, key, head):
+                matches += match.batch.num_rows
+                kept.extend(messages_of(match, queue.name, head.columns, {}))
+        found += reversed(kept)
+        looked_at += sum(end - start for start, end in spans.values())
+        ends |= {number: start for number, (start, _) in spans.items()}
+        if matches > len(kept):  # only of a key, so of one partition
+            ends[kept[0].partition] = kept[0].offset
+    left = any(end > head.earliest[number] for number, end in ends.items())
+    return Found(messages=tuple(found), before=ends if left else None, looked_at=looked_at)
+
+
+def _last(queue: QueueLog, ends: Mapping[int, int], limit: int) -> dict[int, tuple[int, int]]:
+    """Where the last `limit` messages below `ends` lie, by partition, as the log says; nothing of them is read."""
+
+    def look(head: Head) -> dict[int, tuple[int, int]]:
+        wanted = {number: (max(head.earliest[number], end - limit), end) for number, end in ends.items()}
+        spans: dict[int, tuple[int, int]] = {}
+        left = limit
+        for entry in reversed(list(tree.walk(tree.view(head, wanted), queue.load_chunk))):
+            for piece in reversed(entry.slices):
+                first, last = wanted[piece.partition]
+                start, end = max(piece.offset, first), min(piece.end, last)
+                if (rows := min(end - start, left)) > 0:
+                    spans[piece.partition] = (end - rows, spans.get(piece.partition, (0, end))[1])
+                    left -= rows
+        return spans
+
+    return queue.settled(look)
+
+
+def _last_of_one(head: Head, ends: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """The last messages below `ends` of the first partition that has any."""
+    for number, end in ends.items():
+        if end > head.earliest[number]:
+            return {number: (max(head.earliest[number], end - _AT_ONCE), end)}
+    return {}
+
+
+def _matches(piece: Piece, key: str | None, head: Head) -> Iterator[Piece]:
+    """The piece, or its messages of a key, each alone."""
+    if key is None:
+        yield piece
+        return
+    keys = keys_of(piece.batch, head.columns)
+    for row in pc.indices_nonzero(pc.equal(keys, pa.scalar(key, keys.type))).to_pylist():
+        times = piece.times_us()
+        yield piece._replace(offset=piece.offset + row, time_us=times[row], batch=piece.batch.slice(row, 1))
 
 
 def messages_of(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from partq_spark.base.retry import RETRY_TIMEOUT_S
-from partq_spark.client import altering, describing, schemas
+from partq_spark.client import altering, describing, messages, schemas
 from partq_spark.client.addresses import address
 from partq_spark.client.describing import DamagedQueue, QueueSummary
+from partq_spark.client.messages import Found
 from partq_spark.client.publication import Publication
 from partq_spark.client.queue import Queue
 from partq_spark.log import admin
@@ -66,6 +69,21 @@ def list_queues(
     for name, problem in found.problems.items():
         known[name] = DamagedQueue(namespace=where.namespace, queue=name, error=str(problem))
     return tuple(each for _, each in sorted(known.items()))
+
+
+def search_messages(
+    queue: Queue,
+    *,
+    key: str | None = None,
+    partition: int | None = None,
+    before: datetime | str | Mapping[int, int] | None = None,
+    limit: int = 20,
+) -> Found:
+    """Look at messages without taking them, newest first: at most `limit`, with this key, published before a time or
+    below these offsets by partition (`Found.before` of the last search). A search for a key ends after some 20,000
+    messages; the next one goes on. Raises as the methods of a queue.
+    """
+    return messages.search(queue._opened(), key, partition, before, limit)  # noqa: SLF001 - its own package's
 
 
 def topic_publication(

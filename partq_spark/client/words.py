@@ -139,8 +139,28 @@ def lag_s(partition: PartitionView) -> str:
 
 
 def flow_state(flow: FlowView) -> str:
-    """Whether a flow is there, and takes part."""
-    return ("active" if flow.active else "inactive") if flow.bound else "not bound"
+    """Whether a flow is there, is heard of, and takes part."""
+    if not flow.bound:
+        return "not bound"
+    return "silent" if flow.silent else "active" if flow.active else "inactive"
+
+
+def stands_still(each: PartitionView) -> bool:
+    """Whether something is wrong with a partition that is no step of a rebalancing."""
+    return each.damaged or (each.status != "Ready" and each.handoff is None)
+
+
+def health(view: GroupView) -> str:
+    """What is wrong with a group, in a few words; empty: nothing."""
+    damaged = sum(each.damaged for each in view.partitions)
+    still = sum(stands_still(each) for each in view.partitions) - damaged
+    states = [flow_state(each) for each in view.flows]
+    counts = [("partition", "damaged", damaged), ("partition", "not flowing", still)]
+    counts += [("flow", state, states.count(state)) for state in ("silent", "not bound")]
+    said = [f"{plural(count, noun)} {what}" for noun, what, count in counts if count]
+    if view.flows and view.coordinator.leader is None:
+        said.append("no coordinator")
+    return ", ".join(said)
 
 
 def last_seen(flow: FlowView) -> str:

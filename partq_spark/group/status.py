@@ -47,7 +47,7 @@ class HandoffView:
 class PartitionView:
     """One partition. Offsets are exclusive ends; None: not known. `lag_s` is the age of the oldest message that is not
     acknowledged, 0 without lag; it is found in the log, where this picture is taken. `reason` is empty where messages
-    flow.
+    flow. `damaged`: it does not get on by itself, somebody has to do what `reason` says.
     """
 
     partition: int
@@ -60,6 +60,7 @@ class PartitionView:
     handoff: HandoffView | None
     reason: str
     lag_s: float | None = None
+    damaged: bool = False
 
     @property
     def lag(self) -> int:
@@ -70,7 +71,7 @@ class PartitionView:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowView:
     """One flow. `last_seen_s`: since its last heartbeat, by the ownership store's clock; None: it has none. `note` is
-    what it says of itself.
+    what it says of itself. `silent`: it has no heartbeat, or none for more than half of its session timeout.
     """
 
     flow: str
@@ -79,6 +80,7 @@ class FlowView:
     partitions: tuple[int, ...]
     last_seen_s: float | None
     note: str = ""
+    silent: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,6 +186,7 @@ def _without_coordinator(seen: GroupReading) -> GroupView:
                 end=_at(seen.ends, number),
                 handoff=None,
                 reason=seen.damaged.get(number) or _last_owner(seen, owner),
+                damaged=number in seen.damaged,
             )
         )
     return GroupView(
@@ -321,7 +324,8 @@ def _partition(seen: GroupReading, state: GroupState, partition: Partition, hold
         handoff=handoff,
         reason="",
     )
-    return replace(made, reason=_trouble(partition, damage) or _reason(state, partition, made, holddown_s))
+    trouble = _trouble(partition, damage)
+    return replace(made, damaged=bool(trouble), reason=trouble or _reason(state, partition, made, holddown_s))
 
 
 def _trouble(partition: Partition, damage: str) -> str:
@@ -357,13 +361,15 @@ def _flow(seen: GroupReading, state: GroupState | None, name: str) -> FlowView:
     flow = state.flows.get(name) if state is not None else None
     partitions = state.partitions.values() if state is not None else ()
     having = [each.partition for each in partitions if (owner := each.holder) and owner.flow == name]
+    record, beat_age_s = seen.records.get(name), seen.beats_age_s.get(name)
     return FlowView(
         flow=name,
         active=bool(flow and flow.bound and flow.active),
         bound=bool(flow and flow.bound),
         partitions=tuple(having),
-        last_seen_s=seen.beats_age_s.get(name),
+        last_seen_s=beat_age_s,
         note=_note(seen, name),
+        silent=record is None or beat_age_s is None or beat_age_s > record.session_timeout_s / 2,
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -20,6 +21,7 @@ from partq_spark.page.forms import form_of, number_of, seconds_of
 from partq_spark.page.sections import Place
 
 MOST_SHOWN: Final = 200  # partitions of a preview
+MOST_UNASKED: Final = 10_000  # messages of a rewind that asks for no name
 REALLY: Final = "do"
 SETTINGS: Final = ("rebalance_delay_s", "max_handoff_time_s", "retention_s", "quota_bytes")
 
@@ -62,18 +64,23 @@ class Actions:
         shown = {"queue": queue.name, "group": group}
         if request.method == "GET":
             await asyncio.to_thread(lambda: queue.checkpoints(group))  # says that there is no such group
-            return self._answer(request, "rewind.html", **shown, form={}, steps=None, told="", notes=(), done=False)
+            return self._answer(
+                request, "rewind.html", **shown, form={}, steps=None, told="", notes=(), ask=False, done=False
+            )
         form = await form_of(request)
         if (refused := self._refused(request, form)) is not None:
             return refused
-        given, really = goal(form), form.get("step") == REALLY
-        unfinished = ""
-        try:
-            made = await asyncio.to_thread(
-                lambda: queue.rewind(group, **given, dry_run=not really, ownership=self._place.ownership)
-            )
-        except client.RewindUnfinished as error:
-            made, unfinished = error.rewind, str(error)
+        given, really, named = goal(form), form.get("step") == REALLY, form.get("name", "").strip() == group
+        rewind = partial(queue.rewind, group, **given, ownership=self._place.ownership)
+        unfinished, made = "", await asyncio.to_thread(rewind, dry_run=True)
+        ask = sum(each.messages for each in made.partitions) > MOST_UNASKED
+        if really and ask and not named:
+            really, unfinished = False, f"Type the name of the group, {group}: more than {MOST_UNASKED:,} come again."
+        if really:
+            try:
+                made = await asyncio.to_thread(rewind, dry_run=False)
+            except client.RewindUnfinished as error:
+                made, unfinished = error.rewind, str(error)
         told = words.rewound(made, queue, finished=not unfinished) if really else ""
         if not really:
             told = f"Would deliver {words.comes_again(made, queue)}. Nothing was changed."
@@ -85,6 +92,7 @@ class Actions:
             steps=made.partitions[:MOST_SHOWN],
             told=told,
             notes=[each for each in (unfinished, *made.notes) if each],
+            ask=ask,
             done=really,
         )
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import islice
 from typing import Final
+from urllib.parse import urlencode
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,10 +18,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from partq_spark import client
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.page.access import Access
 from partq_spark.page.actions import Actions
-from partq_spark.page.forms import form_of, number_of
+from partq_spark.page.forms import form_of, number_of, offsets_of
 from partq_spark.page.queue_views import message_rows
 from partq_spark.page.render import html, statics
 from partq_spark.page.sections import Place, Watched
@@ -125,16 +127,35 @@ class Page:
     async def _show_messages(self, request: Request) -> Response:
         name = request.path_params["queue"]
         asked = request.query_params
-        partition = number_of("partition", asked.get("partition", ""))
-        start = number_of("from", asked.get("from", "")) or 0
+        partition, start = (number_of(each, asked.get(each, "")) for each in ("partition", "from"))
         limit = min(number_of("limit", asked.get("limit", "")) or MESSAGES, MOST_MESSAGES)
+        key, until = asked.get("key", ""), asked.get("until", "").strip()
+        before = offsets_of(asked.get("before", "")) or until or None
         queue = self._place.queue(name)
+
+        def look() -> client.Found:
+            if start is None:
+                return client.search_messages(queue, key=key or None, partition=partition, before=before, limit=limit)
+            found = tuple(islice(queue.browse(partition=partition, start=start, limit=limit), limit))
+            return client.Found(messages=found, before=None, looked_at=len(found))
+
         async with self._browsing:
-            rows = await asyncio.to_thread(
-                lambda: message_rows(tuple(islice(queue.browse(partition=partition, start=start, limit=limit), limit)))
-            )
+            found = await asyncio.to_thread(look)
+        filled = {"partition": asked.get("partition", ""), "key": key, "until": until, "limit": str(limit)}
+        more = {}
+        if found.before is not None:
+            more = {"before": ",".join(f"{number}:{offset}" for number, offset in found.before.items())}
+        elif start is not None and partition is not None and found.messages:
+            more = {"from": str(found.messages[-1].offset + 1)}
         return self._html(
-            request, "messages.html", queue=name, rows=rows, partition=partition, start=start, limit=limit
+            request,
+            "messages.html",
+            queue=name,
+            rows=message_rows(found.messages),
+            looked_at=found.looked_at,
+            start=asked.get("from", ""),
+            form=filled,
+            next=urlencode({name: text for name, text in (filled | more).items() if text}) if more else "",
         )
 
     async def _send_static(self, request: Request) -> Response:

@@ -44,3 +44,10 @@ def seconds_of(name: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise Invalid(f"{name}={text[:40]!r} is not allowed: give seconds, as in 86400") from None
+
+
+def offsets_of(text: str) -> dict[int, int]:
+    """`0:12,3:40` as offsets by partition. Raises `Invalid`."""
+    pairs = (each.partition(":") for each in text.split(",") if each)
+    found = {number_of("partition", number): number_of("before", offset) for number, _, offset in pairs}
+    return {number: offset for number, offset in found.items() if number is not None and offset is not None}

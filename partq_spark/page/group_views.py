@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from partq_spark.client import CoordinatorView, FlowView, GroupView, PartitionStatus, PartitionView, words
-from partq_spark.page.history import History, Line, line, remembered
+from partq_spark.page.history import History, Line, line, part, remembered
 from partq_spark.page.marks import NOBODY, Mark, marks
 from partq_spark.page.timeline import Decision, Timeline
 
@@ -49,9 +49,8 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lane:
-    """A flow with its partitions. `number` names it within the page. `arriving`: partitions that are on their way."""
+    """A flow with its partitions. `arriving`: partitions that are on their way. `attention`: something is wrong."""
 
-    number: int
     flow: str
     css: str
     state: str
@@ -59,6 +58,7 @@ class Lane:
     lag: int
     cells: tuple[Cell, ...]
     arriving: tuple[Cell, ...]
+    attention: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,12 +78,10 @@ class Wait:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A partition in the table. `bar` is its lag, the largest of all partitions being 100."""
+    """A partition in the table."""
 
     seen: PartitionView
     css: str
-    lag_s: str
-    bar: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +97,7 @@ class GroupPicture:
     waits: tuple[Wait, ...]
     reasons: tuple[str, ...]
     rows: tuple[Row, ...]
+    most_lag: int
     lag: Line
     lag_s: Line
     flow_notes: tuple[str, ...]
@@ -125,7 +124,6 @@ def memory_of(before: GroupMemory, view: GroupView, now_s: float) -> GroupMemory
 
 def picture(view: GroupView, memory: GroupMemory, now_s: float) -> GroupPicture:
     """The page's picture of one look, `memory` being that after it."""
-    most = max((each.lag for each in view.partitions), default=0)
     return GroupPicture(
         namespace=view.namespace,
         queue=view.queue,
@@ -136,15 +134,8 @@ def picture(view: GroupView, memory: GroupMemory, now_s: float) -> GroupPicture:
         waits=_waits(view, memory),
         # A handoff's own words stand beside its cell.
         reasons=words.reasons_in_words([each for each in view.partitions if each.handoff is None]),
-        rows=tuple(
-            Row(
-                seen=each,
-                css=_css(each.flow, memory),
-                lag_s=words.lag_s(each),
-                bar=_part(each.lag, most),
-            )
-            for each in view.partitions
-        ),
+        rows=tuple(Row(seen=each, css=_css(each.flow, memory)) for each in view.partitions),
+        most_lag=max((each.lag for each in view.partitions), default=0),
         lag=line(memory.lag, now_s),
         lag_s=line(memory.lag_s, now_s),
         flow_notes=words.flow_notes(view.flows),
@@ -156,39 +147,34 @@ def _lanes(view: GroupView, memory: GroupMemory) -> tuple[Lane, ...]:
     known = {each.flow: each for each in view.flows}
     gone = {each.flow for each in view.partitions if each.flow and each.flow not in known}
     flows = [*view.flows, *(_unknown(name) for name in sorted(gone))]
-    lanes = [
-        Lane(
-            number=number,
-            flow=flow.flow,
-            css=_css(flow.flow, memory),
-            state=words.flow_state(flow),
-            last_seen=words.last_seen(flow),
-            lag=sum(each.lag for each in view.partitions if each.flow == flow.flow),
-            cells=tuple(cell(each, memory) for each in view.partitions if each.flow == flow.flow),
-            arriving=tuple(
-                replace(cell(each, memory), css=f"{_css(flow.flow, memory)} arriving")
-                for each in view.partitions
-                if each.handoff is not None and each.handoff.to == flow.flow != each.flow
-            ),
-        )
-        for number, flow in enumerate(flows)
-    ]
-    nobodys = tuple(cell(each, memory) for each in view.partitions if each.flow is None)
-    if nobodys:
-        lag = sum(each.lag for each in view.partitions if each.flow is None)
-        lanes.append(
-            Lane(
-                number=len(lanes),
-                flow="no flow",
-                css=NOBODY,
-                state="",
-                last_seen="",
-                lag=lag,
-                cells=nobodys,
-                arriving=(),
-            )
-        )
+    lanes = [_lane(flow, flow.flow, view, memory) for flow in flows]
+    if any(each.flow is None for each in view.partitions):
+        lanes.append(_lane(None, "no flow", view, memory))
     return tuple(lanes)
+
+
+def _lane(flow: FlowView | None, name: str, view: GroupView, memory: GroupMemory) -> Lane:
+    """Of a flow, or of what nobody has."""
+    having = flow.flow if flow is not None else None
+    mine = [each for each in view.partitions if each.flow == having]
+    state = words.flow_state(flow) if flow is not None else ""
+    if having is not None and having not in [each.flow for each in view.flows]:
+        # Only its partitions tell of it: that it left, or nothing where nobody asked.
+        state = "not bound" if any(each.status is PartitionStatus.UNBOUND for each in mine) else "not known"
+    return Lane(
+        flow=name,
+        css=_css(having, memory),
+        state=state,
+        last_seen=words.last_seen(flow) if flow is not None else "",
+        lag=sum(each.lag for each in mine),
+        cells=tuple(cell(each, memory) for each in mine),
+        arriving=tuple(
+            replace(cell(each, memory), css=f"{_css(having, memory)} arriving")
+            for each in view.partitions
+            if each.handoff is not None and each.handoff.to == having != each.flow
+        ),
+        attention=state in ("silent", "not bound") or any(map(words.stands_still, mine)),
+    )
 
 
 def _unknown(name: str) -> FlowView:
@@ -236,18 +222,13 @@ def _wait(
         to=to or "no flow",
         to_css=_css(to, memory),
         text=text,
-        left=_part(left_s or 0.0, memory.waits_s.get(name, 0.0)),
+        left=part(left_s or 0.0, memory.waits_s.get(name, 0.0)),
     )
 
 
 def _css(flow: str | None, memory: GroupMemory) -> str:
     mark = memory.marks.get(flow) if flow is not None else None
     return NOBODY if mark is None else mark.css
-
-
-def _part(value: float, most: float) -> int:
-    """`value` in hundredths of `most`; something is never shown as nothing."""
-    return min(max(round(100 * value / most), 1), 100) if value > 0 and most > 0 else 0
 
 
 # --- the timeline -----------------------------------------------------------------------------------------------------

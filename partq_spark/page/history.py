@@ -52,6 +52,11 @@ def rate(history: History) -> float | None:
     return (last.value - first.value) / (last.at_s - first.at_s)
 
 
+def part(value: float, most: float) -> int:
+    """`value` in hundredths of `most`, 0 to 100; something is never shown as nothing."""
+    return min(max(round(100 * value / most), 1), 100) if value > 0 and most > 0 else 0
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
     """A line of the last `minutes` as the points of SVG polylines (`WIDTH` × `HEIGHT`), one for each stretch without a

@@ -6,42 +6,48 @@ cannot steer anything, and is cut.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from partq_spark.base.words import age, plural, readable, size, when
-from partq_spark.client import DamagedQueue, GroupSummary, Message, QueueDescription, QueueSummary, words
+from partq_spark.client import DamagedQueue, Message, QueueDescription, QueueSummary, words
 from partq_spark.client.json_values import row_text
 from partq_spark.page.history import History, rate
 
 SHOWN_BYTES: Final = 2000
 """Of one key, value or header."""
+FULL: Final = 0.9
+"""Of its quota: a queue that is so full needs somebody."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueMemory:
     """What is kept of a queue between two looks at the list: how many messages were ever published, over time; what
-    the last description says of it, and when that was looked at by this process' own clock.
+    the last description says of it, what is wrong with its groups by name (`words.health`), and when that was looked
+    at by this process' own clock.
     """
 
     published: History = ()
     described: QueueDescription | None = None
+    health: Mapping[str, str] = field(default_factory=dict)
     described_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupLink:
-    """A group of a queue, with what it has not acknowledged where that is known."""
+    """A group of a queue, what it has not acknowledged and what is wrong with it where that is known."""
 
     group: str
     behind: str
+    health: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueRow:
-    """A queue in the list. `error`: it cannot be read."""
+    """A queue in the list. `error`: it cannot be read. `health`: what is wrong, empty for nothing, None if it was not
+    looked for yet. `lag`: messages that its groups have not acknowledged.
+    """
 
     queue: str
     partitions: str = ""
@@ -51,6 +57,8 @@ class QueueRow:
     oldest: str = ""
     quota: str = ""
     groups: tuple[GroupLink, ...] = ()
+    health: str | None = None
+    lag: int = 0
     error: str = ""
 
 
@@ -67,6 +75,7 @@ def queue_rows(
 
 
 def _row(found: QueueSummary, memory: QueueMemory, now_s: float) -> QueueRow:
+    described = memory.described
     return QueueRow(
         queue=found.queue,
         partitions=f"{found.partitions:,}",
@@ -75,8 +84,21 @@ def _row(found: QueueSummary, memory: QueueMemory, now_s: float) -> QueueRow:
         rate=rate_words(rate(memory.published)),
         oldest=_oldest(memory, now_s) if found.messages else "none",
         quota=words.quota(found.quota_bytes, found.quota_used),
-        groups=tuple(GroupLink(group=name, behind=_behind(name, memory.described)) for name in found.groups),
+        groups=tuple(
+            GroupLink(group=name, behind=_behind(name, described), health=memory.health.get(name))
+            for name in found.groups
+        ),
+        health=None if described is None else _health(found, described, memory.health),
+        lag=sum(each.messages for each in (described.held_back if described else None) or ()),
     )
+
+
+def _health(found: QueueSummary, described: QueueDescription, groups: Mapping[str, str]) -> str:
+    unwell = sum(bool(groups.get(name)) for name in found.groups)
+    said = ["its log is damaged"] if described.problems else []
+    said += [f"{found.quota_used:.0%} of the quota used"] if (found.quota_used or 0.0) >= FULL else []
+    said += [f"{plural(unwell, 'group')} to look at"] if unwell else []
+    return ", ".join(said)
 
 
 def _oldest(memory: QueueMemory, now_s: float) -> str:
@@ -104,93 +126,9 @@ def rate_words(per_s: float | None) -> str:
     return f"{per_s:,.0f}/s" if per_s == 0 or per_s >= 10 else f"{per_s:,.1f}/s"
 
 
-# --- one queue --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartitionRow:
-    """A partition in the table; `bar` is its share, the fullest partition being 100."""
-
-    partition: int
-    earliest: int
-    next: int
-    messages: int
-    bar: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GroupRow:
-    """A group of the queue."""
-
-    group: str
-    ownership: str
-    unacknowledged: int
-    oldest: str
-    changed: str
-    problems: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LayoutRow:
-    """A partition count of which messages are still there."""
-
-    generation: int
-    partitions: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QueuePicture:
-    """Everything that the page shows of a queue."""
-
-    queue: str
-    facts: words.Facts
-    held_back: str
-    rate: str
-    partitions: tuple[PartitionRow, ...]
-    groups: tuple[GroupRow, ...]
-    layouts: tuple[LayoutRow, ...]
-
-
-def queue_picture(found: QueueDescription, groups: Collection[GroupSummary], published: History) -> QueuePicture:
-    """One queue. `published`: how many messages ever were, over time."""
-    most = max((each.messages for each in found.partitions), default=0)
-    return QueuePicture(
-        queue=found.queue,
-        facts=words.queue_in_words(found),
-        held_back=words.held_back_in_words(found.held_back or ()),
-        rate=rate_words(rate(published)),
-        partitions=tuple(
-            PartitionRow(
-                partition=each.partition,
-                earliest=each.earliest,
-                next=each.next,
-                messages=each.messages,
-                bar=max(round(100 * each.messages / most), 1) if each.messages else 0,
-            )
-            for each in found.partitions
-        ),
-        groups=tuple(
-            GroupRow(
-                group=each.group,
-                ownership=each.ownership or "",
-                unacknowledged=each.unacknowledged,
-                oldest=_time(each.oldest),
-                changed="never" if each.changed_s is None else age(each.changed_s),
-                problems=each.problems,
-            )
-            for each in groups
-        ),
-        layouts=tuple(LayoutRow(generation=each.generation, partitions=each.partitions) for each in found.layouts),
-    )
-
-
 def published(found: QueueDescription | QueueSummary) -> int:
     """How many messages ever were."""
     return found.published if isinstance(found, QueueSummary) else sum(each.next for each in found.partitions)
-
-
-def _time(time: datetime | None) -> str:
-    return "" if time is None else f"{when(time)} UTC"
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -219,7 +157,7 @@ def _message_row(message: Message) -> MessageRow:
     return MessageRow(
         partition=message.partition,
         offset=message.offset,
-        published=f"{when(message.timestamp)} UTC",
+        published=when(message.timestamp),
         key=shown(message.key),
         value=shown(value),
         length=size(len(value)) if value and len(value) > SHOWN_BYTES else "",

@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from partq_spark.base.terminal import printable
+from partq_spark.base.words import age, when
+from partq_spark.client import words
 from partq_spark.page import history
 
 
@@ -49,6 +51,10 @@ def _templates() -> Environment:
     )
     made.filters["printable"] = printable
     made.filters["count"] = lambda value: f"{value:,.0f}"
+    made.filters["utc"] = lambda value: "" if value is None else f"{when(value)} UTC"
+    made.filters["age"] = age
+    made.globals["words"] = words
+    made.globals["part"] = history.part
     made.globals["static"] = lambda name: f"/static/{statics()[name].name}"
     made.globals["chart"] = {"width": history.WIDTH, "height": history.HEIGHT}
     return made

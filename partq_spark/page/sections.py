@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final, Generic, TypeVar
 
 from partq_spark import client
 from partq_spark.base.errors import PartqError
+from partq_spark.client import words
 from partq_spark.page.group_views import GroupMemory, memory_of, picture, timeline_view
-from partq_spark.page.history import History, remembered
-from partq_spark.page.queue_views import QueueMemory, published, queue_picture, queue_rows
+from partq_spark.page.history import History, rate, remembered
+from partq_spark.page.queue_views import QueueMemory, published, queue_rows, rate_words
 from partq_spark.page.render import html
 from partq_spark.page.timeline import Timeline
 from partq_spark.page.watching import Sections
@@ -26,6 +28,9 @@ LOOK_RETRY_S: Final = 2.0
 MOST_REMEMBERED: Final = 200
 DESCRIBED_S: Final = 5.0
 """A queue of the list is described anew when its description is so old; one of them with each look."""
+
+MOST_JUDGED: Final = 20
+"""Groups that are looked at with one look at a queue or the list, so that it does not take long."""
 
 T = TypeVar("T")
 
@@ -74,6 +79,7 @@ class Watched:
         self._now_s = now_s
         self._groups = Kept(GroupMemory())
         self._published: Kept[History] = Kept(())
+        self._health = Kept(("", -inf))  # what is wrong, and when that was looked at
         self._queues: dict[str, QueueMemory] = {}
 
     @contextmanager
@@ -90,8 +96,13 @@ class Watched:
             found = queue.describe()
             groups = queue.groups(ownership="none")
             self._published[name] = remembered(self._published[name], self._now_s(), published(found))
-            view = queue_picture(found, groups, self._published[name])
-            return _filled("queue", ("facts", "groups", "partitions"), {"view": view})
+            values = {
+                "queue": found,
+                "groups": groups,
+                "states": self._health_of(queue, groups),
+                "rate": rate_words(rate(self._published[name])),
+            }
+            return _filled("queue", ("facts", "groups", "partitions"), values)
 
         yield look
 
@@ -135,12 +146,34 @@ class Watched:
         ]
         if stale:
             name = min(stale, key=lambda each: (kept[each].described is not None, kept[each].described_s))
+            queue = self.place.queue(name, retry_timeout_s=LOOK_RETRY_S)
             try:
-                found = self.place.queue(name, retry_timeout_s=LOOK_RETRY_S).describe()
+                found = queue.describe()
+                health = self._health_of(queue, queue.groups(ownership="none"))
             except PartqError:
-                found = None  # the list says what is wrong with it, if it goes on
-            kept[name] = replace(kept[name], described=found, described_s=now_s)
+                found, health = None, {}  # the list says what is wrong with it, if it goes on
+            kept[name] = replace(kept[name], described=found, health=health, described_s=now_s)
         return kept
+
+    def _health_of(self, queue: client.Queue, groups: Sequence[client.GroupSummary]) -> dict[str, str]:
+        """What is wrong with groups, by name: each is looked at anew when that is old, some of them with each look."""
+        now_s = self._now_s()
+        names = {each.group: f"{queue.name}/{each.group}" for each in groups}
+        for each in sorted(groups, key=lambda each: self._health[names[each.group]][1])[:MOST_JUDGED]:
+            if self._health[names[each.group]][1] < now_s - DESCRIBED_S:
+                self._health[names[each.group]] = (self._judged(queue, each), now_s)
+        known = {group: self._health[name] for group, name in names.items()}
+        return {group: said for group, (said, at_s) in known.items() if at_s > -inf}
+
+    def _judged(self, queue: client.Queue, group: client.GroupSummary) -> str:
+        try:
+            seen = queue.status(group.group, ownership=fitting(group.ownership, self.place.ownership))
+        except PartqError as error:
+            return str(error)
+        said = words.health(seen)
+        if not said and not seen.flows and group.ownership not in (None, "none"):
+            return "who has what is not known here"
+        return said
 
 
 def fitting(kind: str | None, given: str | None) -> str | None:

@@ -14,12 +14,11 @@ from partq_spark.client import (
     HandoffView,
     PartitionStatus,
     PartitionView,
-    Queue,
     RebalanceStatus,
 )
 
 
-def crowd(turn: int, *, partitions: int = 200, flows: int = 50) -> GroupView:
+def crowd(turn: int, *, partitions: int = 200, flows: int = 50, silent: str = "") -> GroupView:
     """The group at one look. From look to look every number changes, some partitions come to another flow, and some
     are on their way.
     """
@@ -64,6 +63,7 @@ def crowd(turn: int, *, partitions: int = 200, flows: int = 50) -> GroupView:
                 bound=True,
                 partitions=tuple(number for number, owner in enumerate(owners) if owner == name),
                 last_seen_s=(turn * 7 + number) % 20 / 10,
+                silent=name == silent,
             )
             for number, name in enumerate(names)
         ),
@@ -72,7 +72,9 @@ def crowd(turn: int, *, partitions: int = 200, flows: int = 50) -> GroupView:
 
 
 @contextmanager
-def watching(queue: Queue, group: str, *, ownership: str | None = None) -> Iterator[Callable[[], GroupView]]:
+def watching(
+    *_: object, ownership: str | None = None, partitions: int = 200, flows: int = 50, silent: str = ""
+) -> Iterator[Callable[[], GroupView]]:
     """In place of `Queue.watching`: no store is asked."""
     turns = count(1)
-    yield lambda: crowd(next(turns))
+    yield lambda: crowd(next(turns), partitions=partitions, flows=flows, silent=silent)

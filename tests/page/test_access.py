@@ -10,7 +10,7 @@ from partq_spark import client
 from partq_spark.base.errors import Invalid
 from partq_spark.page.access import access
 from partq_spark.page.sections import Place
-from tests.page.conftest import acknowledge
+from tests.page.conftest import acknowledge, publish
 from tests.page.serving import Served, serving
 
 TOKEN = "a-token-for-tests"
@@ -199,6 +199,22 @@ def test_a_rewind_is_shown_first_and_done_from_there(locked: Served, orders: cli
     done = locked.post(REWIND, {**form, "step": "do"}, Cookie=cookie)
     assert "40 messages will be delivered again, marked." in done.text
     assert sum(each.acknowledged for each in orders.status("billing").partitions) == 0
+
+
+def test_a_rewind_of_many_messages_asks_for_the_name_of_the_group(locked: Served, orders: client.Queue) -> None:
+    publish(orders, *[b"x"] * 10_000)
+    acknowledge(orders)
+    form = {"to": "earliest"}
+    shown = locked.post(REWIND, form, Authorization=f"Bearer {TOKEN}").text
+    assert "type the name of the group" in shown
+    for name in ("", "other"):
+        answer = locked.post(REWIND, {**form, "step": "do", "name": name}, Authorization=f"Bearer {TOKEN}")
+        assert "Type the name of the group, billing: more than 10,000 come again." in answer.text
+        assert orders.checkpoints("billing").lag == 0
+    few = locked.post(REWIND, {"to": "by", "value": "1"}, Authorization=f"Bearer {TOKEN}").text
+    assert "type the name of the group" not in few
+    locked.post(REWIND, {**form, "step": "do", "name": "billing"}, Authorization=f"Bearer {TOKEN}")
+    assert orders.checkpoints("billing").lag == 10_040
 
 
 def test_a_queue_is_altered_after_its_dry_run(locked: Served, orders: client.Queue) -> None:

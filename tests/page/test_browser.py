@@ -5,6 +5,7 @@ narrow screens; and no error on the console.
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,67 @@ def test_the_keyboard_reaches_every_cell_and_stays_there(tab: Tab, page: Served,
     assert tab.run(f"{here}.id") == "c1", "what is drawn anew must not lose the place"
     tab.press("Enter", code=13, text="\r")
     tab.until("location.hash === '#p1'", "the partition in the table")
+
+
+FILTERED = """Object.fromEntries(['.lane', '#partitions tbody tr'].map(kind => [kind,
+    [...document.querySelectorAll(kind)].filter(each => each.offsetParent !== null).map(each => each.id)]))"""
+
+
+def test_300_partitions_of_40_flows_are_filtered_and_sorted_and_stay_so(
+    tab: Tab, place: Place, orders: client.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client.Queue, "watching", partial(crowd.watching, partitions=300, flows=40, silent="stream-07"))
+    set_to = """(field => { field.%s; field.dispatchEvent(new Event("input", {bubbles: true})) })(
+        document.getElementById("arrange").elements.%s)"""
+    lag = "[...document.querySelectorAll('#partitions tbody tr')].map(each => Number(each.dataset.lag))"
+    with serving(place) as page:
+        tab.open(page.url + PATH)
+        live(tab)
+        tab.run(set_to % ("value = 'lag'", "sort"))
+        for _ in range(2):  # also when news came
+            shown = tab.run(lag)
+            assert len(shown) == 300
+            assert shown == sorted(shown, reverse=True)
+            tab.run(COUNT_DRAWS)
+            tab.until("window.draws >= 1", "news")
+        tab.run(set_to % ("checked = true", "only"))
+        mine = tab.run(FILTERED)
+        assert mine[".lane"] == ["l-stream-07"]  # what is on its way needs nobody
+        assert "active" not in tab.run("document.getElementById('l-stream-07').textContent")
+        assert tab.run("document.querySelector('#arrange output').textContent") == "1 of 340 shown"
+        tab.run(set_to % ("checked = false", "only"))
+        tab.run(set_to % ("value = 'Stream-1'", "find"))
+        assert all(each.startswith("l-stream-1") for each in tab.run(FILTERED)[".lane"])
+        tab.open(page.url + PATH + tab.run("location.search"))  # kept in the address
+        assert len(tab.run(FILTERED)[".lane"]) == 10
+        tab.run(set_to % ("value = ''", "find"))
+        tab.run(set_to % ("value = ''", "sort"))
+        assert tab.run("[...document.querySelectorAll('#partitions tbody tr')].map(each => each.id).join()") == (
+            ",".join(f"p{number}" for number in range(300))
+        )
+
+
+OVERPRINTED = """[...document.querySelectorAll('td[data-name]')].filter(cell => {
+    const label = document.createElement('span');
+    label.style.cssText = 'position: absolute; white-space: nowrap; font: ' + getComputedStyle(cell, '::before').font;
+    label.textContent = cell.dataset.name;
+    document.body.append(label);
+    const width = label.offsetWidth;
+    label.remove();
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    const values = [...range.getClientRects()].filter(each => each.width > 0);
+    const begin = cell.getBoundingClientRect().left + parseFloat(getComputedStyle(cell).paddingLeft);
+    return getComputedStyle(cell).display === 'grid' && values.some(each => each.left < begin + width);
+}).map(cell => cell.dataset.name)"""
+
+
+def test_no_label_is_printed_over_its_value_on_a_narrow_screen(tab: Tab, page: Served) -> None:
+    tab.look(390, 900)
+    for path in ("/", "/queues/orders", "/queues/orders/messages"):
+        tab.open(page.url + path)
+        tab.until("document.querySelector('td[data-name]') !== null", path)
+        assert tab.run(OVERPRINTED) == [], path
 
 
 @pytest.mark.parametrize("width", [400, 1200])

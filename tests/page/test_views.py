@@ -176,8 +176,8 @@ def test_lag_is_a_bar_for_each_partition_and_something_is_never_shown_as_nothing
             partition(3, "a", end=10),
         )
     )
-    assert [row.bar for row in shown.rows] == [100, 50, 1, 0]
-    assert [row.lag_s for row in shown.rows] == ["2.5"] * 4
+    assert [history.part(row.seen.lag, shown.most_lag) for row in shown.rows] == [100, 50, 1, 0]
+    assert [words.lag_s(row.seen) for row in shown.rows] == ["2.5"] * 4
 
 
 def test_facts_and_reasons_are_those_of_the_status_command() -> None:
@@ -185,6 +185,25 @@ def test_facts_and_reasons_are_those_of_the_status_command() -> None:
     shown = seen(view)
     assert shown.facts == words.group_in_words(view)
     assert shown.reasons == words.reasons_in_words(view.partitions) == ("partitions 0-1: no flow has it",)
+
+
+def test_a_flow_that_is_silent_is_not_active_and_it_and_what_does_not_flow_need_attention() -> None:
+    view = group(
+        partition(0, "a"), partition(1, "b", damaged=True, reason="stuck"), partition(2, None), partition(3, "b")
+    )
+    silent = replace(view, flows=(replace(view.flows[0], silent=True), view.flows[1]))
+    assert [(lane.flow, lane.state, lane.attention) for lane in seen(silent).lanes] == [
+        ("a", "silent", True),
+        ("b", "active", True),
+        ("no flow", "", True),
+    ]
+    assert words.health(silent) == "1 partition damaged, 1 partition not flowing, 1 flow silent"
+    moving = partition(0, "a", status=PartitionStatus.PAUSED, handoff=HandoffView(to="b", remaining_s=1, waiting_for=1))
+    well = group(moving, partition(1, "b"))
+    assert not any(lane.attention for lane in seen(well).lanes)
+    assert words.health(well) == ""
+    led_by_nobody = replace(well, coordinator=CoordinatorView(leader=None, age_s=None))
+    assert words.health(led_by_nobody) == "no coordinator"
 
 
 # --- lines and rates --------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // Keeps what is shown up to date: the server sends the HTML of sections that changed, drawn from its own templates, and
 // here the page is made like it with as few changes as can be, so that focus, scrolling and animations live on.
-// Partitions that came to another flow are seen to move there. Nothing else: no text is made here but the word on the
-// connection.
+// Partitions that came to another flow are seen to move there. Rows are filtered and sorted for the one who asks. Nothing
+// else: no text is made here but the word on the connection, and how many rows are shown.
 "use strict";
 
 (() => {
@@ -52,6 +52,48 @@
     }
   }
 
+  // --- filter and order: of this browser alone, kept in the address ---------------------------------------------------
+
+  const asked = document.getElementById("arrange");
+
+  function arrange(root) {
+    if (!asked) return;
+    const { find, sort, only } = asked.elements;
+    for (const box of root.querySelectorAll("[data-arrange]")) {
+      const rows = [...box.children];
+      for (const row of rows) {
+        const found = (row.dataset.find || "").toLowerCase().includes(find.value.trim().toLowerCase());
+        row.hidden = !found || (only.checked && !row.classList.contains("attention"));
+      }
+      if (sort.value) box.append(...rows.sort((a, b) => b.dataset.lag - a.dataset.lag));
+    }
+  }
+
+  function count() {
+    if (!asked) return;
+    const rows = document.querySelectorAll("[data-arrange] > *").length;
+    const left = document.querySelectorAll("[data-arrange] > :not([hidden])").length;
+    asked.querySelector("output").textContent = left < rows ? `${left} of ${rows} shown` : "";
+  }
+
+  function ask() {
+    const given = new URLSearchParams([...new FormData(asked)].filter(([, value]) => value)).toString();
+    history.replaceState(null, "", location.pathname + (given && "?" + given) + location.hash);
+    draw({ ...sent });
+  }
+
+  function remember() {
+    const given = new URLSearchParams(location.search);
+    for (const field of asked.elements) {
+      if (field.type === "checkbox") field.checked = given.has(field.name);
+      else if (given.has(field.name)) field.value = given.get(field.name);
+    }
+    asked.hidden = false;
+    asked.addEventListener("input", ask);
+    asked.addEventListener("submit", (event) => event.preventDefault());
+    if (location.search) draw({ ...sent });
+  }
+
   // --- movement -------------------------------------------------------------------------------------------------------
 
   function places(root) {
@@ -78,7 +120,11 @@
 
   // --- news -----------------------------------------------------------------------------------------------------------
 
+  // What every section was when it was sent, to begin with as the page has it.
+  const sent = Object.fromEntries([...document.querySelectorAll("section.live")].map((each) => [each.id, each.innerHTML]));
+
   function draw(sections) {
+    Object.assign(sent, sections);
     performance.clearMarks("partq news");
     performance.clearMeasures("partq draw");
     performance.mark("partq news");
@@ -89,12 +135,14 @@
       template.innerHTML = html;
       const wanted = section.cloneNode(false);
       wanted.append(template.content);
+      arrange(wanted);
       const known = new Map([...section.querySelectorAll("[id]")].map((each) => [each.id, each]));
       const before = places(section);
       makeLike(section, wanted, known);
       if (before.size) move(section, before);
       oneStop(section);
     }
+    count();
     void document.body.offsetHeight; // laid out, so that the measure counts it
     performance.measure("partq draw", "partq news");
   }
@@ -149,7 +197,7 @@
   function step(event) {
     const cell = event.target.closest(".lane .cell");
     if (!cell) return;
-    const all = [...document.querySelectorAll(".lane .cell")];
+    const all = [...document.querySelectorAll(".lane:not([hidden]) .cell")];
     const at = all.indexOf(cell);
     const to = event.key === "Home" ? all[0] : event.key === "End" ? all[all.length - 1] : all[at + (STEPS[event.key] || NaN)];
     if (!to) return;
@@ -160,6 +208,7 @@
   }
 
   document.addEventListener("keydown", step);
+  if (asked) remember();
   if (path) {
     document.addEventListener("visibilitychange", look);
     addEventListener("pagehide", disconnect);
