@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.base.terminal import ranges
@@ -17,8 +18,9 @@ from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.lifecycle import checkpoints_of, key_of
 from partq_spark.group.ownership import Ownership
 from partq_spark.group.rewinding import Goal, RewindOutcome, RewindStep, carry_out, planned_rewind
+from partq_spark.log import tree
 from partq_spark.log.admin import group_of
-from partq_spark.log.model import group_start
+from partq_spark.log.model import Origin, group_start
 from partq_spark.log.queue import QueueLog
 
 EARLIEST = "earliest"
@@ -165,7 +167,12 @@ def rewind(
         head = queue.refresh()
         group_of(queue, head, group)
         store = checkpoints_of(queue, group)
-        steps = planned_rewind(str(queue), head, store.list_readable(), partitions, goal, queue.offsets_at)
+
+        @cache
+        def is_lost(origin: Origin) -> bool:
+            return queue.settled(lambda now: tree.has_publish(now, origin, queue.load_chunk)) is False
+
+        steps = planned_rewind(str(queue), head, store.list_readable(), partitions, goal, queue.offsets_at, is_lost)
         notes = _notes(queue, group, steps, place)
         if dry_run:
             return _rewind(queue, group, steps, None, notes)

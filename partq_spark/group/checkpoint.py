@@ -13,10 +13,12 @@ from typing import Final
 from partq_spark.base.errors import Corrupt
 from partq_spark.group.checksums import check_sealed, sealed
 from partq_spark.group.model import Owner
+from partq_spark.log.model import Origin
 
 _REPAIR: Final = "restore the blob from a copy, or delete it: then the partition begins at the group's start again"
 
 NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
+_PUBLISH = re.compile(r"[0-9]{1,19}:[0-9]{1,19}:[!-9;-~]*", re.ASCII)
 _NAME = re.compile(r"[!-~]+", re.ASCII)
 
 
@@ -29,7 +31,8 @@ class Checkpoint:
     own clock (RFC 3339), for people. `etag` is None in a listing: such a one cannot be written to. `rewound`: it was
     taken from its owner by a rewind, and nobody was given it since; that owner may have delivered more than is marked.
     `delivering`: the owner has the group to itself, and may have delivered any message that there is: it says how far
-    it came when it leaves, and one that was killed has not.
+    it came when it leaves, and one that was killed has not. `origin`: the newest publish that the owner had read when
+    it acknowledged `offset`, None if nobody can tell.
 
     The checkpoint of a former queue of the same name, which `queue_id` tells, counts as absent, but its epoch
     continues (RES-05): it has no owner, no offset and no mark. So does that of a group that was removed and made again
@@ -48,6 +51,7 @@ class Checkpoint:
     etag: str | None
     rewound: bool = False
     delivering: bool = False
+    origin: Origin | None = None
 
     @property
     def is_void(self) -> bool:
@@ -100,6 +104,7 @@ def decode(
         etag=etag,
         rewound=not former and "rewound" in metadata,
         delivering=not former and "delivering" in metadata,
+        origin=_origin(name, metadata) if not former and "publish" in metadata else None,
     )
 
 
@@ -125,7 +130,14 @@ def encode(checkpoint: Checkpoint) -> Mapping[str, str]:
         metadata["rewound"] = "1"
     if checkpoint.delivering:
         metadata["delivering"] = "1"
+    if checkpoint.origin is not None:
+        metadata["publish"] = ":".join(map(str, checkpoint.origin))
     return sealed(metadata)
+
+
+def _origin(name: str, metadata: Mapping[str, str]) -> Origin:
+    sequence, time_us, token = _field(name, metadata, "publish", _PUBLISH).split(":")
+    return Origin(int(sequence), int(time_us), token)
 
 
 def _field(name: str, metadata: Mapping[str, str], key: str, allowed: re.Pattern[str]) -> str:

@@ -84,7 +84,7 @@ class CheckpointWriter:
         if not due and not passes(self._milestones(checkpoint.partition), holding.acknowledged, holding.done):
             return False
         if self._settings.keep_offsets:
-            holding.checkpoint = self._checkpoints.update_checkpoint(checkpoint, holding.done)
+            holding.checkpoint = self._checkpoints.update_checkpoint(checkpoint, holding.done, holding.origin)
         holding.acknowledged = holding.done
         holding.written_s = now_s
         return True
@@ -94,7 +94,9 @@ class CheckpointWriter:
         if holding.checkpoint is None:
             return
         offset = holding.done if self._settings.keep_offsets else None
-        holding.checkpoint = self._checkpoints.leave(holding.checkpoint, offset=offset, delivered=holding.read)
+        holding.checkpoint = self._checkpoints.leave(
+            holding.checkpoint, offset=offset, delivered=holding.read, origin=holding.origin
+        )
         holding.acknowledged = holding.done
 
 

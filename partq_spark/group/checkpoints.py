@@ -20,6 +20,7 @@ from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.group.checkpoint import NUMBER, Checkpoint, decode, encode
 from partq_spark.group.model import GroupKey, Owner
 from partq_spark.log.groups import removed
+from partq_spark.log.model import Origin
 from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.objects.register import Register, few_tries
 
@@ -182,12 +183,14 @@ class CheckpointStore:
                 queue_id=self._queue_id,
                 since=self.since,
                 etag=found.etag if found is not None else None,
+                origin=found.origin if found is not None and offset == known else None,
             )
 
         return self._change(partition, fenced)
 
-    def update_checkpoint(self, held: Checkpoint, offset: int) -> Checkpoint:
+    def update_checkpoint(self, held: Checkpoint, offset: int, origin: Origin | None = None) -> Checkpoint:
         """Acknowledge everything before `offset` of a partition that is held as `held`; returns it as it is now held.
+        `origin`: the newest publish that was read then.
 
         One request where nobody else wrote. After a failed or unknown outcome the checkpoint is read: while flow,
         instance and epoch are still those of `held`, both offsets are merged forward. An offset that is not ahead
@@ -205,7 +208,7 @@ class CheckpointStore:
             mine = self._still_held(found, held)
             if mine.offset is not None and offset <= mine.offset:
                 return mine
-            return replace(mine, offset=offset, updated=self._now())
+            return replace(mine, offset=offset, origin=origin, updated=self._now())
 
         return self._change(held.partition, moved, known=held)
 
@@ -217,7 +220,7 @@ class CheckpointStore:
         def dropped(found: Checkpoint | None) -> Checkpoint:
             mine = self._still_held(found, held)
             below = max(mine.redelivered_below, mine.offset or 0)
-            wanted = replace(mine, offset=None, redelivered_below=below)
+            wanted = replace(mine, offset=None, origin=None, redelivered_below=below)
             return mine if wanted == mine else replace(wanted, updated=self._now())
 
         return self._change(held.partition, dropped, known=held)
@@ -233,16 +236,19 @@ class CheckpointStore:
 
         return self._change(held.partition, said, known=held)
 
-    def leave(self, held: Checkpoint, *, offset: int | None, delivered: int) -> Checkpoint:
+    def leave(
+        self, held: Checkpoint, *, offset: int | None, delivered: int, origin: Origin | None = None
+    ) -> Checkpoint:
         """The last word of an owner that leaves: acknowledged before `offset` (None: offsets are not kept), delivered
-        up to `delivered`. Returns and raises as `update_checkpoint`.
+        up to `delivered`; `origin`, and what it returns and raises, as `update_checkpoint` has it.
         """
 
         def left(found: Checkpoint | None) -> Checkpoint:
             mine = self._still_held(found, held)
             done = max(offset, mine.offset or 0) if offset is not None else mine.offset
             below = max(mine.redelivered_below, delivered if delivered > (done or 0) else 0)
-            wanted = replace(mine, offset=done, redelivered_below=below, delivering=False)
+            came_from = mine.origin if done == mine.offset else origin
+            wanted = replace(mine, offset=done, origin=came_from, redelivered_below=below, delivering=False)
             return mine if wanted == mine else replace(wanted, updated=self._now())
 
         return self._change(held.partition, left, known=held)
@@ -278,6 +284,7 @@ class CheckpointStore:
                 epoch=found.epoch + 1,
                 owner=None,
                 offset=offset,
+                origin=None,  # by the log as it is now
                 redelivered_below=max(
                     found.redelivered_below, found.offset, (delivered or 0) if found.owner is not None else 0
                 ),

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from partq_spark.group.model import AccessType, Delivery, Flow, GroupState, Owner, Phase
+from partq_spark.log.model import Origin
 
 
 class Position(NamedTuple):
@@ -43,6 +44,7 @@ class Claim:
     acknowledged: int  # as the checkpoint has it
     redelivered_below: int
     paused: bool
+    origin: Origin | None = None  # as the checkpoint has it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,7 @@ from partq_spark.group import claims
 from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.claims import Claim, FlowChangeUpdate, Grant, Position
 from partq_spark.group.model import Delivery, GroupState, Owner
+from partq_spark.log.model import Origin
 
 
 @dataclass(slots=True)
@@ -22,6 +23,7 @@ class Holding:
     `checkpoint` is None until the present instance has read its own name in it. `done` is what the application has
     acknowledged, `acknowledged` what the checkpoint has, `reported` what the flow's record has, None if unknown.
     `delivered` is what was announced, `read` what of it a batch may have been made of, where there is no record.
+    `origin` is the newest publish that was read when `done` was acknowledged.
     """
 
     epoch: int
@@ -33,6 +35,7 @@ class Holding:
     paused: bool = False
     written_s: float = 0.0
     reported: Delivery | None = None
+    origin: Origin | None = None
 
     @property
     def entry(self) -> Delivery:
@@ -88,6 +91,7 @@ class FlowHoldings:
             done=max(known.done, start),
             acknowledged=max(known.acknowledged, start),
             paused=grant.paused,
+            origin=known.origin,
         )
 
     def take(self, holding: Holding, checkpoint: Checkpoint, now_s: float) -> None:
@@ -110,14 +114,18 @@ class FlowHoldings:
         self._doubts[partition] = (state_token, since_s)
         return now_s - since_s
 
-    def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]:
-        """Note what the application has dealt with; the partitions that are still held at that epoch."""
+    def acknowledge(self, positions: Mapping[int, Position], origin: Origin | None) -> frozenset[int]:
+        """Note what the application has dealt with, by a batch of this `origin`; the partitions that are still held at
+        that epoch.
+        """
         still = set()
         for partition, position in positions.items():
             holding = self.by_partition.get(partition)
             if holding is None or not self.is_same_epoch(holding.epoch, position.epoch):
                 continue
             still.add(partition)
+            if position.offset > holding.done:
+                holding.origin = origin
             holding.done = max(holding.done, position.offset)
             holding.delivered = max(holding.delivered, position.offset)  # a batch that ended before this process began
         return frozenset(still)
@@ -176,6 +184,7 @@ class FlowHoldings:
                 acknowledged=holding.acknowledged,
                 redelivered_below=holding.checkpoint.redelivered_below,
                 paused=holding.paused,
+                origin=holding.checkpoint.origin,
             )
             for partition, holding in sorted(self.by_partition.items())
             if holding.checkpoint is not None

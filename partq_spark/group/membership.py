@@ -17,6 +17,7 @@ from partq_spark.group.claims import Binding, Position, View
 from partq_spark.group.holdings import FlowHoldings
 from partq_spark.group.model import GroupKey
 from partq_spark.group.settings import SessionSettings
+from partq_spark.log.model import Origin
 
 
 class Membership(ABC):
@@ -65,7 +66,7 @@ class Membership(ABC):
     def deliver(self, ends: Mapping[int, int]) -> bool: ...
 
     @abstractmethod
-    def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]: ...
+    def acknowledge(self, positions: Mapping[int, Position], origin: Origin | None = None) -> frozenset[int]: ...
 
     def flush(self) -> None:  # noqa: B027 - there may be nothing to write down
         """Write down all acknowledgements now."""
@@ -134,14 +135,15 @@ class GroupMembership(Membership):
     def mapping(self) -> Mapping[int, int]:
         return dict(self._holdings.mapping)
 
-    def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]:
-        """Everything before these positions is dealt with. Returns the partitions that this flow still has at that
-        epoch; the others' messages come again elsewhere, and are not acknowledged (HAN-10).
+    def acknowledge(self, positions: Mapping[int, Position], origin: Origin | None = None) -> frozenset[int]:
+        """Everything before these positions is dealt with; `origin` is the newest publish that was read then. Returns
+        the partitions that this flow still has at that epoch; the others' messages come again elsewhere, and are not
+        acknowledged (HAN-10).
 
         Written at once where the partition is paused, else at the checkpoint interval, by this call or a later one.
         Raises `Unavailable` where writing did: it is done again later.
         """
-        still = self._holdings.acknowledge(positions)
+        still = self._holdings.acknowledge(positions, origin)
         self._write(everything=False)
         return still
 

@@ -15,7 +15,7 @@ from partq_spark.base.errors import Corrupt, Invalid, PartqError
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, Rewound
 from partq_spark.group.model import Owner
 from partq_spark.log import admin
-from partq_spark.log.model import Head, at
+from partq_spark.log.model import Head, Origin, at
 from partq_spark.log.queue import QueueLog
 
 
@@ -41,11 +41,12 @@ class RewindStep:
     to: int
     end: int
     owner: Owner | None
+    is_lost: bool = False  # the log does not have what the group has read: also a position that stays has to be said
 
     @property
     def is_needed(self) -> bool:
         """Whether the checkpoint changes."""
-        return self.to != self.acknowledged
+        return self.to != self.acknowledged or self.is_lost
 
     @property
     def messages(self) -> int:
@@ -82,9 +83,11 @@ def planned_rewind(
     partitions: Collection[int],
     goal: Goal,
     offsets_at: Callable[[int], Sequence[int]],
+    is_lost: Callable[[Origin], bool] = lambda _: False,
 ) -> tuple[RewindStep, ...]:
     """What is to be done. `found`: the group's checkpoints, and those that cannot be read; `partitions`: which to take
-    back, none for all that have a checkpoint; `queue` names it in messages; `offsets_at` finds a time in the log.
+    back, none for all that have a checkpoint; `queue` names it in messages; `offsets_at` finds a time in the log,
+    `is_lost` says whether a publish is not in it.
 
     Raises `Invalid` for a partition that is not there or has nothing to go back from, and for an offset that is not
     acknowledged yet or not kept any more; `Corrupt` for a checkpoint that cannot be read.
@@ -109,7 +112,14 @@ def planned_rewind(
         _check(queue, number, to, checkpoint.offset, at(head.earliest, number))
         end = at(head.next, number)
         steps.append(
-            RewindStep(partition=number, acknowledged=checkpoint.offset, to=to, end=end, owner=checkpoint.owner)
+            RewindStep(
+                partition=number,
+                acknowledged=checkpoint.offset,
+                to=to,
+                end=end,
+                owner=checkpoint.owner,
+                is_lost=checkpoint.origin is not None and is_lost(checkpoint.origin),
+            )
         )
     if not steps:
         raise Invalid(f"no partition of {queue} has a checkpoint of this group yet: there is nothing to rewind")

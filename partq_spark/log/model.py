@@ -53,6 +53,16 @@ class Slice(NamedTuple):
         return self.offset + self.rows
 
 
+class Origin(NamedTuple):
+    """A publish that somebody has read, told from one that took its place in a store put back from an older copy. What
+    the head does not name singly (compacted, or in a chunk) has no token: sequence number and time tell it.
+    """
+
+    sequence: int
+    time_us: int
+    token: str
+
+
 class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One publish: visible as a whole, in all partitions at once (DIS-08). Or what compaction made of several."""
 

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
-from partq_spark.log.model import ChunkRef, Entry, Head, add, at, below
+from partq_spark.log.model import ChunkRef, Entry, Head, Origin, add, at, below
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.seeking import LoadChunk, Seek, Times
 from partq_spark.log.sizes import LogSizes
@@ -252,6 +252,63 @@ def find_token(
             if entry.token == token:
                 return entry
     return None
+
+
+def origin_of(head: Head, ends: Mapping[int, int]) -> Origin | None:
+    """The newest publish with a message before these ends (by partition), by what the head itself says: of what lies in
+    chunks the first publish of the newest one. None: no message before them is left.
+    """
+    for entry in reversed(head.entries):
+        if any(piece.offset < ends.get(piece.partition, 0) for piece in entry.slices):
+            return Origin(entry.sequence, entry.time_us, "" if entry.times else entry.token)
+    found = None
+    begin = {partition: at(head.tree_begin, partition) for partition in ends}
+    for ref in head.tree:
+        after = {partition: offset + at(ref.rows, partition) for partition, offset in begin.items()}
+        if any(begin[p] < min(after[p], end) for p, end in ends.items()):
+            found = Origin(ref.first_sequence, ref.first_time_us, "")
+        begin = after
+    return found
+
+
+def has_publish(head: Head, origin: Origin, load: LoadChunk) -> bool | None:
+    """Whether the log has this publish. None: nobody can tell any more, it was trimmed, or compacted with others."""
+    entry = _entry_at(head, origin.sequence, load)
+    if entry is None:
+        return None if origin.sequence <= head.trimmed_sequence else False
+    if origin.token and not entry.times:
+        return entry.token == origin.token
+    if origin[:2] in ((entry.first_sequence, entry.first_time_us), (entry.sequence, entry.time_us)):
+        return True
+    return None if entry.first_time_us <= origin.time_us <= entry.time_us else False
+
+
+def goes_on(before: Head, after: Head) -> bool:
+    """Whether `after` shows by itself that it came from `before`: it has the newest publish that `before` had."""
+    if before.entries:
+        newest = before.entries[-1].token
+        return any(entry.token == newest for entry in reversed(after.entries))
+    return not before.tree or before.tree[-1] in after.tree
+
+
+def _entry_at(head: Head, sequence: int, load: LoadChunk) -> Entry | None:
+    """The entry with the publish of this sequence number, if there is one. Reads one chunk of each level at most."""
+
+    def found(entries: Sequence[Entry]) -> Entry | None:
+        return next((entry for entry in entries if entry.first_sequence <= sequence <= entry.sequence), None)
+
+    if (entry := found(head.entries)) is not None:
+        return entry
+    refs, begin = head.tree, head.tree_begin
+    while True:
+        newer = _newer(refs, begin, sequence - 1, head.earliest)
+        if not newer or newer[0][0].first_sequence > sequence:
+            return None
+        ref, begin = newer[0]
+        data = load(ref)
+        if ref.level == 0:
+            return found(codec.decode_entries(data, ref))
+        refs = codec.decode_refs(data, ref)
 
 
 def time_after(head: Head, sequence: int) -> int:

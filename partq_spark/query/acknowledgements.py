@@ -17,6 +17,7 @@ from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid
 from partq_spark.group.claims import Position, View
 from partq_spark.group.membership import Membership
+from partq_spark.log.model import Origin
 from partq_spark.log.queue import QueueLog
 from partq_spark.query.manual import GivenOut, RoundPosition
 from partq_spark.query.offsets import BatchEnd
@@ -41,9 +42,11 @@ class Acknowledgements:
         self._effects = effects
         self._times = BatchTimes(queue.name)
         self.given_out = GivenOut(effects.token())
+        self._origin: Origin | None = None  # of the last batch
 
-    def begin(self) -> None:
-        """A batch begins."""
+    def begin(self, end: BatchEnd) -> None:
+        """The batch up to `end` begins."""
+        self._origin = end.origin
         self.given_out.planned()
         self._times.given(self._effects.now_s())
 
@@ -55,7 +58,8 @@ class Acknowledgements:
         """The batch up to `end` is complete. Raises as the stores do."""
         if self._manual_acks:
             return
-        member.acknowledge({partition: Position(span.epoch, span.to) for partition, span in end.spans.items()})
+        done = {partition: Position(span.epoch, span.to) for partition, span in end.spans.items()}
+        member.acknowledge(done, end.origin)
         if not self._is_shared:
             return
         say = self._times.acknowledged(self._effects.now_s(), self._queue.head.config.max_handoff_time_s)
@@ -86,7 +90,7 @@ class Acknowledgements:
                 f"flow {self._participant.flow!r} of {self._queue} has ackMode=auto: give it the option ackMode=manual"
             )
         due = self.given_out.due(process, positions)
-        still = member.acknowledge(due) if member is not None else frozenset()
+        still = member.acknowledge(due, self._origin) if member is not None else frozenset()
         self.given_out.refuse(process, positions, still)
         return still
 

@@ -29,6 +29,7 @@ from partq_spark.query.batches import Announced, IdleLook, is_claimed, repetitio
 from partq_spark.query.limits import Unacknowledged, batch_limits
 from partq_spark.query.notify import Address
 from partq_spark.query.offsets import BatchEnd, BatchSpan
+from partq_spark.query.origins import Origins
 from partq_spark.query.participant import Participant
 from partq_spark.query.planning import BatchPlan, Spans
 from partq_spark.query.settings import SourceOptions
@@ -73,6 +74,7 @@ class ConsumerLoop:
         name = group.name if group is not None else None
         self._order = KeyOrder(name, look_s=queue.store.look_interval_s, now_s=self._effects.now_s)
         self.acknowledgements = Acknowledgements(queue, options, participant, self._effects)
+        self._origins = Origins(queue, options)
         self._wait_for = wait
         self.notify: str | None = None  # where the reader process listens
         self._idle: IdleLook | None = None
@@ -138,7 +140,7 @@ class ConsumerLoop:
                     return self._given(member, before, plan)
                 refused += 1  # the state has changed: look again
                 continue
-            self._note_reached(plan)
+            self._reached = plan.reached
             if self._target is not None:
                 if self._waits_for_share(member, view, self._target):
                     continue
@@ -170,8 +172,9 @@ class ConsumerLoop:
         for _ in range(MAX_LOOKS):
             if (last := self._last) is None or last.raw != end or not self._is_still_mine(last):
                 last = self._last = self._repeated(self._participant.checked(start), end, after, wanted)
-                self._participant.fresh_head(after, complete=False)
+                head = self._participant.fresh_head(after, complete=False)
                 if last.spans:
+                    self._origins.require(head, (after.origin,))
                     continue  # confirm it: a process may stand still anywhere
             if not (spans := self.acknowledgements.to_give(last.spans)):
                 return nothing
@@ -252,6 +255,8 @@ class ConsumerLoop:
     ) -> BatchPlan:
         head = self._participant.fresh_head(before)
         self._pace.looked(self._effects.now_s())
+        keeps = self._options.keep_offsets
+        self._origins.require(head, planning.relied_on(before, view.claims, keeps))
         last, given_out = self._last, self.acknowledgements.given_out
         unread = last.spans if last is not None and last.end != before and not last.planned else {}
         bound = self._options.max_delivered_unacked
@@ -264,14 +269,8 @@ class ConsumerLoop:
             if self._options.manual_acks:
                 mine = None if given_out.is_void(p) else unread.get(p)
                 return planning.begin_manual(before, given_out.last(p), claim, unread=mine, reached=reached)
-            return planning.begin(
-                before,
-                claim,
-                unread=unread.get(p),
-                reached=reached,
-                keeps_offsets=self._options.keep_offsets,
-                missed=missed,
-            )
+            mine = unread.get(p)
+            return planning.begin(before, claim, unread=mine, reached=reached, keeps_offsets=keeps, missed=missed)
 
         return planning.planned_batch(
             head,
@@ -290,18 +289,15 @@ class ConsumerLoop:
         )
 
     def _given(self, member: Membership, before: BatchEnd, plan: BatchPlan) -> dict[str, Any]:
-        end = before.followed_by(plan.all_spans)
+        self._reached = plan.reached
+        end = before.followed_by(plan.all_spans, self._origins.of(self.queue.head, self._reached))
         raw = offsets.encode(end)
         self._last = Announced(raw=raw, end=end, spans=plan.filled, instance=member.instance)
-        self.acknowledgements.begin()
+        self.acknowledgements.begin(end)
         self._pace.news(self._effects.now_s())
-        self._note_reached(plan)
         if self._target is not None:
             self._target.moves_on()
         return raw
-
-    def _note_reached(self, plan: BatchPlan) -> None:
-        self._reached = {p: span.to for p, span in plan.all_spans.items()}
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -321,6 +317,7 @@ class ConsumerLoop:
             if self._pace.due_in_s(self._effects.now_s()) > 0:
                 continue
             fresh = self.queue.refresh()
+            self._origins.follow(fresh)
             self._pace.looked(self._effects.now_s())
             if fresh is not head and (fresh.layout.generation != head.layout.generation or plan.may_go_on(fresh)):
                 return True

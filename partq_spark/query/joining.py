@@ -8,11 +8,9 @@ resolve `latest` differently.
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Callable
 
 from partq_spark.base.effects import Effects
-from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.group.documents.urls import STORE
 from partq_spark.group.key_order import Milestones
@@ -22,12 +20,13 @@ from partq_spark.group.ownership import Ownership, open_ownership
 from partq_spark.group.session import Session, SessionSettings
 from partq_spark.group.solo import SoloSession
 from partq_spark.log import admin
-from partq_spark.log.connect import QueueAddress, open_queue, shared_store
+from partq_spark.log.connect import open_queue, shared_store
 from partq_spark.log.groups import require_group, require_ownership
 from partq_spark.log.model import Head, at, group_start
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import planning
 from partq_spark.query.consumer import ConsumerLoop
+from partq_spark.query.origins import rewind_command
 from partq_spark.query.participant import GroupParticipant, Participant
 from partq_spark.query.settings import Boundary, GroupOptions, SourceOptions
 from partq_spark.query.ungrouped import Ungrouped
@@ -91,22 +90,8 @@ def create_group(queue: QueueLog, options: SourceOptions, group: GroupOptions) -
             "effect: to go back in an existing group use `%s`",
             group.name,
             queue,
-            _rewind_command(options.target, group.name, place),
+            rewind_command(options.target, group.name, place),
         )
-
-
-def _rewind_command(target: QueueAddress, group: str, place: Boundary) -> str:
-    """What takes the group to `place`, where it is past it."""
-    words = ["partq", "checkpoints", "rewind", target.queue, "--group", group]
-    if place.time_us is not None:
-        words += ["--to-timestamp", format_rfc3339(place.time_us)]
-    elif place.offsets is not None and len(set(place.offsets.values())) > 1:
-        words += ["--partition", "P", "--to", "OFFSET"]
-    else:
-        words += ["--to", str(next(iter(place.offsets.values()))) if place.offsets else "earliest"]
-    if target.namespace != "default":
-        words += ["--namespace", target.namespace]
-    return shlex.join([*words, "--store", target.store])
 
 
 def join_group(

@@ -5,6 +5,10 @@ says by itself what the batch reads, so a replay needs no other knowledge. `sinc
 number of the head that the group was made with: one that was removed and made again under its name has another. Spark
 compares offsets as raw JSON text (spark-traps.md 6): the order of keys below is part of the format.
 
+`publish` is the newest publish with a message that the query has read: sequence number, time, token (`log.model`). In a
+store put back from an older copy there is another one in its place, and other messages at the offsets that count as
+read. It changes only where a position does.
+
 With `ackMode=manual` there is also `"n"`, a count of the batches that had messages. What is not acknowledged comes
 again, and the same messages read from the same offset would make the same text: Spark would see nothing new.
 """
@@ -19,6 +23,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.log.model import Origin
 
 VERSION = 1
 
@@ -42,6 +47,7 @@ class BatchSpan(NamedTuple):
 class BatchEnd:
     """The end offset of a batch. `group`, `since` and `flow` are None for a query that stands alone; its epochs are
     0. `deliveries` counts the batches with messages where the application acknowledges by hand, and is None elsewhere.
+    `origin` is the newest publish with a message before these ends, None if nobody can tell.
     """
 
     queue_id: str
@@ -50,11 +56,12 @@ class BatchEnd:
     since: int | None = None
     flow: str | None = None
     deliveries: int | None = None
+    origin: Origin | None = None
 
-    def followed_by(self, spans: Mapping[int, BatchSpan]) -> BatchEnd:
+    def followed_by(self, spans: Mapping[int, BatchSpan], origin: Origin | None = None) -> BatchEnd:
         """The end of the next batch, which reads `spans`. Never equal to this one where messages are read."""
         count = self.deliveries + 1 if self.deliveries is not None else None
-        return replace(self, spans=spans, deliveries=count)
+        return replace(self, spans=spans, deliveries=count, origin=origin)
 
 
 def encode(end: BatchEnd) -> dict[str, Any]:
@@ -67,6 +74,7 @@ def encode(end: BatchEnd) -> dict[str, Any]:
         **({"since": end.since} if end.group is not None else {}),
         "flow": end.flow,
         **count,
+        **({"publish": list(end.origin)} if end.origin is not None else {}),
         "p": {str(partition): list(end.spans[partition]) for partition in sorted(end.spans)},
     }
 
@@ -101,12 +109,17 @@ def decode(raw: object) -> BatchEnd | None:
             since=int(raw["since"]) if raw["group"] is not None else None,
             flow=raw["flow"],
             deliveries=int(raw["n"]) if "n" in raw else None,
+            origin=_origin(*raw["publish"]) if "publish" in raw else None,
             spans={int(partition): BatchSpan(*map(int, span)) for partition, span in raw["p"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(
             f"the Spark checkpoint holds a malformed offset ({error!r}): use a new checkpoint location"
         ) from error
+
+
+def _origin(sequence: object, time_us: object, token: object) -> Origin:
+    return Origin(int(str(sequence)), int(str(time_us)), str(token))
 
 
 def require_same_queue(end: BatchEnd, queue_id: str, queue: str) -> None:

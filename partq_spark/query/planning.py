@@ -14,7 +14,7 @@ from partq_spark.base.errors import Invalid, ObjectMissing
 from partq_spark.group.claims import Claim, Position, View
 from partq_spark.log import tree
 from partq_spark.log.layouts import LayoutWait
-from partq_spark.log.model import Entry, Head, at
+from partq_spark.log.model import Entry, Head, Origin, at
 from partq_spark.query.limits import BatchLimits, PartitionOffsets, Ranges, Unacknowledged, batch_ends, window_ends
 from partq_spark.query.offsets import BatchEnd, BatchSpan
 from partq_spark.query.settings import Boundary
@@ -46,6 +46,11 @@ class BatchPlan:
     def all_spans(self) -> Spans:
         """What the end of the batch says: everything that the flow has, so that a restart can present it (FLO-07)."""
         return {**self.held_back, **self.spans}
+
+    @property
+    def reached(self) -> dict[int, int]:
+        """Where the flow is at its end, in everything that it has."""
+        return {partition: span.to for partition, span in self.all_spans.items()}
 
     @property
     def filled(self) -> Spans:
@@ -184,6 +189,19 @@ def _at_rest(span: BatchSpan, is_missed: bool) -> BatchSpan:
     if not is_missed or span.start == span.to:
         return span._replace(start=span.to)
     return BatchSpan(span.epoch, span.start, span.start, max(span.redelivered_below, span.to))
+
+
+def relied_on(before: BatchEnd, claims: Mapping[int, Claim], keeps_offsets: bool) -> set[Origin | None]:
+    """What the log must have, or `begin` would be wrong about what has been read: for each claim what its checkpoint
+    says, if it begins there, else what Spark's offset says.
+    """
+
+    def at_checkpoint(known: BatchSpan | None, claim: Claim) -> bool:
+        if known is None or not keeps_offsets:
+            return known is None
+        return known.epoch != claim.epoch or known.to == claim.acknowledged
+
+    return {claim.origin if at_checkpoint(before.spans.get(p), claim) else before.origin for p, claim in claims.items()}
 
 
 def left_out(before: BatchEnd, claims: Mapping[int, Claim], missed: Collection[int]) -> dict[int, Position]:

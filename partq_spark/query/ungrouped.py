@@ -16,7 +16,7 @@ from partq_spark.base.errors import Invalid
 from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.claims import Binding, Claim, Position, Standing, View
 from partq_spark.group.membership import Membership
-from partq_spark.log.model import Head, at
+from partq_spark.log.model import Head, Origin, at
 from partq_spark.log.queue import QueueLog
 from partq_spark.query import offsets, planning
 from partq_spark.query.offsets import BatchEnd, BatchSpan
@@ -68,7 +68,7 @@ class EveryPartition(Membership):
     def deliver(self, ends: Mapping[int, int]) -> bool:
         return True
 
-    def acknowledge(self, positions: Mapping[int, Position]) -> frozenset[int]:
+    def acknowledge(self, positions: Mapping[int, Position], origin: Origin | None = None) -> frozenset[int]:
         """What others wait for while the partition count changes (RES-03). It is written down nowhere."""
         self._done.update({partition: position.offset for partition, position in positions.items()})
         return frozenset(positions)

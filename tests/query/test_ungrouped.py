@@ -31,8 +31,12 @@ def test_the_first_batch_has_what_there_is_and_its_end_is_a_text_that_stays(stor
     assert sum(map(len, batch.values())) == len(KEYS)
     ends = queue.refresh().next
     spans = {str(p): [0, 0, end, 0] for p, end in enumerate(ends)}
-    assert stream.start == {"v": 1, "queue": queue.head.queue_id, "group": None, "flow": None, "p": spans}
-    assert list(stream.start) == ["v", "queue", "group", "flow", "p"], "Spark compares texts (spark-traps.md 6)"
+    entry = queue.head.entries[-1]
+    read = {"publish": [entry.sequence, entry.time_us, entry.token], "p": spans}
+    assert stream.start == {"v": 1, "queue": queue.head.queue_id, "group": None, "flow": None, **read}
+    assert list(stream.start) == ["v", "queue", "group", "flow", "publish", "p"], (
+        "Spark compares texts (spark-traps.md 6)"
+    )
 
 
 def test_where_a_stream_begins_is_fixed_at_once_however_long_it_may_wait_for_news(store: str) -> None:

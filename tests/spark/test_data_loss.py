@@ -70,6 +70,9 @@ def test_a_store_restored_from_an_older_copy_is_noticed_and_its_new_messages_are
     assert "was the store restored from an older copy?" in failure(
         consumer.start(lab.stream("orders"), available_now=True)
     )
+    lab.publish("orders", [(None, b"in their place") for _ in range(5)])
+    assert "has read publish" in failure(consumer.start(lab.stream("orders"), available_now=True)), "it has grown past"
+    replace(head, copy)
     tolerant = lab.stream("orders", failOnDataLoss="false")
     consumer.run(tolerant)
     lab.publish("orders", [(None, b"again 1")])

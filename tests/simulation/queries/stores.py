@@ -14,6 +14,8 @@ from dataclasses import replace
 from typing import Protocol
 from unittest.mock import patch
 
+from msgspec import structs
+
 from coordinator.heads import GroupFacts, group_facts
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
@@ -157,7 +159,8 @@ def _merged(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
     slices = tuple(
         Slice(p, 0, 0, 100 * (ends[p] - begin), begin, ends[p] - begin, "0" * 16) for p, begin in sorted(begins.items())
     )
-    return (_entry(old[-1].sequence, old[-1].time_us, old[-1].generation, slices), *kept)
+    merged = _entry(old[-1].sequence, old[-1].time_us, old[-1].generation, slices)
+    return structs.replace(merged, first=(old[0].first_sequence, old[0].first_time_us)), *kept
 
 
 class GroupHead:
