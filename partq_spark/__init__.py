@@ -26,6 +26,7 @@ def register(spark: SparkSession, metrics: CollectorRegistry | None = None) -> N
     Raises `Invalid` if the Python that Spark's workers run cannot import partq, naming the variable to set, and for
     metrics of a session of Spark Connect, whose queries run elsewhere.
     """
+    from partq_spark.client.arguments import checked
     from partq_spark.spark.source import register as register_source
 
-    register_source(spark, metrics)
+    checked(register_source)(spark, metrics)

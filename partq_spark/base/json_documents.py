@@ -118,6 +118,14 @@ class JsonDocument(Generic[T]):
         check_sum(body, document[len(_PREFIX) : _HASH_END].decode(errors="replace"), name, self._repair)
         return self.read(body, name)
 
+    def require_readable(self, content: T) -> None:
+        """Raises `Invalid` for what could be written and never be read again: a number out of its range, for one."""
+        try:
+            self.read(self.write(content), f"the {self._kind} that this makes")
+        except (Corrupt, TypeError) as error:
+            said = str(error).removesuffix(f"; {self._repair}")
+            raise Invalid(f"{said}: nothing was written; give what it allows") from error
+
     def _format_of(self, content: T) -> int:
         """The format that a content is written in."""
         return self._formats[-1] if self._is_newer is not None and self._is_newer(content) else self._formats[0]

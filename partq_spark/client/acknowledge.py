@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from partq_spark.base.errors import Invalid
 from partq_spark.base.tracing import ACKNOWLEDGE, SpanSubject, around
+from partq_spark.client.arguments import checked
 from partq_spark.log.names import checked_name
 from partq_spark.objects.urls import canonical_url, default_store
 from partq_spark.query.notify import PAGE, Address, Requester
@@ -42,9 +43,11 @@ class Held(NamedTuple):
     round: int = 0
 
 
+@checked
 class Acknowledger:
     """Speaks for one flow on this machine, by the names that its source's options have. For one thread."""
 
+    @checked
     def __init__(
         self,
         *,
@@ -88,6 +91,7 @@ class Acknowledger:
             after = max([*partitions, *lost])
 
 
+@checked
 class InHand:
     """What a flow had when it was asked. `process` tells one reader process of the flow from the next; `lost` are the
     partitions that this process gave out and that have moved on, perhaps while their batch was under way.
@@ -160,6 +164,7 @@ def _life(held: Held) -> tuple[int, int]:
     return held.epoch, held.round
 
 
+@checked
 class KeySequences:
     """Which key sequences are open, so that messages are acknowledged only when everything before them is complete.
 
@@ -169,6 +174,7 @@ class KeySequences:
     a query, from its first micro-batch on, and for one thread.
     """
 
+    @checked
     def __init__(self, acknowledger: Acknowledger) -> None:
         self._acknowledger = acknowledger
         self._hand: InHand | None = None

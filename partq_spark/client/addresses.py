@@ -7,7 +7,7 @@ an ownership is opened for one question and closed after it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from partq_spark.objects.urls import canonical_url, default_store
 if TYPE_CHECKING:
     from partq_spark.group.ownership import Ownership
     from partq_spark.objects.api import ObjectStore
+    from partq_spark.query.settings import Boundary
 
 
 def address(store: str | None, namespace: str, retry_timeout_s: float) -> NamespaceAddress:
@@ -42,6 +43,21 @@ def address(store: str | None, namespace: str, retry_timeout_s: float) -> Namesp
 def time_us(time: datetime | str) -> int:
     """Unix time in microseconds. Raises `Invalid` for a text that is no RFC 3339, and a `datetime` without a zone."""
     return parse_rfc3339(time) if isinstance(time, str) else unix_us(time)
+
+
+def place(given: str | datetime | Mapping[int, int]) -> Boundary:
+    """Where to begin or end in a queue: `earliest`, `latest`, a time or offsets. Raises `Invalid` as `time_us`."""
+    from partq_spark.query.settings import Boundary
+
+    match given:
+        case "latest":
+            return Boundary(edge="latest")
+        case "earliest":
+            return Boundary(edge="earliest")
+        case str() | datetime():
+            return Boundary(time_us=time_us(given))
+        case _:
+            return Boundary(offsets=given)
 
 
 def ownership_url(given: str | None) -> str:

@@ -59,28 +59,16 @@ class Alteration:
 
 
 def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their names in `QueueConfig`. Raises `Invalid` for one that there is not, or is out of its range."""
-    known = [each.name for each in fields(QueueConfig)]
-    for name in given:
-        if name == "key":
-            raise Invalid(
-                "key cannot be altered: the key column decides in which partition each message is; create another "
-                "queue for another key"
-            )
-        if name not in known:
-            raise Invalid(f"there is no setting {name!r}: give some of {', '.join(known)}")
+    """Settings by their names in `QueueConfig`. Raises `Invalid` for one that is out of its range."""
     admin.checked_config(replace(QueueConfig(), **given))  # each has a range of its own, so this needs no queue
     return dict(given)
 
 
-def create(
-    queue: QueueLog, partitions: int, settings: Mapping[str, Any], *, columns: Columns | None, exist_ok: bool
-) -> Head:
+def create(queue: QueueLog, partitions: int, config: QueueConfig, *, columns: Columns | None, exist_ok: bool) -> Head:
     """The new queue's head; `columns` make it a typed one. Raises `Invalid` if there is one, unless `exist_ok` and it
     is as this one would be.
     """
     partitions = admin.checked_partitions(partitions)
-    config = replace(QueueConfig(), **checked_settings(settings))
     try:
         timeout_s = queue.retry_timeout_s
         made = admin.create_queue(

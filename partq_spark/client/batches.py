@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from partq_spark.base.errors import Invalid
+from partq_spark.client.arguments import checked
 from partq_spark.client.message_spans import BatchTrace
 from partq_spark.client.messages import Message, messages_of
 from partq_spark.client.reading import Wanted, stream, wanted_columns
@@ -86,6 +87,7 @@ class Giver(Protocol):
         """Nobody looked into it, and nobody holds it."""
 
 
+@checked
 class Batch:
     """Messages that were given out together: iterate over them, or take them as a table (`__arrow_c_stream__`, so that
     pyarrow, polars, pandas and duckdb read it), with the columns of the Spark source, or those that the consumer was

@@ -18,6 +18,7 @@ from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
 from partq_spark.base.errors import Invalid
+from partq_spark.client.arguments import checked
 from partq_spark.client.batches import Batch, fate_of
 from partq_spark.client.taking import Ask, Taking
 from partq_spark.log.connect import QueueAddress
@@ -69,6 +70,7 @@ def options_of(
     )
 
 
+@checked
 class Consumer:
     """Use as a context manager, and iterate over it, or `poll`; with asyncio `async for`, or `anext`. Made by
     `Queue.consumer`. One thread or task asks at a time, a second one is refused.

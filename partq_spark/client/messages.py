@@ -106,9 +106,13 @@ def search(
     head = queue.refresh()
     if limit < 1:
         raise Invalid(f"limit={limit} is not allowed: give at least 1 message")
+    try:
+        in_utf8 = None if key is None else key.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"the key {str(key)[:40]!a} is no UTF-8, so no message has it: give another one") from None
     numbers = _numbers(queue, head, partition)
-    if key is not None and partition is None:  # the present one first: what lies there is newer
-        numbers = [partition_of(key.encode(), each.partitions) for each in reversed(head.layouts)]
+    if in_utf8 is not None and partition is None:  # the present one first: what lies there is newer
+        numbers = [partition_of(in_utf8, each.partitions) for each in reversed(head.layouts)]
     places = dict(before) if isinstance(before, Mapping) else {}
     if before is not None and not isinstance(before, Mapping):
         places = dict(enumerate(queue.offsets_at(addresses.time_us(before))))

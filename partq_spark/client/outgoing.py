@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 
 from partq_spark.base.errors import Invalid, PartqError
+from partq_spark.client.arguments import shown
 from partq_spark.client.rows import RefusedValue, RowTaker
 from partq_spark.log import destinations, fanout, tree
 from partq_spark.log.connect import NamespaceAddress, shared_namespace
@@ -75,9 +76,7 @@ class Outgoing:
         limit: int,
     ) -> Self:
         """A key and a value. Raises `Invalid` for what is no message, or larger than `limit` bytes."""
-        data = value.encode() if isinstance(value, str) else value
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise Invalid(f"a value is bytes or text, not {type(value).__name__}: encode it")
+        data = _data(value)
         if key is not None and not isinstance(key, str):
             raise Invalid(f"a key is text or None, not {type(key).__name__}: turn it into text")
         key_bytes = 0
@@ -92,7 +91,7 @@ class Outgoing:
         size = key_bytes + len(data) + header_bytes
         room = _room(f"the message with key {key!r}", size, limit)
         size += MESSAGE_BYTES
-        return cls(values=(key, bytes(data)), headers=pairs, topic=topic, size=size, room=room, future=future)
+        return cls(values=(key, data), headers=pairs, topic=topic, size=size, room=room, future=future)
 
     @classmethod
     def of_row(
@@ -167,10 +166,47 @@ class TakenRows:
             return self._taker
 
 
+def _data(value: object) -> bytes:
+    """A value as it is published. Raises `Invalid`."""
+    try:
+        found = value.encode() if isinstance(value, str) else value
+    except UnicodeEncodeError:
+        raise Invalid(f"the value {shown(value)} is no UTF-8: encode it, for example with 'surrogateescape'") from None
+    try:
+        return bytes(_buffer(found))
+    except TypeError:
+        raise Invalid(f"a value is bytes or text, not {type(value).__name__}: encode it") from None
+
+
 def _headers(given: GivenHeaders) -> tuple[Headers, int]:
-    """Headers, and how many bytes they have."""
-    pairs = tuple(given.items()) if isinstance(given, Mapping) else tuple(given)
-    return pairs, sum(len(name.encode()) + len(found or b"") for name, found in pairs)
+    """Headers, and how many bytes they have. Raises `Invalid` for what is none."""
+    if isinstance(given, tuple) and not given:
+        return (), 0
+    pairs: list[tuple[str, bytes | None]] = []
+    size = 0
+    try:
+        for name, value in given.items() if isinstance(given, Mapping) else _pairs(given):
+            data = value if value is None or type(value) is bytes else bytes(_buffer(value))
+            pairs.append((str.__str__(name), data))
+            size += len(name.encode()) + len(data or b"")
+    except (TypeError, ValueError):  # no pairs, no text and bytes, or no UTF-8
+        raise Invalid(
+            f"headers={shown(given)} is not allowed: give a mapping, or pairs, of names (text) and values (bytes or "
+            "None)"
+        ) from None
+    return tuple(pairs), size
+
+
+def _pairs(given: Iterable[Any]) -> Iterable[Any]:
+    if isinstance(given, str | bytes | bytearray | memoryview):  # of which each part is one, too
+        raise TypeError
+    return given
+
+
+def _buffer(value: object) -> bytes | bytearray | memoryview:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError
+    return value
 
 
 def _room(what: str, size: int, limit: int) -> int:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
+from os import PathLike, fspath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from partq_spark.base.errors import Invalid
 from partq_spark.base.timestamps import as_datetime
 from partq_spark.base.tracing import SEND_BATCH, SpanSubject, around
+from partq_spark.client.arguments import checked
 from partq_spark.log.connect import NamespaceAddress, open_queue, shared_store
 from partq_spark.log.model import DEFAULT_MAX_MESSAGE_BYTES
 from partq_spark.log.names import checked_name, new_id
@@ -30,9 +32,6 @@ if TYPE_CHECKING:
     from partq_spark.log.publish import PublishIdentity
     from partq_spark.log.schema.columns import Columns
     from partq_spark.log.staged import Stage
-
-Watch = Callable[[int, int, "int | None"], None]
-"""Is told how many messages were staged, and how much of the file was read, of how much (None: nobody knows)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +80,7 @@ def checked_publish_id(text: str) -> str:
     return text
 
 
+@checked
 class Publication:
     """Use as a context manager: `add` or `add_file`, then `commit`. Leaving it without `commit` publishes nothing.
 
@@ -178,20 +178,26 @@ class Publication:
             self.add_batch(batch)
 
     def add_file(
-        self, path: str, *, key_column: str | None = None, whole_rows: bool = False, watch: Watch | None = None
+        self,
+        path: str | PathLike[str],
+        *,
+        key_column: str | None = None,
+        whole_rows: bool = False,
+        watch: Callable[[int, int, int | None], None] | None = None,
     ) -> tuple[str, str]:
         """Stage what is in a file: `.csv`, `.jsonl`, `.ndjson` or `.json` (each also with `.gz`), `.parquet`; `-` is
         JSON lines on standard input. Returns its name, and how its rows became messages, in words (or nothing).
 
         `key_column` is the column that holds the key, `whole_rows` makes each row the value, as a JSON object; both are
-        refused for a typed queue, which takes its columns by name. Raises `Invalid` that names file and line or row,
-        and the column and value that do not fit.
+        refused for a typed queue, which takes its columns by name. `watch` is told how many messages were staged, and
+        how much of the file was read, of how much (None: nobody knows). Raises `Invalid` that names file and line or
+        row, and the column and value that do not fit.
         """
         from partq_spark.client.files import messages, sources
 
         most_bytes = self.max_message_bytes
         with sources.open_source(
-            path, key_column=key_column, whole_rows=whole_rows, max_message_bytes=most_bytes, stage=self._stage
+            fspath(path), key_column=key_column, whole_rows=whole_rows, max_message_bytes=most_bytes, stage=self._stage
         ) as source:
             for chunk in source.chunks():
                 messages.check(chunk, source, most_bytes, self._columns)

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
+from partq_spark.client.arguments import argument, checked
 from partq_spark.client.message_spans import SendSpans
 from partq_spark.client.outgoing import Outgoing, Published, TakenRows, publish_together
 from partq_spark.client.publication import Publication, PublishReport, checked_publish_id
@@ -81,10 +82,11 @@ class Publisher:
             raise Invalid(
                 f"max_batch_bytes={max_batch_bytes!r} is not allowed: give bytes from 1 to {MAX_PENDING_BYTES}"
             )
-        if not max_batch_bytes <= max_pending_bytes <= 2**40:
+        most_bytes = 2**40 if publish_id is None else 2**31 - 1  # what is one publish is one array of values
+        if not max_batch_bytes <= max_pending_bytes <= most_bytes:
             raise Invalid(
-                f"max_pending_bytes={max_pending_bytes!r} is not allowed: give at least max_batch_bytes "
-                f"({max_batch_bytes})"
+                f"max_pending_bytes={max_pending_bytes!r} is not allowed: give max_batch_bytes ({max_batch_bytes}) to "
+                f"{most_bytes}"
             )
         self._where = where
         self._queue = open_queue(where.target(queue))
@@ -132,7 +134,9 @@ class Publisher:
         """
         self._require_own()
         if topic is not None:
-            checked_topic(topic)
+            checked_topic(argument("str", "topic", topic))
+        if timeout_s is not None:
+            timeout_s = argument("float | None", "timeout_s", timeout_s)
         future: Result[Published] = Result()
         if self._rows is not None:
             message = self._rows.message(future, value, key=key, headers=headers, topic=topic, limit=self._limit)
@@ -190,6 +194,7 @@ class Publisher:
             turn.over.set()
         return future
 
+    @checked
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until all that was sent is done. Raises the first failure that nobody has read, and `Unavailable` after
         `timeout_s` (None: each publish ends within the queue's `retry_timeout_s`); what is on its way goes on.

@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
 from partq_spark.base.retry import RETRY_TIMEOUT_S
-from partq_spark.client.addresses import (
-    address,
-    opened_ownership,
-    ownership_for,
-    ownership_url,
-    time_us,
-)
+from partq_spark.client.addresses import address, opened_ownership, ownership_for, ownership_url, place
+from partq_spark.client.arguments import checked
 from partq_spark.log.connect import open_queue
 from partq_spark.log.names import checked_name
 
@@ -41,6 +37,7 @@ if TYPE_CHECKING:
     from partq_spark.log.queue import QueueLog
 
 
+@checked
 class Queue:
     """One queue, by name. `create_queue` and `open_queue` make one and look whether it is there; this does not look.
 
@@ -51,6 +48,7 @@ class Queue:
     `retry_timeout_s`.
     """
 
+    @checked
     def __init__(
         self,
         name: str,
@@ -119,11 +117,17 @@ class Queue:
         schema: Any = None,
         dry_run: bool = False,
         ownership: str | None = None,
-        **settings: Any,
+        rebalance_delay_s: float | EllipsisType = ...,
+        max_handoff_time_s: float | EllipsisType = ...,
+        access_type: Literal["non-exclusive", "exclusive"] | EllipsisType = ...,
+        max_message_bytes: int | EllipsisType = ...,
+        retention_s: float | EllipsisType | None = ...,
+        quota_bytes: int | EllipsisType | None = ...,
     ) -> Alteration:
         """Change the partition count, columns and settings, those that are given, in one swap, while everything runs.
-        Settings are those of `create_queue`; None takes away `retention_s` or `quota_bytes`. With `dry_run` it is only
-        said what would change and what would wait for what. Coordinators hear of it at once by `ownership`.
+        Settings are those of `create_queue`; None takes away `retention_s` or `quota_bytes`, and what is left out
+        (`...`) stays. With `dry_run` it is only said what would change and what would wait for what. Coordinators hear
+        of it at once by `ownership`.
 
         Of a typed queue: `add_column` is the DDL of new columns (`"coupon STRING"`), which are null in the messages
         that are there; `widen` names columns with wider types (`"count BIGINT"`). Streaming queries go on with the
@@ -135,9 +139,16 @@ class Queue:
         """
         from partq_spark.client import altering
 
-        wish = altering.Wish(
-            partitions=partitions, add_column=add_column, widen=widen, schema=schema, settings=settings
-        )
+        settings = {
+            "rebalance_delay_s": rebalance_delay_s,
+            "max_handoff_time_s": max_handoff_time_s,
+            "access_type": access_type,
+            "max_message_bytes": max_message_bytes,
+            "retention_s": retention_s,
+            "quota_bytes": quota_bytes,
+        }
+        given = {name: value for name, value in settings.items() if value is not ...}
+        wish = altering.Wish(partitions=partitions, add_column=add_column, widen=widen, schema=schema, settings=given)
         return altering.alter(self._opened(), wish, dry_run=dry_run, ownership=ownership)
 
     def delete(self) -> Deleted:
@@ -261,7 +272,7 @@ class Queue:
             flow=None if flow is None else checked_name("flow", flow),
             ownership=ownership_url(ownership),
             acknowledge=acknowledge,
-            start=_place(starting),
+            start=place(starting),
             max_messages=max_messages,
             max_bytes=max_bytes,
             max_poll_interval_s=max_poll_interval_s,
@@ -283,7 +294,7 @@ class Queue:
         """
         from partq_spark.client import reading
 
-        return reading.read(self._opened(), _place(starting), _place(ending), columns)
+        return reading.read(self._opened(), place(starting), place(ending), columns)
 
     def browse(self, *, partition: int | None = None, start: int = 0, limit: int | None = None) -> Iterator[Message]:
         """Look at messages without taking them, oldest first: at most `limit`, from the offset `start` of the
@@ -313,7 +324,7 @@ class Queue:
         """
         from partq_spark.client import groups
 
-        groups.create(self._opened(), checked_name("group", group), _place(starting), ownership)
+        groups.create(self._opened(), checked_name("group", group), place(starting), ownership)
 
     def alter_group(
         self, group: str, *, ownership: str, former: str | None = None, force: bool = False
@@ -348,8 +359,8 @@ class Queue:
 
         queue, name = self._opened(), checked_name("group", group)
         url = ownership_for(queue.refresh(), name, ownership, queue.store.url)
-        with opened_ownership(url, queue.store) as place:
-            yield lambda: groups.status(queue, place, name)
+        with opened_ownership(url, queue.store) as kept:
+            yield lambda: groups.status(queue, kept, name)
 
     def checkpoints(self, group: str) -> GroupCheckpoints:
         """How far a group is: the checkpoint of every partition."""
@@ -383,17 +394,3 @@ class Queue:
     def _opened(self) -> QueueLog:
         """A handle of its own for each call; the store is shared within the process."""
         return open_queue(self._address)
-
-
-def _place(starting: str | datetime | Mapping[int, int]) -> Any:
-    from partq_spark.query.settings import Boundary
-
-    match starting:
-        case "latest":
-            return Boundary(edge="latest")
-        case "earliest":
-            return Boundary(edge="earliest")
-        case str() | datetime():
-            return Boundary(time_us=time_us(starting))
-        case _:
-            return Boundary(offsets=dict(starting))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.client import altering, describing, messages, schemas
 from partq_spark.client.addresses import address
+from partq_spark.client.arguments import checked
 from partq_spark.client.describing import DamagedQueue, QueueSummary
 from partq_spark.client.messages import Found
 from partq_spark.client.publication import Publication
@@ -16,8 +17,10 @@ from partq_spark.client.queue import Queue
 from partq_spark.log import admin
 from partq_spark.log.connect import open_queue as open_log
 from partq_spark.log.connect import shared_store
+from partq_spark.log.model import DEFAULT_MAX_MESSAGE_BYTES, QueueConfig
 
 
+@checked
 def create_queue(
     name: str,
     *,
@@ -28,11 +31,15 @@ def create_queue(
     store: str | None = None,
     namespace: str = "default",
     retry_timeout_s: float = RETRY_TIMEOUT_S,
-    **settings: Any,
+    rebalance_delay_s: float = 5.0,
+    max_handoff_time_s: float = 3.0,
+    access_type: Literal["non-exclusive", "exclusive"] = "non-exclusive",
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    retention_s: float | None = None,
+    quota_bytes: int | None = None,
 ) -> Queue:
-    """Create a queue of 1 to 1000 partitions. Settings, each with its default: `rebalance_delay_s` 5,
-    `max_handoff_time_s` 3, `access_type` `non-exclusive`, `max_message_bytes` 10000000, `retention_s` None (seconds;
-    messages stay), `quota_bytes` None.
+    """Create a queue of 1 to 1000 partitions. How long messages stay once they are acknowledged is said by
+    `retention_s` (seconds; None: until they are trimmed), how many stored bytes there may be by `quota_bytes`.
 
     `schema` makes it a typed queue, whose messages are rows with these columns: a DDL (`"id BIGINT NOT NULL, name
     STRING"`), a `StructType` or a `pyarrow.Schema`. `key` is the column whose text decides the partition; without it
@@ -43,11 +50,20 @@ def create_queue(
     """
     queue = Queue(name, store=store, namespace=namespace, retry_timeout_s=retry_timeout_s)
     where = address(queue.store, queue.namespace, retry_timeout_s)
+    config = QueueConfig(
+        rebalance_delay_s=rebalance_delay_s,
+        max_handoff_time_s=max_handoff_time_s,
+        access_type=access_type,
+        max_message_bytes=max_message_bytes,
+        retention_s=retention_s,
+        quota_bytes=quota_bytes,
+    )
     columns = schemas.columns_from(schema, key)
-    altering.create(open_log(where.target(queue.name)), partitions, settings, columns=columns, exist_ok=exist_ok)
+    altering.create(open_log(where.target(queue.name)), partitions, config, columns=columns, exist_ok=exist_ok)
     return queue
 
 
+@checked
 def open_queue(
     name: str, *, store: str | None = None, namespace: str = "default", retry_timeout_s: float = RETRY_TIMEOUT_S
 ) -> Queue:
@@ -57,6 +73,7 @@ def open_queue(
     return queue
 
 
+@checked
 def list_queues(
     *, store: str | None = None, namespace: str = "default", retry_timeout_s: float = RETRY_TIMEOUT_S
 ) -> tuple[QueueSummary | DamagedQueue, ...]:
@@ -71,6 +88,7 @@ def list_queues(
     return tuple(each for _, each in sorted(known.items()))
 
 
+@checked
 def search_messages(
     queue: Queue,
     *,
@@ -86,6 +104,7 @@ def search_messages(
     return messages.search(queue._opened(), key, partition, before, limit)  # noqa: SLF001 - its own package's
 
 
+@checked
 def topic_publication(
     topic: str,
     *,

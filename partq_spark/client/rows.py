@@ -160,6 +160,8 @@ def _shown(value: Any) -> str:
         return f"{value!s:.60}" if isinstance(value, Decimal) else f"{value!r:.60}"
     except ValueError:  # an int of thousands of digits
         return "a number that is too long to show"
+    except Exception:  # noqa: BLE001 - of a stranger's class
+        return "a value that cannot be shown"
 
 
 def _plain(value: Any) -> Any:

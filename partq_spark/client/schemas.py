@@ -78,8 +78,6 @@ def columns_from(schema: Any, key: str | None) -> Columns | None:
                 "of an untyped queue has a key of its own)"
             )
         return None
-    if key is not None and not isinstance(key, str):
-        raise Invalid(f"key={key!r} is no name of a column: give its name as text")
     from partq_spark.log.schema import versions
 
     return versions.columns_of(versions.schema_from(_known_form(schema)), key)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from partq_spark.base.retry import RETRY_TIMEOUT_S
 from partq_spark.client.addresses import address
+from partq_spark.client.arguments import checked
 from partq_spark.client.describing import DamagedQueue
 from partq_spark.log import subscriptions as log_subscriptions
 from partq_spark.log.connect import shared_store
@@ -50,6 +51,7 @@ def attracting(found: Sequence[str], topic: str | None) -> tuple[str, ...]:
     return tuple(each for each in found if matches(each, checked_topic(topic)))
 
 
+@checked
 def list_subscriptions(
     *,
     topic: str | None = None,

@@ -95,6 +95,11 @@ def encode_head(head: Head) -> bytes:
     return _HEAD.seal(head)
 
 
+def require_readable(head: Head) -> None:
+    """Raises `Invalid` for a head that could be written and not be read."""
+    _HEAD.require_readable(head)
+
+
 def decode_head(document: bytes, name: str) -> Head:
     """Raises `Corrupt` if the document at `name` is damaged, `Invalid` if a newer partq wrote it."""
     return _HEAD.open(document, name)

@@ -154,8 +154,18 @@ class QueueLog:
         return self.replace(decide_here)
 
     def replace(self, decide: Callable[[Head | None], H]) -> H:
-        """`change` for making the queue (None: there is none) and for deleting it (None is wanted)."""
-        return self._register.change(decide, self.backoff())
+        """`change` for making the queue (None: there is none) and for deleting it (None is wanted). A head that could
+        not be read again is not written: `Invalid`. (Publishing swaps without this look, which would cost it a tenth:
+        there is nothing of a caller's in what it adds but what was checked.)
+        """
+
+        def readable(found: Head | None) -> H:
+            wanted = decide(found)
+            if isinstance(wanted, Head) and wanted is not found:
+                codec.require_readable(wanted)
+            return wanted
+
+        return self._register.change(readable, self.backoff())
 
     def swap(self, head: Head | None) -> None:
         """One attempt to put `head` in place of the one last read (None: to delete the queue). Raises `Conflict`,

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import Invalid
 from partq_spark.base.retry import Retry, Uniform
+from partq_spark.client.arguments import checked
 from partq_spark.log.publish import Full
 
 HEALTHY_S: Final = 60.0
@@ -102,6 +103,7 @@ def refusal(error: Exception) -> Invalid | None:
     return made
 
 
+@checked
 def supervise(start: Callable[[], StreamingQuery]) -> None:
     """Keep a streaming query running: start the one that `start()` returns, and start it again when it fails, until it
     is stopped or has done its work. Blocks.

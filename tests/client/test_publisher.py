@@ -239,6 +239,12 @@ def test_leaving_says_what_nobody_has_read(make: Make) -> None:
     assert "not all that was sent is published" in mine.__notes__[0]
 
 
+NO_HEADERS: list[Any] = [
+    *({"retry": 0}, {"retry": "0"}, {0: b"x"}, {None: b"x"}, {"\ud800": b"x"}, {b"x": b"x"}),
+    *("text", b"bytes", 5, None, [b"x"], [("x",)], [("x", b"y", b"z")], ["xy"], [("x", [b"y"])]),
+]
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -247,19 +253,39 @@ def test_leaving_says_what_nobody_has_read(make: Make) -> None:
         ({"value": "x", "key": "ä" * 128}, "256 bytes in UTF-8"),
         ({"value": "x", "key": "\ud800"}, "no UTF-8"),
         ({"value": "x" * 1001}, "the queue takes 1000"),
+        ({"value": "\ud800"}, "is no UTF-8"),
+        *(
+            ({"value": "x", "headers": each}, r"headers=.* is not allowed: give a mapping, or pairs")
+            for each in NO_HEADERS
+        ),
+        ({"value": "x", "topic": 7}, "topic=7 is not allowed: give text"),
+        ({"value": "x", "timeout_s": True}, "timeout_s=True is not allowed"),
     ],
 )
 def test_what_no_queue_takes_is_refused_when_it_is_sent(make: Make, given: dict[str, Any], said: str) -> None:
     queue = make(max_message_bytes=1000)
-    with queue.publisher() as publisher:
+    headers: list[Any] = [{"a": None, "b": bytearray(b"x")}, [("twice", memoryview(b"1")), ("twice", b"2")]]
+    with queue.publisher(linger_s=60) as publisher:
+        lingers = publisher.send("good", headers=headers[0])
         with pytest.raises(partq.Invalid, match=said):
             publisher.send(**given)
-        publisher.send("good")
-    assert len(published(queue)) == 1
+        publisher.send("good", headers=headers[1])
+    assert lingers.result(0).offset is not None
+    assert sorted(each.headers or () for each in queue.browse()) == [
+        (("a", None), ("b", b"x")),
+        (("twice", b"1"), ("twice", b"2")),
+    ]
 
 
 @pytest.mark.parametrize(
-    "given", [{"linger_s": -1}, {"max_batch_bytes": 0}, {"max_pending_bytes": 1}, {"publish_id": ""}]
+    "given",
+    [
+        {"linger_s": -1},
+        {"max_batch_bytes": 0},
+        {"max_pending_bytes": 1},
+        {"publish_id": ""},
+        {"publish_id": "x", "max_pending_bytes": 2**31},
+    ],
 )
 def test_values_out_of_range_are_refused(make: Make, given: dict[str, Any]) -> None:
     with pytest.raises(partq.Invalid):

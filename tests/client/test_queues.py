@@ -165,7 +165,7 @@ def test_exist_ok_makes_one_or_finds_the_same(make: Make) -> None:
     [
         ({"partitions": 0}, "whole number from 1 to 1000"),
         ({"rebalance_delay_s": -1}, "rebalance-delay"),
-        ({"colour": "red"}, "no setting 'colour'"),
+        ({"colour": "red"}, "has no argument 'colour': give some of name, partitions"),
         ({"namespace": "A B"}, "namespace name"),
         ({"retry_timeout_s": float("nan")}, "retry_timeout_s"),
     ],

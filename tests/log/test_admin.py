@@ -145,6 +145,19 @@ def test_good_names_are_taken_in_lower_case(world: World, name: str) -> None:
     assert world.create(name=name).name == name.lower()
 
 
+@pytest.mark.conformance("OBS-06")
+@pytest.mark.parametrize("value", [1e9, True, -1, 2**63, "1", [1]])
+def test_a_head_that_nobody_could_read_is_not_written(world: World, value: Any) -> None:
+    queue = world.create()
+    before = document_of(world.store, queue.head_name)
+    with pytest.raises(
+        Invalid, match=r"the head that this makes .* - at `\$\.config\.quota_bytes`.*: nothing was written"
+    ):
+        queue.change(lambda head: replace(head, config=replace(head.config, quota_bytes=value)))
+    assert document_of(world.store, queue.head_name) == before
+    world.handle().refresh()
+
+
 BAD_SETTINGS: list[tuple[str, Any, str]] = [
     ("rebalance_delay_s", -0.1, "rebalance-delay=-0.1"),
     ("rebalance_delay_s", 604_800.1, "rebalance-delay=604800.1"),

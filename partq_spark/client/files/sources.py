@@ -124,7 +124,12 @@ def open_source(
         yield forms.json(lines, messages_only=True)
         return
     kind, compressed = checked_file_kind(path)
-    with Path(path).open("rb") as file:
+    try:
+        file = Path(path).open("rb")  # noqa: SIM115 - entered below, so that only what opening raises is caught
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        said = getattr(error, "strerror", None) or error
+        raise Invalid(f"{path!r} cannot be opened: {said}; give the path of a file that can be read") from None
+    with file:
         if kind == "parquet":
             yield forms.parquet(file, path)
             return

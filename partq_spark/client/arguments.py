@@ -1,0 +1,190 @@
+"""The arguments of the public callables, checked in one place: by what their signatures say.
+
+`@checked` stands on a function, or on a class for its public methods. The annotation of a parameter says what it takes
+and what the function gets: `int` is a whole number (also numpy's, no bool), `float` finite seconds (no Decimal), `str`
+a text. Anything else is `Invalid`, which names the argument, the value and what is allowed, before anything is done.
+What a number or a text means is checked where it is used.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import operator
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from numbers import Real
+from os import PathLike
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from partq_spark.base.errors import Invalid
+from partq_spark.base.json_documents import MOST
+
+T = TypeVar("T", bound=Callable[..., Any])
+_SHOWN: Final = 60  # characters of a value in a message
+
+
+class _Kind(NamedTuple):
+    """What an annotation stands for: `take` gives the value as the function gets it, or raises `TypeError` or
+    `ValueError`; `said` is what is allowed, in words.
+    """
+
+    take: Callable[[Any], Any]
+    said: str
+
+
+def checked(target: T) -> T:
+    """A function whose arguments are checked, or a class with its public methods as such ones."""
+    if not inspect.isclass(target):
+        return cast("T", _checked(target))
+    for name, member in list(vars(target).items()):
+        if inspect.isfunction(member) and not name.startswith("_"):
+            setattr(target, name, _checked(member))
+    return target
+
+
+def shown(value: object) -> str:
+    """A value for a message. What may stand behind a URL's scheme, a password for one, is left out."""
+    try:
+        text, scheme, _ = repr(value).partition("://")
+    except Exception:  # noqa: BLE001 - a value that was refused already
+        text, scheme = f"a {type(value).__name__}", ""
+    return f"{text[:_SHOWN]}…" if scheme or len(text) > _SHOWN else text
+
+
+def argument(annotation: str, name: str, value: Any) -> Any:
+    """One argument, checked; for a function that is called too often to be wrapped."""
+    return _taken(_kinds(annotation), name, value)
+
+
+# --- one function -----------------------------------------------------------------------------------------------------
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    kinds: dict[str, tuple[_Kind, ...]] = {}
+    positional: list[str] = []
+    others: str | None = None  # what takes any number of positions
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            raise TypeError(f"{function.__qualname__} is public: give each of its keywords a name and a type")
+        kinds[name] = () if parameter.annotation is parameter.empty else _kinds(parameter.annotation)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            others = name
+        elif parameter.kind is not parameter.KEYWORD_ONLY:
+            positional.append(name)
+
+    @functools.wraps(function)
+    def run(*args: Any, **given: Any) -> Any:
+        taken = list(args)
+        for index, value in enumerate(args):
+            name = positional[index] if index < len(positional) else others
+            if name is not None and kinds[name]:  # too many are Python's to refuse
+                taken[index] = _taken(kinds[name], name, value)
+        for name, value in given.items():
+            if name not in kinds:
+                known = ", ".join(each for each in kinds if each != "self")
+                raise Invalid(f"{function.__name__} has no argument {name!r}: give some of {known}")
+            given[name] = _taken(kinds[name], name, value)
+        return function(*taken, **given)
+
+    return run
+
+
+def _taken(kinds: Iterable[_Kind], name: str, value: Any) -> Any:
+    for kind in kinds:
+        try:
+            return kind.take(value)
+        except (TypeError, ValueError, OverflowError):
+            continue
+    allowed = " or ".join(dict.fromkeys(kind.said for kind in kinds))
+    raise Invalid(f"{name}={shown(value)} is not allowed: give {allowed}")
+
+
+# --- what annotations stand for ---------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _kinds(annotation: str) -> tuple[_Kind, ...]:
+    return tuple(map(_kind, re.split(r" \| (?![^\[]*\])", annotation)))
+
+
+def _kind(annotation: str) -> _Kind:
+    name, _, inside = annotation.partition("[")
+    if annotation in _KINDS:
+        return _KINDS[annotation]
+    if name == "Literal":
+        words = ast.literal_eval(f"[{inside}")
+        return _Kind(lambda value: words[words.index(_text(value))], " or ".join(map(repr, words)))
+    if name == "Callable":
+        return _Kind(_require(callable), "a function")
+    # By its name, so that no module is imported for a class that nobody may ever have given.
+    name = name.rpartition(".")[2]
+    return _Kind(_require(lambda value: any(each.__name__ == name for each in type(value).__mro__)), f"a {name}")
+
+
+def _require(is_one: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    def take(value: Any) -> Any:
+        if not is_one(value):
+            raise TypeError
+        return value
+
+    return take
+
+
+def _whole(value: Any) -> int:
+    found = operator.index(value)
+    if isinstance(value, bool) or not -MOST <= found <= MOST:
+        raise TypeError
+    return found
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError
+    found = float(value)
+    if not abs(found) <= threading.TIMEOUT_MAX:  # of which nothing can be waited for; nor for nan
+        raise ValueError
+    return found
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _many(value: Any) -> Iterable[Any]:
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping):
+        raise TypeError
+    return cast("Iterable[Any]", value)
+
+
+def _offsets(value: Any) -> dict[int, int]:
+    if not isinstance(value, Mapping):
+        raise TypeError
+    return {_whole(partition): _whole(offset) for partition, offset in value.items()}
+
+
+def _anything(value: Any) -> Any:
+    return value
+
+
+_WHOLE: Final = _Kind(_whole, "a whole number of at most 64 bits")
+_KINDS: Final[Mapping[str, _Kind]] = {
+    "Any": _Kind(_anything, "anything"),
+    "object": _Kind(_anything, "anything"),
+    "None": _Kind(_require(lambda value: value is None), "None"),
+    "EllipsisType": _Kind(_require(lambda value: value is ...), "nothing"),
+    "bool": _Kind(_require(lambda value: isinstance(value, bool)), "True or False"),
+    "int": _WHOLE,
+    "float": _Kind(_seconds, "a finite number (int or float, also of numpy)"),
+    "str": _Kind(_text, "text"),
+    "PathLike[str]": _Kind(_require(lambda value: isinstance(value, PathLike)), "a path"),
+    "datetime": _Kind(_require(lambda value: isinstance(value, datetime)), "a datetime"),
+    "Mapping[int, int]": _Kind(_offsets, "a mapping of partitions to offsets, whole numbers"),
+    "Collection[int]": _Kind(lambda value: tuple(map(_whole, _many(value))), "whole numbers"),
+    "Sequence[str]": _Kind(lambda value: tuple(map(_text, _many(value))), "texts, in a list"),
+}
