@@ -95,12 +95,13 @@ class Batch:
     """
 
     def __init__(self, giver: Giver, delivery: Delivery) -> None:
-        self._delivery = delivery
         self._giver = giver
+        self._delivery = delivery
 
     def __del__(self) -> None:
-        if not (self._delivery.is_looked_into or self._delivery.is_settled):
-            self._giver.dropped(self._delivery)
+        delivery = getattr(self, "_delivery", None)  # a signal's exception comes before the first line, too
+        if delivery is not None and not (delivery.is_looked_into or delivery.is_settled):
+            self._giver.dropped(delivery)
 
     @property
     def pieces(self) -> Sequence[Piece]:
