@@ -9,6 +9,7 @@ import pytest
 from partq_spark.base.errors import Invalid
 from partq_spark.log import admin
 from partq_spark.query.manual import RoundPosition
+from partq_spark.query.offsets import BatchSpan
 from tests.group.session.world import KEY
 from tests.query.world import Query, Row, World, begun
 
@@ -288,14 +289,16 @@ def test_available_now_waits_anew_for_the_next_acknowledgement(world: World) -> 
     assert query.rows == [Row(0, offset, False) for offset in range(5)]
 
 
-def test_what_counts_no_more_cannot_be_acknowledged_by_what_was_remembered_of_it(world: World) -> None:
-    """It was given out up to 8, is void, and is given out anew up to 4: nobody has read the rest again."""
+@pytest.mark.conformance("API-05")
+@pytest.mark.parametrize("offset", [2, 4, 8])
+def test_what_counts_no_more_cannot_be_acknowledged_by_what_was_remembered_of_it(world: World, offset: int) -> None:
+    """It was given out up to 8, is void, and is given out anew up to 4: that is a new round, at the same epoch."""
     (query,) = begun(world, by_hand(world, maxPollInterval="5s", maxMessagesPerTrigger="4", checkpointInterval="0s"))
     world.publish(8, 0)
     query.drain()
     assert len(query.rows) == 8
     told = query.consumer.acknowledgements.in_hand(after=-1, most=9)
-    remembered = {0: RoundPosition(told["p"]["0"][0], 8, 0)}
+    remembered = {0: RoundPosition(told["p"]["0"][0], offset, 0)}
     world.sleep(6.0)
     query.consumer.look_while_busy()
     assert query.consumer.acknowledgements.by_application(told["process"], remembered) == frozenset()
@@ -303,6 +306,8 @@ def test_what_counts_no_more_cannot_be_acknowledged_by_what_was_remembered_of_it
     assert query.rows[8:] == again(0, 4)
     assert query.consumer.acknowledgements.by_application(told["process"], remembered) == frozenset()
     assert world.offset(0) == 0
+    query.trigger()
+    assert query.rows[12:] == again(4, 8), "and takes nothing back"
 
 
 @pytest.mark.parametrize("epoch", [1, 7])
@@ -316,6 +321,23 @@ def test_what_is_remembered_of_another_process_or_ownership_takes_nothing_back(w
     query.drain()
     assert len(query.rows) == 5, "what is in hand still is"
     assert acknowledge(query, (0, 5)) == {0}
+
+
+@pytest.mark.conformance("API-05")
+def test_what_is_given_back_after_the_next_batch_was_announced_is_not_left_behind_it(world: World) -> None:
+    """The batch goes on where the former one ended: without this one an acknowledgement of it would cover both."""
+    (query,) = begun(world, by_hand(world, checkpointInterval="0s"))
+    world.publish(4, 0)
+    query.drain()
+    told = query.consumer.acknowledgements.in_hand(after=-1, most=9)
+    world.publish(4, 0)
+    end = query.consumer.next_end(query.at)
+    query.consumer.acknowledgements.given_out.refuse(told["process"], {0: RoundPosition(1, 4, 0)}, ())
+    nothing: dict[int, BatchSpan] = {}
+    assert query.consumer.batch(query.at, end, lambda _, spans: dict(spans), nothing) == {}
+    query.drain()
+    assert query.rows[4:8] == again(0, 4)
+    assert [row.offset for row in query.rows[8:]] == [4, 5, 6, 7]
 
 
 def test_an_older_word_of_the_application_takes_no_later_one_back(world: World) -> None:
