@@ -32,6 +32,7 @@ from partq_spark.base.streams import open_standard_streams
 from partq_spark.base.terminal import printable
 from partq_spark.group.ownership import open_ownership
 from partq_spark.objects import open_store
+from partq_spark.page.access import TOKEN_VARIABLE
 from partq_spark.page.timeline import Timeline
 
 _STORE_RETRY_S = 2.0
@@ -106,6 +107,9 @@ def _serve(settings: Settings, log: Log, environ: Mapping[str, str]) -> int:
         access = access_beside_health(settings.health_host, environ)
         answers = Answers(service.status, metrics=Exposition(lambda: samples(figures.picture())), access=access)
         health = serve(settings, answers, timeline, access)
+        if access is None:
+            reason = f"other machines reach {settings.health_host}: set {TOKEN_VARIABLE} to have metrics and the page"
+            log("warning", "metrics_closed", reason=reason)
     log(
         "info",
         "started",

@@ -77,6 +77,20 @@ def test_a_store_without_a_queue_is_told_of_for_its_address_may_be_mistyped(tmp_
         assert sidecar.is_ready()
 
 
+def test_metrics_that_nobody_can_have_are_told_of(tmp_path: Path) -> None:
+    """Else the alert that no coordinator is seen would be the only word."""
+    place = Place(tmp_path, "store")
+    everywhere = {"PARTQ_COORDINATOR_HEALTH_HOST": "0.0.0.0"}  # noqa: S104 - as in a container
+    with (
+        place.sidecar("c1", **everywhere) as closed,
+        place.sidecar("c2", PARTQ_UI_TOKEN="t" * 32, **everywhere) as open_,
+    ):
+        wait_until(lambda: closed.is_ready() and open_.is_ready(), "two coordinators")
+        (told,) = closed.lines("metrics_closed")
+        assert told["reason"] == "other machines reach 0.0.0.0: set PARTQ_UI_TOKEN to have metrics and the page"
+        assert not open_.lines("metrics_closed")
+
+
 def test_ownership_may_be_kept_beside_the_queue(tmp_path: Path) -> None:
     place = Place(tmp_path, "store")
     key = place.group()
