@@ -77,7 +77,7 @@ class Taking:
         self._taken: Delivery | None = None  # in nobody's hand
         self._dropped: deque[Delivery] = deque()
         self._process: ConsumerProcess | None = None
-        self.is_stopping = False
+        self.is_stopping = self._is_closed = False
         self._waiting = 0  # the thread that may be stopped
         self._used = (threading.current_thread(), time.monotonic())
         self._effects = Effects(sleep=self._sleep)
@@ -130,9 +130,9 @@ class Taking:
 
     def close(self) -> None:
         """Leave the group. Bounded; may be repeated."""
-        self.is_stopping = True
+        self.is_stopping = self._is_closed = True
         if self._process is not None and os.getpid() == self._pid:
-            self._words.run(self._process.stop)
+            self._words.run(self._process.stop)  # else `_answer` finds that it is closed
 
     def _use(self) -> None:
         self._used = (threading.current_thread(), time.monotonic())
@@ -195,6 +195,8 @@ class Taking:
             ask.error = error
         finally:
             self._waiting = 0
+            if self._is_closed and self._process is not None:
+                self._process.stop()
             ask.answered()
 
     def _look(self) -> Delivery | None:

@@ -342,6 +342,23 @@ def test_an_exception_from_a_signal_handler_loses_no_batch(
     handled.check(queue, 600)
 
 
+def test_a_consumer_that_is_closed_while_it_is_asked_first_leaves_no_thread(make: Make) -> None:
+    queue = make(partitions=1)
+
+    def poll() -> None:
+        with suppress(partq.Invalid):  # it is closed before it is asked
+            consumer.poll(WAIT_S)
+
+    for pause_s in [0.0, 0.0, 0.0, 0.001, 0.003, 0.01]:
+        consumer = consuming(queue)
+        asking = threading.Thread(target=poll)
+        asking.start()
+        time.sleep(pause_s)
+        consumer.close()
+        asking.join(WAIT_S)
+    wait_until(lambda: not any("heartbeat" in each.name for each in threading.enumerate()), "that it has left", WAIT_S)
+
+
 # --- forks, and threads that end --------------------------------------------------------------------------------------
 
 
