@@ -20,7 +20,15 @@ __all__ += list(_FROM_SPARK)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FROM_SPARK:
-        return getattr(client, name)
-    found = globals()[name] = getattr(importlib.import_module(_FROM_SPARK[name]), name)
+    if name in _FROM_SPARK:
+        found = getattr(importlib.import_module(_FROM_SPARK[name]), name)
+    elif name in __all__:
+        found = getattr(client, name)
+    else:  # what makes the client a package (`__path__`) would make this one of a second copy of its modules
+        raise AttributeError(f"partq has no {name!r}")
+    globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__all__", "__doc__", "__file__", "__name__"]
