@@ -202,7 +202,8 @@ class Binder:
             if moves == MOVES_OF_THE_LIVING:
                 raise Invalid(
                     f"flow {self._flow!r} of group {self._key} is in use by another live process (instance "
-                    f"{beat.instance}): stop that one, or give this one a name or Spark checkpoint of its own"
+                    f"{beat.instance}): stop that one, or give this one a name of its own (a query without one: a "
+                    "checkpoint location)"
                 )
         return record, beat
 

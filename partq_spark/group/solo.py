@@ -323,7 +323,7 @@ class SoloSession(GroupMembership):
         if found is None:
             return (
                 f"checkpoint {self._checkpoints.name_of(partition)} of flow {self._flow!r} was deleted while it was in "
-                "use: start the query again"
+                "use: start again"
             )
         if found.queue_id == self._queue_id and found.since > self._checkpoints.since:
             return removed(self._key, f"flow {self._flow!r} stops")

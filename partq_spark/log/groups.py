@@ -60,8 +60,8 @@ def require_group(head: Head, name: str, since_sequence: int, therefore: str) ->
 def removed(key: object, therefore: str) -> str:
     """What a flow says whose group is gone, or is another one by now."""
     return (
-        f"group {key} was removed (`partq group remove`), {therefore}: to begin anew, start the query with a new "
-        "checkpoint location, which makes the group again, or with another group"
+        f"group {key} was removed (`partq group remove`), {therefore}: to begin anew, start again (a query: with "
+        "a new checkpoint location), which makes the group again, or with another group"
     )
 
 

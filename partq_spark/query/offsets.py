@@ -126,8 +126,8 @@ def require_same_queue(end: BatchEnd, queue_id: str, queue: str) -> None:
     """Raises `Invalid` if the offset belongs to another queue (RES-05)."""
     if end.queue_id != queue_id:
         raise Invalid(
-            f"the Spark checkpoint belongs to a queue with id {end.queue_id}, {queue} has id {queue_id}: it is "
-            "another queue, or it was deleted and created again; use a new checkpoint location"
+            f"what was read so far is of a queue with id {end.queue_id}, {queue} has id {queue_id}: it is another "
+            "queue, or it was deleted and created again; start anew (a query: with a new checkpoint location)"
         )
 
 

@@ -138,7 +138,7 @@ def _beyond_the_end(head: Head, partition: int, to: int) -> tuple[str, str]:
     end = at(head.next, partition)
     return (
         f"offsets up to {to} of partition {partition} of queue {head.queue!r} are expected, it ends at {end}",
-        "was the store restored from an older copy? use a new checkpoint location, or set failOnDataLoss=false",
+        "was the store restored from an older copy? start at another place, or set failOnDataLoss=false",
     )
 
 

@@ -19,6 +19,7 @@ from partq_spark.group.checkpoints import CheckpointStore
 from partq_spark.log.reading import RangeReader
 from partq_spark.query.consumer_process import ConsumerProcess
 from tests.client.conftest import Make
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 30.0
@@ -304,6 +305,49 @@ def test_a_batch_has_the_columns_that_were_asked_for_and_whole_messages(make: Ma
             expected = [getattr(message, name.lower()) for message in whole]
             assert table.column(name).to_pylist() == expected
         assert batch.acknowledge() == frozenset()
+
+
+def made_again(queue: partq.Queue) -> None:
+    queue.delete()
+    partq.create_queue(queue.name, partitions=2, store=queue.store)
+    publish(queue, 3)
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (made_again, "was deleted .*: start again|was deleted and created again; start anew"),
+        (lambda queue: queue.remove_group("billing", force=True), r"to begin anew, start again \(a query: with"),
+    ],
+    ids=["another queue", "no group"],
+)
+def test_errors_speak_to_a_program_not_of_a_checkpoint_of_spark(
+    make: Make, act: Callable[[partq.Queue], object], said: str
+) -> None:
+    queue = make()
+    publish(queue, 1)
+    with consuming(queue) as consumer:
+        consumer.poll(WAIT_S)
+        with suppress(partq.Invalid):  # while a flow lives
+            act(queue)
+        with pytest.raises(partq.PartqError, match=said) as raised:
+            consumer.poll(5)
+    assert "Spark" not in str(raised.value)
+
+
+def test_a_second_consumer_of_one_name_is_told_what_to_do(make: Make) -> None:
+    queue = make()
+    publish(queue, 1)
+    more = {"flow": "one", "ownership": "store", "session_timeout_s": 5}
+    with consuming(queue, **more) as first, consuming(queue, **more) as second:
+        begun = threading.Thread(target=lambda: [first.poll(0.2) for _ in range(60)])
+        begun.start()
+        wait_until(lambda: [each.flows for each in queue.groups(ownership="store")] == [("one",)], "the first")
+        with pytest.raises(partq.Invalid, match="give this one a name of its own") as raised:
+            second.poll(WAIT_S)
+        first.stop()
+        begun.join(WAIT_S)
+    assert "Spark" not in str(raised.value)
 
 
 def test_reading_without_a_group(make: Make) -> None:

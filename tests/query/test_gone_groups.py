@@ -162,6 +162,6 @@ def test_a_group_of_another_queue_by_the_same_names_is_another_one(world: World)
     admin.create_queue(world.objects, KEY.namespace, KEY.queue, 2, None, world.effects())
     made = admin.create_group(world.open_queue(), KEY.group, [0, 0], ownership="none")
     assert made.since_sequence == since
-    with pytest.raises(Invalid, match="the Spark checkpoint belongs to a queue with id"):
+    with pytest.raises(Invalid, match="what was read so far is of a queue with id"):
         query.start().trigger()
     assert len(query.rows) == 8

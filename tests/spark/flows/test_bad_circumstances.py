@@ -43,8 +43,8 @@ def test_a_queue_that_is_deleted_under_a_query_ends_it_and_one_of_the_same_name_
     admin.delete_queue(orders.lab.queue(orders.name))
     assert f"queue '{orders.name}' (namespace 'default', store {orders.lab.url}) has been deleted" in failure(query)
     orders.lab.create(orders.name, 2)
-    said = failure(one.start(orders.stream(**options)))
-    assert "it was deleted and created again; use a new checkpoint location" in said.replace("\n", " ")
+    said = failure(one.start(orders.stream(**options))).replace("\n", " ")
+    assert "it was deleted and created again; start anew (a query: with a new checkpoint location)" in said
     orders.publish((0, b"new"))
     two, _ = orders.start("two", **options)
     wait_until(lambda: two.values == [b"new"], "what the new queue has, by a query of its own")
@@ -64,7 +64,7 @@ def test_a_twin_on_a_copy_of_the_spark_checkpoint_is_refused_and_takes_nothing(s
     begun_s = time.monotonic()
     said = failure(twin.start(orders.stream()))
     assert f"flow '{flow_of(one)}' of group default/{orders.name}/{GROUP} is in use by another live process" in said
-    assert "give this one a name or Spark checkpoint of its own" in said
+    assert "give this one a name of its own (a query without one: a checkpoint location)" in said
     assert time.monotonic() - begun_s < SESSION_S + 15
     assert twin.rows == []
     assert orders.checkpoints() == before, "same owner, epoch and instance"
