@@ -145,15 +145,16 @@ def flow_state(flow: FlowView) -> str:
     return "silent" if flow.silent else "active" if flow.active else "inactive"
 
 
-def stands_still(each: PartitionView) -> bool:
-    """Whether something is wrong with a partition that is no step of a rebalancing."""
-    return each.damaged or (each.status != "Ready" and each.handoff is None)
+def standing_still(view: GroupView) -> frozenset[int]:
+    """The partitions of which something is wrong that is no step of a rebalancing."""
+    still = (each.partition for each in view.partitions if each.status != "Ready" and each.handoff is None)
+    return frozenset((*still, *view.damaged))
 
 
 def health(view: GroupView) -> str:
     """What is wrong with a group, in a few words; empty: nothing."""
-    damaged = sum(each.damaged for each in view.partitions)
-    still = sum(stands_still(each) for each in view.partitions) - damaged
+    damaged = len(view.damaged)
+    still = len(standing_still(view)) - damaged
     states = [flow_state(each) for each in view.flows]
     counts = [("partition", "damaged", damaged), ("partition", "not flowing", still)]
     counts += [("flow", state, states.count(state)) for state in ("silent", "not bound")]

@@ -47,7 +47,7 @@ class HandoffView:
 class PartitionView:
     """One partition. Offsets are exclusive ends; None: not known. `lag_s` is the age of the oldest message that is not
     acknowledged, 0 without lag; it is found in the log, where this picture is taken. `reason` is empty where messages
-    flow. `damaged`: it does not get on by itself, somebody has to do what `reason` says.
+    flow.
     """
 
     partition: int
@@ -60,7 +60,6 @@ class PartitionView:
     handoff: HandoffView | None
     reason: str
     lag_s: float | None = None
-    damaged: bool = False
 
     @property
     def lag(self) -> int:
@@ -93,7 +92,9 @@ class CoordinatorView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupView:
-    """Everything that `partq status` shows of a group. `notes` concern the group as a whole."""
+    """Everything that `partq status` shows of a group. `notes` concern the group as a whole. `damaged`: partitions that
+    do not get on by themselves, somebody has to do what their `reason` says.
+    """
 
     namespace: str
     queue: str
@@ -105,6 +106,7 @@ class GroupView:
     flows: tuple[FlowView, ...]
     coordinator: CoordinatorView
     notes: tuple[str, ...] = ()
+    damaged: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,6 +166,7 @@ def view(seen: GroupReading) -> GroupView:
         flows=tuple(_flow(seen, state, name) for name in sorted({*state.flows, *seen.records, *seen.damaged_flows})),
         coordinator=CoordinatorView(leader=seen.lease.name if seen.lease else None, age_s=seen.lease_age_s),
         notes=_notes(seen),
+        damaged=tuple(number for number, each in state.partitions.items() if each.stuck or number in seen.damaged),
     )
 
 
@@ -186,7 +189,6 @@ def _without_coordinator(seen: GroupReading) -> GroupView:
                 end=_at(seen.ends, number),
                 handoff=None,
                 reason=seen.damaged.get(number) or _last_owner(seen, owner),
-                damaged=number in seen.damaged,
             )
         )
     return GroupView(
@@ -203,6 +205,7 @@ def _without_coordinator(seen: GroupReading) -> GroupView:
         ),
         coordinator=CoordinatorView(leader=seen.lease.name if seen.lease else None, age_s=seen.lease_age_s),
         notes=_notes(seen),
+        damaged=tuple(number for number in numbers if number in seen.damaged),
     )
 
 
@@ -324,8 +327,7 @@ def _partition(seen: GroupReading, state: GroupState, partition: Partition, hold
         handoff=handoff,
         reason="",
     )
-    trouble = _trouble(partition, damage)
-    return replace(made, damaged=bool(trouble), reason=trouble or _reason(state, partition, made, holddown_s))
+    return replace(made, reason=_trouble(partition, damage) or _reason(state, partition, made, holddown_s))
 
 
 def _trouble(partition: Partition, damage: str) -> str:
@@ -375,10 +377,8 @@ def _flow(seen: GroupReading, state: GroupState | None, name: str) -> FlowView:
 
 def _note(seen: GroupReading, name: str) -> str:
     """What is wrong with its record, or what it says, while it is there to say it."""
-    if name in seen.damaged_flows:
-        return seen.damaged_flows[name]
     record = seen.records.get(name)
-    return record.note if record is not None and record.bound else ""
+    return seen.damaged_flows.get(name) or (record.note if record is not None and record.bound else "")
 
 
 def _remaining(seen: GroupReading, timer: str, deadline_s: float | None) -> float | None:

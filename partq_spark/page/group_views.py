@@ -98,6 +98,7 @@ class GroupPicture:
     reasons: tuple[str, ...]
     rows: tuple[Row, ...]
     most_lag: int
+    still: frozenset[int]
     lag: Line
     lag_s: Line
     flow_notes: tuple[str, ...]
@@ -135,6 +136,7 @@ def picture(view: GroupView, memory: GroupMemory, now_s: float) -> GroupPicture:
         # A handoff's own words stand beside its cell.
         reasons=words.reasons_in_words([each for each in view.partitions if each.handoff is None]),
         rows=tuple(Row(seen=each, css=_css(each.flow, memory)) for each in view.partitions),
+        still=words.standing_still(view),
         most_lag=max((each.lag for each in view.partitions), default=0),
         lag=line(memory.lag, now_s),
         lag_s=line(memory.lag_s, now_s),
@@ -147,13 +149,14 @@ def _lanes(view: GroupView, memory: GroupMemory) -> tuple[Lane, ...]:
     known = {each.flow: each for each in view.flows}
     gone = {each.flow for each in view.partitions if each.flow and each.flow not in known}
     flows = [*view.flows, *(_unknown(name) for name in sorted(gone))]
-    lanes = [_lane(flow, flow.flow, view, memory) for flow in flows]
+    still = words.standing_still(view)
+    lanes = [_lane(flow, flow.flow, view, memory, still) for flow in flows]
     if any(each.flow is None for each in view.partitions):
-        lanes.append(_lane(None, "no flow", view, memory))
+        lanes.append(_lane(None, "no flow", view, memory, still))
     return tuple(lanes)
 
 
-def _lane(flow: FlowView | None, name: str, view: GroupView, memory: GroupMemory) -> Lane:
+def _lane(flow: FlowView | None, name: str, view: GroupView, memory: GroupMemory, still: frozenset[int]) -> Lane:
     """Of a flow, or of what nobody has."""
     having = flow.flow if flow is not None else None
     mine = [each for each in view.partitions if each.flow == having]
@@ -173,7 +176,7 @@ def _lane(flow: FlowView | None, name: str, view: GroupView, memory: GroupMemory
             for each in view.partitions
             if each.handoff is not None and each.handoff.to == having != each.flow
         ),
-        attention=state in ("silent", "not bound") or any(map(words.stands_still, mine)),
+        attention=state in ("silent", "not bound") or any(each.partition in still for each in mine),
     )
 
 

@@ -188,9 +188,8 @@ def test_facts_and_reasons_are_those_of_the_status_command() -> None:
 
 
 def test_a_flow_that_is_silent_is_not_active_and_it_and_what_does_not_flow_need_attention() -> None:
-    view = group(
-        partition(0, "a"), partition(1, "b", damaged=True, reason="stuck"), partition(2, None), partition(3, "b")
-    )
+    partitions = (partition(0, "a"), partition(1, "b", reason="stuck"), partition(2, None), partition(3, "b"))
+    view = group(*partitions, damaged=(1,))
     silent = replace(view, flows=(replace(view.flows[0], silent=True), view.flows[1]))
     assert [(lane.flow, lane.state, lane.attention) for lane in seen(silent).lanes] == [
         ("a", "silent", True),
