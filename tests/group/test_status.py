@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from partq_spark.client import words
 from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.model import (
     Delivery,
@@ -160,6 +161,18 @@ def test_what_flows_needs_no_reason() -> None:
     assert found.notes == ()
     flow = next(each for each in found.flows if each.flow == "a")
     assert (flow.active, flow.bound, flow.partitions, flow.last_seen_s) == (True, True, (0,), 0.2)
+
+
+@pytest.mark.parametrize(
+    ("beats_age_s", "silent"), [({"a": 0.2}, False), ({"a": 5.0}, False), ({"a": 5.1}, True), ({}, True)]
+)
+def test_a_flow_without_a_heartbeat_for_half_of_its_session_timeout_is_silent(
+    beats_age_s: dict[str, float], silent: bool
+) -> None:
+    for group_state in (state(owned(A)), None):
+        found = view(seen(group_state, records={"a": record("a", "a1")}, beats_age_s=beats_age_s))
+        assert {each.flow: each.silent for each in found.flows}["a"] is silent
+        assert words.flow_state(found.flows[0]) == ("silent" if silent else "active" if group_state else "inactive")
 
 
 def test_a_silent_or_missing_coordinator_is_told() -> None:
