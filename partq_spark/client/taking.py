@@ -257,7 +257,8 @@ class Taking:
         """Why nobody will ask any more."""
         thread, used_s = self._used
         silent_s = time.monotonic() - used_s
-        if thread.is_alive() or silent_s <= self._options.session_timeout_s:
+        group = self._options.group
+        if group is None or thread.is_alive() or silent_s <= group.session_timeout_s:
             return ""
         return (
             f"thread {thread.name!r}, which asked or acknowledged last, has ended, and for {silent_s:.0f} s nobody "

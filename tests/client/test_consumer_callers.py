@@ -401,8 +401,10 @@ def test_a_consumer_lives_as_long_as_its_process_and_leaves_if_nobody_is_left_to
         assert caplog.text == ""
         assert lag(queue) == 0
         publish(queue, 10, begin=10)
+        asked_s = time.monotonic()
         assert len(in_a_thread() or ()) == 10
         wait_until(lambda: "nobody did" in caplog.text, "that it leaves, and says so", WAIT_S)
+        assert time.monotonic() - asked_s > 5
         assert "asking joins again" in caplog.text
         again = [message for batch in consumer for message in batch]
         assert [(int(each.value), each.redelivered) for each in again] == [(n, True) for n in range(10, 20)]
