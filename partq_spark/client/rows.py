@@ -12,13 +12,14 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyarrow import types as is_
 
 from partq_spark.log.model import MAX_KEY_BYTES, key_too_long
 from partq_spark.log.schema.columns import Columns
+from partq_spark.log.schema.conform import map_key
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.versions import schema_of
 from partq_spark.query.typed_columns import METADATA
@@ -167,7 +168,15 @@ def _shown(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """What a scalar or an array of numpy holds; anything else is itself."""
     to_list = getattr(value, "tolist", None)
-    return to_list() if callable(to_list) else value
+    if not callable(to_list):
+        return value
+    if _numpy_kind(value) not in ("M", "m"):  # of times it makes a number, where Python's have no nanoseconds
+        return to_list()
+    return list(value) if getattr(value, "shape", ()) else value
+
+
+def _numpy_kind(value: Any) -> str | None:
+    return getattr(getattr(value, "dtype", None), "kind", None)
 
 
 def _whole(bits: int, text: str) -> Take:
@@ -247,7 +256,17 @@ def _binary(value: Any) -> Any:
     return bytes(value)
 
 
+def _numpy_time(value: Any, unit: Literal["D", "us"], text: str) -> Any:
+    """A datetime64 of numpy of which nothing is lost."""
+    exact = value.astype(f"datetime64[{unit}]")
+    if not 1 <= value.astype("datetime64[Y]").astype(int) + 1970 <= 9999 or exact != value:  # the least is no time
+        raise _wrong(value, text, f"one in the years 1 to 9999, without {'a time' if unit == 'D' else 'nanoseconds'}")
+    return exact.tolist()
+
+
 def _date(value: Any) -> Any:
+    if _numpy_kind(value) == "M":
+        return _numpy_time(value, "D", "DATE")
     if not isinstance(value, date) or isinstance(value, datetime):
         raise _wrong(value, "DATE", "a datetime.date")
     return value
@@ -263,6 +282,8 @@ def _timestamp(value: Any) -> Any:
 
 
 def _timestamp_ntz(value: Any) -> Any:
+    if _numpy_kind(value) == "M":
+        return _numpy_time(value, "us", "TIMESTAMP_NTZ")
     if not isinstance(value, datetime) or value.tzinfo is not None:
         raise _wrong(value, "TIMESTAMP_NTZ", "a datetime without a time zone")
     return _to_the_microsecond(value, "TIMESTAMP_NTZ")
@@ -342,7 +363,7 @@ def _map(kind: pa.DataType) -> Take:
         if any(name is None for name, _ in pairs):
             raise RefusedValue("a key of a map that is null", ("key",))
         if len(pairs) > 1:
-            seen = {repr(name) for name, _ in pairs}
+            seen = {map_key(name) for name, _ in pairs}
             if len(seen) < len(pairs):
                 raise RefusedValue(f"{_shown(value)} has a key twice: give each once", ("key",))
         return pairs

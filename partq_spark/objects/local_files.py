@@ -297,7 +297,8 @@ def explain(error: OSError, doing: str, path: str) -> PartqError:
     if error.errno == errno.EFBIG:
         return Unavailable(f"{what}; nothing half done is left behind: raise the limit on file size (`ulimit -f`)")
     if error.errno in _NOT_ALLOWED:
-        return Invalid(f"{what}; let user id {os.geteuid()} write there, or choose another store")
+        act = "read" if doing in ("reading", "listing") else "write"
+        return Invalid(f"{what}; let user id {os.geteuid()} {act} there, or choose another store")
     if error.errno in (errno.ENOTDIR, errno.EISDIR):
         return Invalid(f"{what}; an object cannot also be the folder of others: use another name")
     if error.errno in _NO_FILE:

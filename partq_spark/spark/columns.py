@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import types
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructType
 
 from partq_spark.base.errors import Invalid
 from partq_spark.query.schema import WantedColumns, wanted_columns
@@ -58,16 +58,18 @@ def _type_text(kind: DataType, nullable: bool) -> str:
 # --- columns of Arrow -------------------------------------------------------------------------------------------------
 
 
-def keeps(kind: DataType) -> bool:
-    """Whether a typed queue may have a column of this type. What is not kept Arrow may still have: a variant would look
-    like a struct, and a collation would be forgotten.
+def keeps(kind: DataType, *, or_void: bool = False) -> bool:
+    """Whether a typed queue may have a column of this type; `or_void`: or VOID in its place, or in it. What is not kept
+    Arrow may still have: a variant would look like a struct, and a collation would be forgotten.
     """
     if isinstance(kind, ArrayType):
-        return keeps(kind.elementType)
+        return keeps(kind.elementType, or_void=or_void)
     if isinstance(kind, MapType):
-        return keeps(kind.keyType) and keeps(kind.valueType)
+        return keeps(kind.keyType) and keeps(kind.valueType, or_void=or_void)
     if isinstance(kind, StructType):
-        return all(keeps(field.dataType) for field in kind.fields)
+        return all(keeps(field.dataType, or_void=or_void) for field in kind.fields)
+    if isinstance(kind, NullType):
+        return or_void
     if isinstance(kind, StringType):
         return kind == StringType()
     return isinstance(kind, _KEPT)

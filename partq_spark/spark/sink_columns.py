@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql.types import NullType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.destinations import FanPlan
@@ -130,7 +130,7 @@ def _row_columns(plan: FanPlan, schema: StructType) -> RowColumns:
             _check_own(field, own)
             own[field.name] = index
         elif field.name != TYPED_IGNORED:
-            if not keeps(field.dataType) and not isinstance(field.dataType, NullType):
+            if not keeps(field.dataType, or_void=True):
                 _refuse_type(plan, field)
                 continue
             payload.append(field)

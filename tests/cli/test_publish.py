@@ -42,6 +42,20 @@ def test_a_number_as_key_becomes_its_text(orders: Partq, key: object, text: str)
     assert orders.messages("orders") == [(text, "x")]
 
 
+@pytest.mark.parametrize(
+    "number",
+    ["123456789012345678901234567890.123", "1.50", "1e5", "0.1000000000000000055511151231257827", "-0.0", "1.5"],
+)
+def test_a_number_keeps_its_text(orders: Partq, number: str) -> None:
+    line = (
+        f'{{"key": {number}, "value": {{"n": [{number}, {{"é": {number}}}], "s": "x"}}, "headers": {{"h": {number}}}}}'
+    )
+    orders("publish", "orders", stdin=line)
+    (found,) = orders.browse("orders")
+    assert (found["key"], found["value"]) == (number, f'{{"n":[{number},{{"é":{number}}}],"s":"x"}}')
+    assert [each["value"] for each in found["headers"]] == [number]
+
+
 def test_headers_are_an_object_or_a_list(orders: Partq) -> None:
     rows = [
         {"value": "a", "headers": {"trace": "1", "empty": None}},

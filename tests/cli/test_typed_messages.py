@@ -281,6 +281,15 @@ def test_a_line_of_json_that_is_no_row_is_named_with_its_column_and_value(rows: 
     assert nothing_is_published(rows)
 
 
+def test_keys_that_spark_takes_for_one_are_repeated_by_csv_and_json(partq: Partq, tmp_path: Path) -> None:
+    partq("queue", "create", "orders", "--partitions", 1, "--schema", "m MAP<DOUBLE, INT>")
+    file = written(tmp_path / "rows.csv", 'm\n"{""0.0"": 1, ""-0.0"": 2}"\n')
+    assert "has a key twice: give each once" in partq.error("publish", "orders", "--file", file)
+    for keys in ('{"0.0": 1, "-0": 2}', "[[0, 1], [-0.0, 2]]"):
+        assert "has a key twice: give each once" in partq.error("publish", "orders", stdin=f'{{"m": {keys}}}')
+    assert nothing_is_published(partq)
+
+
 def test_numbers_of_json_keep_every_digit(rows: Partq) -> None:
     rows("publish", "orders", stdin='{"id": 9223372036854775807, "total": 12345.10, "x": 5, "f": 1e1}\n')
     (found,) = values(rows)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types
-from pyspark.sql.types import NullType, StructField, StructType
+from pyspark.sql.types import ArrayType, DoubleType, MapType, NullType, StringType, StructField, StructType
 
 from partq_spark.base.errors import Invalid
 from partq_spark.log.admin import delete_queue
@@ -71,6 +71,21 @@ def test_columns_come_by_name_in_any_order_and_any_letters_and_may_be_missing_or
     ]
 
 
+@pytest.mark.parametrize("write", WRITERS)
+def test_void_inside_a_column_is_taken_as_a_column_of_it_is(calls: Calls, write: Callable[..., None]) -> None:
+    create(calls, "deep STRUCT<lat: DOUBLE, lon: DOUBLE>, tags ARRAY<INT>, m MAP<STRING, STRUCT<a: INT>>")
+    lon = StructType([StructField("lat", DoubleType()), StructField("lon", NullType())])
+    given = StructType(
+        [
+            StructField("deep", lon),
+            StructField("tags", ArrayType(NullType())),
+            StructField("m", MapType(StringType(), NullType())),
+        ]
+    )
+    write(calls, "orders", given, [as_spark_sends([[{"lat": 1.0, "lon": None}, [], {"x": None}]], given)])
+    assert rows_of(calls.read("orders")) == [{"deep": {"lat": 1.0, "lon": None}, "tags": [], "m": [("x", None)]}]
+
+
 # --- what a sink refuses ----------------------------------------------------------------------------------------------
 
 DDL = "id INT NOT NULL, name STRING, tags ARRAY<STRING>, m MAP<STRING, INT>, at TIMESTAMP, deep STRUCT<a: INT NOT NULL>"
@@ -109,9 +124,9 @@ REFUSED_COLUMNS: dict[str, tuple[StructType, str]] = {
         spark("id INT", field("name", types.StringType("UTF8_LCASE"))),
         "column 'name' has type string collate UTF8_LCASE, the queue's is STRING: cast or convert it",
     ),
-    "void inside": (
-        spark("id INT", field("tags", types.ArrayType(NullType()))),
-        "column 'tags' has type array<void>, the queue's is ARRAY<STRING>: cast or convert it",
+    "void keys": (
+        spark("id INT", field("m", types.MapType(NullType(), types.IntegerType()))),
+        "column 'm' has type map<void,int>, the queue's is MAP<STRING, INT>: cast or convert it",
     ),
     "unknown variant": (
         spark("id INT", field("x", types.VariantType())),

@@ -5,9 +5,43 @@ twice is refused, where Python's own decoder keeps the last value without a word
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of which a float would lose digits, or their form, as it is written."""
+
+    text: str
+
+
+def number(text: str) -> float | Number:
+    """A float that says the same, else the text; infinite where no float is so large."""
+    found = float(text)
+    return found if repr(found) == text or math.isinf(found) else Number(text)
+
+
+def compact(value: Any) -> str:
+    """JSON as text without spaces, its numbers as they were written, but for `Decimal`, which keeps all digits. Raises
+    `ValueError` for what JSON has no words for.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except TypeError:  # of one of these
+        pass
+    match value:
+        case Number():
+            return value.text
+        case Decimal():
+            return str(value)
+        case dict():
+            return f"{{{','.join(f'{compact(name)}:{compact(each)}' for name, each in value.items())}}}"
+        case _:
+            return f"[{','.join(map(compact, value))}]"
 
 
 class ExactDecoder(json.JSONDecoder):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from partq_spark.base.errors import Invalid
-from partq_spark.client.files.exact_json import ExactDecoder, named_once
+from partq_spark.client.files.exact_json import ExactDecoder, compact, named_once, number
 from partq_spark.client.files.messages import HEADER_BYTES, Lines
 
 ENCODING = "value_encoding"
@@ -22,7 +22,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 # json.loads would make one for every line.
-_DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=named_once)
+_DECODER = json.JSONDecoder(parse_float=number, parse_constant=_no_constant, object_pairs_hook=named_once)
 _EXACT = ExactDecoder(parse_constant=_no_constant)
 
 
@@ -76,7 +76,7 @@ class JsonFile:
         if encoding == "base64":
             self.refuse(f"has {json_kind(value)} for its {what}, and value_encoding=base64: give a string")
         try:
-            return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=float).encode()
+            return compact(value).encode()
         except (ValueError, RecursionError) as error:  # half a surrogate pair, a number that became infinite
             self.refuse(f"has a {what} that cannot be written as JSON ({error})")
 

@@ -21,7 +21,7 @@ from partq_spark.base.timestamps import EPOCH
 from partq_spark.log.schema.columns import shown_names
 from partq_spark.log.schema.ddl import type_text
 from partq_spark.log.schema.forms import as_form, entries_of
-from partq_spark.log.schema.types import normal, widens, without_not_null
+from partq_spark.log.schema.types import filled, normal, widens, without_not_null
 from partq_spark.log.validation import RowOf, first_not_utf8
 
 _DAY_US: Final = 86_400_000_000
@@ -103,7 +103,7 @@ def conformed(column: pa.Array, field: pa.Field, row_of: RowOf) -> pa.Array:
 def _fits(given: pa.DataType, wanted: pa.DataType, *, nullable: bool) -> bool:
     if is_.is_null(given):
         return nullable
-    found = normal(given)
+    found = normal(filled(given, wanted))
     if found is None:
         return False
     found, wanted = without_not_null(found), without_not_null(wanted)
@@ -222,6 +222,8 @@ def _first_repeated(parents: pa.Array, keys: pa.Array) -> int | None:
     """The index of the first key that its map has already."""
     if len(keys) == pc.count_distinct(parents).as_py():
         return None  # no map has two
+    if is_.is_floating(keys.type):
+        keys = pc.add(keys, pa.scalar(0.0, keys.type))  # -0.0 becomes 0.0, which Spark takes it for
     if not is_.is_nested(keys.type):
         table = pa.table({"parent": parents, "key": keys}).group_by(["parent", "key"]).aggregate([])
         if table.num_rows == len(keys):
@@ -229,7 +231,16 @@ def _first_repeated(parents: pa.Array, keys: pa.Array) -> int | None:
     seen: set[tuple[int, str]] = set()
     for index, (parent, key) in enumerate(zip(parents.to_pylist(), keys.to_pylist(), strict=True)):
         before = len(seen)
-        seen.add((parent, repr(key)))
+        seen.add((parent, map_key(key)))
         if len(seen) == before:
             return index
     return None
+
+
+def map_key(key: object) -> str:
+    """What tells the keys of a MAP apart, by their Python values, as Spark does: 0.0 and -0.0 are one, NaN is one."""
+    if isinstance(key, float):
+        return repr(key + 0.0)
+    if isinstance(key, dict):
+        return map_key([part for pair in key.items() for part in pair])
+    return f"[{','.join(map(map_key, key))}]" if isinstance(key, list | tuple) else repr(key)

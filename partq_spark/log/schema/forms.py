@@ -20,6 +20,8 @@ def as_form(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """The same values as `kind`, of which their type is another form. Raises `pa.ArrowInvalid` for one that is not."""
     if column.type == kind:
         return column
+    if is_.is_null(column.type):
+        return pa.nulls(len(column), kind)
     if is_.is_dictionary(column.type):
         words = column.dictionary
         if words.type in VIEWS or is_.is_nested(words.type):
@@ -37,7 +39,7 @@ def as_form(column: pa.Array, kind: pa.DataType) -> pa.Array:
         pairs = entries.flatten()
         keys, items = as_form(pairs.field(0), kind.key_type), as_form(pairs.field(1), kind.item_type)
         return pa.MapArray.from_arrays(_offsets(entries), keys, items, type=kind, mask=mask)
-    if is_.is_list(kind) and not is_.is_null(column.type):
+    if is_.is_list(kind):
         elements = as_form(pc.list_flatten(column), kind.value_type)
         return pa.ListArray.from_arrays(_offsets(column), elements, type=kind, mask=mask)
     if _ends_late(column):

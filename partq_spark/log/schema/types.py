@@ -85,11 +85,31 @@ def _nested(kind: pa.DataType, most_deep: int) -> pa.DataType | None:
         if any(found is None for _, found in inner):
             return None
         return pa.struct([pa.field(field.name, found, field.nullable) for field, found in inner])
-    lists = (is_.is_list, is_.is_large_list, is_.is_fixed_size_list, is_.is_list_view, is_.is_large_list_view)
-    if any(is_list(kind) for is_list in lists):
+    if _is_any_list(kind):
         element = normal(kind.value_type, most_deep)
         return None if element is None else list_of(element)
     return None
+
+
+def _is_any_list(kind: pa.DataType) -> bool:
+    lists = (is_.is_list, is_.is_large_list, is_.is_fixed_size_list, is_.is_list_view, is_.is_large_list_view)
+    return any(is_list(kind) for is_list in lists)
+
+
+def filled(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """`given`, in which VOID (of a NULL without a type, or of an empty array) is of the type that is wanted there, at
+    any depth; whether null may stand there is seen by the values.
+    """
+    if is_.is_null(given):
+        return wanted
+    if is_.is_struct(given) and is_.is_struct(wanted) and given.num_fields == wanted.num_fields:
+        pairs = zip(given, wanted, strict=True)
+        return pa.struct([field.with_type(filled(field.type, other.type)) for field, other in pairs])
+    if is_.is_map(given) and is_.is_map(wanted):  # Arrow has no keys of VOID
+        return pa.map_(given.key_type, filled(given.item_type, wanted.item_type))
+    if _is_any_list(given) and is_.is_list(wanted):
+        return pa.list_(filled(given.value_type, wanted.value_type))
+    return given
 
 
 def normal_schema(schema: pa.Schema) -> pa.Schema:

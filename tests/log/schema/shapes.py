@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from partq_spark.log.schema.conform import map_key
 from partq_spark.log.schema.types import TIMESTAMP, TIMESTAMP_NTZ, list_of, map_of
 
 WHOLE = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
@@ -68,7 +69,7 @@ def _values(kind: pa.DataType) -> st.SearchStrategy[Any]:
     if pa.types.is_map(kind):
         key = values(kind.key_type, nullable=False)
         pairs = st.tuples(key, values(kind.item_type))
-        return st.lists(pairs, max_size=3, unique_by=lambda pair: repr(pair[0]))
+        return st.lists(pairs, max_size=3, unique_by=lambda pair: map_key(pair[0]))
     if pa.types.is_struct(kind):
         return st.fixed_dictionaries({field.name: values(field.type, nullable=field.nullable) for field in kind})
     return _SIMPLE[kind]

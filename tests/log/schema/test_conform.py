@@ -175,6 +175,12 @@ REFUSED = [
         "row 11, column 'a': -100.0 has more digits than DECIMAL(3,1)",
     ),
     ("a MAP<STRING, INT>", column(pa.map_(pa.string(), pa.int32()), [], [("x", 1), ("y", 2), ("x", 3)]), "'x' twice"),
+    ("a MAP<FLOAT, INT>", column(pa.map_(pa.float32(), pa.int32()), [(1.0, 1)], [(-0.0, 1), (0.0, 2)]), "twice"),
+    (
+        "a MAP<ARRAY<DOUBLE>, INT>",
+        column(pa.map_(pa.list_(pa.float64()), pa.int32()), [], [([0.0], 1), ([-0.0], 2)]),
+        "row 11, column 'a.key': the key [-0.0] twice in one map",
+    ),
     (
         "a STRUCT<b: INT NOT NULL>",
         column(pa.struct([("b", pa.int32())]), None, {"b": None}),
@@ -209,6 +215,30 @@ def test_a_text_deep_inside_that_is_not_utf8_is_found() -> None:
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 3], pa.int32()), inner)
     with pytest.raises(Invalid, match=r"row 1, column 'a\.element\.b': a STRING that is not UTF-8"):
         taken(pa.record_batch([lists], names=["a"]), parse_ddl("a ARRAY<STRUCT<b: STRING>>"))
+
+
+@pytest.mark.conformance("TYP-04")
+@pytest.mark.parametrize(
+    ("ddl", "given", "value"),
+    [
+        ("a STRUCT<lat: DOUBLE, lon: DOUBLE>", pa.struct([("lat", pa.float64()), ("lon", pa.null())]), {"lat": 1.0}),
+        ("a STRUCT<b: STRUCT<c: ARRAY<INT>>>", pa.struct([("b", pa.struct([("c", pa.null())]))]), {"b": {}}),
+        ("a ARRAY<STRUCT<b: MAP<STRING, DATE>>>", pa.large_list(pa.struct([("b", pa.null())])), [{}, None]),
+        ("a ARRAY<INT>", pa.list_(pa.null()), [None]),
+        ("a MAP<STRING, INT>", pa.map_(pa.string(), pa.null()), [("x", None)]),
+    ],
+)
+def test_void_inside_is_null_of_the_type_that_is_wanted(ddl: str, given: pa.DataType, value: Any) -> None:
+    schema = parse_ddl(ddl)
+    found = taken(column(given, value, None), schema)
+    found.validate(full=True)
+    assert found.column(0).equals(pa.array([value, None], schema.field("a").type))
+
+
+def test_void_inside_is_refused_where_null_is() -> None:
+    given = column(pa.struct([("b", pa.null())]), None, {"b": None})
+    with pytest.raises(Invalid, match=r"row 1, column 'a\.b': null, where the queue's schema says NOT NULL"):
+        taken(given, parse_ddl("a STRUCT<b: INT NOT NULL>"))
 
 
 def test_null_under_a_null_struct_is_no_null() -> None:

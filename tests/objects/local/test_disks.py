@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from partq_spark.base.errors import Invalid, Unavailable
 from partq_spark.objects import Document
 from partq_spark.objects.local import LocalStore
+from partq_spark.objects.local_files import explain
 from tests.objects.conftest import write
 from tests.objects.local.conftest import files
 
@@ -89,8 +91,15 @@ def test_a_store_one_may_not_write_to_says_so(root: Path, store: LocalStore) -> 
             root.chmod(0o500)
             stack.callback(root.chmod, 0o700)
         fresh = LocalStore(str(root))
-        with pytest.raises(Invalid, match=rf"{root}/other/b.*user id {os.geteuid()}"):
+        with pytest.raises(Invalid, match=rf"{root}/other/b.*user id {os.geteuid()} write there"):
             fresh.create("other/b", b"y")
         with pytest.raises(Invalid, match=f"{root}/other/c"):
             fresh.swap("other/c", b"{}", expected=None)
         assert fresh.load("other/c") is None
+
+
+@pytest.mark.parametrize(("doing", "act"), [("reading", "read"), ("listing", "read"), ("replacing", "write")])
+def test_a_refusal_asks_for_the_right_that_was_missing(doing: str, act: str) -> None:
+    """Not by a store: root, who runs many tests, may read everything."""
+    said = str(explain(PermissionError(errno.EACCES, "Permission denied"), doing, "/store/a"))
+    assert f"let user id {os.geteuid()} {act} there" in said
