@@ -177,7 +177,7 @@ class Page:
                 request, "message.html", status=403, title="Refused", text="The form came from elsewhere."
             )
         if not access.is_token(form.get("token", "")):
-            return self._ask_for_token(request, wrong=True)
+            return self._ask_for_token(request, wrong=True, to=form.get("to", "/"))
         to = form.get("to", "/")
         done = RedirectResponse(to if _is_path(to) else "/", status_code=303, headers=HEADERS)
         done.set_cookie(
@@ -190,8 +190,9 @@ class Page:
         )
         return done
 
-    def _ask_for_token(self, request: Request, *, wrong: bool = False) -> Response:
-        to = request.url.path if request.method == "GET" else "/"
+    def _ask_for_token(self, request: Request, *, wrong: bool = False, to: str = "/") -> Response:
+        if request.method == "GET":
+            to = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         answer = self._html(request, "token.html", status=401, wrong=wrong, to=to)
         answer.headers["www-authenticate"] = "Bearer"
         return answer

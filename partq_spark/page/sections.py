@@ -30,7 +30,8 @@ DESCRIBED_S: Final = 5.0
 """A queue of the list is described anew when its description is so old; one of them with each look."""
 
 MOST_JUDGED: Final = 20
-"""Groups that are looked at with one look at a queue or the list, so that it does not take long."""
+JUDGED_S: Final = 0.5
+"""So many groups are looked at with one look at a queue or the list, and for so long: it must not take long."""
 
 T = TypeVar("T")
 
@@ -160,7 +161,8 @@ class Watched:
         now_s = self._now_s()
         names = {each.group: f"{queue.name}/{each.group}" for each in groups}
         for each in sorted(groups, key=lambda each: self._health[names[each.group]][1])[:MOST_JUDGED]:
-            if self._health[names[each.group]][1] < now_s - DESCRIBED_S:
+            late = self._now_s() > now_s + JUDGED_S
+            if not late and self._health[names[each.group]][1] < now_s - DESCRIBED_S:
                 self._health[names[each.group]] = (self._judged(queue, each), now_s)
         known = {group: self._health[name] for group, name in names.items()}
         return {group: said for group, (said, at_s) in known.items() if at_s > -inf}

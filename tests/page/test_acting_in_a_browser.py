@@ -107,11 +107,11 @@ def submit(tab: Tab, fields: dict[str, str], button: str) -> None:
 
 def sign_in(tab: Tab, url: str) -> None:
     tab.call("Network.clearBrowserCookies")  # which know no ports
-    tab.open(url + "/")
+    tab.open(url + "/?find=orders")
     submit(tab, {"token": "wrong"}, "Sign in")
     assert "This is not the token." in tab.run("document.body.innerText")
     submit(tab, {"token": TOKEN}, "Sign in")
-    assert tab.run("location.pathname") == "/"
+    assert tab.run("location.pathname + location.search") == "/?find=orders"
     # An answer 401 is an error to the console, and the first two were that.
     tab.errors = [each for each in tab.errors if "401" not in each]
 
