@@ -1,4 +1,6 @@
-"""`partq queue trim`, `compact` and `collect`: a queue's housekeeping on request. The coordinator does it by itself."""
+"""`partq queue trim`, `compact` and `collect`: a queue's housekeeping on request, which the coordinator does by itself;
+and `resolve`, which only a person can say.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from partq_spark.cli.arguments import (
     SECONDS,
     TIME,
     Checked,
+    Refused,
     Where,
     json_option,
     queue_argument,
@@ -139,3 +142,44 @@ def collect(where: Where, name: str, grace_s: float | None, as_json: bool) -> No
         grace_s = _DAY_S if grace_s is None else grace_s
         wait = f"{grace_s / 3600:g} h" if grace_s >= 3600 else words.seconds(grace_s)
         output.say(f"Marked {words.plural(done.marked, 'object')}: a round at least {wait} from now deletes them.")
+
+
+@click.command("resolve")
+@queue_argument
+@click.option("--writer", metavar="NAME", required=True, help="The query's id or the txnAppId, as the refusal says.")
+@click.option("--batch", type=click.IntRange(min=0), metavar="N", required=True, help="The first batch.")
+@click.option(
+    "--as",
+    "what",
+    type=click.Choice(["published", "new"]),
+    required=True,
+    help="published: skip them, as their rows are there.  new: publish them once more, at least once.",
+)
+@click.option("--yes", is_flag=True, help="Really say so.")
+@json_option
+@where_options
+def resolve(where: Where, name: str, writer: str, batch: int, what: str, yes: bool, as_json: bool) -> None:
+    """Say what batches are that were refused because their writer has used their numbers for other rows.
+
+    It counts for batch N and later ones up to the writer's last, in every queue of the namespace that has them, until
+    the writer publishes something that is new. Restart the query after it. Describe shows who said what.
+    """
+    queue = where.queue(name)
+    if not yes:
+        queue.describe()  # says that there is no such queue
+        effect = "their rows are skipped" if what == "published" else "their rows are published once more"
+        raise Refused(
+            f"this would say that batch {batch} and later ones of writer {writer!r} are {what}: {effect}. Add --yes to "
+            "do so."
+        )
+    done = queue.resolve(writer=writer, batch=batch, published=what == "published")
+    if as_json:
+        output.print_json(output.document(done))
+        return
+    effect = "skipped as published before" if done.published else "published once more"
+    output.say(
+        f"Batch {done.batch} and later ones of writer {done.writer!r}, up to its last, are {effect} in "
+        f"{words.plural(len(done.queues), 'queue')} ({', '.join(done.queues)}). Start the query again."
+    )
+    if done.unreadable:
+        output.say(f"Not said in queues that cannot be read: {', '.join(done.unreadable)}.")

@@ -57,6 +57,8 @@ from partq_spark.client.resizing import Drain as Drain
 from partq_spark.client.resizing import GroupPlan as GroupPlan
 from partq_spark.client.resizing import KeySample as KeySample
 from partq_spark.client.resizing import PartitionWait as PartitionWait
+from partq_spark.client.resolving import Resolved as Resolved
+from partq_spark.client.resolving import WriterResolution as WriterResolution
 from partq_spark.client.schemas import ColumnDescription as ColumnDescription
 from partq_spark.client.schemas import SchemaAlteration as SchemaAlteration
 from partq_spark.client.schemas import SchemaChange as SchemaChange

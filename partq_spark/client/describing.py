@@ -13,6 +13,7 @@ from typing import TypeVar
 from partq_spark.base.errors import Corrupt
 from partq_spark.base.timestamps import as_datetime
 from partq_spark.client import schemas
+from partq_spark.client.resolving import WriterResolution, resolutions
 from partq_spark.client.schemas import SchemaDescription
 from partq_spark.group import retention
 from partq_spark.group.retention import HeldBack
@@ -116,10 +117,10 @@ class QueueDescription:
     """What a queue is and what it holds.
 
     `bytes` are stored (compressed) ones, `quota_used` is how full the queue is, 1 being its quota. `writers` counts
-    those whose last batch is remembered; one may count twice. `oldest` is when the oldest message was published,
-    `oldest_age_s` how long ago that is. `held_back` is what groups have not acknowledged, most messages first; None
-    where that was not looked for, as `oldest` then. `schema` are the columns of a typed queue, None of another.
-    `problems`: what of the log cannot be read.
+    those whose last batch is remembered; one may count twice. `resolutions` are what persons said of refused batches.
+    `oldest` is when the oldest message was published, `oldest_age_s` how long ago that is. `held_back` is what groups
+    have not acknowledged, most messages first; None where that was not looked for, as `oldest` then. `schema` are the
+    columns of a typed queue, None of another. `problems`: what of the log cannot be read.
     """
 
     namespace: str
@@ -139,6 +140,7 @@ class QueueDescription:
     groups: tuple[GroupStart, ...]
     subscriptions: tuple[str, ...]
     writers: int
+    resolutions: tuple[WriterResolution, ...]
     head: HeadDescription
     log: LogDescription
     oldest: datetime | None = None
@@ -235,6 +237,7 @@ def queue_description(
         groups=tuple(GroupStart(group=name, start=head.groups[name].start) for name in sorted(head.groups)),
         subscriptions=head.subscriptions,
         writers=len(head.writers) + sum(page.writers for page in head.writer_pages),
+        resolutions=resolutions(head),
         head=HeadDescription(sequence=head.sequence, bytes=len(codec.encode_head(head))),
         log=LogDescription(
             entries=len(head.entries),

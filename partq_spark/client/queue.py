@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from partq_spark.client.messages import Message
     from partq_spark.client.publication import Publication
     from partq_spark.client.publisher import Publisher
+    from partq_spark.client.resolving import Resolved
     from partq_spark.client.topics import SubscriptionChange
     from partq_spark.group.lifecycle import GroupSummary
     from partq_spark.group.status import GroupView
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 @checked
 class Queue:
     """One queue, by name. `create_queue` and `open_queue` make one and look whether it is there; this does not look.
-
     Methods that speak of a group take `ownership`, where its flows keep who has what: `redis://host:port/db`,
     `rediss://…`, `store` or `none`. None: as `$PARTQ_OWNERSHIP` says, if that fits the group.
 
@@ -152,9 +152,7 @@ class Queue:
         return altering.alter(self._opened(), wish, dry_run=dry_run, ownership=ownership)
 
     def delete(self) -> Deleted:
-        """Delete the queue, its messages and how far its groups were, for good. A deletion that was cut off is finished
-        by the next. Also one that is damaged.
-        """
+        """Delete the queue and all that is in it, for good. A deletion that was cut off is finished by the next."""
         from partq_spark.client import maintaining
 
         return maintaining.delete(self._opened())
@@ -172,6 +170,12 @@ class Queue:
         from partq_spark.client import maintaining
 
         return maintaining.compact(self._opened(), min_age_s)
+
+    def resolve(self, *, writer: str, batch: int, published: bool) -> Resolved:
+        """Say what a writer's refused batches are, from number `batch` up to its last: `published` already, or new."""
+        from partq_spark.client import resolving
+
+        return resolving.resolve(self._opened(), writer, batch, published)
 
     def collect(self, *, grace_s: float | None = None) -> CollectionRound:
         """Delete stored objects that nothing needs: one round. An object is marked by one round and deleted by a later

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from partq_spark.client.checkpoints import Rewind
     from partq_spark.client.describing import LogDescription, QueueDescription
     from partq_spark.client.resizing import GroupPlan
+    from partq_spark.client.resolving import WriterResolution
     from partq_spark.group.retention import HeldBack
     from partq_spark.group.status import FlowView, GroupView, PartitionView
 
@@ -64,9 +65,16 @@ def queue_in_words(found: QueueDescription) -> Facts:
             ("key", found.schema.key or "none: messages go to random partitions"),
         ]
     facts += [("damaged", problem) for problem in found.problems]
+    facts += [("resolved", resolution(each)) for each in found.resolutions]
     if found.subscriptions:
         facts.append(("topics", ", ".join(found.subscriptions)))
     return tuple(facts)
+
+
+def resolution(said: WriterResolution) -> str:
+    """What a person said of a writer's batches."""
+    what = "published already" if said.published else "new"
+    return f"writer {said.writer}: batch {said.batch} and later are {what}; {said.by}, {when(said.at)} UTC"
 
 
 def quota(quota_bytes: int | None, used: float | None) -> str:

@@ -32,6 +32,7 @@ Fields of the head, who changes them, and on which condition:
     trimmed_sequence                   are of this very group and were read since its last rewind.
     layouts             alter          The new layout begins where each partition ends.
                         trim           A layout of which no message is left is dropped.
+    resolutions         operators      The writer has used the number.
     columns             alter          Every version of them stays what it was: columns are added, and types widened.
     floor               collection     It was in force one grace ago: nothing staged below it can still be published.
     config,             operators      The values are allowed.

@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partq_spark.base.errors import Invalid, PartqError
-from partq_spark.log import writers
 from partq_spark.log.destinations import FanPlan, check_alike, taking
 from partq_spark.log.publish import PublishIdentity, PublishResult, check_floor, check_quota
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.restaging import Staged, publish_tasks
+from partq_spark.log.repetition import repeated
+from partq_spark.log.restaging import publish_tasks
 from partq_spark.log.segment import RUN_BYTES, Stager, check_keys
 from partq_spark.log.segment_columns import HEADERS, headers_name
-from partq_spark.log.staged import Stage, StagedSegment
+from partq_spark.log.staged import Stage, Staged, StagedSegment
 from partq_spark.log.topics import Attraction, checked_topic
 from partq_spark.log.validation import RowOf, first_not_utf8
 from partq_spark.objects.api import ObjectStore
@@ -297,9 +297,10 @@ def publish_all(
 
     Each queue keeps the identity in its own head, so repeating the call after a crash completes it and adds nothing to
     those that have it. `open_queue` gives a handle by name. Raises as `publish_tasks` does, for the first queue for
-    which it does: before anything is published, if that can be seen in the heads (a full queue, messages staged too
-    long ago) or in what was staged (queues with other columns); else the message says which queues have the batch. A
-    queue that has been deleted since the batch was planned is an error only if it was named.
+    which it does: before anything is published, if that can be seen in the heads (a full queue, a number that its
+    writer has used for other rows, messages staged too long ago) or in what was staged (queues with other columns);
+    else the message says which queues have the batch. A queue that has been deleted since the batch was planned is an
+    error only if it was named.
     """
     by_queue: dict[str, list[StagedFor]] = {}
     for task in tasks:
@@ -328,10 +329,8 @@ def _check(queue: QueueLog, staged: Sequence[StagedFor], identity: PublishIdenti
     if not staged[0].named and _gone(queue, stage):
         return
     head = queue.require(stage.queue_id)
-    if identity is not None:
-        earlier = queue.settled(lambda _: writers.last_batch(queue, identity.writer))
-        if earlier is not None and earlier.batch >= identity.batch:
-            return  # a repetition adds nothing here
+    if identity is not None and repeated(queue, _tasks(staged), identity) is not None:
+        return  # a repetition adds nothing here
     for each in staged:
         check_floor(each.stage, head)
     check_quota(queue, head, sum(each.segment.rows for each in staged))
@@ -361,9 +360,8 @@ def _listed(names: Sequence[str]) -> str:
 def _published(
     queue: QueueLog, staged: Sequence[StagedFor], identity: PublishIdentity | None, *, seed: str, compression: str
 ) -> QueueOutcome:
-    tasks = [Staged(each.stage, each.segment) for each in staged]
     try:
-        return QueueOutcome(queue, publish_tasks(queue, tasks, identity, seed=seed, compression=compression))
+        return QueueOutcome(queue, publish_tasks(queue, _tasks(staged), identity, seed=seed, compression=compression))
     except Invalid:
         if staged[0].named or not _gone(queue, staged[0].stage):
             raise
@@ -372,6 +370,10 @@ def _published(
         "%s was deleted after it had attracted %d messages of this batch: they do not go there any more", queue, rows
     )
     return QueueOutcome(queue, None)
+
+
+def _tasks(staged: Sequence[StagedFor]) -> list[Staged]:
+    return [Staged(each.stage, each.segment) for each in staged]
 
 
 def _gone(queue: QueueLog, stage: Stage) -> bool:

@@ -165,7 +165,7 @@ class Group(ArrayValue, frozen=True, kw_only=True):
 
 class WriterRecord(ArrayValue, frozen=True, kw_only=True):
     """The last batch of a writer, for idempotence. `owner` is the query that writes under a user's writer name, if
-    any.
+    any. `sum` is over the checksums of its slices (`staged.slices_sum`).
     """
 
     batch: Whole
@@ -173,6 +173,20 @@ class WriterRecord(ArrayValue, frozen=True, kw_only=True):
     token: str
     sequence: Whole
     time_us: Whole
+    sum: str
+
+
+class Resolution(ArrayValue, frozen=True, kw_only=True):
+    """What a person said of a writer's batches from number `batch` on: `published` before, or new. It counts until the
+    writer publishes again: while its last publish is the one with `token`.
+    """
+
+    writer: str
+    batch: Whole
+    published: bool
+    token: str
+    time_us: Whole
+    by: str
 
 
 class WriterPage(ArrayValue, frozen=True, kw_only=True):
@@ -248,6 +262,7 @@ class Head:
     the entries in `entries` follow it. `tree_begin` is the offset, per partition, of the first message that `tree`
     counts. An entry up to `trimmed_sequence` may be gone from tree and entries, trimmed or compacted; none after it is.
     `subscriptions` are the topics that this queue attracts (DIS-07), sorted. `columns` are those of a typed queue.
+    `resolutions` are one for each writer, oldest first.
     """
 
     namespace: str
@@ -264,6 +279,7 @@ class Head:
     groups: Mapping[str, Group]
     writers: Mapping[str, WriterRecord]
     writer_pages: tuple[WriterPage, ...]
+    resolutions: tuple[Resolution, ...]
     floor: StageFloor
     trimmed_sequence: Whole
     subscriptions: tuple[str, ...]
@@ -300,6 +316,7 @@ class Head:
             groups={},
             writers={},
             writer_pages=(),
+            resolutions=(),
             floor=StageFloor(sequence=0, next_sequence=0, next_time_us=0),
             trimmed_sequence=0,
             subscriptions=(),

@@ -14,16 +14,17 @@ from dataclasses import dataclass, field, replace
 
 from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, Unavailable
 from partq_spark.log import clocks, names, tree, writers
-from partq_spark.log.model import Entry, Head, Slice, WriterRecord
+from partq_spark.log.model import Entry, Head, Resolution, Slice, WriterRecord
 from partq_spark.log.queue import MOST_LOOKS, QueueLog
-from partq_spark.log.staged import Stage, StagedSegment
+from partq_spark.log.staged import Stage, StagedSegment, slices_sum
 
-_TRANSACTION = "txnAppId:"
+TRANSACTION = "txnAppId:"
+PUBLISH_ID = "publish-id:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishIdentity:
-    """Who publishes which batch: batches of a `writer` only grow, and each is published once (DIS-09).
+    """Who publishes which batch: batches of a `writer` only grow, and each is published once (DIS-09, DIS-10).
 
     `owner` is the Spark query behind a writer name that a user chose; another query under the same name is refused.
     What users name is a writer by its kind and name: a `--publish-id` repeats no batch of a `txnAppId` of that name.
@@ -41,17 +42,28 @@ class PublishIdentity:
     @classmethod
     def of_transaction(cls, app: str, version: int, owner: str | None) -> PublishIdentity:
         """A batch write with `txnAppId` and `txnVersion`, inside of the query `owner` if there is one."""
-        return cls(writer=_TRANSACTION + app, batch=version, owner=owner)
+        return cls(writer=TRANSACTION + app, batch=version, owner=owner)
 
     @classmethod
     def of_publish_id(cls, publish_id: str) -> PublishIdentity:
         """What is published once under this id."""
-        return cls(writer=f"publish-id:{publish_id}", batch=0)
+        return cls(writer=PUBLISH_ID + publish_id, batch=0)
+
+    @property
+    def name(self) -> str:
+        """The writer's name, as people know it."""
+        return self.writer.removeprefix(TRANSACTION)
+
+    @property
+    def is_callers_word(self) -> bool:
+        """Whether a repetition is what the caller calls so; of others it is judged by the number and the rows."""
+        return self.writer.startswith(PUBLISH_ID)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishResult:
-    """How a publish ended. `duplicate`: this writer had published this batch before, so nothing was added.
+    """How a publish ended. `duplicate`: this writer had published this batch before, so nothing was added; `resolved`:
+    a person said so.
 
     `per_partition`: messages added to each partition that got any, as they were placed in the end, under the layout of
     `generation`; `begin`: the offset of the first of them. Both of the latter are unknown where that is not there any
@@ -66,6 +78,7 @@ class PublishResult:
     per_partition: Mapping[int, int] = field(default_factory=dict)
     begin: Mapping[int, int] = field(default_factory=dict)
     generation: int | None = None
+    resolved: Resolution | None = None
 
 
 def publish(
@@ -73,10 +86,10 @@ def publish(
 ) -> PublishResult:
     """Make staged segments visible, in the given order of segments, all at once.
 
-    Raises `Invalid` (another queue by this name, a writer name in use), `Full` (the quota is reached), `Outdated`
-    (staged too long ago: stage again), `Repartitioned` (staged for another partition count: `restaging` places it
-    again), `Unavailable` when the store does not answer within the queue's `retry_timeout_s`, `Unsettled` when it did
-    not and can no longer tell.
+    Raises `Invalid` (another queue by this name, a writer name in use), `NumberUsed` (`repetition` tells whether it is
+    a repetition with other slices), `Full` (the quota is reached), `Outdated` (staged too long ago: stage again),
+    `Repartitioned` (staged for another partition count: `restaging` places it again), `Unavailable` when the store does
+    not answer within the queue's `retry_timeout_s`, `Unsettled` when it did not and can no longer tell.
     """
     if len({segment.headers for segment in segments}) > 1:
         raise Invalid(f"some of the messages for {queue} were staged with headers and some without: stage all alike")
@@ -95,9 +108,10 @@ def publish(
             head = queue.require(stage.queue_id) if looked else _first_look(queue, stage)
             looked = True
             earlier = writers.last_batch(queue, identity.writer) if identity else None
-            done = _already(earlier, identity, token, rows, conflicts)
-            if done is None and tried is not None:
-                done = _landed(queue, tried, identity, conflicts)
+            done = None if tried is None else _landed(queue, tried, identity, conflicts)
+            if done is None and earlier is not None and identity is not None:
+                said = writers.resolution(queue.head, identity.writer, earlier)
+                done = already(earlier, said, identity, stage, segments, token, conflicts)
             if done is not None:
                 return done if done.duplicate else _placed(done, segments, tried)
             check_stage(stage, head)
@@ -127,6 +141,20 @@ def publish(
 
 class Full(Invalid):
     """The queue's quota is reached. Nothing was published; a repetition of what was published before still succeeds."""
+
+
+class NumberUsed(Invalid):
+    """A batch came again under a number that its writer has used, and its slices do not tell whether it is the one that
+    was published. Nothing was published. `record` is the writer's last publish.
+    """
+
+    def __init__(self, identity: PublishIdentity, record: WriterRecord) -> None:
+        super().__init__(
+            f"writer {identity.name!r} has used the number {identity.batch} of this batch: its last one is "
+            f"{record.batch}, with other slices"
+        )
+        self.identity = identity
+        self.record = record
 
 
 class Outdated(Conflict):
@@ -165,38 +193,62 @@ def _first_look(queue: QueueLog, stage: Stage) -> Head:
     return queue.require(stage.queue_id) if is_full(queue.head) else queue.head
 
 
-def _already(
-    earlier: WriterRecord | None, identity: PublishIdentity | None, token: str, rows: int, conflicts: int
+def already(
+    earlier: WriterRecord,
+    said: Resolution | None,
+    identity: PublishIdentity,
+    stage: Stage,
+    segments: Sequence[StagedSegment],
+    token: str = "",
+    conflicts: int = 0,
 ) -> PublishResult | None:
-    """Guard: this writer's batch is in the log already, by this call (a lost answer) or by an earlier one."""
-    if earlier is None or identity is None:
-        return None
+    """Guard: this writer's batch is in the log already, by this call (a lost answer) or by an earlier one. None: it is
+    not, or a person said that it is new. `earlier` is the writer's last publish, `said` what was said since.
+    """
     if identity.owner is not None and earlier.owner is not None and identity.owner != earlier.owner:
-        name = identity.writer.removeprefix(_TRANSACTION)
         raise Invalid(
-            f"writer {name!r} belongs to query {earlier.owner} (its last batch is {earlier.batch}); this is query "
-            f"{identity.owner}, whose batches would be taken for repetitions and dropped: choose another txnAppId"
+            f"writer {identity.name!r} belongs to query {earlier.owner} (its last batch is {earlier.batch}); this is "
+            f"query {identity.owner}, whose batches are others with the same numbers: choose another txnAppId"
         )
     if earlier.batch < identity.batch:
         return None
+    if said is not None and identity.batch < said.batch:
+        said = None
+    if said is not None and not said.published:
+        return None
     duplicate = earlier.token != token
+    if duplicate and said is None and not identity.is_callers_word and not _alike(earlier, identity, stage, segments):
+        raise NumberUsed(identity, earlier)
     return PublishResult(
         sequence=earlier.sequence,
         time_us=earlier.time_us,
-        rows=0 if duplicate else rows,
+        rows=0 if duplicate else sum(segment.rows for segment in segments),
         duplicate=duplicate,
         conflicts=conflicts,
+        resolved=said,
     )
+
+
+def _alike(earlier: WriterRecord, identity: PublishIdentity, stage: Stage, segments: Sequence[StagedSegment]) -> bool:
+    """Whether the batch is the writer's last one as its slices show, without a look at the rows."""
+    if earlier.batch != identity.batch or stage.generation < 0:  # tasks that staged for different columns
+        return False
+    version = stage.columns.version if stage.columns is not None else None
+    checksums = (piece.xxh3 for segment in segments for piece in segment.slices)
+    return earlier.sum == slices_sum(version, any(segment.headers for segment in segments), checksums)
 
 
 def _landed(queue: QueueLog, tried: Entry, identity: PublishIdentity | None, conflicts: int) -> PublishResult | None:
     """Guard: settle what a swap did that was not answered with success, by looking for the entry that it would have
     added.
 
-    With an identity the writer's record has the last word; the token still counts if that record has been dropped.
+    With an identity the writer's record has the last word where there is no such entry; the token counts also if that
+    record has been dropped, or is of a later batch by now.
     """
     head = queue.head
-    entry = tree.find_token(head, tried.token, tried.sequence - 1, queue.load_chunk, until_sequence=tried.sequence)
+    entry = tree.find_publish(head, tried.sequence, queue.load_chunk)
+    if entry is not None and entry.token != tried.token:
+        entry = None
     gone = head.trimmed_sequence >= tried.sequence and tree.time_after(head, head.trimmed_sequence) > tried.time_us
     if entry is None and identity is None and gone:
         raise Unsettled(
@@ -320,6 +372,7 @@ def _remembered(
         token=entry.token,
         sequence=entry.sequence,
         time_us=entry.time_us,
+        sum=slices_sum(entry.schema_version, entry.headers, (piece.xxh3 for piece in entry.slices)),
     )
     # Taken out and put back, so that the map's own order is oldest first.
     return {**{name: old for name, old in known.items() if name != identity.writer}, identity.writer: record}

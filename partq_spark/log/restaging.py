@@ -10,26 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-from partq_spark.base.errors import Invalid, ObjectMissing
-from partq_spark.log import names
-from partq_spark.log.model import Slice
-from partq_spark.log.publish import PublishIdentity, PublishResult, Repartitioned, check_floor, publish
+from partq_spark.base.errors import Invalid
+from partq_spark.log.publish import NumberUsed, PublishIdentity, PublishResult, Repartitioned, publish
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.staged import Stage, StagedSegment, stage_of
+from partq_spark.log.repetition import judged, staged_batches
+from partq_spark.log.staged import Stage, Staged, stage_of
 
 MOST_CHANGES = 16  # of the partition count during one publish; a queue that changes faster than that is not in order
 
 # No layout has this generation: what its publish says is "published before", or that the parts do not fit together.
 _MIXED = -1
-
-
-class Staged(NamedTuple):
-    """One task's messages, and what they were staged for."""
-
-    stage: Stage
-    segment: StagedSegment
 
 
 def publish_tasks(
@@ -44,7 +35,8 @@ def publish_tasks(
     changed since, or not all have the same columns, their messages are staged again for the present ones.
 
     `seed` names writer and batch: it decides, with the number of the task, where messages without a key go when they
-    are placed again (DIS-03). Raises as `publish` does, `Repartitioned` only after 16 changes in a row, `Corrupt` if a
+    are placed again (DIS-03). A number that its writer has used is judged by its rows (`repetition`). Raises as
+    `publish` does, `Repartitioned` only after 16 changes in a row, `Corrupt` if a
     staged segment is damaged, and `Invalid` also if the queue was deleted and created again between the tasks.
     """
     tasks = list(staged)
@@ -57,6 +49,8 @@ def publish_tasks(
     while True:
         try:
             return publish(queue, _stage_of_all(tasks), [task.segment for task in tasks], identity)
+        except NumberUsed as used:
+            return judged(queue, used, tasks)
         except Repartitioned:
             changes += 1
             if changes > MOST_CHANGES:
@@ -76,26 +70,17 @@ def restaged(queue: QueueLog, task: Staged, present: Stage, *, seed: str, compre
     Raises `Outdated` if collection has passed the staged segment, `Corrupt` if it is damaged.
     """
     # Arrow, which a publish does not need otherwise
-    from partq_spark.log.schema.bring import widened
-    from partq_spark.log.segment import Stager, read_slice
+    from partq_spark.log.segment import Stager
     from partq_spark.log.segment_columns import segment_columns
 
     old, segment = task
-    name = names.segment_folder(old.namespace, old.queue, old.queue_id) + segment.name
     # What was taken once is not refused for a limit that was lowered since.
     stage = replace(present, max_message_bytes=max(present.max_message_bytes, old.max_message_bytes))
-    before = segment_columns(old.columns, headers=segment.headers)
-    after = segment_columns(present.columns, headers=segment.headers)
+    schema = segment_columns(present.columns, headers=segment.headers).schema
     with Stager(queue.store, stage, seed=seed, headers=segment.headers, compression=compression) as stager:
-        for piece in segment.slices:
-            # A key lies in one partition, and its slices are in publish order: so reading them one by one keeps it.
-            # Offsets come with the publish; read here is where the bytes lie.
-            where = Slice(piece.partition, 0, piece.start, piece.length, 0, piece.rows, piece.xxh3)
-            try:
-                stager.add(widened(read_slice(queue.store, name, where, before, thoroughly=True), after.schema))
-            except ObjectMissing:
-                check_floor(old, queue.require(old.queue_id))
-                raise
+        # A key lies in one partition, and its slices are in publish order: so reading them one by one keeps it.
+        for batch in staged_batches(queue, task, schema):
+            stager.add(batch)
         made = stager.finish()
     return Staged(stage, made if made is not None else replace(segment, slices=(), bytes=0))
 

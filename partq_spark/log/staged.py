@@ -4,8 +4,11 @@ done. `segment` writes it, `publish` makes it visible. No I/O.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import xxhash
 
 from partq_spark.log.model import Head
 from partq_spark.log.schema.columns import Columns
@@ -47,6 +50,20 @@ class StagedSegment:
     @property
     def rows(self) -> int:
         return sum(piece.rows for piece in self.slices)
+
+
+class Staged(NamedTuple):
+    """One task's messages, and what they were staged for."""
+
+    stage: Stage
+    segment: StagedSegment
+
+
+def slices_sum(version: int | None, headers: bool, checksums: Iterable[str]) -> str:
+    """One sum over the checksums of all slices of a publish: where it is equal the messages are, in whichever order and
+    partitions the slices lie. `version` is that of a typed queue's columns: the bytes do not say their types.
+    """
+    return xxhash.xxh3_64_hexdigest(f"{version or 0}/{headers:d}/{''.join(sorted(checksums))}".encode())
 
 
 def stage_of(head: Head) -> Stage:

@@ -225,33 +225,21 @@ def offsets_at_time(
     return tuple(max(seek.before.get(partition, 0), earliest) for partition, earliest in enumerate(head.earliest))
 
 
-def find_token(
-    head: Head, token: str, after_sequence: int, load: LoadChunk, *, until_sequence: int | None = None
-) -> Entry | None:
-    """The entry with this token among those newer than `after_sequence`: how an unknown outcome is settled. Only chunks
-    that may have one up to `until_sequence` (None: any) are read.
+def find_publish(head: Head, sequence: int, load: LoadChunk) -> Entry | None:
+    """The entry that the publish of this sequence number is in: its own, or what it was compacted into. Reads one chunk
+    of each level at most.
 
     What has been trimmed may not be found; the head's `trimmed_sequence` tells whether that can matter.
     """
-    for entry in reversed(head.entries):
-        if entry.token == token:
-            return entry
-
-    def within(refs: Sequence[ChunkRef], begin: tuple[int, ...]) -> list[tuple[ChunkRef, tuple[int, ...]]]:
-        newer = _newer(refs, begin, after_sequence, head.earliest)
-        return [each for each in newer if until_sequence is None or each[0].first_sequence <= until_sequence]
-
-    pending = within(head.tree, head.tree_begin)
-    while pending:
-        ref, begin = pending.pop()
+    entries, refs, begin = head.entries, head.tree, head.tree_begin
+    while (found := _with_sequence(refs, begin, sequence, head.earliest)) is not None:
+        ref, begin = found
         data = load(ref)
-        if ref.level > 0:
-            pending += within(codec.decode_refs(data, ref), begin)
-            continue
-        for entry in codec.decode_entries(data, ref):
-            if entry.token == token:
-                return entry
-    return None
+        if ref.level == 0:
+            entries = codec.decode_entries(data, ref)
+            break
+        refs = codec.decode_refs(data, ref)
+    return next((entry for entry in entries if entry.first_sequence <= sequence <= entry.sequence), None)
 
 
 def origin_of(head: Head, ends: Mapping[int, int]) -> Origin | None:
@@ -273,7 +261,7 @@ def origin_of(head: Head, ends: Mapping[int, int]) -> Origin | None:
 
 def has_publish(head: Head, origin: Origin, load: LoadChunk) -> bool | None:
     """Whether the log has this publish. None: nobody can tell any more, it was trimmed, or compacted with others."""
-    entry = _entry_at(head, origin.sequence, load)
+    entry = find_publish(head, origin.sequence, load)
     if entry is None:
         return None if origin.sequence <= head.trimmed_sequence else False
     if origin.token and not entry.times:
@@ -291,26 +279,6 @@ def goes_on(before: Head, after: Head) -> bool:
     return not before.tree or before.tree[-1] in after.tree
 
 
-def _entry_at(head: Head, sequence: int, load: LoadChunk) -> Entry | None:
-    """The entry with the publish of this sequence number, if there is one. Reads one chunk of each level at most."""
-
-    def found(entries: Sequence[Entry]) -> Entry | None:
-        return next((entry for entry in entries if entry.first_sequence <= sequence <= entry.sequence), None)
-
-    if (entry := found(head.entries)) is not None:
-        return entry
-    refs, begin = head.tree, head.tree_begin
-    while True:
-        newer = _newer(refs, begin, sequence - 1, head.earliest)
-        if not newer or newer[0][0].first_sequence > sequence:
-            return None
-        ref, begin = newer[0]
-        data = load(ref)
-        if ref.level == 0:
-            return found(codec.decode_entries(data, ref))
-        refs = codec.decode_refs(data, ref)
-
-
 def time_after(head: Head, sequence: int) -> int:
     """A time that is later than that of every publish up to `sequence`, as early as the head alone can tell."""
     for ref in head.tree:
@@ -322,16 +290,16 @@ def time_after(head: Head, sequence: int) -> int:
     return head.time_us + 1
 
 
-def _newer(
-    refs: Sequence[ChunkRef], begin: tuple[int, ...], after_sequence: int, earliest: tuple[int, ...]
-) -> list[tuple[ChunkRef, tuple[int, ...]]]:
-    found: list[tuple[ChunkRef, tuple[int, ...]]] = []
+def _with_sequence(
+    refs: Sequence[ChunkRef], begin: tuple[int, ...], sequence: int, earliest: tuple[int, ...]
+) -> tuple[ChunkRef, tuple[int, ...]] | None:
+    """The chunk with this sequence number, and where it begins, unless all of it is trimmed: it may be gone then."""
     for ref in refs:
         after = add(begin, ref.rows)
-        if ref.last_sequence > after_sequence and not below(after, begin, earliest):
-            found.append((ref, begin))
+        if ref.first_sequence <= sequence <= ref.last_sequence and not below(after, begin, earliest):
+            return ref, begin
         begin = after
-    return found
+    return None
 
 
 # --- shrinking --------------------------------------------------------------------------------------------------------
@@ -351,7 +319,7 @@ def pruned(head: Head) -> Head:
 
 
 def tokens_gone_until(head: Head, earliest: tuple[int, ...]) -> int:
-    """Guard: the highest sequence of an entry that `find_token` may no longer find once `head` is trimmed to
+    """Guard: the highest sequence of an entry that `find_publish` may no longer find once `head` is trimmed to
     `earliest`; at least what it was.
 
     An entry or a chunk of entries goes when all its messages have gone. Of a chunk of chunks anything may have gone

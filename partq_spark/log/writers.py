@@ -12,11 +12,14 @@ from dataclasses import replace
 
 from partq_spark.base.json_documents import checksum
 from partq_spark.log import codec, names
-from partq_spark.log.model import Head, WriterPage, WriterRecord
+from partq_spark.log.model import Head, Resolution, WriterPage, WriterRecord
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.sizes import LogSizes
 
 WRITER_AGE_S = 7 * 24 * 3600
+
+MOST_RESOLUTIONS = 32
+"""Writers of which a head remembers what a person said last. Of one that is forgotten the person is asked again."""
 
 LoadPage = Callable[[WriterPage], bytes | memoryview]
 
@@ -87,3 +90,37 @@ def _page(
         lines=codec.page_lines(len(writers)),
         bytes=len(data),
     )
+
+
+# --- what a person said -----------------------------------------------------------------------------------------------
+
+
+def resolution(head: Head, writer: str, record: WriterRecord) -> Resolution | None:
+    """What was said of the writer's batches since `record`, its last publish; None: nothing."""
+    said = (each for each in head.resolutions if each.writer == writer and each.token == record.token)
+    return next(said, None)
+
+
+def resolve(queue: QueueLog, writer: str, batch: int, *, published: bool, by: str) -> bool:
+    """Write down that the writer's batches from `batch` up to its last one are published already, or new (DIS-10);
+    whether it has used that number here. Said twice it changes nothing.
+    """
+    known = False
+
+    def decide(head: Head) -> Head:
+        nonlocal known
+        record = last_batch(queue, writer)
+        known = record is not None and record.batch >= batch
+        if record is None or not known:
+            return head
+        said = Resolution(
+            writer=writer, batch=batch, published=published, token=record.token, time_us=queue.now_us(), by=by
+        )
+        before = resolution(head, writer, record)
+        if before is not None and (before.batch, before.published) == (batch, published):
+            return head
+        kept = [each for each in head.resolutions if each.writer != writer]
+        return replace(head, sequence=head.sequence + 1, resolutions=(*kept, said)[-MOST_RESOLUTIONS:])
+
+    queue.settled(lambda _: queue.change(decide))
+    return known

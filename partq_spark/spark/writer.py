@@ -148,12 +148,24 @@ class _Sink:
             compression=self._options.compression,
         )
         for queue, done in outcomes:
-            if done is not None and done.duplicate:
+            if done is None or not done.duplicate:
+                continue
+            number = batch if batch is not None else self._options.transaction
+            if done.resolved is None:
                 logger.warning(
-                    "batch %s of %s had been published before (sequence %d): nothing was added",
-                    batch if batch is not None else self._options.transaction,
+                    "batch %s had been published to %s before (sequence %d): nothing was added",
+                    number,
                     queue,
                     done.sequence,
+                )
+            else:
+                logger.warning(
+                    "batch %s was skipped in %s: %s said, by `partq queue resolve`, that from batch %d on the rows are "
+                    "published already",
+                    number,
+                    queue,
+                    done.resolved.by,
+                    done.resolved.batch,
                 )
 
     def _identity(self, task: StagedTask, batch: int | None) -> PublishIdentity | None:

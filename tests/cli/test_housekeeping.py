@@ -12,9 +12,11 @@ import pytest
 from partq_spark.group import lifecycle
 from partq_spark.group.model import Owner
 from partq_spark.log.admin import create_group
+from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
 from partq_spark.objects import open_store
 from tests.cli.conftest import Partq, json_lines
+from tests.log.queues import send
 
 
 @pytest.fixture
@@ -206,3 +208,41 @@ def test_collect_removes_temporary_files_only_when_they_are_a_day_old(filled: Pa
 @pytest.mark.parametrize("grace", ["-1", "nan", "inf", "1e9", "a day", ""])
 def test_a_bad_grace_is_wrong_use(filled: Partq, grace: str) -> None:
     assert "give seconds from 0 to 31622400" in filled.misuse("queue", "collect", "orders", f"--grace={grace}")
+
+
+# --- resolve ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("DIS-10")
+def test_resolve_says_what_refused_batches_are_in_every_queue_that_has_them(orders: Partq) -> None:
+    writers = (("orders", 7), ("bills", 5), ("early", 2))
+    for name, batch in writers:
+        if name != "orders":
+            orders("queue", "create", name, "--partitions", 1)
+        queue = QueueLog(open_store(orders.url), "default", name)
+        send(queue, [("k", b"1")], PublishIdentity.of_transaction("nightly", batch, None))
+    words = ("queue", "resolve", "orders", "--writer", "nightly", "--batch", 4, "--as", "published")
+    refused = orders(*words, code=2).stderr
+    assert "batch 4 and later ones of writer 'nightly' are published: their rows are skipped. Add --yes" in refused
+    done = orders.json(*words, "--yes")
+    assert done == {
+        "writer": "nightly",
+        "batch": 4,
+        "published": True,
+        "queues": ["bills", "orders"],
+        "unreadable": [],
+    }
+    (said,) = orders.json("queue", "describe", "bills")["resolutions"]
+    assert (said["writer"], said["batch"], said["published"]) == ("nightly", 4, True)
+    shown = orders("queue", "describe", "orders").stdout
+    assert re.search(r"resolved +writer nightly: batch 4 and later are published already; \S+@\S+, 20", shown)
+    assert orders.json("queue", "describe", "early")["resolutions"] == []
+    assert "are published once more in 2 queues (bills, orders)" in orders(*words[:-1], "new", "--yes").stdout
+
+    for wrong, part in (
+        (("--writer", "nobody", "--batch", 4), "knows no writer 'nobody'"),
+        (("--writer", "nightly", "--batch", 8), "the last batch of writer 'nightly' in queue 'orders'"),
+        (("--writer", "publish-id:x", "--batch", 0), "'publish-id:x' is a publish id"),
+    ):
+        assert part in orders("queue", "resolve", "orders", *wrong, "--as", "new", "--yes", code=1).stderr
+    orders("queue", "resolve", "orders", "--writer", "nightly", "--batch", -1, "--as", "new", "--yes", code=2)

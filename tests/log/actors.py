@@ -15,11 +15,12 @@ from partq_spark.log.model import Head
 from partq_spark.log.publish import Outdated, PublishIdentity, PublishResult
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import Piece, RangeReader
-from partq_spark.log.restaging import Staged, publish_tasks
+from partq_spark.log.repetition import BatchRefused
+from partq_spark.log.restaging import publish_tasks
 from partq_spark.log.schema.versions import schema_of
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import PLAIN
-from partq_spark.log.staged import Stage, stage_of
+from partq_spark.log.staged import Stage, Staged, stage_of
 from tests.log import payloads
 from tests.log.oracle import Attempt
 from tests.log.plans import BEGIN_US, GRACE_US, MOST_SKEW_US, NAMESPACE, QUEUE, SLEEPS_US
@@ -87,7 +88,12 @@ def publish_once(process: Process, queue: QueueLog, writer: str, batch: int, ide
             world.oracle.attempts[segment.name] = attempt
         if world.rng.random() < world.plan.sleepy:
             world.scheduler.sleep_us(int(world.rng.choice(SLEEPS_US) * world.rng.uniform(0.8, 1.2)))
-        done: PublishResult = publish_tasks(queue, tasks, identity, seed=f"{writer}/{batch}")
+        try:
+            done: PublishResult = publish_tasks(queue, tasks, identity, seed=f"{writer}/{batch}")
+        except BatchRefused as error:
+            world.oracle.refused(attempt, error)
+            world.count("batch refused")
+            return True
     except Outdated as error:
         age_us = world.scheduler.now_us - begun_us
         demand(age_us >= GRACE_US - 2 * MOST_SKEW_US, "refused within grace:", error)

@@ -84,8 +84,8 @@ def _takes_own_time() -> AbstractContextManager[object]:
 
 def _looks_only_for_the_token() -> AbstractContextManager[object]:
     def landed(queue: QueueLog, tried: Entry, identity: PublishIdentity | None, conflicts: int) -> PublishResult | None:
-        entry = tree.find_token(queue.head, tried.token, tried.sequence - 1, queue.load_chunk)
-        if entry is None:
+        entry = tree.find_publish(queue.head, tried.sequence, queue.load_chunk)
+        if entry is None or entry.token != tried.token:
             return None
         return PublishResult(
             sequence=entry.sequence, time_us=entry.time_us, rows=entry.rows, duplicate=False, conflicts=conflicts
@@ -164,7 +164,7 @@ def _never(*_: object) -> None:
 
 GUARDS = (
     Guard(name="the store's swap condition", off=nullcontext, conditional=False),
-    Guard(name="publish: a writer's batch is there already", off=lambda: patch.object(publish, "_already", _never)),
+    Guard(name="publish: a writer's batch is there already", off=lambda: patch.object(publish, "already", _never)),
     Guard(name="publish: an unknown outcome is settled", off=lambda: patch.object(publish, "_landed", _never)),
     Guard(name="publish: an outcome that was trimmed is unknown", off=_looks_only_for_the_token, first=87),
     Guard(name="publish: the stage floor", off=lambda: patch.object(publish, "check_stage", _never)),

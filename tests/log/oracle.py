@@ -15,10 +15,9 @@ from typing import Any
 from partq_spark.log import codec, tree, writers
 from partq_spark.log.model import ChunkRef, Entry, Head, add, at
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.restaging import Staged
 from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.versions import schema_of
-from partq_spark.log.staged import Stage
+from partq_spark.log.staged import Stage, Staged
 from tests.log import payloads
 from tests.log.watched import WatchedStore
 from tests.support.judge import Violation, demand
@@ -354,6 +353,18 @@ class Oracle:
             return
         demand(len(own) == 1, f"acknowledged, and {len(own)} times in the log:", attempt)
         demand(own[0].sequence == sequence and rows == attempt.rows, "another answer than the log's", rows, attempt)
+
+    def refused(self, attempt: Attempt, error: Exception) -> None:
+        """The number was used. Its rows are always the same ones here, but for columns that were added between two
+        tries: so of the writer's last batch they cannot be told from others only where those differ, or were trimmed.
+        """
+        past = self.history[attempt.queue_id]
+        mine = [entry for entry in past.entries if entry.writer == attempt.writer]
+        newest = max(entry.batch for entry in mine)
+        demand(newest >= attempt.batch, "refused, and the number is new:", error)
+        trimmed = self.head is None or any(self.head.earliest)
+        altered = self.head is None or (self.head.columns is not None and self.head.columns.version > 1)
+        demand(newest > attempt.batch or trimmed or altered, "refused:", error)
 
     def still(self, queue_id: str) -> bool:
         """Whether the queue with this id is the present one."""

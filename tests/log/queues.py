@@ -21,11 +21,11 @@ from partq_spark.log.model import ChunkRef, Head, QueueConfig, StageFloor
 from partq_spark.log.publish import PublishIdentity, PublishResult, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
-from partq_spark.log.restaging import Staged, publish_tasks
+from partq_spark.log.restaging import publish_tasks
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import segment_schema
 from partq_spark.log.sizes import LOG_SIZES
-from partq_spark.log.staged import Stage, StagedSegment, StagedSlice, stage_of
+from partq_spark.log.staged import Stage, Staged, StagedSegment, StagedSlice, stage_of
 from partq_spark.objects.api import Document, ObjectStore
 from partq_spark.objects.memory import MemoryStore
 from tests.support.way import Hook

@@ -119,8 +119,8 @@ def test_one_publish_a_year_ahead_forgets_no_writer(world: World) -> None:
     send(wrong(world.handle()), values(99), PublishIdentity(writer="ahead", batch=1))
     for number in range(12, 24):
         send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=1))
-    for writer in [*(f"writer {number}" for number in range(24)), "ahead"]:
-        assert send(world.handle(), values(7), PublishIdentity(writer=writer, batch=1)).duplicate, writer
+    for number, writer in [*((number, f"writer {number}") for number in range(24)), (99, "ahead")]:
+        assert send(world.handle(), values(number), PublishIdentity(writer=writer, batch=1)).duplicate, writer
     assert queue.refresh().next == (25,)
 
 
@@ -243,8 +243,8 @@ def test_writers_are_remembered_in_the_order_in_which_they_came(world: World) ->
         world.clock.now_us += 60_000_000
         send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=1))
         assert f"writer {number}" in queue.head.writers
-    for writer in (*(f"writer {number}" for number in range(12)), "ahead"):
-        assert send(world.handle(), values(7), PublishIdentity(writer=writer, batch=1)).duplicate, writer
+    for number, writer in (*((number, f"writer {number}") for number in range(12)), (99, "ahead")):
+        assert send(world.handle(), values(number), PublishIdentity(writer=writer, batch=1)).duplicate, writer
 
 
 def test_a_collection_whose_clock_was_wrong_with_the_stores_stops_nothing_for_a_year(world: World) -> None:

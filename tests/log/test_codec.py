@@ -22,6 +22,7 @@ from partq_spark.log.model import (
     Marked,
     Marks,
     QueueConfig,
+    Resolution,
     Slice,
     StageFloor,
     WriterPage,
@@ -65,7 +66,12 @@ REFS = st.builds(
     coarsest=NUMBERS,
     holds=st.none() | NUMBERS,
 )
-RECORDS = st.builds(WriterRecord, batch=NUMBERS, owner=st.none() | TEXTS, token=HEX, sequence=NUMBERS, time_us=NUMBERS)
+RECORDS = st.builds(
+    WriterRecord, batch=NUMBERS, owner=st.none() | TEXTS, token=HEX, sequence=NUMBERS, time_us=NUMBERS, sum=HEX
+)
+RESOLUTIONS = st.builds(
+    Resolution, writer=TEXTS, batch=NUMBERS, published=st.booleans(), token=HEX, time_us=NUMBERS, by=TEXTS
+)
 PAGES = st.builds(
     WriterPage, name=TEXTS, xxh3=HEX, level=SMALL, writers=SMALL, last_time_us=NUMBERS, lines=st.just(1), bytes=NUMBERS
 )
@@ -96,6 +102,7 @@ HEADS = st.builds(
     groups=st.dictionaries(TEXTS, st.builds(Group, since_sequence=NUMBERS, start=VECTORS, rewinds=SMALL), max_size=2),
     writers=st.dictionaries(TEXTS, RECORDS, max_size=2),
     writer_pages=st.lists(PAGES, max_size=2).map(tuple),
+    resolutions=st.lists(RESOLUTIONS, max_size=2).map(tuple),
     floor=st.builds(StageFloor, sequence=NUMBERS, next_sequence=NUMBERS, next_time_us=NUMBERS),
     trimmed_sequence=NUMBERS,
     subscriptions=st.lists(TEXTS, max_size=2).map(tuple),
@@ -119,7 +126,7 @@ HEAD = replace(
     empty_head(2),
     entries=(ENTRY,),
     next=(3, 7),
-    writers={"query": WriterRecord(batch=7, owner=None, token=ENTRY.token, sequence=2, time_us=123)},
+    writers={"query": WriterRecord(batch=7, owner=None, token=ENTRY.token, sequence=2, time_us=123, sum="2" * 16)},
 )
 
 

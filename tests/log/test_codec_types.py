@@ -31,6 +31,7 @@ from partq_spark.log.model import (
     Marked,
     Marks,
     QueueConfig,
+    Resolution,
     Slice,
     WriterPage,
     WriterRecord,
@@ -64,7 +65,8 @@ ENTRY = Entry(
     slices=(Slice(0, 0, 64, 100, 3, 3, "0" * 16), Slice(1, 1, 164, 100, 2, 2, "1" * 16)),
     first=(1, 120),
 )
-RECORD = WriterRecord(batch=7, owner="q", token=ENTRY.token, sequence=2, time_us=123)
+RECORD = WriterRecord(batch=7, owner="q", token=ENTRY.token, sequence=2, time_us=123, sum="2" * 16)
+SAID = Resolution(writer="query", batch=7, published=True, token=ENTRY.token, time_us=123, by="ops@host")
 HEAD = replace(
     empty_head(2),
     config=QueueConfig(retention_s=60.0, quota_bytes=10**9),
@@ -77,6 +79,7 @@ HEAD = replace(
     groups={"billing": Group(since_sequence=1, start=(0, 0), rewinds=1, ownership="store")},
     writers={"query": RECORD},
     writer_pages=(WriterPage(name="page", xxh3="0" * 16, level=0, writers=1, last_time_us=1, lines=1, bytes=1),),
+    resolutions=(SAID,),
     subscriptions=("eu/>",),
     tree=(REF,),
     tree_begin=(0, 0),
@@ -126,7 +129,7 @@ OR_NOBODY = r"\.partitions\.\d+\.[34]"
 POSITIVE = r"\.layouts\.\d+\.1|\.writer_pages\.\d+\.5|.*\.schema_version"
 POSITIVE += r"|\.columns\.version|\.columns\.columns\.\d+\.(since|former\.\d+\.1)"
 FIELDS = r"|\.config|\.(entries|tree|chunks|rounds)\.\d+"  # objects with these fields, and lists of so many values
-VALUES = r"\.floor|\.(layouts|writer_pages|owners|flows|partitions)\.\d+|\.(groups|writers|deliveries)\.\w+"
+VALUES = r"\.floor|\.(layouts|writer_pages|resolutions|owners|flows|partitions)\.\d+|\.(groups|writers|deliveries)\.\w+"
 VALUES += r"|.*\.(slices|folders)\.\d+|.*\.first|\.(tree|chunks)\.\d+\.(sequence|time_us)"
 
 

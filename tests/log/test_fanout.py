@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.log import destinations, fanout
+from partq_spark.log import destinations, fanout, writers
 from partq_spark.log.admin import alter_queue, create_queue, delete_queue
 from partq_spark.log.destinations import FanPlan
 from partq_spark.log.fanout import Fan, QueueOutcome, StagedFor, Unattracted
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.repetition import BatchRefused
 from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
 from partq_spark.log.topics import matches
 from partq_spark.objects import open_store
@@ -277,10 +278,26 @@ def test_a_queue_that_subscribes_before_the_repetition_gets_it_and_one_that_left
 ) -> None:
     cut_off_between_two_queues(world, IDENTITY)
     subscribe(world.create(1, "third"), "b")
-    subscribe(world.handle("first"), "b")
+    unsubscribe(world.handle("first"), "a/*")
+    subscribe(world.handle("first"), "a/2")
     unsubscribe(world.handle("second"), ">")
     repeat(world, IDENTITY)
     assert contents(world) == {"first": [b"1", b"2"], "second": [], "third": [b"3"]}
+
+
+@pytest.mark.conformance("DIS-10")
+def test_a_queue_that_has_the_batch_and_subscribed_to_more_stops_it_before_any_queue_gets_something(
+    world: World,
+) -> None:
+    """What it would get now it did not have then: it is neither dropped nor published without a word."""
+    cut_off_between_two_queues(world, IDENTITY)
+    subscribe(world.handle("first"), "b")
+    with pytest.raises(BatchRefused, match=r"queue 'first'.*batch 3 of writer 'query'.*value=b'3'"):
+        repeat(world, IDENTITY)
+    assert contents(world) == {"first": [b"1", b"2"], "second": []}
+    assert writers.resolve(world.handle("first"), "query", 3, published=True, by="ops@host")
+    repeat(world, IDENTITY)
+    assert contents(world) == {"first": [b"1", b"2"], "second": [b"1", b"2", b"3"]}
 
 
 @pytest.mark.parametrize("landed", [True, False])

@@ -11,7 +11,7 @@ from partq_spark.base.errors import Conflict, Invalid, Unavailable
 from partq_spark.log import housekeeping, tree
 from partq_spark.log.admin import create_queue
 from partq_spark.log.model import Head
-from partq_spark.log.publish import PublishIdentity, Unsettled, publish
+from partq_spark.log.publish import NumberUsed, PublishIdentity, Unsettled, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.staged import stage_of
 from tests.log.queues import (
@@ -300,15 +300,19 @@ def test_a_repetition_adds_nothing_and_says_so(world: World, same_process: bool)
     assert head_of(world.store) == before
 
 
-@pytest.mark.conformance("DIS-09")
-def test_an_older_batch_adds_nothing(world: World) -> None:
+@pytest.mark.conformance("DIS-10")
+def test_a_number_that_its_writer_has_used_is_not_taken_for_a_repetition_of_other_messages(world: World) -> None:
+    """Of what a caller names by a publish id it is: that is what the id is for."""
     queue = world.create(2)
     send(queue, values(1), PublishIdentity(writer="query", batch=5))
-    for batch in (4, 0):
-        assert send(queue, values(9), PublishIdentity(writer="query", batch=batch)).duplicate
+    for batch in (5, 4, 0):
+        with pytest.raises(NumberUsed, match=f"has used the number {batch} of this batch: its last one is 5"):
+            send(queue, values(9), PublishIdentity(writer="query", batch=batch))
     assert not send(
         queue, values(2), PublishIdentity(writer="query", batch=9)
     ).duplicate  # batches may leave numbers out
+    send(queue, [], PublishIdentity.of_publish_id("import"))
+    assert send(queue, values(9), PublishIdentity.of_publish_id("import")).duplicate
     assert not send(queue, values(3), PublishIdentity(writer="another", batch=5)).duplicate
     assert sorted(read_flat(queue)) == [b"1", b"2", b"3"]
 

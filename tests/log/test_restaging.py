@@ -15,10 +15,10 @@ from partq_spark.log.model import Head, Layout
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import Outdated, PublishIdentity, Repartitioned, publish
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.restaging import Staged, publish_tasks
+from partq_spark.log.restaging import publish_tasks
 from partq_spark.log.segment import Stager
 from partq_spark.log.segment_columns import WITH_HEADERS
-from partq_spark.log.staged import stage_of
+from partq_spark.log.staged import Staged, stage_of
 from tests.log.queues import (
     Row,
     World,

@@ -103,7 +103,7 @@ def test_a_seek_by_time_passes_over_what_was_collected(world: World, hollow: Que
 
 
 def test_an_unknown_outcome_is_settled_over_what_was_collected(hollow: QueueLog) -> None:
-    assert tree.find_token(hollow.head, "no such token", 0, hollow.load_chunk) is None
+    assert tree.find_publish(hollow.head, 2, hollow.load_chunk) is None
 
 
 def test_a_lost_answer_after_a_trim_of_everything_is_unsettled_and_not_published_again(world: World) -> None:

@@ -188,19 +188,19 @@ def test_an_empty_queue_has_one_place_for_every_time() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_every_token_is_found_among_the_newer_entries(seed: int) -> None:
+def test_every_publish_is_found_by_its_sequence(seed: int) -> None:
     rng = random.Random(f"token {seed}")
     grown = any_history(rng, 2, rng.randint(1, 120), trims=False)
     for entry in grown.entries:
         if not entry.slices:
             continue  # a second publish of nothing does no harm
-        found = tree.find_token(grown.head, entry.token, entry.sequence - 1, grown.chunks.load)
-        assert found == entry
-    assert tree.find_token(grown.head, "f" * 16, 0, grown.chunks.load) is None
+        assert tree.find_publish(grown.head, entry.sequence, grown.chunks.load) == entry
+    for sequence in (0, grown.head.sequence + 1):
+        assert tree.find_publish(grown.head, sequence, grown.chunks.load) is None
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_token_that_is_not_found_is_known_to_be_gone(seed: int) -> None:
+def test_a_publish_that_is_not_found_is_known_to_be_gone(seed: int) -> None:
     """After every publish and trim of a history, one partition of which may be held back."""
     rng = random.Random(f"gone {seed}")
     grown = Grown(head=empty_head(2), sizes=SMALL)
@@ -212,7 +212,7 @@ def test_a_token_that_is_not_found_is_known_to_be_gone(seed: int) -> None:
             grown.trim(to)
         for entry in grown.entries:
             if entry.sequence > grown.head.trimmed_sequence:
-                assert tree.find_token(grown.head, entry.token, entry.sequence - 1, grown.chunks.load) == entry
+                assert tree.find_publish(grown.head, entry.sequence, grown.chunks.load) == entry
 
 
 def test_what_came_after_all_that_a_trim_took_is_not_called_gone() -> None:
@@ -229,10 +229,10 @@ def test_what_came_after_all_that_a_trim_took_is_not_called_gone() -> None:
     assert grown.head.trimmed_sequence == grown.entries[-2].sequence
 
 
-def test_a_token_is_not_looked_for_in_older_chunks() -> None:
+def test_a_publish_is_looked_for_in_one_chunk_of_each_level() -> None:
     grown = any_history(random.Random(4), 2, 300, trims=False)
-    assert tree.find_token(grown.head, "f" * 16, grown.entries[-20].sequence, grown.chunks.load) is None
-    assert 1 <= len(grown.chunks.loaded) < 12
+    assert tree.find_publish(grown.head, grown.entries[20].sequence, grown.chunks.load) == grown.entries[20]
+    assert 1 < len(grown.chunks.loaded) <= 1 + max(ref.level for ref in grown.head.tree)
 
 
 # --- shrinking --------------------------------------------------------------------------------------------------------

@@ -22,13 +22,13 @@ from partq_spark.log.destinations import plan_topics
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.publish import publish
 from partq_spark.log.reading import RangeReader
-from partq_spark.log.restaging import Staged, publish_tasks
+from partq_spark.log.restaging import publish_tasks
 from partq_spark.log.schema.bring import chosen_columns
 from partq_spark.log.schema.types import MAX_DEPTH
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
 from partq_spark.log.segment import read_slice
 from partq_spark.log.segment_columns import segment_columns
-from partq_spark.log.staged import stage_of
+from partq_spark.log.staged import Staged, stage_of
 from partq_spark.log.subscriptions import subscribe
 from partq_spark.objects import open_store
 from tests.log import typed

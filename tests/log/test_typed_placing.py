@@ -16,10 +16,10 @@ from partq_spark.log.fanout import Fan, QueueOutcome, StagedFor, publish_all
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import PublishIdentity, publish
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.restaging import Staged, publish_tasks
+from partq_spark.log.restaging import publish_tasks
 from partq_spark.log.schema.versions import schema_from
 from partq_spark.log.segment_columns import HEADERS
-from partq_spark.log.staged import stage_of
+from partq_spark.log.staged import Staged, stage_of
 from partq_spark.log.subscriptions import Namespace, subscribe
 from tests.log import typed
 from tests.log.queues import World, batch_of, send

@@ -10,7 +10,7 @@ import pytest
 from partq_spark.base.errors import Corrupt, ObjectMissing
 from partq_spark.log import codec, writers
 from partq_spark.log.model import Head, WriterRecord
-from partq_spark.log.publish import PublishIdentity, extended, place
+from partq_spark.log.publish import NumberUsed, PublishIdentity, extended, place
 from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from partq_spark.log.staged import stage_of
 from tests.log.queues import World, send, unread, values
@@ -132,7 +132,9 @@ def test_a_look_for_an_unknown_writer_reads_a_line_of_each_page(world: World) ->
     queue = world.create(1)
     head = queue.head
     for number in range(count):
-        record = WriterRecord(batch=0, owner=None, token=f"{number:016x}", sequence=number, time_us=head.time_us)
+        record = WriterRecord(
+            batch=0, owner=None, token=f"{number:016x}", sequence=number, time_us=head.time_us, sum="0" * 16
+        )
         known = {**head.writers, f"publish-id:import of file {number:09}": record}
         head = writers.rolled(replace(head, writers=known), 1, queue.create_blob, queue.load_page, queue.sizes)
     assert queue.etag is not None
@@ -225,7 +227,8 @@ def test_a_repetition_is_noticed_when_its_record_has_gone_to_a_page(world: World
     for number in range(40):
         other = world.handle()
         assert send(other, values(number), PublishIdentity(writer=f"writer {number}", batch=2)).duplicate
-        assert send(other, values(number), PublishIdentity(writer=f"writer {number}", batch=1)).duplicate
+        with pytest.raises(NumberUsed):
+            send(other, values(number), PublishIdentity(writer=f"writer {number}", batch=1))
     assert queue.refresh().next == (40,)
 
 

@@ -1,0 +1,223 @@
+"""Whether a batch that comes under a number that its writer has used is the one that was published (DIS-10).
+
+`publish` tells by the slices where it can. Here the rows decide, however they lie: the number is the writer's last one,
+and every row of the new try is among those of that publish, as often. Fewer are a repetition too. Anything else is
+refused, in words that say how to go on; new rows are never dropped. No pyspark; Arrow only where rows are read.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import xxhash
+
+from partq_spark.base.errors import Invalid, ObjectMissing
+from partq_spark.log import names, tree, writers
+from partq_spark.log.model import Entry, Head, Slice, WriterRecord
+from partq_spark.log.publish import (
+    NumberUsed,
+    PublishIdentity,
+    PublishResult,
+    already,
+    check_floor,
+    check_version,
+)
+from partq_spark.log.queue import QueueLog
+from partq_spark.log.staged import Staged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_DIGESTS: Final = 1 << 20
+"""Of rows that are compared at a time, some 150 MB. More rows are read several times, a share of them each time."""
+
+_ROWS_TOGETHER: Final = 4_096  # of a slice, as Python's values
+_SHOWN_VALUE: Final = 60  # characters in an error
+_SHOWN_ROW: Final = 400
+
+_encode = msgspec.msgpack.Encoder().encode
+_Batches = Callable[[], Iterator["pa.RecordBatch"]]
+_Row = tuple[Any, ...]
+
+
+class BatchRefused(Invalid):
+    """A batch has a number that its writer has used for other rows, or for rows that nobody can compare. Nothing of it
+    was published.
+    """
+
+
+def repeated(queue: QueueLog, tasks: Sequence[Staged], identity: PublishIdentity) -> PublishResult | None:
+    """What publishing them would say, if it would add nothing; None: they are new, as far as the head that the queue's
+    handle knows can tell. Raises as `judged`.
+    """
+    earlier = queue.settled(lambda _: writers.last_batch(queue, identity.writer))
+    if earlier is None:
+        return None
+    said = writers.resolution(queue.head, identity.writer, earlier)
+    try:
+        return already(earlier, said, identity, tasks[0].stage, [task.segment for task in tasks])
+    except NumberUsed as used:
+        return judged(queue, used, tasks)
+
+
+def judged(queue: QueueLog, used: NumberUsed, tasks: Sequence[Staged]) -> PublishResult:
+    """That the tasks' messages are a repetition, by their rows. Raises `NumberUsed` if they are not or nobody can tell,
+    `Outdated` if what they have staged is gone, `Corrupt` if it or what was published is damaged.
+    """
+    record = used.record
+    row, why = queue.settled(lambda head: _first_new(queue, head, record, tasks, used.identity))
+    if row is None:
+        return PublishResult(sequence=record.sequence, time_us=record.time_us, rows=0, duplicate=True, conflicts=0)
+    raise BatchRefused(_refusal(queue, used.identity, record, row, why)) from None
+
+
+def staged_batches(queue: QueueLog, task: Staged, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """A task's messages as it staged them, slice by slice, with the columns of `schema`, of which none is narrower.
+
+    Raises `Outdated` if collection has passed the staged segment, `Corrupt` if it is damaged.
+    """
+    from partq_spark.log.schema.bring import widened
+    from partq_spark.log.segment import read_slice
+    from partq_spark.log.segment_columns import segment_columns
+
+    stage, segment = task
+    name = names.segment_folder(stage.namespace, stage.queue, stage.queue_id) + segment.name
+    columns = segment_columns(stage.columns, headers=segment.headers)
+    for piece in segment.slices:
+        # Offsets come with the publish; read here is where the bytes lie.
+        where = Slice(piece.partition, 0, piece.start, piece.length, 0, piece.rows, piece.xxh3)
+        try:
+            yield widened(read_slice(queue.store, name, where, columns, thoroughly=True), schema)
+        except ObjectMissing:
+            check_floor(stage, queue.require(stage.queue_id))
+            raise
+
+
+# --- comparing rows ---------------------------------------------------------------------------------------------------
+
+
+def _first_new(
+    queue: QueueLog, head: Head, record: WriterRecord, tasks: Sequence[Staged], identity: PublishIdentity
+) -> tuple[str | None, str]:
+    """A row, in words, that makes the batch another one than the writer's last, and why; None: there is none."""
+    from partq_spark.log.segment_columns import segment_columns
+
+    for task in tasks:
+        check_version(task.stage, head)
+    schema = segment_columns(head.columns, headers=True).schema
+    new = partial(_staged, queue, tasks, schema)
+    entry = tree.find_publish(head, record.sequence, queue.load_chunk)
+    if identity.batch < record.batch:
+        row, why = next(_rows(new()), None), f"the last batch is {record.batch}, and the numbers of a writer only grow"
+    elif entry is None:
+        row, why = next(_rows(new()), None), "what was published under it is trimmed, so nobody can compare the rows"
+    else:
+        old = partial(_published, queue, head, entry, record, schema)
+        row = _missing(new, old, sum(task.segment.rows for task in tasks))
+        left = ", as far as they have not been trimmed" if any(head.earliest) else ""
+        why = f"that row is not among those that were published under it{left}"
+    return None if row is None else _shown(schema.names, row), why
+
+
+def _staged(queue: QueueLog, tasks: Sequence[Staged], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for task in tasks:
+        yield from staged_batches(queue, task, schema)
+
+
+def _published(
+    queue: QueueLog, head: Head, entry: Entry, record: WriterRecord, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The messages of the publish that `record` is of; in a compacted entry those of its time, which nothing else in
+    there has.
+    """
+    import pyarrow.compute as pc
+
+    from partq_spark.log.schema.bring import widened
+    from partq_spark.log.segment import read_slice
+    from partq_spark.log.segment_columns import columns_of_entry
+
+    columns = columns_of_entry(entry, head.columns)
+    for piece in entry.slices:
+        if piece.end <= head.earliest[piece.partition]:
+            continue  # trimmed, and perhaps collected
+        batch = read_slice(queue.store, queue.segment_folder + entry.segments[piece.segment], piece, columns)
+        if entry.times:
+            times = batch.column(columns.times_name).cast("int64")
+            batch = batch.filter(pc.equal(times, record.time_us))
+        yield widened(batch, schema)
+
+
+def _missing(new: _Batches, old: _Batches, rows: int) -> _Row | None:
+    """The first of the `rows` rows in `new` that `old` does not have, or not as often; None: all are there."""
+    shares = 1 + rows // MOST_DIGESTS
+    if shares > 1 and _total(new) == _total(old):
+        return None
+    for share in range(shares):
+        missing = Counter(digest for digest in map(_digest, _rows(new())) if digest % shares == share)
+        for digest in map(_digest, _rows(old())):
+            if missing[digest] > 0:
+                missing[digest] -= 1
+        if any(missing.values()):
+            return next(row for row in _rows(new()) if missing[_digest(row)] > 0)
+    return None
+
+
+def _total(batches: _Batches) -> tuple[int, int]:
+    """How many rows, and a sum that does not depend on their order."""
+    count = total = 0
+    for row in _rows(batches()):
+        count, total = count + 1, total + _digest(row)
+    return count, total
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_Row]:
+    for batch in batches:
+        for start in range(0, batch.num_rows, _ROWS_TOGETHER):
+            columns = [column.to_pylist() for column in batch.slice(start, _ROWS_TOGETHER).columns]
+            yield from zip(*columns, strict=True)
+
+
+def _digest(row: _Row) -> int:
+    """128 bits: two rows with the same one are the same row."""
+    return xxhash.xxh3_128_intdigest(_encode(row))
+
+
+# --- the refusal ------------------------------------------------------------------------------------------------------
+
+
+def _refusal(queue: QueueLog, identity: PublishIdentity, record: WriterRecord, row: str, why: str) -> str:
+    """What was refused, why, what may have caused it, and the ways out as commands to copy."""
+    by_transaction = identity.name != identity.writer
+    second = "; a second write to this queue under one txnAppId and txnVersion" if by_transaction else ""
+    anew = "another txnAppId" if by_transaction else "a new checkpoint location"
+    at = datetime.fromtimestamp(record.time_us / 1e6, UTC).isoformat(timespec="seconds")
+    command = (
+        f"partq queue resolve {queue.name} --writer {shlex.quote(identity.name)} --batch {identity.batch} "
+        f"--store {shlex.quote(queue.store.url)} --namespace {queue.namespace} --yes --as"
+    )
+    return (
+        f"{queue}: batch {identity.batch} of writer {identity.name!r} was refused and nothing of it was published, "
+        f"because that number was used before, for other rows (last batch {record.batch}, sequence {record.sequence}, "
+        f"{at}). First such row: {row}: {why}. Likely causes: the query goes on from an older Spark checkpoint, or "
+        f"from one that lost its last entries (a copy put back, a power failure){second}; rows that differ from try to "
+        "try (rand(), uuid(), first(), sums of floats, a lookup, repaired code); a topic that was subscribed to "
+        f"meanwhile. Ways out: (1) its rows, from batch {identity.batch} on, are published already, skip them: "
+        f"`{command} published`; (2) they are new, publish them once more (at least once): `{command} new`; (3) begin "
+        f"anew, with {anew}"
+    )
+
+
+def _shown(names: Sequence[str], row: _Row) -> str:
+    """A row's values that are not null, shortened."""
+    values = ((name, repr(value)) for name, value in zip(names, row, strict=True) if value is not None)
+    return _short(", ".join(f"{name}={_short(text, _SHOWN_VALUE)}" for name, text in values), _SHOWN_ROW)
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + "…"

@@ -1,0 +1,364 @@
+"""A batch under a number that its writer has used: a repetition however its rows lie, or refused; never dropped."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from partq_spark.base.errors import Unavailable
+from partq_spark.log import admin, fanout, housekeeping, repetition, writers
+from partq_spark.log.fanout import QueueOutcome, StagedFor
+from partq_spark.log.publish import PublishIdentity, PublishResult
+from partq_spark.log.queue import QueueLog
+from partq_spark.log.repetition import BatchRefused
+from partq_spark.log.restaging import publish_tasks
+from partq_spark.log.segment import Stager
+from partq_spark.log.segment_columns import WITH_HEADERS
+from partq_spark.log.sizes import LogSizes
+from partq_spark.log.staged import Staged, stage_of
+from tests.log import typed
+from tests.log.histories import all_steps
+from tests.log.queues import HOUR_US, Row, World, batch_of, head_of, once, read, read_flat, rounds, send, values
+from tests.log.typed import Row as TypedRow
+from tests.support.way import Hooked
+
+pytestmark = pytest.mark.conformance("DIS-10")
+
+ROWS: list[Row] = [(None if number % 3 else f"k{number % 5}", b"%d" % (number % 90)) for number in range(100)]
+
+
+def of(batch: int, writer: str = "query") -> PublishIdentity:
+    return PublishIdentity(writer=writer, batch=batch, owner="query")
+
+
+def tasks_of(queue: QueueLog, *rows: Sequence[Row], seed: str = "s", compression: str = "lz4") -> list[Staged]:
+    stage = stage_of(queue.refresh())
+    made = []
+    for number, each in enumerate(rows):
+        with Stager(queue.store, stage, seed=f"{seed}/{number}", compression=compression, run_bytes=700) as stager:
+            stager.add(batch_of(each))
+            segment = stager.finish()
+        made += [Staged(stage, segment)] if segment is not None else []
+    return made
+
+
+def put(world: World, batch: int, *rows: Sequence[Row], **how: str) -> PublishResult:
+    """By a process that knows nothing of the queue."""
+    queue = world.handle()
+    return publish_tasks(queue, tasks_of(queue, *rows, **how), of(batch), seed="s")
+
+
+def older(world: World) -> None:
+    """Others publish so much that the batch leaves the head; what was is compacted."""
+    for number in range(40):
+        send(world.handle(), values(1000 + number))
+    world.clock.now_us += HOUR_US
+    all_steps(world.handle())
+
+
+CHANGES: dict[str, Callable[[World], object]] = {
+    "nothing": lambda world: None,
+    "resized": lambda world: admin.alter_queue(world.handle(), partitions=7),
+    "resized to one": lambda world: admin.alter_queue(world.handle(), partitions=1),
+    "compacted": older,
+    "others went on": lambda world: [send(world.handle(), values(n), of(n, "other")) for n in range(1, 9)],
+}
+
+
+@pytest.fixture(params=CHANGES)
+def change(request: pytest.FixtureRequest) -> Callable[[World], object]:
+    return CHANGES[request.param]
+
+
+@pytest.fixture(autouse=True)
+def small(world: World) -> None:
+    world.sizes = LogSizes(inline_entries=4, fan_out=3, head_writers=4)
+
+
+@pytest.mark.conformance("DIS-09")
+@pytest.mark.parametrize(
+    "again",
+    [
+        pytest.param([ROWS], id="the same"),
+        pytest.param([ROWS[::-1]], id="another order"),
+        pytest.param([ROWS[:13], ROWS[60:], ROWS[13:60]], id="other tasks"),
+        pytest.param([ROWS[:13], ROWS[50:]], id="fewer rows"),
+        pytest.param([ROWS[99:]], id="one row"),
+    ],
+)
+def test_a_repetition_is_one_however_its_rows_lie(
+    world: World, change: Callable[[World], object], again: Sequence[Sequence[Row]]
+) -> None:
+    world.create(4)
+    first = put(world, 5, ROWS)
+    change(world)
+    before = head_of(world.store)
+    for how in ({}, {"seed": "another"}, {"compression": "zstd"}):
+        done = put(world, 5, *again, **how)
+        assert (done.duplicate, done.rows, done.sequence) == (True, 0, first.sequence)
+    assert head_of(world.store) == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param([*ROWS[:50], ("k1", b"new"), *ROWS[50:]], id="one more"),
+        pytest.param([*ROWS[:50], ROWS[7], *ROWS[50:]], id="one row once more"),
+        pytest.param([(key, b"new") for key, _ in ROWS], id="all others"),
+        pytest.param([("another", ROWS[0][1])], id="another key"),
+    ],
+)
+def test_the_last_number_with_a_new_row_is_refused(
+    world: World, change: Callable[[World], object], other: Sequence[Row]
+) -> None:
+    world.create(4)
+    put(world, 5, ROWS)
+    change(world)
+    before = head_of(world.store)
+    with pytest.raises(BatchRefused, match="that row is not among those that were published under it"):
+        put(world, 5, other[:20], other[20:])
+    assert head_of(world.store) == before
+    assert not put(world, 6, other).duplicate
+
+
+def test_equal_slices_are_a_repetition_that_reads_nothing(world: World) -> None:
+    """Also when they were published so long ago that they are trimmed."""
+    world.create(4)
+    put(world, 5, ROWS[:50], ROWS[50:])
+    older(world)
+    queue = world.handle()
+    housekeeping.trim(queue, queue.refresh().next)
+    watched = Hooked(world.store)
+    queue = world.handle(store=watched)
+    tasks = tasks_of(queue, ROWS[:50], ROWS[50:])
+    watched.calls.clear()
+    assert publish_tasks(queue, tasks[::-1], of(5), seed="s").duplicate
+    assert watched.calls == []
+
+
+def test_a_lower_number_is_refused_and_so_is_what_cannot_be_compared_any_more(world: World) -> None:
+    queue = world.create(2)
+    put(world, 5, ROWS)
+    with pytest.raises(BatchRefused, match="the last batch is 5, and the numbers of a writer only grow"):
+        put(world, 4, ROWS)
+    older(world)
+    head = queue.refresh()
+    housekeeping.trim(queue, head.next)
+    with pytest.raises(BatchRefused, match="is trimmed, so nobody can compare the rows"):
+        put(world, 5, ROWS[::-1])
+    assert sum(queue.refresh().next) == 140
+
+
+def test_what_was_trimmed_and_collected_in_part_is_compared_as_far_as_it_is_there(world: World) -> None:
+    queue = world.create(2)
+    rows: list[Row] = [(f"k{number}", b"%d" % number) for number in range(40)]
+    put(world, 5, rows)
+    send(queue, values(1))
+    there = read(queue)[1]
+    housekeeping.trim(queue, (queue.refresh().next[0], 0))
+    older(world)
+    rounds(world, 4)
+    left = [row for row in rows if row[1] in there]
+    assert put(world, 5, left[::-1]).duplicate
+    with pytest.raises(BatchRefused, match="as far as they have not been trimmed"):
+        put(world, 5, rows[::-1])
+
+
+def test_more_rows_than_are_compared_at_a_time_are_read_in_shares(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repetition, "MOST_DIGESTS", 7)
+    world.create(3)
+    put(world, 5, ROWS)
+    rng = random.Random(1)
+    for _ in range(10):
+        assert put(world, 5, rng.sample(ROWS, len(ROWS))).duplicate
+        assert put(world, 5, rng.sample(ROWS, 60)).duplicate
+        with pytest.raises(BatchRefused, match=r"value=b'new'"):
+            put(world, 5, rng.sample([*ROWS, ("k", b"new")], 101))
+
+
+def test_headers_belong_to_the_row(world: World) -> None:
+    queue = world.create(2)
+    stage = stage_of(queue.refresh())
+
+    def task(headers: list[Any]) -> list[Staged]:
+        rows = pa.record_batch([["a", "b"], [b"1", b"2"], headers], schema=WITH_HEADERS)
+        with Stager(queue.store, stage, seed="s", headers=True) as stager:
+            stager.add(rows)
+            segment = stager.finish()
+        assert segment is not None
+        return [Staged(stage, segment)]
+
+    def plain() -> list[Staged]:
+        return tasks_of(queue, [("b", b"2"), ("a", b"1")])
+
+    publish_tasks(queue, task([None, None]), of(1), seed="s")
+    assert publish_tasks(queue, plain(), of(1), seed="s").duplicate
+    with pytest.raises(BatchRefused, match="headers="):
+        publish_tasks(queue, task([None, [{"key": "h", "value": b"1"}]]), of(1), seed="s")
+
+
+# --- typed queues -----------------------------------------------------------------------------------------------------
+
+DDL = (
+    "id INT, name STRING, total DECIMAL(9,2), at TIMESTAMP, day DATE, local TIMESTAMP_NTZ, x DOUBLE, raw BINARY, "
+    "tags ARRAY<STRUCT<k: STRING, n: BIGINT>>, m MAP<STRING, FLOAT>"
+)
+
+
+def typed_rows(numbers: Sequence[int]) -> list[TypedRow]:
+    return [
+        {
+            "id": None if n % 4 == 0 else n,
+            "name": f"n{n}",
+            "total": Decimal(n) / 100,
+            "at": datetime(1 if n == 3 else 2026, 1, 1, tzinfo=UTC),
+            "day": date(9999, 12, 31),
+            "local": datetime(1969, 1, 1, 1, 2, 3, n),  # noqa: DTZ001 (TIMESTAMP_NTZ has none)
+            "x": float("nan") if n == 5 else n / 3,
+            "raw": bytes([n]),
+            "tags": [{"k": None, "n": n}, None],
+            "m": [("a", float(n))] if n else None,
+        }
+        for n in numbers
+    ]
+
+
+def typed_tasks(queue: QueueLog, *rows: Sequence[TypedRow]) -> list[Staged]:
+    stage = stage_of(queue.refresh())
+    return [Staged(stage, segment) for number, each in enumerate(rows) for segment in typed.staged(queue, stage, each)]
+
+
+@pytest.mark.conformance("TYP-06")
+@pytest.mark.parametrize("altered", [False, True])
+def test_rows_of_a_typed_queue_are_compared_whichever_version_they_have(world: World, altered: bool) -> None:
+    queue = typed.create(world, DDL)
+    rows = typed_rows(range(30))
+    publish_tasks(queue, typed_tasks(queue, rows), of(1), seed="s")
+    if altered:
+        admin.alter_queue(queue, add_columns="coupon STRING", widen="id BIGINT, total DECIMAL(12,4)")
+        older_typed(world, queue)
+    for again in ([rows[::-1]], [rows[3:9], rows[20:]]):
+        assert publish_tasks(world.handle(), typed_tasks(queue, *again), of(1), seed="s").duplicate
+    for name, other in (("total", Decimal("7.77")), ("x", 0.5), ("m", []), ("tags", None), ("name", None)):
+        changed: list[TypedRow] = [*rows[:9], {**rows[9], name: other}]
+        with pytest.raises(BatchRefused, match="First such row: id=9, "):
+            publish_tasks(world.handle(), typed_tasks(queue, changed), of(1), seed="s")
+
+
+def older_typed(world: World, queue: QueueLog) -> None:
+    for _ in range(20):
+        publish_tasks(queue, typed_tasks(queue, typed_rows([1, 2])), seed="o")
+    world.clock.now_us += HOUR_US
+    all_steps(world.handle())
+
+
+# --- several queues, and what a person says ---------------------------------------------------------------------------
+
+
+def fan(world: World, batch: int, **rows: Sequence[Row]) -> list[QueueOutcome]:
+    made = []
+    for name, theirs in rows.items():
+        queue = world.handle(name)
+        made += [StagedFor(task.stage, task.segment, True) for task in tasks_of(queue, theirs)]
+    return fanout.publish_all(world.handle, [made], of(batch), seed="s")
+
+
+def test_all_queues_of_a_batch_are_asked_before_the_first_gets_anything(world: World) -> None:
+    for name in ("a", "b", "c"):
+        world.create(2, name)
+    fan(world, 1, a=values(1), b=values(2), c=values(3))
+    fan(world, 2, c=values(4))
+    with pytest.raises(BatchRefused, match=r"queue 'c'.*batch 2 .*value=b'9'"):
+        fan(world, 2, a=values(7), b=values(8), c=values(9))
+    with pytest.raises(BatchRefused, match=r"queue 'a'.*batch 1 "):
+        fan(world, 1, a=values(1, 7), b=values(2))
+    assert [read_flat(world.handle(name)) for name in ("a", "b", "c")] == [[b"1"], [b"2"], [b"3", b"4"]]
+    assert [done and done.duplicate for _, done in fan(world, 2, a=values(7), c=values(4))] == [False, True]
+
+
+def test_what_a_person_says_counts_until_the_writer_goes_on(world: World) -> None:
+    queue = world.create(1)
+    for batch in range(1, 6):
+        put(world, batch, values(batch))
+    assert writers.resolve(queue, "query", 3, published=True, by="ops@host")
+    assert writers.resolve(queue, "query", 3, published=True, by="another@host"), "said twice"
+    with pytest.raises(BatchRefused):
+        put(world, 2, values(20))
+    for batch in (3, 4, 5):
+        done = put(world, batch, values(batch * 10))
+        assert done.duplicate
+        assert done.resolved is not None
+        assert (done.resolved.by, done.resolved.published) == ("ops@host", True)
+    assert not put(world, 6, values(6)).duplicate
+    with pytest.raises(BatchRefused):
+        put(world, 5, values(50))
+    assert read_flat(queue) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+    assert writers.resolve(queue, "query", 4, published=False, by="ops@host")
+    assert not put(world, 4, values(40)).duplicate
+    assert put(world, 4, values(40)).duplicate, "exactly once from then on"
+    with pytest.raises(BatchRefused):
+        put(world, 4, values(41))
+    assert [put(world, batch, values(batch * 10)).duplicate for batch in (5, 6, 6, 7)] == [False, False, True, False]
+    assert read_flat(queue)[6:] == [b"40", b"50", b"60", b"70"]
+    assert [(said.batch, said.published) for said in queue.head.resolutions] == [(4, False)]
+
+
+def test_a_resolution_needs_a_number_that_was_used_and_few_are_kept(world: World) -> None:
+    queue = world.create(1)
+    put(world, 5, values(1))
+    assert not writers.resolve(queue, "query", 6, published=True, by="ops")
+    assert not writers.resolve(queue, "nobody", 1, published=True, by="ops")
+    assert queue.refresh().resolutions == ()
+    for number in range(writers.MOST_RESOLUTIONS + 5):  # some of whose records have gone to pages
+        send(queue, values(number), of(1, f"w{number}"))
+    for number in range(writers.MOST_RESOLUTIONS + 5):
+        assert writers.resolve(queue, f"w{number}", 1, published=False, by="ops")
+    said = queue.refresh().resolutions
+    assert [each.writer for each in said] == [f"w{number}" for number in range(5, writers.MOST_RESOLUTIONS + 5)]
+
+
+def test_an_own_publish_is_known_although_its_writer_went_on_before_it_looked(world: World) -> None:
+    """The answer was lost, and a replacement has published the next batch meanwhile."""
+    world.create(1)
+    hooked = Hooked(world.store)
+    queue = world.handle(store=hooked)
+    tasks = tasks_of(queue, values(1))
+
+    def lose() -> None:
+        put(world, 6, values(2))
+        raise Unavailable("the answer was lost")
+
+    hooked.after = once("swap", "_head.json", lose)
+    assert not publish_tasks(queue, tasks, of(5), seed="s").duplicate
+    assert read_flat(queue) == [b"1", b"2"]
+
+
+def test_the_refusal_names_everything(world: World) -> None:
+    world.create(1)
+    queue = world.handle()
+    identity = PublishIdentity.of_transaction("night job", 3, "q")
+    publish_tasks(queue, tasks_of(queue, values(1)), identity, seed="s")
+    with pytest.raises(BatchRefused) as refused:
+        publish_tasks(queue, tasks_of(queue, values(2)), replace(identity, owner=None), seed="s")
+    for part in (
+        "queue 'orders'",
+        "batch 3 of writer 'night job'",
+        "key='key', value=b'2'",
+        "an older Spark checkpoint",
+        "a second write to this queue under one txnAppId",
+        *("rand()", "uuid()", "first()", "sums of floats", "a lookup", "repaired code"),
+        "`partq queue resolve orders --writer 'night job' --batch 3 --store memory: --namespace default --yes --as new",
+        "--as published`",
+        "another txnAppId",
+    ):
+        assert part in str(refused.value), part
