@@ -55,7 +55,7 @@ def resolve(queue: QueueLog, writer: str, batch: int, published: bool) -> Resolv
     name, record = _known(queue, writer)
     if record.batch < batch:
         raise Invalid(
-            f"the last batch of writer {writer!r} in {queue} is {record.batch}: batch {number} is new there as it is, "
+            f"the last batch of writer {writer!r} in {queue} is {record.batch}: batch {batch} is new there as it is, "
             "and there is nothing to resolve"
         )
     found = admin.list_queues(queue.store, queue.namespace)
