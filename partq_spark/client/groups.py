@@ -5,16 +5,13 @@ What a group is stands in `partq_spark.group`; here it is found out where its ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.client.addresses import opened_ownership, ownership_for, ownership_url
 from partq_spark.group import codec, lifecycle
-from partq_spark.group.checkpoints import Checkpoint
 from partq_spark.group.lifecycle import GroupSummary, Remains
-from partq_spark.group.model import GroupKey
 from partq_spark.group.ownership import Ownership, StateDocument
 from partq_spark.group.status import GroupReading, GroupView, PartitionView, view
 from partq_spark.log import admin
@@ -130,7 +127,20 @@ def status(queue: QueueLog, ownership: Ownership | None, group: str) -> GroupVie
     group_of(queue, head, group)
     key = lifecycle.key_of(queue, group)
     checkpoints, damaged = lifecycle.checkpoints_of(queue, group).list_readable()
-    seen = _seen(key, head, ownership, checkpoints)
+    nothing = GroupReading(
+        key=key,
+        ends=head.next,
+        starts=[group_start(head.groups[key.group], partition) for partition in range(len(head.next))],
+        layout_partitions=head.partitions,
+        checkpoints=checkpoints,
+        head=head,
+        kept=False,
+        ownership=head.groups[key.group].ownership,
+    )
+    try:
+        seen = nothing if ownership is None else _seen(nothing, head, ownership)
+    except (Unavailable, Invalid) as problem:
+        seen = replace(nothing, away=str(problem))
     made = view(replace(seen, damaged={number: str(problem) for number, problem in damaged.items()}))
     return _with_lag_s(queue, made)
 
@@ -159,21 +169,9 @@ def _with_lag_s(queue: QueueLog, made: GroupView) -> GroupView:
     return replace(made, partitions=tuple(replace(each, lag_s=lag_s(each)) for each in made.partitions))
 
 
-def _seen(
-    key: GroupKey, head: Head, ownership: Ownership | None, checkpoints: Mapping[int, Checkpoint]
-) -> GroupReading:
-    nothing = GroupReading(
-        key=key,
-        ends=head.next,
-        starts=[group_start(head.groups[key.group], partition) for partition in range(len(head.next))],
-        layout_partitions=head.partitions,
-        checkpoints=checkpoints,
-        head=head,
-        kept=ownership is not None,
-        ownership=head.groups[key.group].ownership,
-    )
-    if ownership is None:
-        return nothing
+def _seen(nothing: GroupReading, head: Head, ownership: Ownership) -> GroupReading:
+    """With what the ownership says. Raises `Unavailable`, and `Invalid` if it cannot be used as it was given."""
+    key = nothing.key
     lease = state = found = None
     lease_damage = state_damage = ""
     try:
@@ -191,6 +189,7 @@ def _seen(
     flows = ownership.look_at_flows(key)
     return replace(
         nothing,
+        kept=True,
         state=state,
         state_token=found.token if isinstance(found, StateDocument) else None,
         state_age_s=found.age_s if isinstance(found, StateDocument) else 0.0,

@@ -362,7 +362,9 @@ class Queue:
         from partq_spark.client import groups
 
         queue, name = self._opened(), checked_name("group", group)
-        url = ownership_for(queue.refresh(), name, ownership, queue.store.url)
+        url = ownership_url(ownership)
+        if ownership is None or url != "none":  # `none`: the checkpoints alone, however the group is shared
+            url = ownership_for(queue.refresh(), name, ownership, queue.store.url)
         with opened_ownership(url, queue.store) as kept:
             yield lambda: groups.status(queue, kept, name)
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Final
 
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
+from partq_spark.base.errors import Conflict, Corrupt, Invalid, PartqError, Unavailable
 from partq_spark.base.timestamps import as_datetime
 from partq_spark.group.checkpoint import acknowledged_to
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore, checkpoint_folder
@@ -205,10 +205,13 @@ def summaries(queue: QueueLog, ownership: Ownership | None) -> list[GroupSummary
     """All groups of the head that the queue's handle saw last, by name: two listings for each, and what the ownership
     store says.
     """
-    return [_summary(queue, queue.head, name, ownership) for name in sorted(queue.head.groups)]
+    away: list[PartqError] = []  # asked once: of one that does not answer each question takes seconds
+    return [_summary(queue, queue.head, name, ownership, away) for name in sorted(queue.head.groups)]
 
 
-def _summary(queue: QueueLog, head: Head, name: str, ownership: Ownership | None) -> GroupSummary:
+def _summary(
+    queue: QueueLog, head: Head, name: str, ownership: Ownership | None, away: list[PartqError]
+) -> GroupSummary:
     group = head.groups[name]
     if ownership is not None and group.ownership not in (None, group_kind(ownership.url)):
         ownership = None  # it knows nothing of this one
@@ -218,11 +221,15 @@ def _summary(queue: QueueLog, head: Head, name: str, ownership: Ownership | None
     first = [max(offset, at(head.earliest, number)) for number, offset in enumerate(done)]
     ages = checkpoint_ages(queue, name, [number for number, each in checkpoints.items() if not each.is_void])
     flows = None
-    if ownership is not None:
-        seen = ownership.look_at_flows(key_of(queue, name))
-        problems += seen.damaged.values()
-        bound = (flow for flow, each in seen.records.items() if each.bound and each.queue_id == head.queue_id)
-        flows = tuple(sorted(bound))
+    if ownership is not None and not away:
+        try:
+            seen = ownership.look_at_flows(key_of(queue, name))
+        except (Unavailable, Invalid) as problem:
+            away.append(problem)
+        else:
+            problems += seen.damaged.values()
+            bound = (flow for flow, each in seen.records.items() if each.bound and each.queue_id == head.queue_id)
+            flows = tuple(sorted(bound))
     found_us = None
     try:
         found_us = queue.settled(lambda now: oldest_us(queue, now, _left(now, first)))
@@ -236,7 +243,7 @@ def _summary(queue: QueueLog, head: Head, name: str, ownership: Ownership | None
         oldest=None if found_us is None else as_datetime(found_us),
         changed_s=min(ages.values(), default=None),
         flows=flows,
-        problems=tuple(map(str, problems)),
+        problems=tuple(map(str, [*problems, *(away if ownership is not None else ())])),
     )
 
 

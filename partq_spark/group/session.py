@@ -77,6 +77,7 @@ class Session(GroupMembership):
         timeout_s = self._settings.session_timeout_s
         self._binder = Binder(ownership, key, queue_id, flow, session_timeout_s=timeout_s, effects=self._effects)
         self._life: Life | None = None
+        self._told_over = ""  # the instance of which it was said last
         self._state: GroupState | None = None
         self._state_token: str | None = None
         self._writer = ProgressWriter(ownership, key, flow, self._holdings, self._checkpoint_writer, self._effects)
@@ -278,7 +279,9 @@ class Session(GroupMembership):
             raise Invalid(f"flow {self._flow!r} of group {self._key} is not bound: call bind first")
         if life.is_alive(self._effects.now_s()):
             return life
-        _log.warning("flow %s of group %s: instance %s ended: %s", self._flow, self._key, life.instance, life.ended)
+        if life.instance != self._told_over:
+            self._told_over = life.instance
+            _log.warning("flow %s of group %s: instance %s ended: %s", self._flow, self._key, life.instance, life.ended)
         if life.seen and self._settings.keep_offsets:
             self._require_group()
         self._holdings.drop()

@@ -123,6 +123,7 @@ class GroupReading:
     damaged: Mapping[int, str] = field(default_factory=dict)  # of checkpoints that cannot be read: why, and what to do
     head: Head | None = None  # None: the partition count never changed
     kept: bool = True  # False: no ownership was asked, there is nothing but checkpoints
+    away: str = ""  # why what the ownership says cannot be read now: there is nothing but checkpoints
     ownership: str | None = None  # how the group is shared, as the head says it
     state: GroupState | None = None
     state_token: str | None = None
@@ -212,7 +213,7 @@ def _without_coordinator(seen: GroupReading) -> GroupView:
 def _status_without_state(seen: GroupReading, owner: Owner | None) -> PartitionStatus:
     if owner is None:
         return PartitionStatus.UNASSIGNED
-    return PartitionStatus.UNBOUND if seen.kept else PartitionStatus.READY
+    return PartitionStatus.UNBOUND if seen.kept or seen.away else PartitionStatus.READY
 
 
 def _last_owner(seen: GroupReading, owner: Owner | None) -> str:
@@ -239,6 +240,8 @@ def _retention_notes(seen: GroupReading) -> tuple[str, ...]:
 
 
 def _sharing_notes(seen: GroupReading) -> tuple[str, ...]:
+    if seen.away:
+        return (f"who has what cannot be read now, the checkpoints alone are shown: {seen.away}",)
     if not seen.kept and seen.ownership == "none":
         return ("ownership=none: one query has all of the group, and only its checkpoints tell of it",)
     if not seen.kept:

@@ -20,6 +20,9 @@ T = TypeVar("T")
 POLL_S: Final = 0.1
 """The default of pollInterval, unless the store may not be looked at so often."""
 
+MOST_REASONS: Final = 5
+"""Of one trouble, that are told."""
+
 LEAST_S: Final = 0.001  # less is no wait
 IDLE_LOOK_S: Final = 0.5
 _IDLE_LOOKS: Final = 4
@@ -42,13 +45,15 @@ class StoreRetry:
     def call(self, call: Callable[[], T]) -> T:
         """What `call` returns. Raises its `Unavailable` when `limit_s` is over, anything else at once."""
         retry = Retry(first_s=0.05, most_s=1.0, timeout_s=self._limit_s)
+        said: set[str] = set()  # what cannot be reached at first may answer later that it refuses the user
         while True:
             try:
                 result = call()
             except Unavailable as error:
                 now_s = self._effects.now_s()
                 retry.failed(now_s - error.tried_s)  # the store's own tries are part of the same trouble
-                if retry.failures == 1:
+                if str(error) not in said and len(said) < MOST_REASONS:
+                    said.add(str(error))
                     _log.warning("%s: nothing is delivered until the store answers again: %s", self._what, error)
                 pause_s = retry.pause_s(now_s, self._effects.uniform)
                 if pause_s is None:

@@ -29,6 +29,7 @@ from partq_spark.objects.api import Document
 from tests.cli.conftest import Partq
 
 KEY = GroupKey("default", "orders", "billing")
+AWAY = "redis://127.0.0.1:1/0"
 OWNER, NEXT = Owner("billing-1", "i1"), Owner("billing-2", "i2")
 
 
@@ -172,11 +173,53 @@ def test_an_unknown_group_names_those_that_exist(handoff: Partq) -> None:
     assert "no group 'shipping' (its groups: billing)" in message
 
 
-def test_a_redis_that_does_not_answer_is_one_line(handoff: Partq) -> None:
-    message = handoff.error(
-        "status", "orders", "--group", "billing", "--ownership", "redis://127.0.0.1:1/0", "--retry-timeout", 0
-    )
-    assert "127.0.0.1:1" in message
+@pytest.fixture
+def away(partq: Partq) -> Partq:
+    """A group that is shared by a Redis that cannot be reached."""
+    partq("queue", "create", "orders", "--partitions", 2)
+    partq("publish", "orders", stdin="\n".join(json.dumps({"key": f"k{n}", "value": "x"}) for n in range(20)))
+    queue = QueueLog(open_store(partq.url), "default", "orders")
+    queue.refresh()
+    for group in ("billing", "reports"):
+        create_group(queue, group, [0, 0], ownership=AWAY)
+    held = lifecycle.checkpoints_of(queue, "billing").fence(1, to=OWNER, epoch=4, start=0, delivered=None)
+    lifecycle.checkpoints_of(queue, "billing").update_checkpoint(held, 3)
+    return partq
+
+
+@pytest.mark.conformance("OBS-06")
+@pytest.mark.parametrize("said", [("--ownership", AWAY), ()])
+def test_with_redis_away_the_checkpoints_are_shown_and_why_it_is_no_more(away: Partq, said: tuple[str, ...]) -> None:
+    status = ("status", "orders", "--group", "billing", *said)
+    shown = away(*status, PARTQ_OWNERSHIP=AWAY)
+    banner = next(line for line in shown.stdout.splitlines() if line.startswith("! "))
+    assert "the checkpoints alone are shown" in banner
+    assert "127.0.0.1:1" in banner
+    assert "change" not in banner, "nothing was to be changed"
+    assert "group alter" not in shown.stdout
+    found = away.json(*status, PARTQ_OWNERSHIP=AWAY)
+    assert [banner[2:]] == found["notes"]
+    assert [(each["epoch"], each["acknowledged"], each["status"]) for each in found["partitions"]] == [
+        (0, 0, "Unassigned"),
+        (4, 3, "Unbound"),
+    ]
+    assert set(found) >= {"namespace", "queue", "group", "rebalance_status", "rebalance_deadline_s", "scale_status"}
+    assert (found["flows"], found["coordinator"]) == ([], {"leader": None, "age_s": None})
+    assert away.json("checkpoints", "orders", "--group", "billing")["partitions"][1]["acknowledged"] == 3
+
+
+def test_who_asks_for_the_checkpoints_alone_is_not_told_to_change_how_the_group_is_shared(away: Partq) -> None:
+    shown = away("status", "orders", "--group", "billing", "--ownership", "none").stdout
+    assert "only the checkpoints are shown" in shown
+    assert "alter" not in shown
+
+
+@pytest.mark.conformance("OBS-06")
+def test_with_redis_away_groups_are_listed_without_their_flows(away: Partq) -> None:
+    listed = away("group", "list", "orders", "--ownership", AWAY).stdout
+    assert listed.count("cannot be reached") == 2
+    found = away.json("group", "list", "orders", "--ownership", AWAY)
+    assert [(each["group"], each["flows"]) for each in found] == [("billing", None), ("reports", None)]
 
 
 @pytest.mark.parametrize("given", ["redis://user:s3cret@host/0", "S3cret Password", "memcached://host"])

@@ -18,6 +18,7 @@ import pytest
 import redis
 
 import partq
+from partq_spark.group.documents.redis_script import RIGHTS
 from tests.client.conftest import Make
 from tests.client.test_consumer import ROOT, WAIT_S, consuming, lag, publish
 from tests.coordinator.sidecars import Place
@@ -111,10 +112,12 @@ def test_sigterm_is_left_to_those_who_handle_it_and_restored(make: Make) -> None
 class Worker(threading.Thread):
     """A consumer in a thread of its own, that works on each batch for a while."""
 
-    def __init__(self, queue: partq.Queue, flow: str, work_s: float = 0.01, **more: Any) -> None:
+    def __init__(
+        self, queue: partq.Queue, flow: str, work_s: float = 0.01, ownership: str = "store", **more: Any
+    ) -> None:
         super().__init__()
         self.consumer = queue.consumer(
-            "billing", flow=flow, ownership="store", starting="earliest", max_messages=20, session_timeout_s=5, **more
+            "billing", flow=flow, ownership=ownership, starting="earliest", max_messages=20, session_timeout_s=5, **more
         )
         self.work_s = work_s
         self.handled: list[partq.Message] = []
@@ -151,6 +154,53 @@ def test_a_closed_consumer_gives_its_connections_back(make: Make) -> None:
             assert consumer.poll(WAIT_S) is None
             assert len(client.client_list()) > 1
         wait_until(lambda: len(client.client_list()) == 1, "end of its connections")
+
+
+@pytest.mark.conformance("OWN-03", "OBS-06")
+@pytest.mark.redis
+@pytest.mark.crash
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_redis_that_has_forgotten_its_users_is_waited_for(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = make(partitions=2, rebalance_delay_s=0)
+    secrets = {"PARTQ_REDIS_USERNAME": "partq", "PARTQ_REDIS_PASSWORD": "hunter2-is-not-shown"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+
+    with running(RedisServer()) as server, redis.Redis.from_url(server.url) as administrator:
+
+        def give_user() -> None:
+            administrator.execute_command(f"ACL SETUSER partq on >{secrets['PARTQ_REDIS_PASSWORD']} {RIGHTS}")
+
+        with pytest.raises(partq.Invalid, match="refuses user or password") as refused:
+            queue.consumer("billing", ownership=server.url).poll(WAIT_S)
+        assert "PARTQ_REDIS_PASSWORD" in str(refused.value), "the first login that is refused is a mistake"
+        give_user()
+        sidecar = Place(tmp_path, server.url, queue.store).sidecar(**secrets)
+        with sidecar:
+            worker = Worker(queue, "a", ownership=server.url)
+            publish(queue, 20)
+            wait_until(lambda: len(worker.handled) == 20 and lag(queue) == 0, "the first messages")
+            server.kill()
+            server.start()
+            said = "refuses user or password"
+            wait_until(lambda: said in sidecar.health()[1].get("problem", ""), "the coordinator's word")
+            wait_until(lambda: said in caplog.text, "the consumer's word")
+            publish(queue, 20, begin=20)
+            view = queue.status("billing", ownership=server.url)
+            (note,) = [each for each in view.notes if said in each]
+            assert "aclfile" in caplog.text
+            assert sum(each.acknowledged for each in view.partitions) == 20, "by the checkpoints"
+            assert worker.is_alive()
+            assert worker.error is None
+            give_user()
+            wait_until(lambda: len(worker.handled) >= 40 and lag(queue) == 0, "all goes on by itself")
+            worker.end()
+        for text in (note, caplog.text, sidecar.text()):
+            assert secrets["PARTQ_REDIS_PASSWORD"] not in text
+    assert {int(each.value) for each in worker.handled} == set(range(40))
 
 
 @pytest.mark.conformance("API-03")

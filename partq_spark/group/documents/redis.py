@@ -102,14 +102,15 @@ class RedisDocuments(Documents):
         for operation in operations:
             call.add(operation)
         keys = [place.key(folder) for folder in call.folders or ("state",)]
-        replies = self._client.call(keys, *call.arguments)
+        changes = any(isinstance(operation, Swap | Remove) for operation in operations)
+        replies = self._client.call(keys, *call.arguments, changes=changes)
         # No replies come after a condition that did not hold.
         answered = zip(operations, call.tokens, replies, strict=False)
         return [_answer(place, operation, token, reply) for operation, token, reply in answered]
 
     def drop(self, group: GroupKey) -> None:
         place = self._at(group)
-        self._client.call([place.key(folder) for folder in FOLDERS], "drop")
+        self._client.call([place.key(folder) for folder in FOLDERS], "drop", changes=True)
 
     # ---- news
 

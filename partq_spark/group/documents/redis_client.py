@@ -164,6 +164,7 @@ class RedisClient:
         }
         self._tls, self._tls_files = url.tls, [path for _, path in url.tls_files]
         self._class: type[_Wire] = redis.connection.SSLConnection if url.tls else redis.connection.Connection
+        self._logged_in = False  # once: what is refused later may come back
         self.closed = threading.Event()
         self._known: _Life | None = None
         self._latest: _Life | None = None
@@ -185,13 +186,13 @@ class RedisClient:
 
     # ---- calls
 
-    def call(self, keys: Sequence[str], *arguments: str | bytes | int) -> Reply:
-        """What the script returns for these arguments, in one round trip.
+    def call(self, keys: Sequence[str], *arguments: str | bytes | int, changes: bool) -> Reply:
+        """What the script returns for these arguments, in one round trip. `changes`: whether they change anything.
 
         Raises `Reincarnated` before anything was sent where the server lives anew since `incarnation` was asked for,
         `Unavailable` where the answer did not come, `Invalid` and `Corrupt` where trying again will not help.
         """
-        with _Lent(self) as link:
+        with _Lent(self, changes=changes) as link:
             known = self._known
             if known is None:
                 known = self._known = link.life
@@ -227,6 +228,7 @@ class RedisClient:
             link = _Link(self._class(**self._options))
             link.connection.connect()
             link.life = self._life(link)
+            self._logged_in = True
         except BaseException as error:
             if link is not None:
                 link.drop()
@@ -287,12 +289,14 @@ class RedisClient:
 
     # ---- what errors mean
 
-    def explain(self, error: Exception) -> PartqError:
-        """partq's error for one of redis-py's or the system's."""
+    def explain(self, error: Exception, *, changes: bool = False) -> PartqError:
+        """partq's error for one of redis-py's or the system's, which came of what `changes` something or does not."""
         return explained(
             error,
             url=self.url,
             call_timeout_s=self.call_timeout_s,
+            logged_in=self._logged_in,
+            changes=changes,
             hidden=self._credentials.hidden,
             tls=self._tls,
             tls_files=self._tls_files,
@@ -302,10 +306,11 @@ class RedisClient:
 class _Lent:
     """A connection for the length of a `with` block; it is kept afterwards only if nothing casts doubt on it."""
 
-    __slots__ = ("_client", "_link")
+    __slots__ = ("_changes", "_client", "_link")
 
-    def __init__(self, client: RedisClient) -> None:
+    def __init__(self, client: RedisClient, *, changes: bool = False) -> None:
         self._client = client
+        self._changes = changes
 
     def __enter__(self) -> _Link:
         self._link = self._client.lend()
@@ -321,7 +326,7 @@ class _Lent:
         )
         self._client.give_back(self._link, good=good)
         if isinstance(error, exceptions.RedisError | OSError):
-            raise self._client.explain(error) from None
+            raise self._client.explain(error, changes=self._changes) from None
 
 
 class Listener:

@@ -20,24 +20,31 @@ def explained(
     *,
     url: str,
     call_timeout_s: float,
+    logged_in: bool,
+    changes: bool,
     hidden: Callable[[str], str],
     tls: bool,
     tls_files: Sequence[str],
 ) -> PartqError:
-    """The error to be raised. `hidden` takes out of a text what nobody may see; `tls_files` are paths."""
+    """The error to be raised. `logged_in`: user and password were good before; `changes`: something was to be changed.
+    `hidden` takes out of a text what nobody may see; `tls_files` are paths.
+    """
     text = hidden(str(error)).splitlines()
     said = text[0][:300] if text else type(error).__name__
+    next_step = "whether a change took place is known when it is read again" if changes else "look whether it runs"
     secure = _tls_problem(error, tls_files)
     if secure is not None:
         return Invalid(f"ownership {url}: {secure} ({said})")
     if isinstance(error, exceptions.TimeoutError | TimeoutError):
         plain = ", or it speaks no TLS" if tls else ""
-        return Unavailable(
-            f"ownership {url} did not answer within {call_timeout_s:g} s{plain}: whether a change took"
-            " place is known when it is read again"
-        )
+        return Unavailable(f"ownership {url} did not answer within {call_timeout_s:g} s{plain}: {next_step}")
     if isinstance(error, exceptions.InvalidResponse):
         return Invalid(f"ownership {url} does not answer as Redis does: check host and port")
+    if isinstance(error, exceptions.AuthenticationError) and logged_in:
+        return Unavailable(
+            f"ownership {url} refuses user or password ({said}), which were good before: a Redis that has no aclfile "
+            "forgets its users when it is restarted; make the user again, and all goes on by itself"
+        )
     if isinstance(error, exceptions.AuthenticationError):
         return Invalid(f"ownership {url} refuses user or password ({said}): set {USERNAME} and {PASSWORD}")
     for kind, mark, raised, sentence in _MEANINGS:
@@ -47,10 +54,7 @@ def explained(
         return Unavailable(f"ownership {url} refuses at the moment: {said}")
     if tls and "EOF" in said:
         said += "; so does one that asks for a client's certificate, ssl_certfile and ssl_keyfile"
-    return Unavailable(
-        f"ownership {url} cannot be reached or the connection broke ({said}): whether a change took place is"
-        " known when it is read again"
-    )
+    return Unavailable(f"ownership {url} cannot be reached or the connection broke ({said}): {next_step}")
 
 
 # The kind of redis-py's error, what its text contains (the code itself is cut off where redis-py has a class for it,
