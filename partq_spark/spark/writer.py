@@ -153,14 +153,14 @@ class _Sink:
             number = batch if batch is not None else self._options.transaction
             if done.resolved is None:
                 logger.warning(
-                    "batch %s had been published to %s before (sequence %d): nothing was added",
+                    "batch %s of %s had been published before (sequence %d): nothing was added",
                     number,
                     queue,
                     done.sequence,
                 )
             else:
                 logger.warning(
-                    "batch %s was skipped in %s: %s said, by `partq queue resolve`, that from batch %d on the rows are "
+                    "batch %s of %s was skipped: %s said, by `partq queue resolve`, that from batch %d on the rows are "
                     "published already",
                     number,
                     queue,
