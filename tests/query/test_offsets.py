@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.log.model import Origin
 from partq_spark.query import offsets
 from partq_spark.query.offsets import BatchEnd, BatchSpan
 
@@ -17,14 +19,15 @@ COUNTS = st.integers(0, (1 << 63) - 1)
 SPANS = st.dictionaries(st.integers(0, 999), st.builds(BatchSpan, COUNTS, COUNTS, COUNTS, COUNTS), max_size=20)
 NAMES = st.none() | st.text(max_size=20)
 ENDS = st.builds(
-    lambda queue, spans, group, since, flow: BatchEnd(
-        queue_id=queue, spans=spans, group=group, since=None if group is None else since, flow=flow
+    lambda queue, spans, group, since, flow, origin: BatchEnd(
+        queue_id=queue, spans=spans, group=group, since=None if group is None else since, flow=flow, origin=origin
     ),
     st.text(min_size=1),
     SPANS,
     NAMES,
     COUNTS,
     NAMES,
+    st.none() | st.builds(Origin, COUNTS, COUNTS, st.text()),
 )
 
 
@@ -63,7 +66,7 @@ def test_what_is_encoded_is_decoded(end: BatchEnd) -> None:
 def test_equal_ends_have_one_text_whatever_order_they_were_made_in(end: BatchEnd, order: random.Random) -> None:
     shuffled = list(end.spans.items())
     order.shuffle(shuffled)
-    again = BatchEnd(flow=end.flow, since=end.since, group=end.group, spans=dict(shuffled), queue_id=end.queue_id)
+    again = replace(end, spans=dict(shuffled))
     assert text(again) == text(end)
 
 
@@ -94,6 +97,12 @@ def test_before_the_first_batch_there_is_nothing() -> None:
 def test_an_offset_of_another_version_or_source_is_refused(raw: object) -> None:
     with pytest.raises(Invalid, match="new checkpoint location"):
         offsets.decode(raw)
+
+
+@pytest.mark.parametrize("publish", [None, [], 7, [1, 2], [1, "x", "token"], [1, 2, "token", 4]])
+def test_a_malformed_publish_is_corrupt(publish: object) -> None:
+    with pytest.raises(Corrupt, match="malformed"):
+        offsets.decode({"v": 1, "queue": "q", "group": None, "flow": None, "publish": publish, "p": {}})
 
 
 @pytest.mark.parametrize(

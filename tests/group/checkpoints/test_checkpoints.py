@@ -74,6 +74,8 @@ def test_a_checkpoint_from_a_listing_is_not_written_to(checkpoints: CheckpointSt
         ({"redelivered_below": None}, "'redelivered_below' is missing"),
         ({"flow": "a"}, "'instance' is missing"),
         ({"offset": "1.5"}, "'offset' is '1.5'"),
+        ({"publish": "7"}, "'publish' is '7'"),
+        ({"publish": "7:x:token"}, "'publish' is '7:x:token'"),
     ],
 )
 def test_nonsense_is_refused_by_name(
