@@ -1,5 +1,5 @@
 """`scripts/simulate --seeds N`: seeded simulations of coordinators and flows over stores that fail; with `--queries` of
-the loop behind streaming queries.
+the loop behind streaming queries, with `--consumer` of applications with a `partq.Consumer`.
 
 Prints what was simulated and which faults struck; a failure prints the one line that repeats it, and what led to it.
 """
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
+from tests.simulation.consumer import world as consumer_world
 from tests.simulation.plan import KINDS, Outcome, Plan
 from tests.simulation.queries import plan as query_plan
 from tests.simulation.queries import world as query_world
@@ -50,7 +51,7 @@ class Total:
     steps: int = 0
     simulated_us: int = 0
     facts: int = 0
-    queries: bool = False
+    by_ownership: bool = True
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str]] = field(default_factory=list)
 
@@ -73,7 +74,7 @@ class Total:
             f"{self.facts:,} facts, {len(self.failures)} failures\n"
             f"faults injected {injected:,}: {faults}\n"
         )
-        if self.queries:
+        if not self.by_ownership:
             others = sorted(counts.keys() - set(FAULTS))
             return done + ", ".join(f"{what} {counts[what]:,}" for what in others)
         rest = ["flow stops", "flow restarts", "coordinator stops", "coordinator restarts", "twins", "flow refused"]
@@ -121,15 +122,23 @@ FLOWS = Suite(option="", kind_of=lambda seed: KINDS[seed % len(KINDS)], run_seed
 QUERIES = Suite(option="--queries ", kind_of=query_plan.kind_of, run_seed=query_world.run_seed, play=_queries_story)
 
 
+def _consumer_story(seed: int) -> Iterator[str]:
+    return consumer_world.story(seed, QUERIES_KEPT)
+
+
+CONSUMER = Suite(
+    option="--consumer ", kind_of=consumer_world.kind_of, run_seed=consumer_world.run_seed, play=_consumer_story
+)
+
+
 def repeat_line(seed: int) -> str:
     """The command that repeats one seed of the flows' simulation."""
     return FLOWS.repeat_line(seed)
 
 
-def simulate(first: int, seeds: int, twice: bool = False, *, queries: bool = False) -> Total:
+def simulate(first: int, seeds: int, twice: bool = False, *, suite: Suite = FLOWS) -> Total:
     """Run seeds one after the other; a failure does not end them."""
-    suite = QUERIES if queries else FLOWS
-    total = Total(queries=queries)
+    total = Total(by_ownership=suite.option == FLOWS.option)
     for seed in range(first, first + seeds):
         try:
             outcome = suite.run_seed(seed)
@@ -146,14 +155,14 @@ def simulate(first: int, seeds: int, twice: bool = False, *, queries: bool = Fal
     return total
 
 
-def simulate_side_by_side(first: int, seeds: int, jobs: int, twice: bool = False, *, queries: bool = False) -> Total:
+def simulate_side_by_side(first: int, seeds: int, jobs: int, twice: bool = False, *, suite: Suite = FLOWS) -> Total:
     """The same, in `jobs` processes."""
-    total = Total(queries=queries)
+    total = Total(by_ownership=suite.option == FLOWS.option)
     if jobs == 1 or seeds <= CHUNK:
-        return simulate(first, seeds, twice, queries=queries)
+        return simulate(first, seeds, twice, suite=suite)
     with ProcessPoolExecutor(jobs) as pool:
         parts = [
-            pool.submit(simulate, at, min(CHUNK, first + seeds - at), twice, queries=queries)
+            pool.submit(simulate, at, min(CHUNK, first + seeds - at), twice, suite=suite)
             for at in range(first, first + seeds, CHUNK)
         ]
         for part in parts:
@@ -170,14 +179,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="how many processes (default 2)")
     parser.add_argument("--twice", action="store_true", help="run every seed twice and compare the histories")
     parser.add_argument("--queries", action="store_true", help="the loop behind streaming queries")
+    parser.add_argument("--consumer", action="store_true", help="applications with a partq.Consumer")
     arguments = parser.parse_args()
     if arguments.seeds < 1 or arguments.first < 0 or arguments.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1, --first at least 0")
     begun_s = time.monotonic()
-    suite = QUERIES if arguments.queries else FLOWS
-    total = simulate_side_by_side(
-        arguments.first, arguments.seeds, arguments.jobs, arguments.twice, queries=arguments.queries
-    )
+    suite = QUERIES if arguments.queries else CONSUMER if arguments.consumer else FLOWS
+    total = simulate_side_by_side(arguments.first, arguments.seeds, arguments.jobs, arguments.twice, suite=suite)
     again = ", each twice with the same history" if arguments.twice and not total.failures else ""
     sys.stdout.write(f"{total.text()}\n{time.monotonic() - begun_s:.1f} s in {arguments.jobs} processes{again}\n")
     for seed, error in total.failures[:10]:

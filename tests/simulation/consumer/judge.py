@@ -56,7 +56,8 @@ class Judge:
         self.given: list[Given] = []
         self.releases: list[Release] = []
         self.is_calm = True  # nothing was given back, lost or closed yet: no message may be marked
-        self.is_unsure = False  # of what counts: a store was away, or an acknowledgement was cut off
+        self.is_unsure = False  # of what counts: a store was away, or a call was cut off
+        self._shaken = 0  # a question was cut off then, and what it had taken was given back
 
     def tick(self) -> int:
         self.time += 1
@@ -93,7 +94,8 @@ class Judge:
             self._marked(given, message)
         for partition, (start, _) in spans.items():
             self._nothing_skipped(given, partition, start)
-            if start < self.counted[partition] and given.asked > self._counted_at[partition]:
+            again = start < self.counted[partition] and given.asked > self._counted_at[partition]
+            if again and not self.is_unsure:
                 raise Violation(f"{partition}/{start} is acknowledged up to {self.counted[partition]} and comes again")
 
     def released(self, given: Given, begun: int, *, is_sure: bool = True) -> None:
@@ -110,7 +112,9 @@ class Judge:
         for partition, end in ends.items():
             if partition in lost:
                 if self._must_count(given, partition, begun):
-                    raise Violation(f"an acknowledgement of batch {given.number}, partition {partition}, does not count")
+                    raise Violation(
+                        f"an acknowledgement of batch {given.number}, partition {partition}, does not count"
+                    )
                 continue
             if self.must_lose(given, partition, begun) and end > self.counted[partition]:
                 raise Violation(
@@ -122,9 +126,18 @@ class Judge:
                 self.counted[partition] = end
                 self._counted_at[partition] = self.tick()
 
-    def closed(self) -> None:
-        self.session += 1
+    def cut_off(self) -> None:
+        """A question for a batch ended with a signal's exception."""
+        self._shaken = self.tick()
         self.is_calm = False
+
+    def closed(self, acknowledged: Mapping[int, int]) -> None:
+        """The consumer is closed, and the checkpoints say this."""
+        self.checkpoints(acknowledged, is_closed=True)
+        for partition, end in acknowledged.items():
+            self.counted[partition] = min(end, self.counted[partition])
+        self.session += 1
+        self.is_calm = self.is_unsure = False
 
     # --- what is right ------------------------------------------------------------------------------------------------
 
@@ -133,7 +146,9 @@ class Judge:
         for partition, end in acknowledged.items():
             missing = set(range(end)) - self.handled[partition]
             if missing:
-                raise Violation(f"partition {partition} is acknowledged up to {end}, and {sorted(missing)} not handled")
+                raise Violation(
+                    f"partition {partition} is acknowledged up to {end}, {self._found(partition, missing)} not handled"
+                )
             if is_closed and not self.is_unsure and end < self.counted[partition]:
                 raise Violation(
                     f"partition {partition} is closed at {end}, acknowledged was up to {self.counted[partition]}"
@@ -144,7 +159,7 @@ class Judge:
         for partition, end in ends.items():
             missing = set(range(end)) - self.handled[partition]
             if missing:
-                raise Violation(f"partition {partition}: {sorted(missing)} never came")
+                raise Violation(f"partition {partition}: {self._found(partition, missing)} never came again")
 
     def must_lose(self, given: Given, partition: int, at: int | None = None) -> bool:
         """Whether the partition was given back, or out anew, since: an acknowledgement of this batch does not count."""
@@ -174,6 +189,7 @@ class Judge:
             for release in self.releases
             if release.session == given.session
         )
+        shaken = shaken or self._shaken > given.asked
         return not doubtful and not shaken and not self.must_lose(given, partition, at)
 
     def _lowest(self, partition: int) -> int:
@@ -215,7 +231,22 @@ class Judge:
                 self.looked(other, list(other.batch))
             missing -= set(range(*(other.spans or {}).get(partition, (0, 0))))
         if missing:
-            raise Violation(f"batch {given.number} begins at {partition}/{start}, {sorted(missing)} were skipped")
+            found = self._found(partition, missing)
+            raise Violation(f"batch {given.number} begins at {partition}/{start}, {found} skipped")
+
+    def _found(self, partition: int, offsets: set[int]) -> str:
+        """In which batches messages were, for people; `unread`: nobody had looked into it."""
+        told = []
+        for at in sorted(offsets):
+            where = (partition, at)
+            had = [str(each.number) for each in self.given if where in each.marks]
+            had += [
+                f"{each.number} unread"
+                for each in self.given
+                if each.spans is None and where in {(one.partition, one.offset) for one in each.batch}
+            ]
+            told.append(f"{at} (batch {', '.join(had)})" if had else f"{at} (in no batch)")
+        return ", ".join(told)
 
 
 def spans_of(messages: Iterable[Any]) -> dict[int, int]:

@@ -1,45 +1,38 @@
 """A simulated process whose threads run one at a time, in an order that a seed decides: what the production code finds
-as `threading` and `time`, an event loop for asyncio, a store in memory, and interruptions.
+as `threading`, `time` and `SimpleQueue`.
 
-Threads are strands of the scheduler. An interruption comes where CPython looks for signals and for other threads: at the
-beginning of a function, after a call, at a jump back, and in a wait.
+Threads are strands of the scheduler. A wait may end with a signal's exception, as the real ones do.
 """
 
 from __future__ import annotations
 
-import asyncio
-import dis
 import inspect
 import itertools
+import queue
 import random
 import sys
 import textwrap
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from types import CodeType, FrameType, ModuleType
-from typing import Any
+from types import ModuleType
+from typing import Any, Self
 
-import partq_spark
 from partq_spark.base.effects import Effects
-from partq_spark.base.errors import Unavailable
 from partq_spark.log import connect
+from partq_spark.objects import open_store
 from partq_spark.objects.memory import MemoryStore
+from tests.simulation.consumer.surroundings import Interrupter
 from tests.support.scheduler import SECOND_US, Crash, Scheduler, Strand
 
 EPOCH_S = 1_700_000_000
-_PACKAGE = Path(partq_spark.__file__).parent
-_SCOPE = tuple(f"{_PACKAGE}/{room}/" for room in ("client", "query", "group", "log"))  # no locks of C stand in these
 _WAITS = compile(
     "".join(textwrap.dedent(inspect.getsource(each)) for each in (threading.Condition, threading.Event)),
     "<the waits of threading>",
     "exec",
 )
-_JUMP = dis.opmap.get("JUMP_BACKWARD", -1)
-_CALLS = frozenset(code for name, code in dis.opmap.items() if name.startswith("CALL") and "INTRINSIC" not in name)
 
 
 class StandIn:
@@ -143,6 +136,31 @@ class RLock:
         self._owner, self._count = self._machine.strand, count
 
 
+class SimpleQueue:
+    """As `queue.SimpleQueue`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._filled = Lock(machine)
+        self._filled.acquire()
+        self._items: deque[Any] = deque()
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        if self._filled.locked():
+            self._filled.release()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not self._filled.acquire(block, -1 if timeout is None else timeout):
+            raise queue.Empty
+        item = self._items.popleft()
+        if self._items:
+            self._filled.release()
+        return item
+
+    def empty(self) -> bool:
+        return not self._items
+
+
 class Thread:
     """As `threading.Thread`. What one dies of is kept in `machine.deaths`."""
 
@@ -162,6 +180,7 @@ class Thread:
         self._run = lambda: target(*args, **(kwargs or {}))
         self._done = Lock(machine)
         self.ident: int | None = None
+        self.strand: Strand
         self.is_begun = False
 
     def start(self) -> None:
@@ -175,7 +194,7 @@ class Thread:
         except Crash:
             raise
         except BaseException as error:  # noqa: BLE001 - the judge asks for it
-            self._machine.deaths.append(f"{self.name}: {error!r}")
+            self._machine.deaths.append(error)
         self._done.release()
 
     def is_alive(self) -> bool:
@@ -192,7 +211,7 @@ class Machine:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.process = scheduler.process("app", origin_s=1000.0)
-        self.deaths: list[str] = []
+        self.deaths: list[BaseException] = []
         self.interrupter = Interrupter(scheduler)
         self._signals: dict[Strand, BaseException] = {}
         self._waiting: set[Strand] = set()
@@ -243,7 +262,7 @@ class Machine:
         self.adopt(self.main, self.process.spawn("main", run))
 
     def adopt(self, thread: Thread, strand: Strand) -> None:
-        thread.ident = next(self._idents)
+        thread.ident, thread.strand = next(self._idents), strand
         self._threads[strand] = thread
 
     def current(self) -> Thread:
@@ -292,158 +311,42 @@ class Machine:
     @contextmanager
     def in_place(self, store: MemoryStore, rng: random.Random) -> Iterator[None]:
         """The production code has these threads, this time, this chance and this store."""
-        effects = Effects.__init__.__kwdefaults__
-        former, opened, open_store = dict(effects), dict(connect._open), connect.open_store
-        real = {"threading": threading, "time": time}
+        effects: dict[str, Any] = Effects.__init__.__kwdefaults__ or {}
+        former, opened = dict(effects), dict(connect._open)
+        stand_ins: dict[object, Any] = {
+            threading: self.threading,
+            time: self.time,
+            queue.SimpleQueue: SimpleQueueType(self),
+            open_store: lambda *_, **__: store,
+        }
         replaced = [
-            (module, name)
+            (module, name, value, stand_ins[value])
             for title, module in sorted(sys.modules.items())
-            for name in real
-            if title.startswith("partq_spark.") and vars(module).get(name) is real[name]
+            if title.startswith("partq_spark.")
+            for name, value in vars(module).items()
+            if isinstance(value, Hashable) and value in stand_ins
         ]
-        for module, name in replaced:
-            setattr(module, name, getattr(self, name))
+        for module, name, _, stand_in in replaced:
+            setattr(module, name, stand_in)
         effects.update(sleep=self.sleep, uniform=rng.uniform, token=lambda: f"{rng.getrandbits(64):016x}")
-        connect.open_store = lambda *_, **__: store
         try:
             yield
         finally:
-            connect.open_store = open_store
             connect._open.clear()
             connect._open.update(opened)
             effects.update(former)
-            for module, name in replaced:
-                setattr(module, name, real[name])
+            for module, name, value, _ in replaced:
+                setattr(module, name, value)
 
 
-class Interrupter:
-    """Does something to a thread at one of the places where a signal or another thread may come in."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._armed: dict[Strand, tuple[int, Callable[[], None]]] = {}
-        self._codes: dict[CodeType, bytes] = {}
-
-    def arm(self, strand: Strand, at: int, act: Callable[[], None]) -> None:
-        """At the `at`-th such place from now on, in functions that begin from now on."""
-        self._armed[strand] = (at, act)
-        sys.settrace(self._call)
-
-    def disarm(self, strand: Strand) -> None:
-        self._armed.pop(strand, None)
-        if not self._armed:
-            sys.settrace(None)
-
-    def _call(self, frame: FrameType, _event: str, _arg: object) -> Callable[..., Any] | None:
-        strand = self._scheduler.current
-        if strand not in self._armed or not frame.f_code.co_filename.startswith(_SCOPE):
-            return None
-        frame.f_trace_opcodes = True
-        frame.f_trace_lines = False
-        self._pass(strand)
-        code = self._codes.get(frame.f_code)
-        if code is None:
-            code = self._codes[frame.f_code] = frame.f_code.co_code
-        is_after_call = False
-
-        def step(frame: FrameType, event: str, _arg: object) -> Callable[..., Any] | None:
-            nonlocal is_after_call
-            if event == "opcode":
-                here = code[frame.f_lasti]
-                was_after_call, is_after_call = is_after_call, here in _CALLS
-                if (was_after_call or here == _JUMP) and self._scheduler.current is strand:
-                    self._pass(strand)
-            elif event == "exception":
-                is_after_call = False
-            return step
-
-        return step
-
-    def _pass(self, strand: Strand) -> None:
-        armed = self._armed.get(strand)
-        if armed is None:
-            return
-        at, act = armed
-        if at > 1:
-            self._armed[strand] = (at - 1, act)
-            return
-        del self._armed[strand]
-        act()
-
-
-class Store(MemoryStore):
-    """Objects in memory, some way off; at times nothing answers."""
-
-    def __init__(self, machine: Machine, rng: random.Random, *, url: str, way_us: int) -> None:
-        super().__init__(clock=machine.unix_s, rng=rng, url=url)
-        self._machine = machine
-        self._way_us = way_us
-        self.down_until_us = 0
-
-    def _ask(self) -> None:
-        if self._way_us and self._machine.scheduler.current is not None:
-            self._machine.wait(self._way_us / SECOND_US)
-        if self._machine.scheduler.now_us < self.down_until_us:
-            raise Unavailable("the store does not answer")
-
-    def create(self, name: str, data: bytes | memoryview) -> None:
-        self._ask()
-        super().create(name, data)
-
-    def read(self, name: str, *, start: int = 0, length: int | None = None) -> memoryview:
-        self._ask()
-        return super().read(name, start=start, length=length)
-
-    def load(self, name: str, *, known: str | None = None) -> Any:
-        self._ask()
-        return super().load(name, known=known)
-
-    def swap(self, name: str, content: Any, *, expected: str | None) -> str:
-        self._ask()
-        return super().swap(name, content, expected=expected)
-
-    def list(self, prefix: str) -> Any:
-        self._ask()
-        return super().list(prefix)
-
-
-class Loop(asyncio.BaseEventLoop):
-    """An event loop of the main thread, in simulated time. Its executor has a thread for each call."""
+class SimpleQueueType:
+    """The class: `SimpleQueue[T]` names it, a call makes one."""
 
     def __init__(self, machine: Machine) -> None:
-        super().__init__()
         self._machine = machine
-        self._selector = self
-        self._woken = machine.threading.Event()
 
-    def time(self) -> float:
-        return self._machine.now_s()
+    def __getitem__(self, _kind: object) -> Self:
+        return self
 
-    def select(self, timeout_s: float | None) -> list[Any]:
-        self._woken.wait(timeout_s)
-        self._woken.clear()
-        return []
-
-    def _process_events(self, _events: object) -> None:
-        pass
-
-    def _write_to_self(self) -> None:
-        self._woken.set()
-
-    def run_in_executor(self, _executor: object, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        future = self.create_future()
-
-        def tell(result: Any, error: BaseException | None) -> None:
-            if not future.done():
-                future.set_result(result) if error is None else future.set_exception(error)
-
-        def run() -> None:
-            try:
-                result, error = function(*args), None
-            except Exception as raised:  # noqa: BLE001 - it is the caller's
-                result, error = None, raised
-            if not self.is_closed():
-                self.call_soon_threadsafe(tell, result, error)
-
-        self._machine.spawn("executor", run)
-        return future
+    def __call__(self) -> SimpleQueue:
+        return SimpleQueue(self._machine)

@@ -5,7 +5,9 @@ polls, threads, cancelled waits, signals, acknowledgements that come late. The c
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,12 +17,13 @@ from typing import Any
 import pyarrow as pa
 
 import partq
-from partq_spark.base.errors import PartqError
+from partq_spark.base.errors import Invalid, PartqError
 from partq_spark.client import consumer as _consumer  # noqa: F401 - loaded before its threads are replaced
 from partq_spark.client import publication as _publication  # noqa: F401 - as above
 from partq_spark.query import consumer_process as _process  # noqa: F401 - as above
 from tests.simulation.consumer.judge import Given, Judge, Violation, spans_of
-from tests.simulation.consumer.machine import Loop, Machine, Store
+from tests.simulation.consumer.machine import Machine, Thread
+from tests.simulation.consumer.surroundings import Loop, Store
 from tests.simulation.plan import Outcome
 from tests.simulation.world import quiet
 from tests.support.scheduler import SECOND_US, Scheduler
@@ -34,7 +37,7 @@ OPERATIONS = {
     "loops": ("publish", "publish", "loop", "loop", "loop", "go_on", "poll", "pause", "reopen"),
     "threads": ("publish", "publish", "poll", "beside", "three", "abandon", "abandon", "cancel", "cancel", "pause"),
     "rounds": ("publish", "publish", "poll", "poll", "acknowledge", "acknowledge", "give_back", "worker", "pause"),
-    "signals": ("publish", "publish", "poll", "poll", "loop", "acknowledge", "pause"),
+    "signals": ("publish", "publish", "poll", "poll", "poll", "loop", "acknowledge", "pause"),
 }
 OPERATIONS["everything"] = (
     *OPERATIONS["loops"], *OPERATIONS["threads"], *OPERATIONS["rounds"], "later", "outage", "stop"
@@ -115,7 +118,8 @@ class World:
         self.published = 0
         self.last: Given | None = None  # with acknowledge="next": what asking for the next one acknowledges
         self.askers: list[Asker] = []
-        self.polling = 0
+        self.asking: list[Given | None] = []  # what was given last, of each question on its way
+        self.polling: Thread | None = None  # the thread that `_abandon` has begun
         self.signals: list[BaseException] = []
 
     def note(self, what: str) -> None:
@@ -128,6 +132,8 @@ class World:
         """Raises `Violation`, or whatever the consumer should not have raised."""
         with self.machine.in_place(self.store, random.Random(f"consumer effects {self.plan.seed}")):
             self.loop = Loop(self.machine)
+            hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
+            gc.disable()  # what it would end at some moment is not a matter of the seed
             try:
                 self.machine.run_main(self._main)
                 self.scheduler.run(None, MOST_STEPS)
@@ -138,8 +144,9 @@ class World:
                     self.machine.interrupter.disarm(strand)
                 self.scheduler.end()
                 self.loop.close()
-        if self.machine.deaths:
-            raise Violation(f"a thread has died: {self.machine.deaths}")
+                sys.unraisablehook = hook
+                gc.enable()
+        self._require_living()
         return Outcome(
             self.plan.seed, self.scheduler.steps, self.scheduler.now_us, self.scheduler.history, self.noted, self.counts
         )
@@ -158,12 +165,22 @@ class World:
             self.counts[name] += 1
             self.note(f"-- {name}")
             getattr(self, f"_{name}")()
+            self._require_living()
             if self.rng.random() < 0.3 and self.scheduler.now_us >= self.store.down_until_us:
                 self._check()
         self._await_store()
         self._close()
         self._drain()
         raise _Finished
+
+    def _unraisable(self, about: Any) -> None:
+        if about.exc_value not in self.signals:  # else Python itself has nobody to raise it to
+            self.machine.deaths.append(Violation(f"{about.exc_value!r} was ignored in {about.object!r}"))
+
+    def _require_living(self) -> None:
+        """A thread of the application found a rule broken, or one of the consumer's died."""
+        for error in self.machine.deaths:
+            raise error
 
     def _drain(self) -> None:
         """A consumer that comes after it receives all that is not acknowledged."""
@@ -201,18 +218,18 @@ class World:
         self.first_given = len(self.judge.given)
 
     def _close(self) -> None:
-        for _ in range(3):
-            if self._call("close", self.consumer.close)[1] is None:
-                break
-        else:
+        if self._call("close", self.consumer.close)[1] is not None:
+            self.judge.is_unsure = True
             self.consumer.close()
-        self.judge.closed()
-        self._check(is_closed=True)
+        self.judge.closed(self._acknowledged())
 
-    def _check(self, *, is_closed: bool = False) -> None:
-        found = self.queue.checkpoints(GROUP).partitions
-        self.note(f"checkpoints {[each.acknowledged for each in found]}")
-        self.judge.checkpoints({each.partition: each.acknowledged for each in found}, is_closed=is_closed)
+    def _check(self) -> None:
+        self.judge.checkpoints(self._acknowledged())
+
+    def _acknowledged(self) -> dict[int, int]:
+        found = {each.partition: each.acknowledged for each in self.queue.checkpoints(GROUP).partitions}
+        self.note(f"checkpoints {found}")
+        return found
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -228,15 +245,19 @@ class World:
             self.signals.append(signal)
             self.judge.is_calm = False
             if rng.random() < 0.75:
-                machine.interrupter.arm(strand, rng.randint(1, rng.choice((20, 200, 1000))), partial(self._raise, signal))
+                machine.interrupter.arm(
+                    strand, rng.randint(1, rng.choice((20, 200, 1200))), partial(self._raise, signal)
+                )
             else:
                 late = signal
                 self.scheduler.push(
                     lambda: None if is_over else self._tell(machine.signal(strand, late)), rng.randint(0, 400_000)
                 )
-        elif rng.random() < self.plan.switches:
-            at, pause_s = rng.randint(1, rng.choice((20, 200, 1000))), rng.choice((0.0, 0.0, 0.02, 0.3))
-            machine.interrupter.arm(strand, at, partial(self._switch, pause_s))
+        if rng.random() < self.plan.switches:
+            switched = rng.choice([strand, *machine.process.strands])  # the consumer's own threads too
+            at, pause_s = rng.randint(1, rng.choice((20, 200, 1200))), rng.choice((0.0, 0.0, 0.02, 0.3))
+            if switched is not strand or signal is None:
+                machine.interrupter.arm(switched, at, partial(self._switch, pause_s))
         try:
             result, error = ask(), None
         except (Interrupt, Alarm, PartqError, StopIteration, StopAsyncIteration) as raised:
@@ -269,17 +290,25 @@ class World:
     def _ask(self, asker: Asker | None, ask: Callable[[], Any]) -> tuple[Given | None, BaseException | None]:
         """One question for a batch: the application's word that the last one is dealt with, where it is that."""
         name = "poll" if asker is None else "next"
+        last, was_settled = self.last, self.last is not None and self.last.is_settled
         asked = self._word(asker)
+        self.asking.append(last)
         batch, error = self._call(name, ask)
+        self.asking.remove(last)
+        if isinstance(error, (Interrupt, Alarm)):
+            self.judge.cut_off()
+        elif isinstance(error, Invalid) and last is not None:
+            last.is_settled = was_settled  # it was refused
         return self._got(name, asker, asked, batch), error
 
     def _word(self, asker: Asker | None) -> int:
         last = self.last
         if last is not None and not self.plan.manual:
-            polled = last.asker is None
-            if last.spans is not None and not last.is_settled and (asker is None or polled or last.asker is asker):
-                self.judge.dealt_with(last)
-            elif last.spans is None or not polled:
+            if last.spans is None and last.asker is asker is not None:
+                self._look(last)  # a loop's word goes for it anyway
+            if last.spans is not None and not last.is_settled and (None in (asker, last.asker) or last.asker is asker):
+                self.judge.dealt_with(last)  # where one asks by poll and then by a loop it may as well be given back
+            if last.spans is None or last.asker is not asker:
                 self.judge.is_calm = False
             last.is_settled = True
         if asker is not None:
@@ -304,6 +333,8 @@ class World:
             pa.table(given.batch)
         messages = list(given.batch)
         self.judge.looked(given, messages)
+        if given in self.asking:  # by another thread
+            self.judge.dealt_with(given)
         self.counts["messages"] += len(messages)
         marked = sum(message.redelivered for message in messages)
         self.note(f"batch {given.number} is {given.spans}, {marked} marked")
@@ -316,7 +347,7 @@ class World:
             given.is_dropped = True
             self.judge.is_calm = False
             return
-        if rng.random() < 0.75:
+        if self.plan.kind == "signals" or rng.random() < 0.75:
             self._look(given)
         chance = rng.random()
         if chance < 0.1:
@@ -390,7 +421,10 @@ class World:
             if given is None or error is not None:
                 return
             self._handle(given)
-            if given.is_dropped or self.rng.random() < 0.25:
+            if given.is_dropped:
+                self.askers.remove(asker)  # by going on with it one would say that it was handled
+                return
+            if self.rng.random() < 0.25:
                 self.note("the loop is left")
                 return
             if given.spans is None:
@@ -450,18 +484,14 @@ class World:
         thread.join()
 
     def _polled(self, timeout_s: float) -> tuple[Given | None, BaseException | None]:
-        self.polling += 1
-        try:
-            return self._ask(None, partial(self.consumer.poll, timeout_s))
-        finally:
-            self.polling -= 1
+        return self._ask(None, partial(self.consumer.poll, timeout_s))
 
     def _beside(self) -> None:
         """A second thread polls while the first one waits."""
         found: list[Given | None] = []
         thread = self.machine.spawn("first", lambda: found.append(self._polled(1.0)[0]))
         self.machine.sleep(self.rng.uniform(0.0, 0.5))
-        if self.polling:
+        if self.machine.is_waiting(thread.strand):
             self._refused()
         thread.join()
         for given in found:
@@ -492,8 +522,10 @@ class World:
         """`wait_for(to_thread(poll))`: who waited gives up, the thread polls on."""
         self.judge.is_calm = False
         is_given_up = False
+        self.polling = None
 
         def poll() -> Given | None:
+            self.polling = self.machine.current()
             given, error = self._polled(self.rng.choice((0.1, 0.5, 1.0)))
             if error is not None:
                 raise error
@@ -515,17 +547,16 @@ class World:
             if given is not None:
                 self._handle(given)
             return
-        if self.rng.random() < 0.5 and self.polling:
-            self._refused()
-        while self.polling:
-            self.machine.sleep(0.1)
+        if self.polling is not None:
+            if self.rng.random() < 0.5 and self.machine.is_waiting(self.polling.strand):
+                self._refused()
+            self.polling.join()
 
     def _cancel(self) -> None:
         """`anext` under a time limit, once or several times."""
         if not hasattr(self.consumer, "__aiter__"):
             return
         asker = Asker(aiter(self.consumer))
-        self.askers_async = asker
         for _ in range(self.rng.randint(1, 5)):
             asked = self._word(asker)
             limit_s = self.rng.choice((0.0001, 0.01, 0.1, 0.3, 2.0))
@@ -537,7 +568,8 @@ class World:
                 if self.rng.random() < 0.3:
                     self.machine.sleep(self.rng.choice((0.01, 0.5)))
                 continue
-            except StopAsyncIteration:
+            except (StopAsyncIteration, PartqError) as error:
+                self.note(f"anext raised {error!r}"[:120])
                 return
             given = self._got("anext", asker, asked, batch)
             if given is not None:

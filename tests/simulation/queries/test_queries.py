@@ -30,7 +30,7 @@ def told(total: Total) -> str:
 
 
 def test_a_few_worlds_are_all_right() -> None:
-    total = simulate(100_000, 2 * len(KINDS), queries=True)
+    total = simulate(100_000, 2 * len(KINDS), suite=QUERIES)
     assert not total.failures, told(total)
     assert total.counts["batches"] > 0
     assert total.counts["messages repeated"] > 0
@@ -86,7 +86,7 @@ def _is_simple(plan: Plan) -> bool:
 @pytest.mark.conformance("HAN-10", "CHK-04", "SEQ-01")
 @pytest.mark.parametrize("first", range(0, 4 * SEEDS, SEEDS))
 def test_no_seed_loses_or_repeats_in_silence(first: int, report: Callable[[str], None]) -> None:
-    total = simulate(first, SEEDS, queries=True)
+    total = simulate(first, SEEDS, suite=QUERIES)
     report(f"queries: {total.text()}")
     assert not total.failures, told(total)
     happened = [
@@ -133,7 +133,7 @@ def test_a_seed_that_once_failed(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_each_seed_run_twice_gives_the_same_history() -> None:
-    total = simulate(10_000, TWICE_SEEDS, twice=True, queries=True)
+    total = simulate(10_000, TWICE_SEEDS, twice=True, suite=QUERIES)
     assert not total.failures, told(total)
 
 
