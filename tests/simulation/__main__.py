@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
+from tests.simulation.consumer import plan as consumer_plan
 from tests.simulation.consumer import world as consumer_world
 from tests.simulation.plan import KINDS, Outcome, Plan
 from tests.simulation.queries import plan as query_plan
@@ -127,7 +128,7 @@ def _consumer_story(seed: int) -> Iterator[str]:
 
 
 CONSUMER = Suite(
-    option="--consumer ", kind_of=consumer_world.kind_of, run_seed=consumer_world.run_seed, play=_consumer_story
+    option="--consumer ", kind_of=consumer_plan.kind_of, run_seed=consumer_world.run_seed, play=_consumer_story
 )
 
 

@@ -21,7 +21,7 @@ class Given:
     """A batch that the consumer returned. `asker`: the iterator that asked, None: `poll`. Times are the judge's."""
 
     number: int
-    batch: partq.Batch
+    batch: partq.Batch | None  # None: the application has dropped it
     asker: object | None
     asked: int
     returned: int
@@ -57,7 +57,7 @@ class Judge:
         self.releases: list[Release] = []
         self.is_calm = True  # nothing was given back, lost or closed yet: no message may be marked
         self.is_unsure = False  # of what counts: a store was away, or a call was cut off
-        self._shaken = 0  # a question was cut off then, and what it had taken was given back
+        self._shaken = 0  # what was taken then and nobody has is given back
 
     def tick(self) -> int:
         self.time += 1
@@ -98,11 +98,13 @@ class Judge:
             if again and not self.is_unsure:
                 raise Violation(f"{partition}/{start} is acknowledged up to {self.counted[partition]} and comes again")
 
-    def released(self, given: Given, begun: int, *, is_sure: bool = True) -> None:
+    def released(self, given: Given, begun: int) -> None:
         """The application, or a loop begun again, gave it back."""
         self.is_calm = False
         spans = given.spans or {}
-        sure = is_sure and not any(self.must_lose(given, partition) for partition in spans)
+        later = self.given[given.number + 1 :]  # of what nobody has looked into one cannot say whether it overlaps
+        sure = not self.is_unsure and all(each.spans is not None for each in later)
+        sure = sure and not any(self.must_lose(given, partition) for partition in spans)
         lowest = {partition: self._lowest(partition) for partition in spans}
         self.releases.append(Release(begun, self.tick(), lowest, self.session, sure and not given.is_settled))
         given.is_settled = True
@@ -122,12 +124,12 @@ class Judge:
                     "that was given back"
                 )
             self.handled[partition].update(range(end))
-            if end > self.counted[partition] and not self.is_unsure:
+            if end > self.counted[partition]:
                 self.counted[partition] = end
                 self._counted_at[partition] = self.tick()
 
     def cut_off(self) -> None:
-        """A question for a batch ended with a signal's exception."""
+        """A question for a batch ended with a signal's exception, or nobody has its batch: it is given back."""
         self._shaken = self.tick()
         self.is_calm = False
 
@@ -228,6 +230,8 @@ class Judge:
             if gone:
                 continue
             if other.spans is None:
+                if other.batch is None:
+                    return  # who knows what it has
                 self.looked(other, list(other.batch))
             missing -= set(range(*(other.spans or {}).get(partition, (0, 0))))
         if missing:
@@ -243,7 +247,7 @@ class Judge:
             had += [
                 f"{each.number} unread"
                 for each in self.given
-                if each.spans is None and where in {(one.partition, one.offset) for one in each.batch}
+                if each.spans is None and where in {(one.partition, one.offset) for one in each.batch or ()}
             ]
             told.append(f"{at} (batch {', '.join(had)})" if had else f"{at} (in no batch)")
         return ", ".join(told)

@@ -66,7 +66,7 @@ class Lock:
                 machine.wait(left_s)
             finally:
                 self._waiting.remove(machine.strand)
-                if not self._is_locked:
+                if not self.locked():
                     self._wake()
         self._is_locked = True
         return True
@@ -177,7 +177,7 @@ class Thread:
     ) -> None:
         self.name, self.daemon = name, daemon
         self._machine = machine
-        self._run = lambda: target(*args, **(kwargs or {}))
+        self._run: Callable[[], object] = lambda: target(*args, **(kwargs or {}))
         self._done = Lock(machine)
         self.ident: int | None = None
         self.strand: Strand

@@ -8,9 +8,7 @@ import asyncio
 import gc
 import random
 import sys
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -18,79 +16,21 @@ import pyarrow as pa
 
 import partq
 from partq_spark.base.errors import Invalid, PartqError
+from partq_spark.client import PartitionCheckpoint
 from partq_spark.client import consumer as _consumer  # noqa: F401 - loaded before its threads are replaced
 from partq_spark.client import publication as _publication  # noqa: F401 - as above
 from partq_spark.query import consumer_process as _process  # noqa: F401 - as above
-from tests.simulation.consumer.judge import Given, Judge, Violation, spans_of
-from tests.simulation.consumer.machine import Machine, Thread
-from tests.simulation.consumer.surroundings import Loop, Store
+from tests.simulation.consumer.caller import Caller
+from tests.simulation.consumer.judge import Given, Violation
+from tests.simulation.consumer.machine import Thread
+from tests.simulation.consumer.plan import OPERATIONS, Plan
+from tests.simulation.consumer.surroundings import Loop
 from tests.simulation.plan import Outcome
 from tests.simulation.world import quiet
-from tests.support.scheduler import SECOND_US, Scheduler
+from tests.support.scheduler import SECOND_US
 
 GROUP = "billing"
 MOST_STEPS = 60_000
-MOST_S = 1800.0
-
-KINDS = ("loops", "threads", "rounds", "signals", "everything")
-OPERATIONS = {
-    "loops": ("publish", "publish", "loop", "loop", "loop", "go_on", "poll", "pause", "reopen"),
-    "threads": ("publish", "publish", "poll", "beside", "three", "abandon", "abandon", "cancel", "cancel", "pause"),
-    "rounds": ("publish", "publish", "poll", "poll", "acknowledge", "acknowledge", "give_back", "worker", "pause"),
-    "signals": ("publish", "publish", "poll", "poll", "poll", "loop", "acknowledge", "pause"),
-}
-OPERATIONS["everything"] = (
-    *OPERATIONS["loops"], *OPERATIONS["threads"], *OPERATIONS["rounds"], "later", "outage", "stop"
-)  # fmt: skip
-
-
-class Interrupt(BaseException):
-    """A signal's handler raises, as for Ctrl-C."""
-
-
-class Alarm(Exception):
-    """The same, as for a time limit."""
-
-
-class _Finished(BaseException):
-    """The application has ended."""
-
-
-def kind_of(seed: int) -> str:
-    """What the application does most."""
-    return KINDS[seed % len(KINDS)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a seed draws before anything runs."""
-
-    seed: int
-    kind: str
-    manual: bool
-    partitions: int
-    max_messages: int
-    way_us: int
-    signals: float  # that a call meets one
-    switches: float  # that a call lets other threads in, somewhere
-    operations: int
-
-    @classmethod
-    def draw(cls, seed: int) -> Plan:
-        """The kind by the seed's number, the rest at random."""
-        rng = random.Random(f"consumer {seed}")
-        kind = kind_of(seed)
-        return cls(
-            seed=seed,
-            kind=kind,
-            manual=kind == "rounds" or (kind not in ("loops", "threads") and rng.random() < 0.5),
-            partitions=rng.choice((1, 1, 2, 3)),
-            max_messages=rng.choice((2, 4, 10)),
-            way_us=rng.choice((0, 0, 1000, 20_000)),
-            signals={"signals": 0.5, "everything": 0.15}.get(kind, 0.0),
-            switches=0.0 if kind in ("loops", "signals") else rng.choice((0.0, 0.3, 0.6)),
-            operations=rng.randint(6, 30),
-        )
 
 
 class Asker:
@@ -98,35 +38,17 @@ class Asker:
 
     def __init__(self, iterator: Any) -> None:
         self.iterator = iterator
-        self.has_asked = False
 
 
-class World:
+class _Finished(BaseException):
+    """The application has ended."""
+
+
+class World(Caller):
     """One application from beginning to end."""
 
-    def __init__(self, plan: Plan, *, keep: int = 0) -> None:
-        self.plan = plan
-        self.rng = random.Random(f"consumer world {plan.seed}")
-        self.scheduler = Scheduler(random.Random(f"consumer order {plan.seed}"))
-        self.machine = machine = Machine(self.scheduler)
-        url = f"file:///simulated/{plan.seed}"
-        self.store = Store(machine, random.Random(f"consumer store {plan.seed}"), url=url, way_us=plan.way_us)
-        self.judge = Judge(manual=plan.manual)
-        self.counts: Counter[str] = Counter()
-        self.facts: deque[str] = deque(maxlen=keep)
-        self.noted = 0
-        self.published = 0
-        self.last: Given | None = None  # with acknowledge="next": what asking for the next one acknowledges
-        self.askers: list[Asker] = []
-        self.asking: list[Given | None] = []  # what was given last, of each question on its way
-        self.polling: Thread | None = None  # the thread that `_abandon` has begun
-        self.signals: list[BaseException] = []
-
-    def note(self, what: str) -> None:
-        """A fact, for the history."""
-        self.noted += 1
-        self.scheduler.note(what)
-        self.facts.append(f"{self.scheduler.now_us / SECOND_US:9.4f} {what}")
+    askers: list[Asker]
+    waiter: Asker | None  # an iterator of asyncio's
 
     def play(self) -> Outcome:
         """Raises `Violation`, or whatever the consumer should not have raised."""
@@ -169,12 +91,15 @@ class World:
             if self.rng.random() < 0.3 and self.scheduler.now_us >= self.store.down_until_us:
                 self._check()
         self._await_store()
+        self._await_publishers()
         self._close()
         self._drain()
         raise _Finished
 
     def _unraisable(self, about: Any) -> None:
-        if about.exc_value not in self.signals:  # else Python itself has nobody to raise it to
+        if about.exc_value is self.raised:  # Python itself has nobody to raise it to
+            self.raised = None
+        else:
             self.machine.deaths.append(Violation(f"{about.exc_value!r} was ignored in {about.object!r}"))
 
     def _require_living(self) -> None:
@@ -184,23 +109,19 @@ class World:
 
     def _drain(self) -> None:
         """A consumer that comes after it receives all that is not acknowledged."""
-        self.last, self.askers = None, []
+        self.last, self.askers, self.waiter = None, [], None
         with self._consumer("drain") as consumer:
-            while (batch := self._plain(partial(consumer.poll, 0.3))) is not None:
+            while (batch := consumer.poll(0.3)) is not None:
                 given = self.judge.gave(batch, None, self.judge.tick())
                 self._look(given)
                 self.judge.dealt_with(given)
                 if self.plan.manual:
                     batch.acknowledge()
-        ends = {each.partition: each.end for each in self.queue.checkpoints(GROUP).partitions}
+        ends = {each.partition: each.end for each in self._checkpoints()}
         if sum(ends.values()) != self.published:
             raise Violation(f"{self.published} were published, and the queue has {ends}")
         self.judge.complete(ends)
         self._check()
-
-    def _plain(self, ask: Callable[[], Any]) -> Any:
-        """A call in which nothing happens."""
-        return ask()
 
     def _consumer(self, flow: str | None) -> partq.Consumer:
         return self.queue.consumer(
@@ -214,7 +135,7 @@ class World:
 
     def _open(self) -> None:
         self.consumer = self._consumer(self.rng.choice((None, "one", "one", "two")))
-        self.last, self.askers = None, []
+        self.last, self.askers, self.waiter = None, [], None
         self.first_given = len(self.judge.given)
 
     def _close(self) -> None:
@@ -227,133 +148,13 @@ class World:
         self.judge.checkpoints(self._acknowledged())
 
     def _acknowledged(self) -> dict[int, int]:
-        found = {each.partition: each.acknowledged for each in self.queue.checkpoints(GROUP).partitions}
+        found = {each.partition: each.acknowledged for each in self._checkpoints()}
         self.note(f"checkpoints {found}")
         return found
 
-    # --- calls --------------------------------------------------------------------------------------------------------
-
-    def _call(self, name: str, ask: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-        """Ask the consumer something, while a signal may come, or other threads. What it returned, and what it raised:
-        a signal's exception or one of partq's kinds.
-        """
-        machine, strand, rng = self.machine, self.machine.strand, self.rng
-        signal: BaseException | None = None
-        is_over = False
-        if rng.random() < self.plan.signals and machine.current() is machine.main:
-            signal = rng.choice((Interrupt, Alarm))(name)
-            self.signals.append(signal)
-            self.judge.is_calm = False
-            if rng.random() < 0.75:
-                machine.interrupter.arm(
-                    strand, rng.randint(1, rng.choice((20, 200, 1200))), partial(self._raise, signal)
-                )
-            else:
-                late = signal
-                self.scheduler.push(
-                    lambda: None if is_over else self._tell(machine.signal(strand, late)), rng.randint(0, 400_000)
-                )
-        if rng.random() < self.plan.switches:
-            switched = rng.choice([strand, *machine.process.strands])  # the consumer's own threads too
-            at, pause_s = rng.randint(1, rng.choice((20, 200, 1200))), rng.choice((0.0, 0.0, 0.02, 0.3))
-            if switched is not strand or signal is None:
-                machine.interrupter.arm(switched, at, partial(self._switch, pause_s))
-        try:
-            result, error = ask(), None
-        except (Interrupt, Alarm, PartqError, StopIteration, StopAsyncIteration) as raised:
-            result, error = None, raised
-        except Exception as raised:
-            raise Violation(f"{name} raised {raised!r} (signals {self.signals})") from raised
-        finally:
-            is_over = True
-            machine.interrupter.disarm(strand)
-        if isinstance(error, (Interrupt, Alarm)) and error not in self.signals:
-            raise Violation(f"{name} raised {error!r}, which no handler raised")
-        if error is not None and not isinstance(error, (StopIteration, StopAsyncIteration)):
-            self.note(f"{name} raised {type(error).__name__}: {str(error)[:100]}")
-            self.counts["signals" if error in self.signals else "refused"] += 1
-        return result, error
-
-    def _raise(self, signal: BaseException) -> None:
-        self.note("a signal")
-        raise signal
-
-    def _tell(self, was_waiting: bool) -> None:
-        if was_waiting:
-            self.note("a signal in a wait")
-
-    def _switch(self, pause_s: float) -> None:
-        self.note("a switch")
-        self.counts["switches"] += 1
-        self.scheduler.sleep_us(round(pause_s * SECOND_US))
-
-    def _ask(self, asker: Asker | None, ask: Callable[[], Any]) -> tuple[Given | None, BaseException | None]:
-        """One question for a batch: the application's word that the last one is dealt with, where it is that."""
-        name = "poll" if asker is None else "next"
-        last, was_settled = self.last, self.last is not None and self.last.is_settled
-        asked = self._word(asker)
-        self.asking.append(last)
-        batch, error = self._call(name, ask)
-        self.asking.remove(last)
-        if isinstance(error, (Interrupt, Alarm)):
-            self.judge.cut_off()
-        elif isinstance(error, Invalid) and last is not None:
-            last.is_settled = was_settled  # it was refused
-        return self._got(name, asker, asked, batch), error
-
-    def _word(self, asker: Asker | None) -> int:
-        last = self.last
-        if last is not None and not self.plan.manual:
-            if last.spans is None and last.asker is asker is not None:
-                self._look(last)  # a loop's word goes for it anyway
-            if last.spans is not None and not last.is_settled and (None in (asker, last.asker) or last.asker is asker):
-                self.judge.dealt_with(last)  # where one asks by poll and then by a loop it may as well be given back
-            if last.spans is None or last.asker is not asker:
-                self.judge.is_calm = False
-            last.is_settled = True
-        if asker is not None:
-            asker.has_asked = True
-        return self.judge.tick()
-
-    def _got(self, name: str, asker: Asker | None, asked: int, batch: Any) -> Given | None:
-        if batch is None:
-            self.note(f"{name}: nothing")
-            return None
-        given = self.judge.gave(batch, asker, asked)
-        self.last = given
-        self.counts["batches"] += 1
-        self.note(f"{name}: batch {given.number}")
-        return given
-
-    def _look(self, given: Given) -> None:
-        how = self.rng.random()
-        if how < 0.2:
-            len(given.batch)
-        elif how < 0.4:
-            pa.table(given.batch)
-        messages = list(given.batch)
-        self.judge.looked(given, messages)
-        if given in self.asking:  # by another thread
-            self.judge.dealt_with(given)
-        self.counts["messages"] += len(messages)
-        marked = sum(message.redelivered for message in messages)
-        self.note(f"batch {given.number} is {given.spans}, {marked} marked")
-
-    def _handle(self, given: Given) -> None:
-        """What an application does with a batch that it holds, before it asks for the next one."""
-        rng = self.rng
-        if rng.random() < self.plan.signals / 4:
-            self.note(f"batch {given.number} is dropped: a signal before the assignment")
-            given.is_dropped = True
-            self.judge.is_calm = False
-            return
-        if self.plan.kind == "signals" or rng.random() < 0.75:
-            self._look(given)
-        chance = rng.random()
-        if chance < 0.1:
-            self._release(given)
-        elif chance < 0.25:
-            self._acknowledge_batch(given)
+    def _checkpoints(self) -> list[PartitionCheckpoint]:
+        found = self.queue.checkpoints(GROUP).partitions
+        return [each for each in found if isinstance(each, PartitionCheckpoint)]
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
@@ -371,18 +172,24 @@ class World:
     def _later(self) -> None:
         """Another thread publishes, perhaps while something waits for it."""
         pause_s = self.rng.uniform(0.0, 1.0)
-        self.machine.spawn("publisher", lambda: (self.machine.sleep(pause_s), self._publish()))
+
+        def publish() -> None:
+            self.machine.sleep(pause_s)
+            self._publish()
+
+        self.publishers.append(self.machine.spawn("publisher", publish))
+
+    def _await_publishers(self) -> None:
+        while self.publishers:
+            self.publishers.pop().join()
 
     def _pause(self) -> None:
         self.machine.sleep(self.rng.choice((0.05, 0.6, 1.5)))
 
     def _outage(self) -> None:
+        self._await_publishers()
         self.judge.is_unsure = True
         self.store.down_until_us = self.scheduler.now_us + round(self.rng.choice((0.5, 4.0)) * SECOND_US)
-
-    def _await_store(self) -> None:
-        while (left_us := self.store.down_until_us - self.scheduler.now_us) > 0:
-            self.machine.sleep(left_us / SECOND_US)
 
     def _reopen(self) -> None:
         self._await_store()
@@ -438,42 +245,10 @@ class World:
             if not given.is_dropped:
                 self._acknowledge_batch(given)
 
-    def _acknowledge_batch(self, given: Given) -> None:
-        message: partq.Message | None = None
-        if given.spans is None or self.rng.random() < 0.9:
-            self._look(given)
-        messages = list(given.batch)
-        if self.rng.random() < 0.4:
-            message = self.rng.choice(messages)
-        ends = spans_of(messages) if message is None else {message.partition: message.offset + 1}
-        begun = self.judge.tick()
-        lost, error = self._call("acknowledge", partial(given.batch.acknowledge, message))
-        if error is None:
-            self.note(f"batch {given.number} acknowledged to {ends}, lost {sorted(lost)}")
-            self.judge.acknowledged(given, ends, lost, begun)
-        elif given.session == self.judge.session:
-            self.judge.is_unsure = True  # whether it counts
-            if not any(self.judge.must_lose(given, partition, begun) for partition in ends):
-                for partition, end in ends.items():
-                    self.judge.handled[partition].update(range(end))
-
     def _give_back(self) -> None:
         held = [each for each in self.judge.given[self.first_given :] if not each.is_dropped]
         if held:
             self._release(self.rng.choice(held))
-
-    def _release(self, given: Given) -> None:
-        if given.spans is None:
-            self._look(given)
-        begun = self.judge.tick()
-        self.judge.is_calm = False
-        error: BaseException | None = Alarm()
-        while error is not None:
-            _, error = self._call("release", given.batch.release)
-            self._await_store()
-        self.note(f"batch {given.number} released")
-        self.judge.released(given, begun)
-        given.is_released = True
 
     # --- threads ------------------------------------------------------------------------------------------------------
 
@@ -499,8 +274,8 @@ class World:
                 self._handle(given)
 
     def _refused(self) -> None:
-        batch, error = self._call("second poll", partial(self.consumer.poll, 0.1))
-        if not isinstance(error, PartqError):
+        batch, error = self._call("second poll", partial(self.consumer.poll, 0.1), switches=False)
+        if not isinstance(error, Invalid) and error not in self.signals:
             raise Violation(f"a second poll meanwhile is not refused: {batch} {error!r}")
 
     def _three(self) -> None:
@@ -521,60 +296,61 @@ class World:
     def _abandon(self) -> None:
         """`wait_for(to_thread(poll))`: who waited gives up, the thread polls on."""
         self.judge.is_calm = False
+        threads: list[Thread] = []
         is_given_up = False
-        self.polling = None
 
         def poll() -> Given | None:
-            self.polling = self.machine.current()
+            threads.append(self.machine.current())
             given, error = self._polled(self.rng.choice((0.1, 0.5, 1.0)))
             if error is not None:
                 raise error
             if given is not None and is_given_up:
-                given.is_dropped = True
                 self.note(f"nobody has batch {given.number}")
+                self._drop(given)
             return given
 
+        limit_s = self.rng.choice((0.001, 0.05, 0.3))
         try:
-            given = self.loop.run_until_complete(
-                asyncio.wait_for(asyncio.to_thread(poll), self.rng.choice((0.001, 0.05, 0.3)))
-            )
+            given = self.loop.run_until_complete(asyncio.wait_for(asyncio.to_thread(poll), limit_s))
+            if given is not None:
+                self._handle(given)
+        except PartqError:
+            pass
         except TimeoutError:
             is_given_up = True
             self.note("given up")
-        except PartqError:
-            return
-        else:
-            if given is not None:
-                self._handle(given)
-            return
-        if self.polling is not None:
-            if self.rng.random() < 0.5 and self.machine.is_waiting(self.polling.strand):
-                self._refused()
-            self.polling.join()
+            for thread in threads:
+                if self.rng.random() < 0.5 and self.machine.is_waiting(thread.strand):
+                    self._refused()
+                thread.join()
 
     def _cancel(self) -> None:
         """`anext` under a time limit, once or several times."""
-        if not hasattr(self.consumer, "__aiter__"):
-            return
-        asker = Asker(aiter(self.consumer))
+        if self.waiter is None or self.rng.random() < 0.5:
+            self.waiter = Asker(aiter(self.consumer))
+        waiter = self.waiter
         for _ in range(self.rng.randint(1, 5)):
-            asked = self._word(asker)
+            asked = self._word(waiter)
             limit_s = self.rng.choice((0.0001, 0.01, 0.1, 0.3, 2.0))
             try:
-                batch = self.loop.run_until_complete(asyncio.wait_for(anext(asker.iterator), limit_s))
+                batch = self.loop.run_until_complete(asyncio.wait_for(anext(waiter.iterator), limit_s))
             except TimeoutError:
                 self.note("anext is cancelled")
                 self.counts["cancelled"] += 1
                 if self.rng.random() < 0.3:
-                    self.machine.sleep(self.rng.choice((0.01, 0.5)))
+                    return
                 continue
             except (StopAsyncIteration, PartqError) as error:
                 self.note(f"anext raised {error!r}"[:120])
                 return
-            given = self._got("anext", asker, asked, batch)
+            given = self._got("anext", waiter, asked, batch)
             if given is not None:
                 self._handle(given)
-                if given.is_dropped or self.rng.random() < 0.2:
+                if given.is_dropped:
+                    self.waiter = None
+                    return
+                if self.rng.random() < 0.2:
+                    self.note("the loop is left")
                     return
                 if given.spans is None:
                     self._look(given)
