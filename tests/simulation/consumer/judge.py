@@ -220,7 +220,7 @@ class Judge:
         for other in self.given if self.manual else ():
             if not missing:
                 return
-            if other is given or other.session != given.session or other.asked > given.asked:
+            if other is given or other.session != given.session or other.asked > given.returned:
                 continue
             gone = any(
                 release.is_sure and release.ended < given.asked and partition in release.lowest

@@ -1,7 +1,7 @@
 """What surrounds the threads of a simulated process: interruptions, a store in memory, an event loop for asyncio.
 
 An interruption comes where CPython looks for signals and for other threads: at the beginning of a function, after a
-call, at a jump back (and in a wait: `machine`).
+call of what is written in C, at a jump back (and in a wait: `machine`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Interrupter:
         self._scheduler = scheduler
         self._armed: dict[Strand, tuple[int, Callable[[], None]]] = {}
         self._codes: dict[CodeType, bytes] = {}
+        self._callers: set[int] = set()  # frames that have called a function of Python last
 
     def arm(self, strand: Strand, at: int, act: Callable[[], None]) -> None:
         """At the `at`-th such place from now on, in functions that begin from now on."""
@@ -49,15 +50,16 @@ class Interrupter:
             sys.settrace(None)
 
     def _call(self, frame: FrameType, _event: str, _arg: object) -> Callable[..., Any] | None:
-        strand = self._scheduler.current
-        code = frame.f_code
-        if strand not in self._armed or code.co_name == "<module>" or not code.co_filename.startswith(_SCOPE):
+        code, strand = frame.f_code, self._scheduler.current
+        if strand not in self._armed:
+            return None
+        if not code.co_name.startswith("__"):  # special methods are called by C
+            self._callers.add(id(frame.f_back))
+        if code.co_name == "<module>" or not code.co_filename.startswith(_SCOPE):
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
-        if (
-            not frame.f_code.co_flags & inspect.CO_GENERATOR
-        ):  # which may be closed by what forgets it: nobody would hear
+        if not code.co_flags & inspect.CO_GENERATOR:  # which may be closed by what forgets it: nobody would hear
             self._pass(strand)
         steps = self._codes.get(code)
         if steps is None:
@@ -68,8 +70,10 @@ class Interrupter:
             nonlocal is_after_call
             if event == "opcode":
                 here = steps[frame.f_lasti]
-                was_after_call, is_after_call = is_after_call, here in _CALLS
-                if (was_after_call or here == _JUMP) and self._scheduler.current is strand:
+                looks = here == _JUMP or (is_after_call and id(frame) not in self._callers)
+                is_after_call = here in _CALLS
+                self._callers.discard(id(frame))
+                if looks and self._scheduler.current is strand:
                     self._pass(strand)
             elif event == "exception":
                 is_after_call = False

@@ -188,7 +188,7 @@ class World(Caller):
 
     def _outage(self) -> None:
         self._await_publishers()
-        self.judge.is_unsure = True
+        self.judge.is_unsure, self.judge.is_calm = True, False
         self.store.down_until_us = self.scheduler.now_us + round(self.rng.choice((0.5, 4.0)) * SECOND_US)
 
     def _reopen(self) -> None:
@@ -274,6 +274,7 @@ class World(Caller):
                 self._handle(given)
 
     def _refused(self) -> None:
+        self.machine.interrupter.disarm(self.machine.strand)  # it asks at once
         batch, error = self._call("second poll", partial(self.consumer.poll, 0.1), switches=False)
         if not isinstance(error, Invalid) and error not in self.signals:
             raise Violation(f"a second poll meanwhile is not refused: {batch} {error!r}")
