@@ -1,5 +1,6 @@
 """`scripts/simulate --seeds N`: seeded simulations of coordinators and flows over stores that fail; with `--queries` of
-the loop behind streaming queries, with `--consumer` of applications with a `partq.Consumer`.
+the loop behind streaming queries, with `--consumer` of applications with a `partq.Consumer`, with `--sink` of queries
+and jobs that write into queues.
 
 Prints what was simulated and which faults struck; a failure prints the one line that repeats it, and what led to it.
 """
@@ -20,6 +21,8 @@ from tests.simulation.consumer import world as consumer_world
 from tests.simulation.plan import KINDS, Outcome, Plan
 from tests.simulation.queries import plan as query_plan
 from tests.simulation.queries import world as query_world
+from tests.simulation.sink import plan as sink_plan
+from tests.simulation.sink import world as sink_world
 from tests.simulation.world import World, quiet, run_seed
 from tests.support.scheduler import SECOND_US
 
@@ -119,8 +122,22 @@ def _queries_story(seed: int) -> Iterator[str]:
             yield from (text for text in map(str, world.history.facts) if not text.startswith(UNTOLD))
 
 
-FLOWS = Suite(option="", kind_of=lambda seed: KINDS[seed % len(KINDS)], run_seed=run_seed, play=_flows_story)
+def _sink_story(seed: int) -> Iterator[str]:
+    world = sink_world.World(sink_plan.Plan.draw(seed), keep=KEPT)
+    yield f"{world.plan}"
+    try:
+        world.play()
+    except Exception:  # noqa: BLE001 - it was told already
+        yield from world.facts
+
+
+def _kind_of(seed: int) -> str:
+    return KINDS[seed % len(KINDS)]
+
+
+FLOWS = Suite(option="", kind_of=_kind_of, run_seed=run_seed, play=_flows_story)
 QUERIES = Suite(option="--queries ", kind_of=query_plan.kind_of, run_seed=query_world.run_seed, play=_queries_story)
+SINK = Suite(option="--sink ", kind_of=sink_plan.kind_of, run_seed=sink_world.run_seed, play=_sink_story)
 
 
 def _consumer_story(seed: int) -> Iterator[str]:
@@ -181,11 +198,13 @@ def main() -> int:
     parser.add_argument("--twice", action="store_true", help="run every seed twice and compare the histories")
     parser.add_argument("--queries", action="store_true", help="the loop behind streaming queries")
     parser.add_argument("--consumer", action="store_true", help="applications with a partq.Consumer")
+    parser.add_argument("--sink", action="store_true", help="queries and jobs that write into queues")
     arguments = parser.parse_args()
     if arguments.seeds < 1 or arguments.first < 0 or arguments.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1, --first at least 0")
     begun_s = time.monotonic()
-    suite = QUERIES if arguments.queries else CONSUMER if arguments.consumer else FLOWS
+    chosen = {QUERIES: arguments.queries, CONSUMER: arguments.consumer, SINK: arguments.sink}
+    suite = next((suite for suite, wanted in chosen.items() if wanted), FLOWS)
     total = simulate_side_by_side(arguments.first, arguments.seeds, arguments.jobs, arguments.twice, suite=suite)
     again = ", each twice with the same history" if arguments.twice and not total.failures else ""
     sys.stdout.write(f"{total.text()}\n{time.monotonic() - begun_s:.1f} s in {arguments.jobs} processes{again}\n")
