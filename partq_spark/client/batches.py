@@ -63,7 +63,7 @@ def fate_of(last: Delivery, asker: object, *, by_next: bool) -> Fate | None:
     """
     if last.is_settled or last.fate is not None:
         return last.fate
-    if last.is_dropped:
+    if last.is_dropped and not last.is_looked_into:  # else it was given once more, by another `Batch`
         return Fate.GIVE_BACK
     if not by_next:
         return None

@@ -155,7 +155,7 @@ class Taking:
         """Before anything after them in their partitions is acknowledged, and these with it."""
         while self._dropped:
             dropped = self._dropped.popleft()
-            if not dropped.is_settled and dropped.fate is not Fate.ACKNOWLEDGE:
+            if not (dropped.is_settled or dropped.is_looked_into or dropped.fate is Fate.ACKNOWLEDGE):
                 self._say_unseen(dropped)
                 self._give_back(dropped)
 
