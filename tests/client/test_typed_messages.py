@@ -135,14 +135,14 @@ def test_maps_are_dicts_where_a_dict_can_be_them(make: Make) -> None:
     )
     row = {
         "m": {"x": {1: date(2020, 1, 1)}, "y": None},
-        "f": [(0.0, 1), (-0.0, 2)],
+        "f": [(-0.0, 1), (1.5, 2)],
         "l": [{"m": {1: 2}}, None, {"m": None}],
     }
     with queue.publisher() as publisher:
         publisher.send(row)
     (message,) = queue.browse()
     assert message.value == row
-    assert list(map(repr, message.value["f"])) == ["(0.0, 1)", "(-0.0, 2)"]
+    assert list(map(repr, message.value["f"])) == ["(-0.0, 1)", "(1.5, 2)"]
 
 
 # --- reading and consuming --------------------------------------------------------------------------------------------
