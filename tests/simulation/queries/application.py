@@ -107,10 +107,10 @@ class _Line:
         return answer
 
 
-class _Asker:
-    """For `KeySequences`: an `Acknowledger` of one source."""
+class _Asker(Acknowledger):
+    """For `KeySequences`: that of one source, without a socket."""
 
-    def __init__(self, ours: OurCode, source: int) -> None:
+    def __init__(self, ours: OurCode, source: int) -> None:  # it has no address
         self._ours = ours
         self._source = source
 
@@ -265,7 +265,7 @@ class OurCode:
         if found is None:
             found = self._memories[source] = Memory()
             if self.plan.style == "sequences":
-                found.sequences = KeySequences(cast(Acknowledger, _Asker(self, source)))
+                found.sequences = KeySequences(_Asker(self, source))
         return found
 
     def _begin(self, source: int) -> None:
