@@ -317,11 +317,7 @@ class Queue:
         return groups.summaries(self._opened(), ownership)
 
     def create_group(
-        self,
-        group: str,
-        *,
-        starting: str | datetime | Mapping[int, int] = "latest",
-        ownership: str | None = None,
+        self, group: str, *, starting: str | datetime | Mapping[int, int] = "latest", ownership: str | None = None
     ) -> None:
         """Make a group before its first flow comes, which makes it otherwise. `starting`: `latest`, `earliest`, a time
         (`datetime`, RFC 3339), or an offset for each partition. One that exists is left as it is.
