@@ -284,6 +284,14 @@ def test_a_partition_that_has_moved_on_is_left_out(reader: Reader) -> None:
     assert InHand(reader, "first", {}, frozenset({1})).acknowledge({1: 5}) == frozenset()
 
 
+@pytest.mark.conformance("API-05")
+def test_a_hand_from_before_a_partition_was_given_out_anew_does_not_count(reader: Reader) -> None:
+    hand = Asking(reader).in_hand()
+    reader.partitions[0] = Held(1, 0, 1000, round=1)
+    assert hand.acknowledge({0: 5, 1: 5}) == {1}
+    assert Asking(reader).in_hand().acknowledge({0: 5}) == {0}
+
+
 def test_what_cannot_be_a_name_is_refused() -> None:
     for wrong in ({"queue": "Orders!"}, {"group": ""}, {"flow": "a b"}, {"namespace": "/"}, {"store": "s3://x"}):
         names = {"queue": "orders", "group": "billing", "flow": "billing-1", "store": "file:///srv", **wrong}
