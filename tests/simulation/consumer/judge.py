@@ -104,6 +104,8 @@ class Judge:
         spans = given.spans or {}
         later = self.given[given.number + 1 :]  # of what nobody has looked into one cannot say whether it overlaps
         sure = not self.is_unsure and all(each.spans is not None for each in later)
+        doubtful = [each for each in self.releases if not each.is_sure and each.ended > given.asked]
+        sure = sure and not any(each.lowest.keys() & spans.keys() for each in doubtful)  # its round may be over
         sure = sure and not any(self.must_lose(given, partition) for partition in spans)
         lowest = {partition: self._lowest(partition) for partition in spans}
         self.releases.append(Release(begun, self.tick(), lowest, self.session, sure and not given.is_settled))
