@@ -38,9 +38,7 @@ COMMANDS = {
     "delete": Lazy(
         "partq_spark.cli.queue_commands:delete", "Delete a queue, its messages and how far its groups were, for good."
     ),
-    "resolve": Lazy(
-        "partq_spark.cli.housekeeping_commands:resolve", "Say what batches are that were refused: published, or new."
-    ),
+    "resolve": Lazy("partq_spark.cli.housekeeping_commands:resolve", "Say what batches are that were refused."),
     "subscribe": Lazy("partq_spark.cli.topic_commands:subscribe", "Let a queue attract messages by their topics."),
     "unsubscribe": Lazy("partq_spark.cli.topic_commands:unsubscribe", "Take subscriptions back."),
     "subscriptions": Lazy("partq_spark.cli.topic_commands:subscriptions", "List subscriptions."),

@@ -92,9 +92,7 @@ class CoordinatorView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupView:
-    """Everything that `partq status` shows of a group. `notes` concern the group as a whole. `damaged`: partitions that
-    do not get on by themselves, somebody has to do what their `reason` says.
-    """
+    """Everything that `partq status` shows of a group. `notes` concern the group as a whole."""
 
     namespace: str
     queue: str
@@ -106,7 +104,7 @@ class GroupView:
     flows: tuple[FlowView, ...]
     coordinator: CoordinatorView
     notes: tuple[str, ...] = ()
-    damaged: tuple[int, ...] = ()
+    damaged: tuple[int, ...] = ()  # partitions that get on only when somebody does what their `reason` says
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

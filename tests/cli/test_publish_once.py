@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructType
 
+from partq_spark.base.errors import Invalid
 from partq_spark.client.files import messages as messages_module
 from partq_spark.client.files.messages import CHUNK_BYTES
 from partq_spark.client.publication import Publication
@@ -190,7 +191,8 @@ def test_a_publish_id_is_no_repetition_of_a_transaction_with_its_name(orders: Pa
     batch_write(orders, "nightly", 7, b"by Spark")
     done = orders.json("publish", "orders", "--publish-id", "nightly", stdin=json_lines([{"value": "by hand"}]))
     assert (done["published"], done["already_published"]) == (True, False)
-    batch_write(orders, "nightly", 0, b"an older version, so a repetition")
+    with pytest.raises(Invalid, match="writer 'nightly' was refused"):
+        batch_write(orders, "nightly", 0, b"the number of the id, and lower than the transaction's last")
     batch_write(orders, "weekly", 0, b"the first")
     orders("publish", "orders", "--publish-id", "weekly", stdin=json_lines([{"value": "the other first"}]))
     assert [value for _, value in orders.messages("orders")] == ["by Spark", "by hand", "the first", "the other first"]
