@@ -1,0 +1,100 @@
+"""What happens in a world, as its judge hears of it. One format for all processes, the store and what befalls them.
+
+Times are true ones in microseconds; no process can see them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """One message as it was given."""
+
+    partition: int
+    offset: int
+    key: str | None
+    value: str
+    marked: bool
+
+
+class Sent(NamedTuple):
+    """A publisher took a message: the `number`-th of its key."""
+
+    at_us: int
+    by: str
+    key: str
+    number: int
+    value: str
+
+
+class Durable(NamedTuple):
+    """Its sender was told where it lies."""
+
+    at_us: int
+    value: str
+    partition: int
+    offset: int
+
+
+class Given(NamedTuple):
+    """A process was given messages, for which it had asked at `asked_us`."""
+
+    at_us: int
+    asked_us: int
+    group: str
+    flow: str
+    process: str
+    rows: tuple[Row, ...]
+
+
+class Handled(NamedTuple):
+    """It is done with them, and says so from now on."""
+
+    at_us: int
+    group: str
+    flow: str
+    rows: tuple[Row, ...]
+
+
+class Acknowledged(NamedTuple):
+    """Its word counts, but for what it was told to have lost."""
+
+    at_us: int
+    group: str
+    flow: str
+    rows: tuple[Row, ...]
+    lost: frozenset[int]
+
+
+class Checkpointed(NamedTuple):
+    """A checkpoint was written."""
+
+    at_us: int
+    group: str
+    partition: int
+    epoch: int
+    flow: str
+    instance: str
+    offset: int
+    redelivered_below: int
+
+
+class Befell(NamedTuple):
+    """Something that the processes have to cope with. `is_accident`: messages may come again by it, marked."""
+
+    at_us: int
+    what: str
+    whom: str
+    is_accident: bool
+
+
+Fact = Sent | Durable | Given | Handled | Acknowledged | Checkpointed | Befell
+
+
+def told(fact: Fact) -> str:
+    """In a line, for people."""
+    what = [f"{name}={value}" for name, value in zip(fact._fields[1:], fact[1:], strict=True) if name != "rows"]
+    rows = getattr(fact, "rows", ())
+    what += [f"{row.partition}/{row.offset}{'*' if row.marked else ''}" for row in rows]
+    return f"{fact.at_us / 1e6:9.3f} {type(fact).__name__} {' '.join(what)}"

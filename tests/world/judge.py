@@ -1,0 +1,175 @@
+"""What must be true of a world, judged by its facts alone: nothing is lost, nothing comes twice without a mark, the order
+of each key stays, who lost a partition plans and acknowledges nothing in it, and nothing waits longer than it may.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tests.support import judge as rules
+from tests.support.judge import Position, Violation, demand, forbid
+from tests.world.facts import Acknowledged, Befell, Checkpointed, Durable, Fact, Given, Handled, Row, Sent, told
+
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """What is known of one group."""
+
+    first_us: dict[Place, int] = field(default_factory=dict)  # when a message was given
+    ends: dict[int, int] = field(default_factory=dict)  # of what was given
+    handled_us: dict[Place, int] = field(default_factory=dict)
+    checkpoints: dict[int, list[Checkpointed]] = field(default_factory=lambda: defaultdict(list))
+    marked: int = 0
+    again: int = 0
+
+
+class Judge:
+    """`within_s`: how long a message may wait for a flow when nothing befell anybody."""
+
+    def __init__(self, *, within_s: float) -> None:
+        self.within_us = round(within_s * 1e6)
+        self.sent: dict[str, Sent] = {}
+        self.durable: dict[str, Durable] = {}
+        self.groups: dict[str, _Group] = defaultdict(_Group)
+        self.befell_us: list[int] = [0]
+        self.had_accident = False
+        self.longest_us = 0
+
+    def take(self, fact: Fact) -> None:
+        """A fact, in their order. Raises `Violation`."""
+        match fact:
+            case Sent():
+                self.sent[fact.value] = fact
+            case Durable():
+                self.durable[fact.value] = fact
+            case Given():
+                self._given(fact)
+            case Handled():
+                group = self.groups[fact.group]
+                for row in fact.rows:
+                    group.handled_us.setdefault((row.partition, row.offset), fact.at_us)
+            case Acknowledged():
+                demand(self.had_accident or not fact.lost, "it does not count, and nothing had happened:", told(fact))
+            case Checkpointed():
+                self._checkpointed(fact)
+            case Befell():
+                self.befell_us.append(fact.at_us)
+                self.had_accident |= fact.is_accident
+
+    # --- as it happens ------------------------------------------------------------------------------------------------
+
+    def _given(self, fact: Given) -> None:
+        group = self.groups[fact.group]
+        demand(bool(fact.rows), "an empty batch:", told(fact))
+        ends: dict[int, int] = {}
+        for row in fact.rows:
+            demand(ends.get(row.partition, row.offset) == row.offset, "a gap within a batch:", told(fact))
+            if row.partition not in ends:
+                self._begins(group, fact, row)
+            ends[row.partition] = row.offset + 1
+            first_us = group.first_us.setdefault((row.partition, row.offset), fact.at_us)
+            known = self.sent.get(row.value)
+            demand(known is not None and known.key == row.key, "nobody sent", row, told(fact))
+            if first_us < fact.asked_us:
+                group.again += 1
+                demand(row.marked, "twice and not marked:", row, "was given at", first_us / 1e6, told(fact))
+            group.marked += row.marked
+            demand(not row.marked or self.had_accident, "marked, and nothing had happened:", row, told(fact))
+        for partition, end in ends.items():
+            group.ends[partition] = max(group.ends.get(partition, 0), end)
+
+    def _begins(self, group: _Group, fact: Given, row: Row) -> None:
+        """A partition's part of a batch: nothing is left out before it, and its flow had the partition."""
+        reached = group.ends.get(row.partition, 0)
+        demand(row.offset <= reached, "skipped:", f"{row.partition}/{reached} to {row.offset}", told(fact))
+        history = group.checkpoints[row.partition]
+        since = bisect_right([each.at_us for each in history], fact.asked_us)
+        owners = {each.flow for each in history[max(0, since - 1) :]}
+        demand(fact.flow in owners, "not its partition:", row.partition, "which had", owners, told(fact))
+
+    def _checkpointed(self, fact: Checkpointed) -> None:
+        group = self.groups[fact.group]
+        history = group.checkpoints[fact.partition]
+        if history:
+            before = history[-1]
+            forbid(rules.went_back(_position(before), _position(fact)), told(before), told(fact))
+            if fact.offset > before.offset:
+                same = (before.epoch, before.flow, before.instance) == (fact.epoch, fact.flow, fact.instance)
+                demand(same, "acknowledged by a fence:", told(before), told(fact))
+            if before.epoch == fact.epoch:
+                demand(before.flow == fact.flow, "two flows at one epoch:", told(before), told(fact))
+        for offset in range(history[-1].offset if history else 0, fact.offset):
+            done = (fact.partition, offset) in group.handled_us
+            demand(done, "acknowledged and not handled:", f"{fact.partition}/{offset}", told(fact))
+        history.append(fact)
+
+    # --- in the end ---------------------------------------------------------------------------------------------------
+
+    def complete(self, log: Mapping[Place, tuple[str | None, str]], ends: Mapping[int, int]) -> None:
+        """All publishers have ended, and all flows had time. `log`: keys and values as they lie."""
+        self._published(log)
+        for name, group in self.groups.items():
+            missing = sorted(log.keys() - group.first_us.keys())
+            demand(not missing, name, "never got", missing[:10])
+            for partition, end in ends.items():
+                history = group.checkpoints[partition]
+                demand(
+                    end == 0 or (history and history[-1].offset == end), name, "has not acknowledged", partition, end
+                )
+            self._ordered(name, group, log)
+            self._waited(name, group, log)
+
+    def _published(self, log: Mapping[Place, tuple[str | None, str]]) -> None:
+        places: dict[str, Place] = {}
+        for place, (key, value) in sorted(log.items()):
+            demand(value in self.sent and self.sent[value].key == key, "nobody sent", key, value)
+            demand(value not in places, value, "is in the queue twice:", places.get(value), place)
+            places[value] = place
+        for value, fact in self.durable.items():
+            where = fact.partition, fact.offset
+            demand(places.get(value) == where, value, "was told to lie at", where, "and lies at", places.get(value))
+        numbers: dict[tuple[str | None, int], int] = {}
+        for (partition, _), (key, value) in sorted(log.items()):
+            number = self.sent[value].number
+            demand(numbers.get((key, partition), -1) < number, key, "is out of order in", partition, "at", value)
+            numbers[key, partition] = number
+
+    def _ordered(self, name: str, group: _Group, log: Mapping[Place, tuple[str | None, str]]) -> None:
+        """A message of a key comes when those before it, in other partitions, were handled."""
+        keys: dict[str | None, list[tuple[int, Place]]] = defaultdict(list)
+        for place, (key, value) in log.items():
+            keys[key].append((self.sent[value].number, place))
+        for key, found in keys.items():
+            found.sort()
+            for (_, earlier), (_, later) in zip(found, found[1:], strict=False):
+                if earlier[0] != later[0]:
+                    handled_us = group.handled_us.get(earlier)
+                    in_time = handled_us is not None and handled_us <= group.first_us[later]
+                    demand(in_time, name, "was given", later, "of key", key, "before", earlier, "was handled")
+
+    def _waited(self, name: str, group: _Group, log: Iterable[Place]) -> None:
+        """Each message was given within the bound, from when it could be: it was there, the one before it was given,
+        and nothing befell anybody any more.
+        """
+        durable_us = {(each.partition, each.offset): each.at_us for each in self.durable.values()}
+        for place in sorted(log):
+            partition, offset = place
+            given_us = group.first_us[place]
+            since_us = max(durable_us.get(place, given_us), group.first_us.get((partition, offset - 1), 0))
+            since_us = max(since_us, self.befell_us[bisect_right(self.befell_us, given_us) - 1])
+            self.longest_us = max(self.longest_us, given_us - since_us)
+            waited = f"{(given_us - since_us) / 1e6:.1f} s from {since_us / 1e6:.1f} s on"
+            demand(given_us - since_us <= self.within_us, f"{name}: {partition}/{offset} waited {waited}")
+
+
+def _position(fact: Checkpointed) -> Position:
+    return Position(fact.epoch, fact.flow, fact.offset, fact.redelivered_below)
+
+
+__all__ = ["Judge", "Violation"]

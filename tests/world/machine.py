@@ -1,0 +1,253 @@
+"""Simulated operating system processes: what the production code finds as `threading`, `time`, `os`, `signal`, chance
+and the store is that of the process whose strand runs. So processes are made of the code as it is, without a seam in it.
+
+Stand-ins are put in place in all modules of `partq_spark` and `coordinator` together, while a world runs. What modules
+keep by `os.getpid()` each process has for itself, as in production.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import importlib
+import inspect
+import itertools
+import os
+import pkgutil
+import queue
+import random
+import secrets
+import signal
+import sys
+import textwrap
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, partial
+from types import ModuleType
+from typing import Any, Final
+
+import coordinator
+import partq_spark
+from partq_spark.base import effects
+from partq_spark.log import connect
+from partq_spark.objects import open_store
+from partq_spark.objects.api import ObjectStore
+from tests.support.scheduler import SECOND_US, Process, Scheduler, Strand
+from tests.world.threads import Lock, RLock, SimpleQueueType, Thread, ThreadPoolExecutor
+
+EPOCH_S: Final = 1_700_000_000
+_FIRST_PID: Final = 2**30  # no process of this machine has it
+_ROOMS: Final = ("base", "objects", "log", "group", "query", "client", "spark")
+_ELSEWHERE: Final = ("azure", "redis", "__main__", "page", "health", "figures", "metrics")  # not of these processes
+_WAITS: Final = compile(
+    "".join(
+        textwrap.dedent(inspect.getsource(each))
+        for each in (threading.Condition, threading.Event, threading.Semaphore, threading.BoundedSemaphore)
+    ),
+    "<the waits of threading>",
+    "exec",
+)
+
+
+@cache
+def _load_all() -> tuple[ModuleType, ...]:
+    """The modules whose names are replaced. None may be loaded later: it would have the real threads."""
+    names = [f"coordinator.{each.name}" for each in pkgutil.iter_modules(coordinator.__path__)]
+    for room in _ROOMS:
+        package = importlib.import_module(f"partq_spark.{room}")
+        names += [each.name for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    for name in names:
+        if not any(part in name for part in _ELSEWHERE):
+            importlib.import_module(name)
+    found = [title for title in sorted(sys.modules) if title.startswith((partq_spark.__name__ + ".", "coordinator."))]
+    return tuple(sys.modules[title] for title in found)
+
+
+@cache
+def _defaults() -> tuple[tuple[Callable[[Any], None], Any], ...]:
+    """What functions and dataclasses took as the default of a parameter when they were defined: how to replace it."""
+    functions = {
+        function
+        for module in _load_all()
+        for owner in list(vars(module).values())
+        for function in [owner, *(vars(owner).values() if inspect.isclass(owner) else ())]
+        if inspect.isfunction(function)
+    }
+    found: list[tuple[Callable[[Any], None], Any]] = []
+    for function in functions:
+        for name, value in (function.__kwdefaults__ or {}).items():
+            found.append((partial(function.__kwdefaults__.__setitem__, name), value))
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            if name.startswith("__dataclass_dflt_") or name.startswith("_dflt_"):
+                found.append((partial(setattr, cell, "cell_contents"), cell.cell_contents))
+    return tuple((put, value) for put, value in found if isinstance(value, Hashable))
+
+
+class StandIn:
+    """A module with some of its names replaced."""
+
+    def __init__(self, module: ModuleType, names: Mapping[str, Any]) -> None:
+        self._module = module
+        self.__dict__.update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+class Host:
+    """What one process has for itself. `on_term`: what SIGTERM does there, beside the handlers that are set."""
+
+    def __init__(self, machine: Machine, process: Process, pid: int, seed: str) -> None:
+        self.process = process
+        self.pid = pid
+        self.rng = random.Random(seed)
+        self.main = Thread(name="MainThread", machine=machine)
+        self.handlers: dict[int, Any] = {}
+        self.stopping = False
+        self.on_term: Callable[[], None] = lambda: None
+
+
+class Machine:
+    """All processes of one world. `way`: of the process that runs to the store at a URL."""
+
+    def __init__(self, scheduler: Scheduler, seed: str, way: Callable[[str, float], ObjectStore]) -> None:
+        self.scheduler = scheduler
+        self.deaths: list[BaseException] = []
+        self._seed = seed
+        self._way = way
+        self._hosts: dict[Process, Host] = {}
+        self._threads: dict[Strand, Thread] = {}
+        self._idents = itertools.count(1)
+        self._nowhere = self.host_of(scheduler.process("nowhere"))
+        names: dict[str, Any] = {
+            "Lock": partial(Lock, self),
+            "RLock": partial(RLock, self),
+            "Thread": partial(Thread, machine=self),
+            "get_ident": lambda: self.current().ident,
+            "current_thread": self.current,
+            "main_thread": lambda: self.host.main,
+        }
+        waits = {**names, "_allocate_lock": names["Lock"], "_deque": deque, "_islice": itertools.islice}
+        waits |= {"_time": self.now_s, "__name__": "threading"}
+        exec(_WAITS, waits)  # noqa: S102 - Python's own
+        names |= {name: waits[name] for name in ("Condition", "Event", "Semaphore", "BoundedSemaphore")}
+        times: dict[str, Any] = {
+            "monotonic": self.now_s,
+            "perf_counter": self.now_s,
+            "clock_gettime": lambda _: self.now_s(),
+            "monotonic_ns": lambda: int(self.now_s() * 1e9),
+            "time": self.unix_s,
+            "time_ns": lambda: int(self.unix_s() * 1e6) * 1000,
+            "sleep": self.sleep,
+        }
+        simple_queue, pool = SimpleQueueType(self), partial(ThreadPoolExecutor, machine=self)
+        self.stand_ins: dict[object, Any] = {
+            threading: StandIn(threading, names),
+            time: StandIn(time, times),
+            queue: StandIn(queue, {"SimpleQueue": simple_queue}),
+            queue.SimpleQueue: simple_queue,
+            concurrent.futures.ThreadPoolExecutor: pool,
+            os: StandIn(os, {"getpid": lambda: self.host.pid, "getppid": lambda: _FIRST_PID}),
+            signal: StandIn(signal, {"signal": self._signal, "getsignal": self._getsignal}),
+            atexit: StandIn(atexit, {"register": lambda call: call, "unregister": lambda call: None}),
+            secrets: StandIn(secrets, {"token_hex": self.token}),
+            open_store: lambda url, *, retry_timeout_s=120.0: self._way(url, retry_timeout_s),
+        }
+
+        real = ((threading, names), (time, times), (secrets, {"token_hex": self.token}))
+        self._functions = {getattr(module, name): own for module, found in real for name, own in found.items()}
+        self._functions[effects.by_chance] = lambda least, most: self.host.rng.uniform(least, most)
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def host_of(self, process: Process) -> Host:
+        """A process begins: what it has for itself."""
+        host = Host(self, process, _FIRST_PID + len(self._hosts) + 1, f"{self._seed} {process.name}")
+        self._hosts[process] = host
+        return host
+
+    def begin(self, host: Host, run: Callable[[], object], name: str = "main") -> None:
+        """Its main thread."""
+        host.main = Thread(target=run, name=name, machine=self)
+        host.main.start_in(host)
+
+    @property
+    def host(self) -> Host:
+        """That of the strand that runs."""
+        strand = self.scheduler.current
+        return self._hosts[strand.process] if strand is not None else self._nowhere
+
+    @property
+    def strand(self) -> Strand:
+        strand = self.scheduler.current
+        assert strand is not None, "only a strand waits"
+        return strand
+
+    def adopt(self, thread: Thread, strand: Strand) -> None:
+        thread.ident, thread.strand = next(self._idents), strand
+        self._threads[strand] = thread
+
+    def current(self) -> Thread:
+        strand = self.scheduler.current
+        return self._threads[strand] if strand is not None else self._nowhere.main
+
+    # --- time and chance ----------------------------------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        return self.host.process.now_s()
+
+    def unix_s(self) -> float:
+        return EPOCH_S + self.scheduler.now_us / SECOND_US
+
+    def token(self, count: int = 32) -> str:
+        return f"{self.host.rng.getrandbits(8 * count):0{2 * count}x}"
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Until somebody wakes this strand; by its process' clock."""
+        rate = self.strand.process.rate
+        us = 3600 * SECOND_US if timeout_s is None else max(1, round(timeout_s / rate * SECOND_US))
+        self.scheduler.wait_us(us)
+
+    def sleep(self, duration_s: float) -> None:
+        """As `time.sleep`. Time passes, however short it is."""
+        self.scheduler.sleep_us(max(1, round(duration_s / self.strand.process.rate * SECOND_US)))
+
+    def _signal(self, number: int, handler: Any) -> Any:
+        former = self._getsignal(number)
+        self.host.handlers[number] = handler
+        return former
+
+    def _getsignal(self, number: int) -> Any:
+        return self.host.handlers.get(number, signal.SIG_DFL)
+
+    # --- instead of the real ones -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The production code has these processes."""
+        opened, namespaces = dict(connect._open), dict(connect._namespaces)
+        replaced = [
+            (module, name, value)
+            for module in _load_all()
+            for name, value in list(vars(module).items())
+            if isinstance(value, Hashable) and value in self.stand_ins
+        ]
+        defaults = [(put, value) for put, value in _defaults() if value in self._functions]
+        for module, name, value in replaced:
+            setattr(module, name, self.stand_ins[value])
+        for put, value in defaults:
+            put(self._functions[value])
+        try:
+            yield
+        finally:
+            for put, value in defaults:
+                put(value)
+            for module, name, value in replaced:
+                setattr(module, name, value)
+            connect._open.clear()
+            connect._open.update(opened)
+            connect._namespaces.clear()
+            connect._namespaces.update(namespaces)

@@ -1,0 +1,138 @@
+"""What happens in a world, as data: its processes and their settings, and what befalls them when. A plan is drawn from a
+seed or written down by hand, and a part of its events may be left out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, Self
+
+KINDS: Final = ("quiet", "restarts", "weather", "everything")
+"""What befalls the processes: they come and go in good order; they are killed and freeze; the store fails; all that."""
+
+
+class Event(NamedTuple):
+    """Something that happens at a time. `for_s`: until it is over, or the process is there again."""
+
+    at_s: float
+    what: str
+    whom: str = ""
+    for_s: float = 0.0
+    rate: float = 0.0
+    number: int = 0
+
+    def __str__(self) -> str:
+        lasts = f" for {self.for_s:g} s" if self.for_s else ""
+        return f"at {self.at_s:g} s {self.what} {self.whom or self.number or ''}{lasts}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """`seed`: of the order and of all small chances. Names of processes say what they are."""
+
+    seed: int = 0
+    kind: str = "quiet"
+    partitions: int = 2
+    coordinators: tuple[str, ...] = ("coordinator",)
+    publishers: tuple[str, ...] = ("publisher",)
+    flows: tuple[str, ...] = ("one", "two")
+    manual: bool = False
+    max_messages: int = 10
+    messages: int = 40  # of each publisher
+    pause_s: float = 0.5  # between two
+    handles_s: float = 0.1  # a batch, at most
+    session_timeout_s: float = 5.0
+    lease_timeout_s: float = 2.0
+    rebalance_delay_s: float = 1.0
+    max_handoff_time_s: float = 3.0
+    way_us: int = 2_000
+    paid: bool = False  # the store: each request costs
+    housekeeping: bool = False
+    drift: float = 0.0  # of clocks
+    events: tuple[Event, ...] = ()
+    left_out: frozenset[int] = frozenset()
+
+    @classmethod
+    def draw(cls, seed: int) -> Self:
+        """The kind by the seed's number, the rest at random."""
+        rng = random.Random(f"world {seed}")
+        kind = kind_of(seed)
+        flows = ("one", "two", "three")[: rng.randint(1, 3)]
+        coordinators = ("coordinator", "second coordinator")[: rng.choice((1, 1, 2))]
+        publishers = ("publisher", "second publisher")[: rng.randint(1, 2)]
+        messages, pause_s = rng.choice((30, 60)), rng.choice((0.5, 1.0, 2.0))
+        plan = cls(
+            seed=seed,
+            kind=kind,
+            partitions=rng.randint(1, 4),
+            coordinators=coordinators,
+            publishers=publishers,
+            flows=flows,
+            manual=rng.random() < 0.5,
+            max_messages=rng.choice((3, 10)),
+            messages=messages,
+            pause_s=pause_s,
+            handles_s=rng.choice((0.05, 0.4)),
+            session_timeout_s=rng.choice((5.0, 8.0)),
+            lease_timeout_s=rng.choice((2.0, 4.0)),
+            rebalance_delay_s=rng.choice((0.5, 2.0)),
+            way_us=rng.choice((0, 2_000, 30_000)),
+            paid=rng.random() < 0.3,
+            drift=rng.choice((0.0, 0.0001)),
+        )
+        return replace(plan, events=tuple(_events(rng, plan, messages * pause_s / 2)))
+
+    def without(self, numbers: Collection[int]) -> Self:
+        """The same, but these of its events do not happen."""
+        return replace(self, left_out=self.left_out | frozenset(numbers))
+
+    @property
+    def happening(self) -> Sequence[Event]:
+        """What is not left out."""
+        return [each for number, each in enumerate(self.events) if number not in self.left_out]
+
+    @property
+    def line(self) -> str:
+        """The command that repeats it, if it was drawn."""
+        without = f" --without {','.join(map(str, sorted(self.left_out)))}" if self.left_out else ""
+        return f"scripts/simulate --world --first {self.seed} --seeds 1{without}"
+
+    @property
+    def beat_s(self) -> float:
+        """Between two heartbeats of a flow, at most."""
+        return max(1.0, self.session_timeout_s / 4) if self.paid else 1.0
+
+    @property
+    def settled_s(self) -> float:
+        """From the last thing that befell anybody on, each partition is given within this: a flow that is gone is found
+        out, after a new leader granted it a full period; then come the delay and the handoff.
+        """
+        leader_s = 2 * self.lease_timeout_s + 5.0  # the pause of a failed step, too
+        gone_s = 2 * self.session_timeout_s + self.beat_s
+        handoff_s = self.rebalance_delay_s + self.max_handoff_time_s
+        batches = 2 + len(self.publishers) * self.messages // self.max_messages
+        return leader_s + gone_s + 2 * handoff_s + batches * (self.handles_s + 1.0)
+
+
+def kind_of(seed: int) -> str:
+    """What befalls the seed's processes."""
+    return KINDS[seed % len(KINDS)]
+
+
+def _events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
+    everybody = (*plan.coordinators, *plan.publishers, *plan.flows)
+    found = []
+    for _ in range(rng.randint(1, 8)):
+        at_s, whom = round(rng.uniform(1.0, lasts_s + 5.0), 1), rng.choice(everybody)
+        away_s = round(rng.choice((0.2, 2.0, rng.uniform(0.0, 25.0))), 1)
+        restarts = [Event(at_s, "kill", whom, away_s), Event(at_s, "freeze", whom, away_s)]
+        weather = [
+            Event(at_s, "storm", "", away_s, rate=rng.choice((0.02, 0.1, 0.4))),
+            Event(at_s, "outage", "", away_s),
+        ]
+        quiet = [Event(at_s, "stop", whom, away_s)]
+        choices = {"quiet": quiet, "restarts": restarts + quiet, "weather": weather}
+        found.append(rng.choice(choices.get(plan.kind, [*quiet, *restarts, *weather])))
+    return sorted(found)

@@ -1,0 +1,210 @@
+"""The processes of a world and what they do with what users hold in their hands: `partq.Publisher`, `partq.Consumer`, a
+coordinator's service. Each lives several lives; what it knows dies with each.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import partq
+from coordinator.logs import silent
+from coordinator.service import Service
+from coordinator.settings import Settings
+from partq_spark.base.errors import PartqError, Unavailable
+from partq_spark.group.ownership import open_ownership
+from partq_spark.log.connect import shared_store
+from tests.support.scheduler import SECOND_US, Crash, Process
+from tests.world.facts import Acknowledged, Durable, Given, Handled, Row, Sent
+from tests.world.machine import Host
+
+if TYPE_CHECKING:
+    from tests.world.world import World
+
+RETRY_S: Final = 10.0  # how long a process waits for its store
+_AGAIN_S: Final = 1.0
+_KEYS: Final = 3  # of each publisher
+
+
+class Actor:
+    """One process after the other under one name. `is_done`: it has nothing to do any more, and is not started again."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.rng = random.Random(f"{world.plan.seed} {name}")
+        self.lives = 0
+        self.process: Process | None = None
+        self.host: Host
+        self.is_done = False
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        """From a timer. If the one before it has not ended yet, later."""
+        if self.is_done:
+            return
+        world = self.world
+        if self.is_alive:
+            world.scheduler.push(self.start, SECOND_US)
+            return
+        self.lives += 1
+        drift = world.plan.drift
+        self.process = process = world.scheduler.process(
+            f"{self.name}/{self.lives}",
+            origin_s=self.rng.uniform(100.0, 100_000.0),
+            rate=1.0 + self.rng.uniform(-drift, drift),
+        )
+        self.host = world.machine.host_of(process)
+        world.machine.begin(self.host, partial(self._main, process))
+
+    def _main(self, process: Process) -> None:
+        try:
+            self.live(self.host)
+        except Crash:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the world ends with it
+            error.add_note(f"in {process.name}")
+            self.world.machine.deaths.append(error)
+        self.world.scheduler.kill(process)
+
+    def live(self, host: Host) -> None:
+        """What it does until it ends in good order."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.world.scheduler.kill(self.process)
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self.is_alive:
+            self.host.stopping = True
+            self.host.on_term()
+
+    def sleep(self, seconds: float) -> None:
+        self.world.machine.sleep(seconds)
+
+
+class Coordinator(Actor):
+    """The sidecar."""
+
+    def live(self, host: Host) -> None:
+        world, plan = self.world, self.world.plan
+        settings = Settings(
+            store=world.url,
+            ownership="store",
+            name=self.name.replace(" ", "-"),
+            lease_timeout_s=plan.lease_timeout_s,
+            renewal_s=plan.lease_timeout_s / 4,
+            handoff_look_s=0.1,
+            heads_look_s=1.0,
+            frozen_after_s=min(plan.lease_timeout_s, 3.0),
+            assumed_session_timeout_s=plan.session_timeout_s,
+            housekeeping=plan.housekeeping,
+            retry_most_s=2.0,
+        )
+        ownership = open_ownership("store", store=shared_store(world.url, 0.0))
+        service = Service(settings, store=shared_store(world.url, 2.0), ownership=ownership, log=silent)
+        host.on_term = service.stop
+        service.run()
+
+
+class Publisher(Actor):
+    """Sends messages one by one, in the order of their keys, until all of its plan are sent. What it did not hear of it
+    does not send again.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.left = world.plan.messages
+        self._numbers = [0] * _KEYS
+
+    def live(self, host: Host) -> None:
+        plan = self.world.plan
+        while not host.stopping and self.left:
+            try:
+                with self.world.queue().publisher(linger_s=self.rng.choice((0.0, 0.05, 0.5))) as publisher:
+                    while not host.stopping and self.left:
+                        self._send(publisher)
+                        self.sleep(host.rng.uniform(0.0, 2 * plan.pause_s))
+                        if host.rng.random() < 0.2:
+                            publisher.flush()
+            except PartqError:
+                self.sleep(_AGAIN_S)
+        self.is_done = not self.left
+
+    def _send(self, publisher: partq.Publisher) -> None:
+        for _ in range(min(self.left, self.rng.choice((1, 1, 2, 5)))):
+            self.left -= 1
+            which = self.rng.randrange(_KEYS)
+            number = self._numbers[which]
+            self._numbers[which] += 1
+            key = f"{self.name}-{which}"
+            value = f"{key}:{number}"
+            self.world.take(Sent(self.world.now_us, self.name, key, number, value))
+            publisher.send(value, key=key).add_done_callback(partial(self._sent, value))
+
+    def _sent(self, value: str, future: Any) -> None:
+        if not future.cancelled() and future.exception() is None:
+            published = future.result()
+            if published.partition is not None:
+                self.world.take(Durable(self.world.now_us, value, published.partition, published.offset))
+
+
+class Flow(Actor):
+    """An application that takes messages from a group that it shares."""
+
+    def live(self, host: Host) -> None:
+        world, plan = self.world, self.world.plan
+        while not host.stopping:
+            try:
+                with world.queue().consumer(
+                    world.GROUP,
+                    flow=self.name,
+                    ownership="store",
+                    acknowledge="manual" if plan.manual else "next",
+                    starting="earliest",
+                    max_messages=plan.max_messages,
+                    session_timeout_s=plan.session_timeout_s,
+                ) as consumer:
+                    host.on_term = consumer.stop
+                    self._consume(host, consumer)
+            except PartqError:
+                self.sleep(_AGAIN_S)
+
+    def _consume(self, host: Host, consumer: partq.Consumer) -> None:
+        world, plan = self.world, self.world.plan
+        while True:
+            asked_us = world.now_us
+            try:
+                batch = consumer.poll(1.0)
+            except Unavailable:
+                self.sleep(_AGAIN_S)
+                continue
+            if batch is None:
+                if host.stopping:
+                    return
+                continue
+            rows = tuple(
+                Row(each.partition, each.offset, each.key, each.value.decode(), each.redelivered) for each in batch
+            )
+            world.take(Given(world.now_us, asked_us, world.GROUP, self.name, host.process.name, rows))
+            self.sleep(host.rng.uniform(0.0, plan.handles_s))
+            world.take(Handled(world.now_us, world.GROUP, self.name, rows))
+            if plan.manual:
+                lost = _patiently(batch.acknowledge, self.sleep)
+                world.take(Acknowledged(world.now_us, world.GROUP, self.name, rows, lost))
+
+
+def _patiently(call: Callable[[], frozenset[int]], sleep: Callable[[float], None]) -> frozenset[int]:
+    """Repeating an acknowledgement is harmless."""
+    while True:
+        try:
+            return call()
+        except Unavailable:
+            sleep(_AGAIN_S)

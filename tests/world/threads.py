@@ -1,0 +1,256 @@
+"""The locks, queues and threads of simulated processes: as `threading`, `queue` and `concurrent.futures` have them, but
+they run one at a time, in the order of the scheduler. A process that dies in a wait stays there.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from tests.support.scheduler import Crash, Strand
+
+if TYPE_CHECKING:
+    from tests.world.machine import Host, Machine
+
+
+class Lock:
+    """As `threading.Lock`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._waiting: deque[Strand] = deque()
+        self._is_locked = False
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        machine = self._machine
+        until_s = None if timeout < 0 else machine.now_s() + timeout
+        while self._is_locked:
+            left_s = None if until_s is None else until_s - machine.now_s()
+            if not blocking or (left_s is not None and left_s <= 0):
+                return False
+            self._waiting.append(machine.strand)
+            try:
+                machine.wait(left_s)
+            finally:
+                self._waiting.remove(machine.strand)
+                if not self._is_locked:
+                    self._wake()
+        self._is_locked = True
+        return True
+
+    def release(self) -> None:
+        if not self._is_locked:
+            raise RuntimeError("release unlocked lock")
+        self._is_locked = False
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting:
+            self._machine.scheduler.wake(self._waiting[0])
+
+    def locked(self) -> bool:
+        return self._is_locked
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class RLock:
+    """As `threading.RLock`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._lock = Lock(machine)
+        self._owner: Strand | None = None
+        self._count = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if self._is_owned():
+            self._count += 1
+            return True
+        if not self._lock.acquire(blocking, timeout):
+            return False
+        self._owner, self._count = self._machine.strand, 1
+        return True
+
+    def release(self) -> None:
+        if not self._is_owned():
+            raise RuntimeError("cannot release un-acquired lock")
+        self._count -= 1
+        if not self._count:
+            self._owner = None
+            self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _is_owned(self) -> bool:
+        return self._owner is self._machine.strand
+
+    def _release_save(self) -> int:
+        count, self._count, self._owner = self._count, 0, None
+        self._lock.release()
+        return count
+
+    def _acquire_restore(self, count: int) -> None:
+        self._lock.acquire()
+        self._owner, self._count = self._machine.strand, count
+
+
+class SimpleQueue:
+    """As `queue.SimpleQueue`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._filled = Lock(machine)
+        self._filled.acquire()
+        self._items: deque[Any] = deque()
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        if self._filled.locked():
+            self._filled.release()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not self._filled.acquire(block, -1 if timeout is None else timeout):
+            raise queue.Empty
+        item = self._items.popleft()
+        if self._items:
+            self._filled.release()
+        return item
+
+    def empty(self) -> bool:
+        return not self._items
+
+
+class SimpleQueueType:
+    """The class: `SimpleQueue[T]` names it, a call makes one."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def __getitem__(self, _kind: object) -> Self:
+        return self
+
+    def __call__(self) -> SimpleQueue:
+        return SimpleQueue(self._machine)
+
+
+class Thread:
+    """As `threading.Thread`, in the process that starts it. What one dies of is kept in `machine.deaths`."""
+
+    def __init__(
+        self,
+        group: None = None,
+        target: Callable[..., object] = lambda: None,
+        name: str = "thread",
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        daemon: bool | None = None,
+        machine: Machine,
+    ) -> None:
+        self.name, self.daemon = name, daemon
+        self._machine = machine
+        self._run: Callable[[], object] = lambda: target(*args, **(kwargs or {}))
+        self._done = Lock(machine)
+        self.ident: int | None = None
+        self.strand: Strand
+        self.is_begun = False
+
+    def start(self) -> None:
+        self.start_in(self._machine.host)
+
+    def start_in(self, host: Host) -> None:
+        """In this process, whoever asks for it."""
+        self._done.acquire()
+        self.is_begun = True
+        self._machine.adopt(self, host.process.spawn(self.name, self._main))
+
+    def _main(self) -> None:
+        try:
+            self._run()
+        except Crash:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the judge asks for it
+            self._machine.deaths.append(error)
+        self._done.release()
+
+    def is_alive(self) -> bool:
+        return self.is_begun and self._done.locked()
+
+    def join(self, timeout: float | None = None) -> None:
+        if self._done.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            self._done.release()
+
+
+class _Answer:
+    """What becomes of something that a pool does."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._done = Lock(machine)
+        self._done.acquire()
+        self._found: Any = None
+        self._error: BaseException | None = None
+
+    def carry_out(self, call: Callable[[], Any]) -> None:
+        try:
+            self._found = call()
+        except Exception as error:  # noqa: BLE001 - it is for who asks
+            self._error = error
+        self._done.release()
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self._done.acquire(timeout=-1 if timeout is None else timeout):
+            raise TimeoutError
+        self._done.release()
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+
+class ThreadPoolExecutor:
+    """As that of `concurrent.futures`: threads are begun as work comes, up to so many."""
+
+    def __init__(self, max_workers: int | None = None, thread_name_prefix: str = "pool", *, machine: Machine) -> None:
+        self._machine = machine
+        self._most, self._name = max_workers or 4, thread_name_prefix
+        self._calls = SimpleQueue(machine)
+        self._begun = self._idle = 0
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **more: Any) -> _Answer:
+        answer = _Answer(self._machine)
+        self._calls.put((answer, lambda: function(*args, **more)))
+        if self._idle:
+            self._idle -= 1
+        elif self._begun < self._most:
+            self._begun += 1
+            Thread(target=self._work, name=f"{self._name}_{self._begun}", machine=self._machine).start()
+        return answer
+
+    def _work(self) -> None:
+        while (given := self._calls.get()) is not None:
+            answer, call = given
+            answer.carry_out(call)
+            self._idle += 1
+
+    def map(self, function: Callable[..., Any], *of: Iterable[Any]) -> Iterator[Any]:
+        answers = [self.submit(function, *each) for each in zip(*of, strict=False)]
+        return (answer.result() for answer in answers)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        for _ in range(self._begun):
+            self._calls.put(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()

@@ -1,0 +1,233 @@
+"""One simulated world from beginning to end: a queue in one store, the processes of a plan, and what befalls them."""
+
+from __future__ import annotations
+
+import gc
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import partq
+from partq_spark.client import PartitionCheckpoint
+from partq_spark.group.checkpoints import checkpoint_folder
+from partq_spark.group.model import GroupKey
+from partq_spark.objects.api import ObjectStore
+from partq_spark.objects.retrying import Retrying
+from tests.simulation.plan import Outcome
+from tests.simulation.world import quiet
+from tests.support.judge import Violation, demand
+from tests.support.scheduler import SECOND_US, Scheduler
+from tests.world.facts import Befell, Checkpointed, Fact, told
+from tests.world.judge import Judge, Place
+from tests.world.machine import Machine
+from tests.world.plan import Event, Plan
+from tests.world.processes import RETRY_S, Actor, Coordinator, Flow, Publisher
+from tests.world.store import Road, TrueStore, Weather
+
+MOST_STEPS: Final = 2_000_000
+QUEUE: Final = "orders"
+_ACCIDENTS: Final = ("kill", "freeze", "storm", "outage", "landed late", "forced")
+
+
+class World:
+    """Everything of one plan. What happened is in `facts`."""
+
+    GROUP: Final = "billing"
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.counts: Counter[str] = Counter()
+        self.facts: list[Fact] = []
+        self.judge = Judge(within_s=plan.settled_s)
+        self.scheduler = Scheduler(random.Random(f"world order {plan.seed}"))
+        self.machine = Machine(self.scheduler, f"world {plan.seed}", self._open)
+        self.weather = Weather(way_us=plan.way_us)
+        self.url = f"{'azure://world' if plan.paid else 'file:///world'}/{plan.seed}"
+        self._checkpoint = re.compile(f"{checkpoint_folder(GroupKey('default', QUEUE, self.GROUP))}([0-9]+)")
+        etags = random.Random(f"world etags {plan.seed}")
+        self.store = TrueStore(self.machine, etags, url=self.url, seen=self._seen)
+        self.road = Road(self.store, self.machine, self.weather, self._landed)
+        self.actors: dict[str, Actor] = {}
+        self._violation: Violation | None = None
+        self._is_over = False
+
+    # --- what processes ask for ---------------------------------------------------------------------------------------
+
+    @property
+    def now_us(self) -> int:
+        """True time."""
+        return self.scheduler.now_us
+
+    def queue(self) -> partq.Queue:
+        """As an application has it."""
+        return partq.Queue(QUEUE, store=self.url, retry_timeout_s=RETRY_S)
+
+    def take(self, fact: Fact) -> None:
+        """Something happened. The world ends where a rule is broken, and production code hears nothing of it."""
+        self.facts.append(fact)
+        self.scheduler.note(fact)
+        self.counts[type(fact).__name__] += 1
+        if self._violation is None:
+            try:
+                self.judge.take(fact)
+            except Violation as violation:
+                self._violation = violation
+
+    def _open(self, url: str, retry_timeout_s: float) -> ObjectStore:
+        demand(url == self.url, "another store was opened:", url)
+        return Retrying(self.road, retry_timeout_s)
+
+    def _seen(self, name: str, metadata: dict[str, str]) -> None:  # type: ignore[misc]
+        found = self._checkpoint.fullmatch(name)
+        if found is not None:
+            numbers = [int(metadata.get(each, 0)) for each in ("epoch", "offset", "redelivered_below")]
+            epoch, offset, below = numbers
+            flow, instance = metadata.get("flow", ""), metadata.get("instance", "")
+            self.take(Checkpointed(self.now_us, self.GROUP, int(found[1]), epoch, flow, instance, offset, below))
+
+    def _landed(self, what: str) -> None:
+        self.counts[what] += 1
+        if what == "landed late":
+            self._befell(what)
+
+    # --- what befalls them --------------------------------------------------------------------------------------------
+
+    def _befell(self, what: str, whom: str = "") -> None:
+        self.take(Befell(self.now_us, what, whom, what in _ACCIDENTS))
+
+    def _happen(self, event: Event) -> None:
+        """From a timer."""
+        self.counts[event.what] += 1
+        self._befell(event.what, event.whom)
+        lasts_us = round(event.for_s * SECOND_US)
+        actor = self.actors.get(event.whom)
+        after: Callable[[], None] = lambda: None
+        match event.what:
+            case "kill" | "stop":
+                assert actor is not None
+                (actor.kill if event.what == "kill" else actor.stop)()
+                after = actor.start
+            case "freeze":
+                if actor is not None and actor.process is not None:
+                    actor.process.freeze(lasts_us)
+            case "storm":
+                self.weather.bad = event.rate
+                after = self._clear
+            case "outage":
+                self.weather.down_us = max(self.weather.down_us, self.now_us + lasts_us)
+            case other:
+                raise ValueError(other)
+
+        def over() -> None:
+            after()
+            self._befell("over", event.whom or event.what)
+
+        self.scheduler.push(over, lasts_us)
+
+    def _clear(self) -> None:
+        self.weather.bad = 0.0
+
+    # --- from beginning to end ----------------------------------------------------------------------------------------
+
+    def play(self) -> Outcome:
+        """Raises `Violation`, or whatever the code under test should not have raised."""
+        gc.disable()  # what it would end at some moment is not a matter of the seed
+        try:
+            with quiet(), self.machine.in_place():
+                try:
+                    self._play()
+                finally:
+                    self.scheduler.end()
+        finally:
+            gc.enable()
+        self.counts["marked"] = sum(group.marked for group in self.judge.groups.values())
+        self.counts["again"] = sum(group.again for group in self.judge.groups.values())
+        return Outcome(
+            seed=self.plan.seed,
+            steps=self.scheduler.steps,
+            simulated_us=self.now_us,
+            history=self.scheduler.history,
+            facts=len(self.facts),
+            counts=self.counts,
+        )
+
+    def _play(self) -> None:
+        observer = self.machine.host_of(self.scheduler.process("observer"))
+        self.machine.begin(observer, self._observe)
+        while not self._is_over:
+            self.scheduler.run(self.now_us + SECOND_US, MOST_STEPS)
+            if self._violation is not None:
+                raise self._violation
+            for error in self.machine.deaths:
+                raise error
+
+    def _observe(self) -> None:
+        """A process without trouble, which prepares all, and looks whether all is done."""
+        plan = self.plan
+        partq.create_queue(
+            QUEUE,
+            partitions=plan.partitions,
+            store=self.url,
+            rebalance_delay_s=plan.rebalance_delay_s,
+            max_handoff_time_s=plan.max_handoff_time_s,
+        )
+        self.queue().create_group(self.GROUP, starting="earliest", ownership="store")
+        roles = ((Coordinator, plan.coordinators), (Publisher, plan.publishers), (Flow, plan.flows))
+        for make, names in roles:
+            for name in names:
+                self.actors[name] = actor = make(self, name)
+                self.scheduler.push(actor.start, 0)
+        ends_s = 0.0
+        for event in plan.happening:
+            self.scheduler.push(lambda event=event: self._happen(event), round(event.at_s * SECOND_US))
+            ends_s = max(ends_s, event.at_s + event.for_s)
+        self.machine.sleep(ends_s + 1.0)
+        self._await("the publishers have not ended", lambda: all(self.actors[each].is_done for each in plan.publishers))
+        self._await("not all is acknowledged", self._is_acknowledged)
+        for name in (*plan.flows, *plan.coordinators):
+            self.actors[name].is_done = True
+            self.actors[name].stop()
+        self._await("there are processes left", lambda: not any(each.is_alive for each in self.actors.values()))
+        try:
+            self.judge.complete(self._log(), {each.partition: each.end for each in self._checkpoints()})
+        except Violation as violation:
+            self._violation = violation
+        self._is_over = True
+
+    def _await(self, problem: str, is_so: Callable[[], bool]) -> None:
+        """Within what the timers allow, from the last thing on that befell anybody."""
+        begun_us = self.now_us
+        while not is_so():
+            waited_s = (self.now_us - max(begun_us, self.judge.befell_us[-1])) / SECOND_US
+            if waited_s > self.plan.settled_s + self.plan.messages * self.plan.pause_s * 2 + 20.0:
+                self._violation = self._violation or Violation(f"{problem} after {waited_s:.0f} s")
+            self.machine.sleep(1.0)
+
+    def _checkpoints(self) -> list[PartitionCheckpoint]:
+        found = self.queue().checkpoints(self.GROUP).partitions
+        return [each for each in found if isinstance(each, PartitionCheckpoint)]
+
+    def _is_acknowledged(self) -> bool:
+        return all(each.lag == 0 for each in self._checkpoints())
+
+    def _log(self) -> dict[Place, tuple[str | None, str]]:
+        return {(each.partition, each.offset): (each.key, each.value.decode()) for each in self.queue().browse()}
+
+
+def run_seed(seed: int) -> Outcome:
+    """One world from beginning to end."""
+    return World(Plan.draw(seed)).play()
+
+
+def story(plan: Plan, most: int) -> Iterator[str]:
+    """The last facts of a plan that fails."""
+    world = World(plan)
+    yield f"{plan}"
+    yield from (f"event {number}: {event}" for number, event in enumerate(plan.events))
+    try:
+        world.play()
+    except BaseException as error:  # noqa: BLE001 - it was told already
+        yield from map(told, world.facts[-most:])
+        yield f"{type(error).__name__}: {error}"
