@@ -38,6 +38,7 @@ COMPUTING = (
     "tests/log/test_interleaving.py",
     "tests/query/test_resizing_at_random.py",
     "tests/simulation/",
+    "tests/world/",
 )
 """Where tests need the processor and nothing else: no server, no process that lives by time, nothing that the tests of
 a file share. So none has one of these marks:

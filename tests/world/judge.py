@@ -1,5 +1,5 @@
-"""What must be true of a world, judged by its facts alone: nothing is lost, nothing comes twice without a mark, the order
-of each key stays, who lost a partition plans and acknowledges nothing in it, and nothing waits longer than it may.
+"""What must be true of a world, judged by its facts alone: nothing is lost, nothing comes twice without a mark, the
+order of each key stays, who lost a partition plans and acknowledges nothing in it, and nothing waits for too long.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tests.support import judge as rules
 from tests.support.judge import Position, Violation, demand, forbid
@@ -119,9 +120,8 @@ class Judge:
             demand(not missing, name, "never got", missing[:10])
             for partition, end in ends.items():
                 history = group.checkpoints[partition]
-                demand(
-                    end == 0 or (history and history[-1].offset == end), name, "has not acknowledged", partition, end
-                )
+                at = history[-1].offset if history else 0
+                demand(at == end, name, "has acknowledged", partition, "up to", at, "of", end)
             self._ordered(name, group, log)
             self._waited(name, group, log)
 
@@ -147,7 +147,7 @@ class Judge:
             keys[key].append((self.sent[value].number, place))
         for key, found in keys.items():
             found.sort()
-            for (_, earlier), (_, later) in zip(found, found[1:], strict=False):
+            for (_, earlier), (_, later) in pairwise(found):
                 if earlier[0] != later[0]:
                     handled_us = group.handled_us.get(earlier)
                     in_time = handled_us is not None and handled_us <= group.first_us[later]

@@ -1,5 +1,5 @@
 """Simulated operating system processes: what the production code finds as `threading`, `time`, `os`, `signal`, chance
-and the store is that of the process whose strand runs. So processes are made of the code as it is, without a seam in it.
+and the store is that of the process whose strand runs. So processes are made of the code as it is, without a seam.
 
 Stand-ins are put in place in all modules of `partq_spark` and `coordinator` together, while a world runs. What modules
 keep by `os.getpid()` each process has for itself, as in production.
@@ -78,10 +78,10 @@ def _defaults() -> tuple[tuple[Callable[[Any], None], Any], ...]:
     }
     found: list[tuple[Callable[[Any], None], Any]] = []
     for function in functions:
-        for name, value in (function.__kwdefaults__ or {}).items():
-            found.append((partial(function.__kwdefaults__.__setitem__, name), value))
+        given = function.__kwdefaults__ or {}
+        found += [(partial(given.__setitem__, name), value) for name, value in given.items()]
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            if name.startswith("__dataclass_dflt_") or name.startswith("_dflt_"):
+            if name.startswith(("__dataclass_dflt_", "_dflt_")):
                 found.append((partial(setattr, cell, "cell_contents"), cell.cell_contents))
     return tuple((put, value) for put, value in found if isinstance(value, Hashable))
 
@@ -158,8 +158,10 @@ class Machine:
         }
 
         real = ((threading, names), (time, times), (secrets, {"token_hex": self.token}))
-        self._functions = {getattr(module, name): own for module, found in real for name, own in found.items()}
-        self._functions[effects.by_chance] = lambda least, most: self.host.rng.uniform(least, most)
+        self._functions: dict[Any, Any] = {
+            getattr(module, name): own for module, found in real for name, own in found.items()
+        }
+        self._functions[effects.by_chance] = self._by_chance
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -204,6 +206,9 @@ class Machine:
 
     def token(self, count: int = 32) -> str:
         return f"{self.host.rng.getrandbits(8 * count):0{2 * count}x}"
+
+    def _by_chance(self, least: float, most: float) -> float:
+        return self.host.rng.uniform(least, most)
 
     def wait(self, timeout_s: float | None) -> None:
         """Until somebody wakes this strand; by its process' clock."""

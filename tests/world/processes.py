@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 RETRY_S: Final = 10.0  # how long a process waits for its store
 _AGAIN_S: Final = 1.0
-_KEYS: Final = 3  # of each publisher
+_KEYS: Final = 6  # of each publisher
 
 
 class Actor:
-    """One process after the other under one name. `is_done`: it has nothing to do any more, and is not started again."""
+    """One process after the other under one name. `is_done`: it has nothing to do any more, and is not started."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -122,35 +122,41 @@ class Publisher(Actor):
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
         self.left = world.plan.messages
-        self._numbers = [0] * _KEYS
+        keys = [f"{name}-{self.rng.getrandbits(16):x}" for _ in range(_KEYS)]
+        self._numbers = dict.fromkeys(keys, 0)
+        self._has_failed = False
 
     def live(self, host: Host) -> None:
-        plan = self.world.plan
         while not host.stopping and self.left:
             try:
                 with self.world.queue().publisher(linger_s=self.rng.choice((0.0, 0.05, 0.5))) as publisher:
-                    while not host.stopping and self.left:
-                        self._send(publisher)
-                        self.sleep(host.rng.uniform(0.0, 2 * plan.pause_s))
-                        if host.rng.random() < 0.2:
-                            publisher.flush()
+                    self._publish(host, publisher)
             except PartqError:
                 self.sleep(_AGAIN_S)
         self.is_done = not self.left
 
+    def _publish(self, host: Host, publisher: partq.Publisher) -> None:
+        self._has_failed = False
+        while not (host.stopping or self._has_failed) and self.left:
+            self._send(publisher)
+            self.sleep(host.rng.uniform(0.0, 2 * self.world.plan.pause_s))
+            if host.rng.random() < 0.2:
+                publisher.flush()
+
     def _send(self, publisher: partq.Publisher) -> None:
         for _ in range(min(self.left, self.rng.choice((1, 1, 2, 5)))):
             self.left -= 1
-            which = self.rng.randrange(_KEYS)
-            number = self._numbers[which]
-            self._numbers[which] += 1
-            key = f"{self.name}-{which}"
+            key = self.rng.choice(list(self._numbers))
+            number = self._numbers[key]
+            self._numbers[key] += 1
             value = f"{key}:{number}"
             self.world.take(Sent(self.world.now_us, self.name, key, number, value))
             publisher.send(value, key=key).add_done_callback(partial(self._sent, value))
 
     def _sent(self, value: str, future: Any) -> None:
-        if not future.cancelled() and future.exception() is None:
+        if future.cancelled() or future.exception() is not None:
+            self._has_failed = True  # and so will all that comes after it
+        else:
             published = future.result()
             if published.partition is not None:
                 self.world.take(Durable(self.world.now_us, value, published.partition, published.offset))

@@ -1,5 +1,5 @@
-"""The one object store of a world, in memory, and each process' way to it: some way off, and in bad weather requests and
-answers are lost, writes land late, and at times nothing answers.
+"""The one object store of a world, in memory, and each process' way to it: some way off, and in bad weather requests
+and answers are lost, writes land late, and at times nothing answers.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Lock:
                 machine.wait(left_s)
             finally:
                 self._waiting.remove(machine.strand)
-                if not self._is_locked:
+                if not self.locked():
                     self._wake()
         self._is_locked = True
         return True

@@ -6,7 +6,8 @@ import gc
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 import partq
@@ -79,7 +80,7 @@ class World:
         demand(url == self.url, "another store was opened:", url)
         return Retrying(self.road, retry_timeout_s)
 
-    def _seen(self, name: str, metadata: dict[str, str]) -> None:  # type: ignore[misc]
+    def _seen(self, name: str, metadata: Mapping[str, str]) -> None:
         found = self._checkpoint.fullmatch(name)
         if found is not None:
             numbers = [int(metadata.get(each, 0)) for each in ("epoch", "offset", "redelivered_below")]
@@ -103,7 +104,7 @@ class World:
         self._befell(event.what, event.whom)
         lasts_us = round(event.for_s * SECOND_US)
         actor = self.actors.get(event.whom)
-        after: Callable[[], None] = lambda: None
+        after: Callable[[], None] | None = None
         match event.what:
             case "kill" | "stop":
                 assert actor is not None
@@ -121,7 +122,8 @@ class World:
                 raise ValueError(other)
 
         def over() -> None:
-            after()
+            if after is not None:
+                after()
             self._befell("over", event.whom or event.what)
 
         self.scheduler.push(over, lasts_us)
@@ -181,7 +183,7 @@ class World:
                 self.scheduler.push(actor.start, 0)
         ends_s = 0.0
         for event in plan.happening:
-            self.scheduler.push(lambda event=event: self._happen(event), round(event.at_s * SECOND_US))
+            self.scheduler.push(partial(self._happen, event), round(event.at_s * SECOND_US))
             ends_s = max(ends_s, event.at_s + event.for_s)
         self.machine.sleep(ends_s + 1.0)
         self._await("the publishers have not ended", lambda: all(self.actors[each].is_done for each in plan.publishers))

@@ -1,0 +1,77 @@
+"""What users are promised, as plans of the simulated world in words. Its judge holds in each of them: nothing is
+lost, nothing comes twice without a mark, keys keep their order, nobody waits for too long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+from typing import Final
+
+import pytest
+
+from tests.world.facts import Given, Row
+from tests.world.plan import Event, Plan
+from tests.world.world import World
+
+CALM: Final = Plan(messages=60, pause_s=1.0, partitions=2, flows=("one", "two"), handles_s=0.4)
+
+
+def played(plan: Plan, *events: Event) -> World:
+    """The world after it."""
+    world = World(replace(plan, events=events))
+    world.play()
+    return world
+
+
+def given(world: World, flow: str = "", *, since_s: float = 0.0, until_s: float = float("inf")) -> list[Row]:
+    """What a flow was given, or all were."""
+    batches = [each for each in world.facts if isinstance(each, Given)]
+    return list(
+        chain.from_iterable(
+            each.rows for each in batches if each.flow.startswith(flow) and since_s <= each.at_us / 1e6 <= until_s
+        )
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_flows_that_come_and_go_in_good_order_mark_nothing_and_repeat_nothing(seed: int) -> None:
+    world = played(replace(CALM, seed=seed), Event(6.0, "stop", "one", 4.0), Event(14.0, "stop", "two", 4.0))
+    rows = given(world)
+    assert len(rows) == len({(row.partition, row.offset) for row in rows}) == 60
+    assert not any(row.marked for row in rows)
+    assert given(world, "two", since_s=7.0, until_s=10.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_killed_flow_had_in_hand_comes_to_the_other_one_marked(seed: int) -> None:
+    busy = replace(CALM, seed=seed, handles_s=4.0, max_handoff_time_s=6.0, pause_s=0.3)
+    world = played(busy, Event(8.0, "kill", "one", 60.0))
+    again = {(row.partition, row.offset) for row in given(world, "one")} & {
+        (row.partition, row.offset) for row in given(world, "two") if row.marked
+    }
+    assert again
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_flows_go_on_with_what_they_have_while_no_coordinator_runs(seed: int) -> None:
+    world = played(replace(CALM, seed=seed), Event(6.0, "kill", "coordinator", 15.0))
+    assert not any(row.marked for row in given(world))
+    for flow in CALM.flows:
+        assert given(world, flow, since_s=8.0, until_s=20.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_flow_that_froze_for_longer_than_its_session_may_not_go_on_where_it_was(seed: int) -> None:
+    world = played(replace(CALM, seed=seed), Event(6.0, "freeze", "one", 20.0))
+    assert not given(world, "one", since_s=6.1, until_s=26.0)
+    assert {row.partition for row in given(world, "two", since_s=16.0, until_s=26.0)} == {0, 1}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_publishers_and_flows_outlive_a_store_that_does_not_answer(seed: int) -> None:
+    world = played(replace(CALM, seed=seed), Event(6.0, "outage", "", 5.0))
+    assert len({row.value for row in given(world)}) == 60
+    longer = replace(CALM, seed=seed, messages=200)  # than anybody waits
+    world = played(longer, Event(6.0, "outage", "", 25.0))
+    assert any(given(world, flow, since_s=31.0) for flow in CALM.flows)
