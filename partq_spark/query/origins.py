@@ -3,7 +3,8 @@ pyspark.
 
 An offset says how many messages of a partition were read, and nothing of which: a store that was put back gives their
 numbers to other messages. So Spark's offsets and the group's checkpoints name the newest publish that was read
-(`log.model.Origin`). It is older than all that is read next: a log that has it has all that was read.
+(`log.model.Origin`). It is older than all that is read next: a log that has it has all that was read. Of what another
+flow had read that says nothing: it may have done so before the copy was put back, and this one after it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Collection, Mapping
+from functools import cache
+from typing import Final
 
 from partq_spark.base.errors import ObjectMissing
 from partq_spark.base.timestamps import format_rfc3339
@@ -18,7 +21,11 @@ from partq_spark.log import tree
 from partq_spark.log.connect import QueueAddress
 from partq_spark.log.model import Head, Origin
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.seeking import LoadChunk
 from partq_spark.query.settings import Boundary, SourceOptions
+
+MOST_KNOWN: Final = 1_000
+"""Publishes that are not looked for again."""
 
 _log = logging.getLogger("partq.flow")
 
@@ -32,25 +39,39 @@ class Origins:
         self._queue = queue
         self._options = options
         self._head: Head | None = None
-        self._known: Origin | None = None  # the log has it, by `_head`
+        self._known: set[Origin] = set()  # the log has them, by `_head`
         self._told: set[bool | None] = set()
 
     def follow(self, head: Head) -> None:
         """`head` was read."""
         if self._head is not None and head is not self._head and not tree.goes_on(self._head, head):
-            self._known = None
+            self._known.clear()
         self._head = head
 
     def require(self, head: Head, origins: Collection[Origin | None]) -> None:
         """Raises `ObjectMissing` if `head`, which is the queue's last, does not have all of these (failOnDataLoss)."""
         self.follow(head)
-        newest = max((origin for origin in origins if origin is not None), default=None)
-        if newest is None or newest == self._known:
-            return
-        found = self._queue.settled(lambda now: tree.has_publish(now, newest, self._queue.load_chunk))
+        load = cache(self._queue.load_chunk)  # many partitions' publishes lie in few chunks
+        for origin in sorted({origin for origin in origins if origin is not None} - self._known):
+            self._look_for(origin, load)
+            self._know(origin)
+
+    def of(self, head: Head, ends: Mapping[int, int]) -> Origin | None:
+        """What a batch up to `ends` comes from."""
+        origin = tree.origin_of(head, ends)
+        if origin is not None:
+            self._know(origin)
+        return origin
+
+    def _know(self, origin: Origin) -> None:
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known.add(origin)
+
+    def _look_for(self, origin: Origin, load: LoadChunk) -> None:
+        found = self._queue.settled(lambda now: tree.has_publish(now, origin, load))
         if found is False and self._options.fail_on_data_loss:
-            raise ObjectMissing(self._missing(newest))
-        self._known = newest
+            raise ObjectMissing(self._missing(origin))
         if found or found in self._told:
             return
         self._told.add(found)
@@ -58,16 +79,11 @@ class Origins:
             _log.info(
                 "publish %d of %s was trimmed or compacted since it was read: whether the store was put back from an "
                 "older copy cannot be told",
-                newest.sequence,
+                origin.sequence,
                 self._queue,
             )
         else:
-            _log.warning("%s: skipped (failOnDataLoss=false)", self._missing(newest))
-
-    def of(self, head: Head, ends: Mapping[int, int]) -> Origin | None:
-        """What a batch up to `ends` comes from."""
-        self._known = tree.origin_of(head, ends)
-        return self._known
+            _log.warning("%s: skipped (failOnDataLoss=false)", self._missing(origin))
 
     def _missing(self, origin: Origin) -> str:
         time, group = format_rfc3339(origin.time_us), self._options.group

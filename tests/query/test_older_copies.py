@@ -130,6 +130,32 @@ def test_a_checkpoint_that_is_newer_than_the_log_is_refused_for_whoever_begins_a
     assert other.rows == []
 
 
+def test_one_that_reads_on_in_the_copy_does_not_take_over_what_counts_as_read_by_another() -> None:
+    """The newest publish that it knows of is there, and says nothing of what the other one has read."""
+    world = World()
+    world.coordinated()
+    queries = left, right = begun(world, world.query("left"), world.query("right"))
+    for query in queries:
+        query.run()
+    world.until(lambda: len(left.partitions) == len(right.partitions) == 1, 60)
+    mine = left.partitions[0]
+    world.publish(3, 3)
+    world.until(lambda: len(left.rows) == len(right.rows) == 3, 60)
+    put_back = copied(world)
+    world.publish(*(5 if p == mine else 0 for p in (0, 1)))
+    world.until(lambda: len(left.rows) == 8, 60)
+    world.sleep(3.0)
+    left.kill()
+    put_back()
+    for _ in range(9):
+        world.publish(1, 1)
+    world.until(lambda: len(right.rows) == 12, 60)
+    world.until(lambda: right.failure is not None or bool(right.offsets(mine)), 60)
+    assert isinstance(right.failure, ObjectMissing)
+    assert "has read publish" in str(right.failure)
+    assert right.offsets(mine) == []
+
+
 def test_a_batch_that_spark_repeats_is_not_made_of_other_messages() -> None:
     world, query = made({"ownership": "none"}, 5)
     put_back = copied(world)
