@@ -46,6 +46,16 @@ class Given(NamedTuple):
     flow: str
     process: str
     rows: tuple[Row, ...]
+    batch: str = ""  # of a query: a repetition has the same
+
+
+class Staged(NamedTuple):
+    """A query's batch is about to be published, or to be found published."""
+
+    at_us: int
+    query: str
+    batch: int
+    values: tuple[str, ...]
 
 
 class Handled(NamedTuple):
@@ -89,7 +99,7 @@ class Befell(NamedTuple):
     is_accident: bool
 
 
-Fact = Sent | Durable | Given | Handled | Acknowledged | Checkpointed | Befell
+Fact = Sent | Durable | Given | Staged | Handled | Acknowledged | Checkpointed | Befell
 
 
 def told(fact: Fact) -> str:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from tests.support import judge as rules
 from tests.support.judge import Position, Violation, demand, forbid
-from tests.world.facts import Acknowledged, Befell, Checkpointed, Durable, Fact, Given, Handled, Row, Sent, told
+from tests.world.facts import Acknowledged, Befell, Checkpointed, Durable, Fact, Given, Handled, Row, Sent, Staged, told
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -23,6 +23,7 @@ class _Group:
     """What is known of one group."""
 
     first_us: dict[Place, int] = field(default_factory=dict)  # when a message was given
+    batches: dict[Place, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))  # in which
     ends: dict[int, int] = field(default_factory=dict)  # of what was given
     handled_us: dict[Place, int] = field(default_factory=dict)
     checkpoints: dict[int, list[Checkpointed]] = field(default_factory=lambda: defaultdict(list))
@@ -37,6 +38,8 @@ class Judge:
         self.within_us = round(within_s * 1e6)
         self.sent: dict[str, Sent] = {}
         self.durable: dict[str, Durable] = {}
+        self.staged: dict[str, set[tuple[str, int]]] = defaultdict(set)  # of which batches a result may be
+        self.results_due: set[str] = set()  # which a query is done with
         self.groups: dict[str, _Group] = defaultdict(_Group)
         self.befell_us: list[int] = [0]
         self.had_accident = False
@@ -49,10 +52,14 @@ class Judge:
                 self.sent[fact.value] = fact
             case Durable():
                 self.durable[fact.value] = fact
+            case Staged():
+                for value in fact.values:
+                    self.staged[value].add((fact.query, fact.batch))
             case Given():
                 self._given(fact)
             case Handled():
                 group = self.groups[fact.group]
+                self.results_due |= {row.value for row in fact.rows if row.value in self.staged}
                 for row in fact.rows:
                     group.handled_us.setdefault((row.partition, row.offset), fact.at_us)
             case Acknowledged():
@@ -74,12 +81,16 @@ class Judge:
             if row.partition not in ends:
                 self._begins(group, fact, row)
             ends[row.partition] = row.offset + 1
-            first_us = group.first_us.setdefault((row.partition, row.offset), fact.at_us)
+            place = row.partition, row.offset
+            group.first_us.setdefault(place, fact.at_us)
             known = self.sent.get(row.value)
             demand(known is not None and known.key == row.key, "nobody sent", row, told(fact))
-            if first_us < fact.asked_us:
+            same = fact.batch or None  # its repetition has the marks of the first time
+            again = [at for at, batch in group.batches[place] if at < fact.asked_us and batch != same]
+            if again:
                 group.again += 1
-                demand(row.marked, "twice and not marked:", row, "was given at", first_us / 1e6, told(fact))
+                demand(row.marked, "twice and not marked:", row, "was given at", again[0] / 1e6, told(fact))
+            group.batches[place].append((fact.at_us, fact.batch))
             group.marked += row.marked
             demand(not row.marked or self.had_accident, "marked, and nothing had happened:", row, told(fact))
         for partition, end in ends.items():
@@ -124,6 +135,14 @@ class Judge:
                 demand(at == end, name, "has acknowledged", partition, "up to", at, "of", end)
             self._ordered(name, group, log)
             self._waited(name, group, log)
+
+    def results(self, found: Mapping[str | None, int]) -> None:
+        """What queries have written into the second queue: how often each value is there."""
+        for value, count in found.items():
+            batches = self.staged.get(str(value), set())
+            demand(count <= len(batches), value, "is among the results", count, "times, of batches", batches)
+        missing = sorted(self.results_due - {str(value) for value in found})
+        demand(not missing, "no result of", missing[:10])
 
     def _published(self, log: Mapping[Place, tuple[str | None, str]]) -> None:
         places: dict[str, Place] = {}

@@ -38,6 +38,7 @@ class Plan:
     coordinators: tuple[str, ...] = ("coordinator",)
     publishers: tuple[str, ...] = ("publisher",)
     flows: tuple[str, ...] = ("one", "two")
+    queries: tuple[str, ...] = ()  # flows of the same group
     manual: bool = False
     max_messages: int = 10
     messages: int = 40  # of each publisher
@@ -59,9 +60,10 @@ class Plan:
         """The kind by the seed's number, the rest at random."""
         rng = random.Random(f"world {seed}")
         kind = kind_of(seed)
-        flows = ("one", "two", "three")[: rng.randint(1, 3)]
-        coordinators = ("coordinator", "second coordinator")[: rng.choice((1, 1, 2))]
-        publishers = ("publisher", "second publisher")[: rng.randint(1, 2)]
+        queries = ("query", "second-query")[: rng.choice((0, 0, 1, 2))]
+        flows = ("one", "two", "three")[: rng.randint(0 if queries else 1, 3 - len(queries))]
+        coordinators = ("coordinator", "second-coordinator")[: rng.choice((1, 1, 2))]
+        publishers = ("publisher", "second-publisher")[: rng.randint(1, 2)]
         messages, pause_s = rng.choice((30, 60)), rng.choice((0.5, 1.0, 2.0))
         plan = cls(
             seed=seed,
@@ -70,6 +72,7 @@ class Plan:
             coordinators=coordinators,
             publishers=publishers,
             flows=flows,
+            queries=queries,
             manual=rng.random() < 0.5,
             max_messages=rng.choice((3, 10)),
             messages=messages,
@@ -122,7 +125,7 @@ def kind_of(seed: int) -> str:
 
 
 def _events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
-    everybody = (*plan.coordinators, *plan.publishers, *plan.flows)
+    everybody = (*plan.coordinators, *plan.publishers, *plan.flows, *plan.queries)
     found = []
     for _ in range(rng.choice((1, 4, 12))):
         at_s, whom = round(rng.uniform(1.0, lasts_s + 5.0), 1), rng.choice(everybody)

@@ -98,7 +98,7 @@ class Coordinator(Actor):
         settings = Settings(
             store=world.url,
             ownership="store",
-            name=self.name.replace(" ", "-"),
+            name=self.name,
             lease_timeout_s=plan.lease_timeout_s,
             renewal_s=plan.lease_timeout_s / 4,
             handoff_look_s=0.1,

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import partq
 from partq_spark.client import PartitionCheckpoint
@@ -22,9 +22,10 @@ from tests.support.judge import Violation, demand
 from tests.support.scheduler import SECOND_US, Scheduler
 from tests.world.facts import Befell, Checkpointed, Fact, told
 from tests.world.judge import Judge, Place
-from tests.world.machine import Machine
+from tests.world.machine import Host, Machine
 from tests.world.plan import Event, Plan
 from tests.world.processes import RETRY_S, Actor, Coordinator, Flow, Publisher
+from tests.world.queries import RESULTS, Query, as_in_spark
 from tests.world.store import Road, TrueStore, Weather
 
 MOST_STEPS: Final = 2_000_000
@@ -36,6 +37,7 @@ class World:
     """Everything of one plan. What happened is in `facts`."""
 
     GROUP: Final = "billing"
+    QUEUE: Final = QUEUE
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -51,6 +53,7 @@ class World:
         self.store = TrueStore(self.machine, etags, url=self.url, seen=self._seen)
         self.road = Road(self.store, self.machine, self.weather, self._landed)
         self.actors: dict[str, Actor] = {}
+        self.contexts: dict[Host, Any] = {}  # of the tasks of queries
         self._violation: Violation | None = None
         self._is_over = False
 
@@ -61,9 +64,9 @@ class World:
         """True time."""
         return self.scheduler.now_us
 
-    def queue(self) -> partq.Queue:
+    def queue(self, name: str = QUEUE) -> partq.Queue:
         """As an application has it."""
-        return partq.Queue(QUEUE, store=self.url, retry_timeout_s=RETRY_S)
+        return partq.Queue(name, store=self.url, retry_timeout_s=RETRY_S)
 
     def take(self, fact: Fact) -> None:
         """Something happened. The world ends where a rule is broken, and production code hears nothing of it."""
@@ -96,7 +99,9 @@ class World:
     # --- what befalls them --------------------------------------------------------------------------------------------
 
     def _befell(self, what: str, whom: str = "") -> None:
-        self.take(Befell(self.now_us, what, whom, what in _ACCIDENTS))
+        # Spark ends a query without a word to its source about the last batch.
+        is_accident = what in _ACCIDENTS or (what == "stop" and whom in self.plan.queries)
+        self.take(Befell(self.now_us, what, whom, is_accident))
 
     def _happen(self, event: Event) -> None:
         """From a timer."""
@@ -137,7 +142,7 @@ class World:
         """Raises `Violation`, or whatever the code under test should not have raised."""
         gc.disable()  # what it would end at some moment is not a matter of the seed
         try:
-            with quiet(), self.machine.in_place():
+            with quiet(), as_in_spark(self.machine, self.contexts), self.machine.in_place():
                 try:
                     self._play()
                 finally:
@@ -175,8 +180,15 @@ class World:
             rebalance_delay_s=plan.rebalance_delay_s,
             max_handoff_time_s=plan.max_handoff_time_s,
         )
+        if plan.queries:
+            partq.create_queue(RESULTS, partitions=2, store=self.url)
         self.queue().create_group(self.GROUP, starting="earliest", ownership="store")
-        roles = ((Coordinator, plan.coordinators), (Publisher, plan.publishers), (Flow, plan.flows))
+        roles = (
+            (Coordinator, plan.coordinators),
+            (Publisher, plan.publishers),
+            (Flow, plan.flows),
+            (Query, plan.queries),
+        )
         for make, names in roles:
             for name in names:
                 self.actors[name] = actor = make(self, name)
@@ -188,11 +200,12 @@ class World:
         self.machine.sleep(ends_s + 1.0)
         self._await("the publishers have not ended", lambda: all(self.actors[each].is_done for each in plan.publishers))
         self._await("not all is acknowledged", self._is_acknowledged)
-        for name in (*plan.flows, *plan.coordinators):
+        for name in (*plan.flows, *plan.queries, *plan.coordinators):
             self.actors[name].is_done = True
             self.actors[name].stop()
         self._await("there are processes left", lambda: not any(each.is_alive for each in self.actors.values()))
         try:
+            self.judge.results(self._results())
             self.judge.complete(self._log(), {each.partition: each.end for each in self._checkpoints()})
         except Violation as violation:
             self._violation = violation
@@ -213,6 +226,11 @@ class World:
 
     def _is_acknowledged(self) -> bool:
         return all(each.lag == 0 for each in self._checkpoints())
+
+    def _results(self) -> Counter[str | None]:
+        if not self.plan.queries:
+            return Counter()
+        return Counter(each.value.decode() for each in self.queue(RESULTS).browse())
 
     def _log(self) -> dict[Place, tuple[str | None, str]]:
         return {(each.partition, each.offset): (each.key, each.value.decode()) for each in self.queue().browse()}
