@@ -113,6 +113,7 @@ class ChunkRef(Struct, frozen=True, kw_only=True, omit_defaults=True):
     holds: Whole | None = (
         None  # messages that its bytes are of, if not all in `rows`: compaction leaves out trimmed ones
     )
+    began: Whole | None = None  # the time of its first publish, if that is not the least: a clock was wrong
 
     @property
     def first_sequence(self) -> int:
@@ -129,6 +130,11 @@ class ChunkRef(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def last_time_us(self) -> int:
         return self.time_us[1]
+
+    @property
+    def began_us(self) -> int:
+        """The time of its first publish."""
+        return self.first_time_us if self.began is None else self.began
 
     @property
     def messages(self) -> int:

@@ -74,16 +74,18 @@ def leaf(entries: Sequence[Entry], stage_sequence: int, create: Create) -> Chunk
     name = names.new_chunk(0, stage_sequence)
     create(name, data)
     slices = sum(len(entry.slices) for entry in entries)
+    began, least_us = entries[0].first_time_us, min(entry.first_time_us for entry in entries)
     return ChunkRef(
         name=name,
         xxh3=checksum(data),
         level=0,
         sequence=(entries[0].first_sequence, entries[-1].sequence),
-        time_us=(min(entry.first_time_us for entry in entries), max(entry.time_us for entry in entries)),
+        time_us=(least_us, max(entry.time_us for entry in entries)),
         rows=rows_of(entries),
         bytes=sum(piece.length for entry in entries for piece in entry.slices),
         slices=slices,
         coarsest=sum(entry.rows for entry in entries) // max(slices, 1),
+        began=None if began == least_us else began,
     )
 
 
@@ -96,17 +98,19 @@ def node(refs: Sequence[ChunkRef], stage_sequence: int, create: Create, level: i
     rows: tuple[int, ...] = ()
     for ref in refs:
         rows = add(rows, ref.rows)
+    least_us = min(ref.first_time_us for ref in refs)
     return ChunkRef(
         name=name,
         xxh3=checksum(data),
         level=level,
         sequence=(refs[0].first_sequence, refs[-1].last_sequence),
-        time_us=(min(ref.first_time_us for ref in refs), max(ref.last_time_us for ref in refs)),
+        time_us=(least_us, max(ref.last_time_us for ref in refs)),
         rows=rows,
         bytes=sum(ref.bytes for ref in refs),
         slices=sum(ref.slices for ref in refs),
         coarsest=max(ref.coarsest for ref in refs),
         holds=None if all(ref.holds is None for ref in refs) else sum(ref.messages for ref in refs),
+        began=None if refs[0].began_us == least_us else refs[0].began_us,
     )
 
 
@@ -254,7 +258,7 @@ def origin_of(head: Head, ends: Mapping[int, int]) -> Origin | None:
     for ref in head.tree:
         after = {partition: offset + at(ref.rows, partition) for partition, offset in begin.items()}
         if any(begin[p] < min(after[p], end) for p, end in ends.items()):
-            found = Origin(ref.first_sequence, ref.first_time_us, "")
+            found = Origin(ref.first_sequence, ref.began_us, "")
         begin = after
     return found
 

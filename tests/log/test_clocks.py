@@ -15,7 +15,7 @@ from partq_spark.group.retention import retain
 from partq_spark.log import admin, clocks, housekeeping, tree
 from partq_spark.log import queue as queue_module
 from partq_spark.log.compaction import compact
-from partq_spark.log.model import QueueConfig
+from partq_spark.log.model import Origin, QueueConfig
 from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import PublishIdentity, publish
 from partq_spark.log.queue import QueueLog
@@ -234,6 +234,21 @@ def test_false_times_are_compacted_with_the_others(world: World, retention_s: fl
     assert len(list(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk))) < 20, "of 56"
     if retention_s:
         assert kept_after(world, queue, 2 * DAY_US) == []
+
+
+@pytest.mark.parametrize("publishes", [1, 2, 3])
+def test_what_was_read_is_not_taken_for_lost_where_a_time_was_false(world: World, publishes: int) -> None:
+    """Also by a query that lags so far that the head names only chunks of what it has read, and after compaction."""
+    queue = led_away(world, publishes=publishes)
+    read: set[Origin] = set()
+    for number in range(40):
+        world.clock.now_us += 60_000_000
+        send(queue, values(number))
+        read |= {origin for end in range(1, 30) if (origin := tree.origin_of(queue.head, {0: end})) is not None}
+        assert all(tree.has_publish(queue.head, origin, queue.load_chunk) for origin in read)
+    world.clock.now_us += HOUR_US
+    while compact(queue) is not None:
+        assert not any(tree.has_publish(queue.head, origin, queue.load_chunk) is False for origin in read)
 
 
 def test_writers_are_remembered_in_the_order_in_which_they_came(world: World) -> None:
