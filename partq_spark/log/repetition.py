@@ -10,7 +10,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +17,7 @@ import msgspec
 import xxhash
 
 from partq_spark.base.errors import Invalid, ObjectMissing
+from partq_spark.base.timestamps import format_rfc3339
 from partq_spark.log import names, tree, writers
 from partq_spark.log.model import Entry, Head, Slice, WriterRecord
 from partq_spark.log.publish import (
@@ -196,7 +196,6 @@ def _refusal(queue: QueueLog, identity: PublishIdentity, record: WriterRecord, r
     by_transaction = identity.name != identity.writer
     second = "; a second write to this queue under one txnAppId and txnVersion" if by_transaction else ""
     anew = "another txnAppId" if by_transaction else "a new checkpoint location"
-    at = datetime.fromtimestamp(record.time_us / 1e6, UTC).isoformat(timespec="seconds")
     command = (
         f"partq queue resolve {queue.name} --writer {shlex.quote(identity.name)} --batch {identity.batch} "
         f"--store {shlex.quote(queue.store.url)} --namespace {queue.namespace} --yes --as"
@@ -204,12 +203,12 @@ def _refusal(queue: QueueLog, identity: PublishIdentity, record: WriterRecord, r
     return (
         f"{queue}: batch {identity.batch} of writer {identity.name!r} was refused and nothing of it was published, "
         f"because that number was used before, for other rows (last batch {record.batch}, sequence {record.sequence}, "
-        f"{at}). First such row: {row}: {why}. Likely causes: the query goes on from an older Spark checkpoint, or "
-        f"from one that lost its last entries (a copy put back, a power failure){second}; rows that differ from try to "
-        "try (rand(), uuid(), first(), sums of floats, a lookup, repaired code); a topic that was subscribed to "
-        f"meanwhile. Ways out: (1) its rows, from batch {identity.batch} on, are published already, skip them: "
-        f"`{command} published`; (2) they are new, publish them once more (at least once): `{command} new`; (3) begin "
-        f"anew, with {anew}"
+        f"{format_rfc3339(record.time_us)}). First such row: {row}: {why}. Likely causes: the query goes on from an "
+        f"older Spark checkpoint, or from one that lost its last entries (a copy put back, a power failure){second}; "
+        "rows that differ from try to try (rand(), uuid(), first(), sums of floats, a lookup, repaired code); a topic "
+        "that was subscribed to meanwhile (then way 1 is right). Ways out: (1) its rows, from batch "
+        f"{identity.batch} on, are published already, skip them: `{command} published`; (2) they are new, publish them "
+        f"once more (at least once): `{command} new`; (3) begin anew, with {anew}"
     )
 
 
