@@ -27,6 +27,7 @@ class _Group:
     ends: dict[int, int] = field(default_factory=dict)  # of what was given
     handled_us: dict[Place, int] = field(default_factory=dict)
     checkpoints: dict[int, list[Checkpointed]] = field(default_factory=lambda: defaultdict(list))
+    rewound: dict[Place, int] = field(default_factory=dict)  # when a person took it back
     marked: int = 0
     again: int = 0
 
@@ -42,7 +43,7 @@ class Judge:
         self.results_due: set[str] = set()  # which a query is done with
         self.groups: dict[str, _Group] = defaultdict(_Group)
         self.befell_us: list[int] = [0]
-        self.had_accident = False
+        self.had_accident = self.has_changed = False
         self.longest_us = 0
 
     def take(self, fact: Fact) -> None:
@@ -69,6 +70,7 @@ class Judge:
             case Befell():
                 self.befell_us.append(fact.at_us)
                 self.had_accident |= fact.is_accident
+                self.has_changed |= fact.what == "alter"
 
     # --- as it happens ------------------------------------------------------------------------------------------------
 
@@ -110,7 +112,10 @@ class Judge:
         history = group.checkpoints[fact.partition]
         if history:
             before = history[-1]
-            forbid(rules.went_back(_position(before), _position(fact)), told(before), told(fact))
+            if fact.flow or fact.offset >= before.offset:
+                forbid(rules.went_back(_position(before), _position(fact)), told(before), told(fact))
+            else:
+                self._rewound(group, before, fact)
             if fact.offset > before.offset:
                 same = (before.epoch, before.flow, before.instance) == (fact.epoch, fact.flow, fact.instance)
                 demand(same, "acknowledged by a fence:", told(before), told(fact))
@@ -121,11 +126,22 @@ class Judge:
             demand(done, "acknowledged and not handled:", f"{fact.partition}/{offset}", told(fact))
         history.append(fact)
 
+    def _rewound(self, group: _Group, before: Checkpointed, fact: Checkpointed) -> None:
+        """A person takes a partition back, and from its owner: what was acknowledged is to come again."""
+        demand(fact.epoch > before.epoch, "taken back at the same epoch:", told(before), told(fact))
+        marked = fact.redelivered_below >= max(before.redelivered_below, before.offset)
+        demand(marked, "taken back without a mark:", told(before), told(fact))
+        for offset in range(fact.offset, before.offset):
+            group.rewound[fact.partition, offset] = fact.at_us
+
     # --- in the end ---------------------------------------------------------------------------------------------------
 
-    def complete(self, log: Mapping[Place, tuple[str | None, str]], ends: Mapping[int, int]) -> None:
+    def complete(self, log: Mapping[Place, tuple[str | None, str]]) -> None:
         """All publishers have ended, and all flows had time. `log`: keys and values as they lie."""
         self._published(log)
+        ends: dict[int, int] = {}
+        for partition, offset in log:
+            ends[partition] = max(ends.get(partition, 0), offset + 1)
         for name, group in self.groups.items():
             missing = sorted(log.keys() - group.first_us.keys())
             demand(not missing, name, "never got", missing[:10])
@@ -133,6 +149,8 @@ class Judge:
                 history = group.checkpoints[partition]
                 at = history[-1].offset if history else 0
                 demand(at == end, name, "has acknowledged", partition, "up to", at, "of", end)
+            again = [place for place, at_us in group.rewound.items() if group.batches[place][-1][0] < at_us]
+            demand(not again, name, "was taken back, and never got again", again[:10])
             self._ordered(name, group, log)
             self._waited(name, group, log)
 
@@ -174,17 +192,26 @@ class Judge:
 
     def _waited(self, name: str, group: _Group, log: Iterable[Place]) -> None:
         """Each message was given within the bound, from when it could be: it was there, the one before it was given,
-        and nothing befell anybody any more.
+        and nothing befell anybody any more. Once the partition count was changed, also: all that was published earlier
+        is acknowledged, because it may have to wait for that.
         """
         durable_us = {(each.partition, each.offset): each.at_us for each in self.durable.values()}
-        for place in sorted(log):
+        earlier_us = 0
+        for place in sorted(log, key=lambda place: (durable_us.get(place, group.first_us[place]), place)):
             partition, offset = place
             given_us = group.first_us[place]
             since_us = max(durable_us.get(place, given_us), group.first_us.get((partition, offset - 1), 0))
             since_us = max(since_us, self.befell_us[bisect_right(self.befell_us, given_us) - 1])
+            if self.has_changed:
+                since_us = max(since_us, min(earlier_us, given_us))
+                earlier_us = max(earlier_us, _acknowledged_us(group.checkpoints[partition], offset))
             self.longest_us = max(self.longest_us, given_us - since_us)
             waited = f"{(given_us - since_us) / 1e6:.1f} s from {since_us / 1e6:.1f} s on"
             demand(given_us - since_us <= self.within_us, f"{name}: {partition}/{offset} waited {waited}")
+
+
+def _acknowledged_us(history: Iterable[Checkpointed], offset: int) -> int:
+    return next((each.at_us for each in history if each.offset > offset), 0)
 
 
 def _position(fact: Checkpointed) -> Position:

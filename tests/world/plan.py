@@ -9,8 +9,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Self
 
-KINDS: Final = ("quiet", "restarts", "weather", "everything")
-"""What befalls the processes: they come and go in good order; they are killed and freeze; the store fails; all that."""
+KINDS: Final = ("quiet", "restarts", "weather", "operators", "everything")
+"""What befalls the processes: they come and go in good order; they are killed and freeze; the store fails; people
+change the queue; all that."""
+
+
+OPERATIONS: Final = ("alter", "rewind", "compact", "collect")
+"""What a person does at a command line; `number`: of partitions, or by how many messages."""
 
 
 class Event(NamedTuple):
@@ -136,6 +141,17 @@ def _events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
             Event(at_s, "outage", "", away_s),
         ]
         quiet = [Event(at_s, "stop", whom, away_s)]
-        choices = {"quiet": quiet, "restarts": restarts + quiet, "weather": weather}
-        found.append(rng.choice(choices.get(plan.kind, [*quiet, *restarts, *weather])))
+        people = [
+            Event(at_s, "alter", number=rng.randint(1, 5)),
+            Event(at_s, "rewind", number=rng.randint(1, 20)),
+            Event(at_s, rng.choice(("compact", "collect"))),
+        ]
+        choices = {
+            "quiet": quiet,
+            "restarts": restarts + quiet,
+            "weather": weather,
+            "operators": people + quiet,
+            "everything": quiet + restarts + weather + people,
+        }
+        found.append(rng.choice(choices[plan.kind]))
     return sorted(found)

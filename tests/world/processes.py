@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,12 +14,13 @@ import partq
 from coordinator.logs import silent
 from coordinator.service import Service
 from coordinator.settings import Settings
-from partq_spark.base.errors import PartqError, Unavailable
+from partq_spark.base.errors import Invalid, PartqError, Unavailable
 from partq_spark.group.ownership import open_ownership
 from partq_spark.log.connect import shared_store
 from tests.support.scheduler import SECOND_US, Crash, Process
 from tests.world.facts import Acknowledged, Durable, Given, Handled, Row, Sent
 from tests.world.machine import Host
+from tests.world.plan import Event
 
 if TYPE_CHECKING:
     from tests.world.world import World
@@ -205,6 +207,34 @@ class Flow(Actor):
             if plan.manual:
                 lost = _patiently(batch.acknowledge, self.sleep)
                 world.take(Acknowledged(world.now_us, world.GROUP, self.name, rows, lost))
+
+
+class Operator(Actor):
+    """A person at a command line, who does one thing until it is done."""
+
+    def __init__(self, world: World, name: str, event: Event) -> None:
+        super().__init__(world, name)
+        self._event = event
+
+    def live(self, host: Host) -> None:
+        while not self.is_done:
+            try:
+                self._do(self.world.queue())
+                self.is_done = True
+            except Unavailable:
+                self.sleep(_AGAIN_S)
+
+    def _do(self, queue: partq.Queue) -> None:
+        match self._event.what:
+            case "alter":
+                queue.alter(partitions=self._event.number, ownership="store")
+            case "rewind":
+                with suppress(Invalid):  # no partition is past that place
+                    queue.rewind(self.world.GROUP, by=self._event.number, ownership="store")
+            case "compact":
+                queue.compact(min_age_s=0.0)
+            case "collect":
+                queue.collect()
 
 
 def _patiently(call: Callable[[], frozenset[int]], sleep: Callable[[float], None]) -> frozenset[int]:

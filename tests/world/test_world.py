@@ -119,11 +119,11 @@ DONE: Final = (
 )
 
 
-def judged(facts: Sequence[Fact], log: Mapping[Place, tuple[str | None, str]] = LOG, *ends: int) -> None:
+def judged(facts: Sequence[Fact], log: Mapping[Place, tuple[str | None, str]] = LOG) -> None:
     judge = Judge(within_s=10.0)
     for fact in facts:
         judge.take(fact)
-    judge.complete(log, dict(enumerate(ends or (2,))))
+    judge.complete(log)
 
 
 def test_the_judge_has_nothing_to_say_where_all_is_well() -> None:
@@ -133,13 +133,13 @@ def test_the_judge_has_nothing_to_say_where_all_is_well() -> None:
 def test_the_judge_notices_in_the_end() -> None:
     later = {(0, 0): ("k", "k:1"), (0, 1): ("k", "k:0")}
     with pytest.raises(Violation, match="was told to lie at"):
-        judged(DONE, {(0, 0): ("k", "k:0")}, 1)
+        judged(DONE, {(0, 0): ("k", "k:0")})
     with pytest.raises(Violation, match="is in the queue twice"):
-        judged(DONE, {**LOG, (0, 2): ("k", "k:1")}, 3)
+        judged(DONE, {**LOG, (0, 2): ("k", "k:1")})
     with pytest.raises(Violation, match="out of order"):
         judged([each for each in DONE if not isinstance(each, Durable)], later)
     with pytest.raises(Violation, match="never got"):
-        judged([*DONE, Sent(1, "p", "k", 2, "k:2")], {**LOG, (0, 2): ("k", "k:2")}, 3)
+        judged([*DONE, Sent(1, "p", "k", 2, "k:2")], {**LOG, (0, 2): ("k", "k:2")})
     with pytest.raises(Violation, match="has acknowledged 0 up to 0 of 2"):
         judged(DONE[:-1])
     slow: Given = batch(FIRST, SECOND, at=20_000_000)
@@ -151,4 +151,4 @@ def test_the_judge_notices_in_the_end() -> None:
     owners = (OWNED, OWNED._replace(partition=1))
     ends = (owned(offset=1), owned(offset=1)._replace(partition=1))
     with pytest.raises(Violation, match="was handled"):
-        judged([*SENT, *owners, batch(FIRST, moved), both, *ends], other, 1, 1)
+        judged([*SENT, *owners, batch(FIRST, moved), both, *ends], other)

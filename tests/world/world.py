@@ -24,13 +24,13 @@ from tests.world.facts import Befell, Checkpointed, Fact, told
 from tests.world.judge import Judge, Place
 from tests.world.machine import Host, Machine
 from tests.world.plan import Event, Plan
-from tests.world.processes import RETRY_S, Actor, Coordinator, Flow, Publisher
+from tests.world.processes import RETRY_S, Actor, Coordinator, Flow, Operator, Publisher
 from tests.world.queries import RESULTS, Query, as_in_spark
 from tests.world.store import Road, TrueStore, Weather
 
 MOST_STEPS: Final = 2_000_000
 QUEUE: Final = "orders"
-_ACCIDENTS: Final = ("kill", "freeze", "storm", "outage", "landed late", "forced")
+_ACCIDENTS: Final = ("rewind", "kill", "freeze", "storm", "outage", "landed late", "forced")
 
 
 class World:
@@ -123,8 +123,10 @@ class World:
                 after = self._clear
             case "outage":
                 self.weather.down_us = max(self.weather.down_us, self.now_us + lasts_us)
-            case other:
-                raise ValueError(other)
+            case _:
+                person = Operator(self, f"{event.what} {len(self.actors)}", event)
+                self.actors[person.name] = person
+                person.start()
 
         def over() -> None:
             if after is not None:
@@ -150,6 +152,7 @@ class World:
         finally:
             gc.enable()
         self.counts["marked"] = sum(group.marked for group in self.judge.groups.values())
+        self.counts["rewound"] = sum(len(group.rewound) for group in self.judge.groups.values())
         self.counts["again"] = sum(group.again for group in self.judge.groups.values())
         return Outcome(
             seed=self.plan.seed,
@@ -199,6 +202,8 @@ class World:
             ends_s = max(ends_s, event.at_s + event.for_s)
         self.machine.sleep(ends_s + 1.0)
         self._await("the publishers have not ended", lambda: all(self.actors[each].is_done for each in plan.publishers))
+        people = [each for each in self.actors.values() if isinstance(each, Operator)]
+        self._await("the operators have not ended", lambda: all(each.is_done for each in people))
         self._await("not all is acknowledged", self._is_acknowledged)
         for name in (*plan.flows, *plan.queries, *plan.coordinators):
             self.actors[name].is_done = True
@@ -206,7 +211,7 @@ class World:
         self._await("there are processes left", lambda: not any(each.is_alive for each in self.actors.values()))
         try:
             self.judge.results(self._results())
-            self.judge.complete(self._log(), {each.partition: each.end for each in self._checkpoints()})
+            self.judge.complete(self._log())
         except Violation as violation:
             self._violation = violation
         self._is_over = True
