@@ -75,3 +75,28 @@ def test_publishers_and_flows_outlive_a_store_that_does_not_answer(seed: int) ->
     longer = replace(CALM, seed=seed, messages=200)  # than anybody waits
     world = played(longer, Event(6.0, "outage", "", 25.0))
     assert any(given(world, flow, since_s=31.0) for flow in CALM.flows)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_query_that_is_killed_again_and_again_writes_each_result_once(seed: int) -> None:
+    alone = replace(CALM, seed=seed, flows=(), queries=("query",), readers=("reader",))
+    kills = [Event(at_s, "kill", "query", 1.0) for at_s in (3.0, 7.5, 12.0, 16.5)]
+    world = played(alone, *kills)
+    results = [row.value for row in given(world, "reader")]
+    assert sorted(results) == sorted({row.value for row in given(world, "query")})
+    assert len(results) == 60
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_group_that_is_taken_back_gets_what_it_had_again_marked(seed: int) -> None:
+    world = played(replace(CALM, seed=seed), Event(15.0, "rewind", number=5))
+    assert world.counts["rewound"] > 0
+    assert any(row.marked for row in given(world, since_s=15.0))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_changed_partition_count_repeats_nothing(seed: int) -> None:
+    world = played(replace(CALM, seed=seed), Event(8.0, "alter", number=5), Event(16.0, "alter", number=1))
+    rows = given(world)
+    assert len(rows) == len({(row.partition, row.offset) for row in rows}) == 60
+    assert {row.partition for row in rows} > {0, 1}

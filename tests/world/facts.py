@@ -18,6 +18,14 @@ class Row(NamedTuple):
     marked: bool
 
 
+class Lying(NamedTuple):
+    """One message as it lies in a queue, and when it was published."""
+
+    key: str | None
+    value: str
+    at_us: int
+
+
 class Sent(NamedTuple):
     """A publisher took a message: the `number`-th of its key."""
 

@@ -43,7 +43,8 @@ class Plan:
     coordinators: tuple[str, ...] = ("coordinator",)
     publishers: tuple[str, ...] = ("publisher",)
     flows: tuple[str, ...] = ("one", "two")
-    queries: tuple[str, ...] = ()  # flows of the same group
+    queries: tuple[str, ...] = ()  # flows of the same group, which write into a second queue
+    readers: tuple[str, ...] = ()  # flows of a group of that queue
     manual: bool = False
     max_messages: int = 10
     messages: int = 40  # of each publisher
@@ -78,6 +79,7 @@ class Plan:
             publishers=publishers,
             flows=flows,
             queries=queries,
+            readers=("reader", "second-reader")[: rng.randint(1, 2)] if queries else (),
             manual=rng.random() < 0.5,
             max_messages=rng.choice((3, 10)),
             messages=messages,
@@ -130,7 +132,7 @@ def kind_of(seed: int) -> str:
 
 
 def _events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
-    everybody = (*plan.coordinators, *plan.publishers, *plan.flows, *plan.queries)
+    everybody = (*plan.coordinators, *plan.publishers, *plan.flows, *plan.queries, *plan.readers)
     found = []
     for _ in range(rng.choice((1, 4, 12))):
         at_s, whom = round(rng.uniform(1.0, lasts_s + 5.0), 1), rng.choice(everybody)

@@ -167,12 +167,16 @@ class Publisher(Actor):
 class Flow(Actor):
     """An application that takes messages from a group that it shares."""
 
+    def __init__(self, world: World, name: str, queue: str, group: str) -> None:
+        super().__init__(world, name)
+        self._queue, self._group = queue, group
+
     def live(self, host: Host) -> None:
         world, plan = self.world, self.world.plan
         while not host.stopping:
             try:
-                with world.queue().consumer(
-                    world.GROUP,
+                with world.queue(self._queue).consumer(
+                    self._group,
                     flow=self.name,
                     ownership="store",
                     acknowledge="manual" if plan.manual else "next",
@@ -201,12 +205,12 @@ class Flow(Actor):
             rows = tuple(
                 Row(each.partition, each.offset, each.key, each.value.decode(), each.redelivered) for each in batch
             )
-            world.take(Given(world.now_us, asked_us, world.GROUP, self.name, host.process.name, rows))
+            world.take(Given(world.now_us, asked_us, self._group, self.name, host.process.name, rows))
             self.sleep(host.rng.uniform(0.0, plan.handles_s))
-            world.take(Handled(world.now_us, world.GROUP, self.name, rows))
+            world.take(Handled(world.now_us, self._group, self.name, rows))
             if plan.manual:
                 lost = _patiently(batch.acknowledge, self.sleep)
-                world.take(Acknowledged(world.now_us, world.GROUP, self.name, rows, lost))
+                world.take(Acknowledged(world.now_us, self._group, self.name, rows, lost))
 
 
 class Operator(Actor):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import random
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -20,9 +20,9 @@ from tests.simulation.plan import Outcome
 from tests.simulation.world import quiet
 from tests.support.judge import Violation, demand
 from tests.support.scheduler import SECOND_US, Scheduler
-from tests.world.facts import Befell, Checkpointed, Fact, told
+from tests.world.facts import Befell, Checkpointed, Fact, Lying, told
 from tests.world.judge import Judge, Place
-from tests.world.machine import Host, Machine
+from tests.world.machine import EPOCH_S, Host, Machine
 from tests.world.plan import Event, Plan
 from tests.world.processes import RETRY_S, Actor, Coordinator, Flow, Operator, Publisher
 from tests.world.queries import RESULTS, Query, as_in_spark
@@ -30,6 +30,9 @@ from tests.world.store import Road, TrueStore, Weather
 
 MOST_STEPS: Final = 2_000_000
 QUEUE: Final = "orders"
+READERS: Final = "audit"
+"""The group of the second queue, into which queries write."""
+
 _ACCIDENTS: Final = ("rewind", "kill", "freeze", "storm", "outage", "landed late", "forced")
 
 
@@ -48,7 +51,9 @@ class World:
         self.machine = Machine(self.scheduler, f"world {plan.seed}", self._open)
         self.weather = Weather(way_us=plan.way_us)
         self.url = f"{'azure://world' if plan.paid else 'file:///world'}/{plan.seed}"
-        self._checkpoint = re.compile(f"{checkpoint_folder(GroupKey('default', QUEUE, self.GROUP))}([0-9]+)")
+        self.groups = {self.GROUP: QUEUE, **({READERS: RESULTS} if plan.queries else {})}
+        folders = {checkpoint_folder(GroupKey("default", queue, group)): group for group, queue in self.groups.items()}
+        self._folders = folders
         etags = random.Random(f"world etags {plan.seed}")
         self.store = TrueStore(self.machine, etags, url=self.url, seen=self._seen)
         self.road = Road(self.store, self.machine, self.weather, self._landed)
@@ -84,12 +89,12 @@ class World:
         return Retrying(self.road, retry_timeout_s)
 
     def _seen(self, name: str, metadata: Mapping[str, str]) -> None:
-        found = self._checkpoint.fullmatch(name)
-        if found is not None:
-            numbers = [int(metadata.get(each, 0)) for each in ("epoch", "offset", "redelivered_below")]
-            epoch, offset, below = numbers
+        folder, slash, partition = name.rpartition("/")
+        group = self._folders.get(folder + slash)
+        if group is not None and partition.isdecimal():
+            epoch, offset, below = (int(metadata.get(each, 0)) for each in ("epoch", "offset", "redelivered_below"))
             flow, instance = metadata.get("flow", ""), metadata.get("instance", "")
-            self.take(Checkpointed(self.now_us, self.GROUP, int(found[1]), epoch, flow, instance, offset, below))
+            self.take(Checkpointed(self.now_us, group, int(partition), epoch, flow, instance, offset, below))
 
     def _landed(self, what: str) -> None:
         self.counts[what] += 1
@@ -153,6 +158,7 @@ class World:
             gc.enable()
         self.counts["marked"] = sum(group.marked for group in self.judge.groups.values())
         self.counts["rewound"] = sum(len(group.rewound) for group in self.judge.groups.values())
+        self.counts["marked for nothing"] = sum(group.needless for group in self.judge.groups.values())
         self.counts["again"] = sum(group.again for group in self.judge.groups.values())
         return Outcome(
             seed=self.plan.seed,
@@ -185,17 +191,18 @@ class World:
         )
         if plan.queries:
             partq.create_queue(RESULTS, partitions=2, store=self.url)
-        self.queue().create_group(self.GROUP, starting="earliest", ownership="store")
-        roles = (
-            (Coordinator, plan.coordinators),
-            (Publisher, plan.publishers),
-            (Flow, plan.flows),
-            (Query, plan.queries),
-        )
-        for make, names in roles:
-            for name in names:
-                self.actors[name] = actor = make(self, name)
-                self.scheduler.push(actor.start, 0)
+        for group, queue in self.groups.items():
+            self.queue(queue).create_group(group, starting="earliest", ownership="store")
+        for name in plan.coordinators:
+            self._begin(Coordinator(self, name))
+        for name in plan.publishers:
+            self._begin(Publisher(self, name))
+        for name in plan.flows:
+            self._begin(Flow(self, name, QUEUE, self.GROUP))
+        for name in plan.queries:
+            self._begin(Query(self, name))
+        for name in plan.readers:
+            self._begin(Flow(self, name, RESULTS, READERS))
         ends_s = 0.0
         for event in plan.happening:
             self.scheduler.push(partial(self._happen, event), round(event.at_s * SECOND_US))
@@ -205,13 +212,12 @@ class World:
         people = [each for each in self.actors.values() if isinstance(each, Operator)]
         self._await("the operators have not ended", lambda: all(each.is_done for each in people))
         self._await("not all is acknowledged", self._is_acknowledged)
-        for name in (*plan.flows, *plan.queries, *plan.coordinators):
+        for name in (*plan.flows, *plan.queries, *plan.readers, *plan.coordinators):
             self.actors[name].is_done = True
             self.actors[name].stop()
         self._await("there are processes left", lambda: not any(each.is_alive for each in self.actors.values()))
         try:
-            self.judge.results(self._results())
-            self.judge.complete(self._log())
+            self.judge.complete({group: self._log(queue) for group, queue in self.groups.items()})
         except Violation as violation:
             self._violation = violation
         self._is_over = True
@@ -225,20 +231,27 @@ class World:
                 self._violation = self._violation or Violation(f"{problem} after {waited_s:.0f} s")
             self.machine.sleep(1.0)
 
-    def _checkpoints(self) -> list[PartitionCheckpoint]:
-        found = self.queue().checkpoints(self.GROUP).partitions
-        return [each for each in found if isinstance(each, PartitionCheckpoint)]
+    def _begin(self, actor: Actor) -> None:
+        self.actors[actor.name] = actor
+        self.scheduler.push(actor.start, 0)
 
     def _is_acknowledged(self) -> bool:
-        return all(each.lag == 0 for each in self._checkpoints())
+        """The results last, because acknowledging the source may need them to be written."""
+        for group, queue in self.groups.items():
+            found = self.queue(queue).checkpoints(group).partitions
+            if any(isinstance(each, PartitionCheckpoint) and each.lag for each in found):
+                return False
+        return True
 
-    def _results(self) -> Counter[str | None]:
-        if not self.plan.queries:
-            return Counter()
-        return Counter(each.value.decode() for each in self.queue(RESULTS).browse())
+    def _log(self, queue: str) -> dict[Place, Lying]:
+        return {
+            (each.partition, each.offset): Lying(each.key, each.value.decode(), _true_us(each.timestamp))
+            for each in self.queue(queue).browse()
+        }
 
-    def _log(self) -> dict[Place, tuple[str | None, str]]:
-        return {(each.partition, each.offset): (each.key, each.value.decode()) for each in self.queue().browse()}
+
+def _true_us(of: datetime) -> int:
+    return round((of.timestamp() - EPOCH_S) * SECOND_US)
 
 
 def run_seed(seed: int) -> Outcome:
