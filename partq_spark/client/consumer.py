@@ -98,7 +98,6 @@ class Consumer:
         self._taking = Taking(options, head, columns)
         self._guard = threading.RLock()  # entered and left by C alone: no exception comes in between
         self._ask: Ask | None = None
-        self._closed = False
         self._former: Any = None  # what SIGTERM did before
 
     # --- batches ------------------------------------------------------------------------------------------------------
@@ -137,7 +136,6 @@ class Consumer:
 
     def close(self) -> None:
         """Leave the group, and give up what was not acknowledged: it comes again, marked. Bounded; may be repeated."""
-        self._closed = True
         if self._former is not None and threading.current_thread() is threading.main_thread():
             if signal.getsignal(signal.SIGTERM) == self._end_in_good_order:
                 signal.signal(signal.SIGTERM, self._former)
@@ -224,7 +222,7 @@ class Consumer:
 
     def _require_usable(self) -> None:
         self._taking.require_process()
-        if self._closed:
+        if self._taking.is_closed:
             raise Invalid("the consumer is closed: what was not acknowledged comes again; make another one")
 
 

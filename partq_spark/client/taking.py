@@ -7,6 +7,7 @@ the first one waits for messages.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
@@ -77,7 +78,7 @@ class Taking:
         self._taken: Delivery | None = None  # in nobody's hand
         self._dropped: deque[Delivery] = deque()
         self._process: ConsumerProcess | None = None
-        self.is_stopping = self._is_closed = False
+        self.is_stopping = self.is_closed = False
         self._waiting = 0  # the thread that may be stopped
         self._used = (threading.current_thread(), time.monotonic())
         self._effects = Effects(sleep=self._sleep)
@@ -130,9 +131,10 @@ class Taking:
 
     def close(self) -> None:
         """Leave the group. Bounded; may be repeated."""
-        self.is_stopping = self._is_closed = True
+        self.is_stopping = self.is_closed = True
         if self._process is not None and os.getpid() == self._pid:
             self._words.run(self._process.stop)  # else `_answer` finds that it is closed
+            atexit.unregister(self.close)
 
     def _use(self) -> None:
         self._used = (threading.current_thread(), time.monotonic())
@@ -185,7 +187,7 @@ class Taking:
         try:
             self._settle()
             self._waiting = threading.get_ident()
-            while not self.is_stopping:
+            while not (self.is_stopping or ask.is_left):  # else those that were given up would be looked for in turn
                 ask.found = self._look()
                 if ask.found is not None or ask.is_over():
                     break
@@ -195,8 +197,8 @@ class Taking:
             ask.error = error
         finally:
             self._waiting = 0
-            if self._is_closed and self._process is not None:
-                self._process.stop()
+            if self.is_closed:
+                self.close()
             ask.answered()
 
     def _look(self) -> Delivery | None:
@@ -251,6 +253,7 @@ class Taking:
                 beat_s=beat_interval_s(self._options.group, self._options.target.store),
                 deserted=self._deserted,
             )
+            atexit.register(self.close)  # the process ends: later no thread runs that would end it in order
         return self._process
 
     def _deserted(self) -> str:

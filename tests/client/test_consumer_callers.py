@@ -203,6 +203,23 @@ def test_a_wait_that_is_cancelled_takes_no_batch(make: Make, way: str) -> None:
     handled.check(queue, 200, most=1)
 
 
+def test_waits_that_were_cancelled_are_not_looked_for_one_after_the_other(make: Make) -> None:
+    queue = make(partitions=1)
+    most = 100
+
+    async def cancelled(consumer: partq.Consumer) -> None:
+        for _ in range(most):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(anext(consumer), 0.002)
+
+    with consuming(queue, idle_timeout_s=None) as consumer:
+        consumer.poll(0)
+        asyncio.run(cancelled(consumer))
+        begun_s = time.monotonic()
+        assert consumer.poll(0) is None
+        assert time.monotonic() - begun_s < most * 0.1 / 2, "a look takes 0.1 s"
+
+
 def test_an_async_loop_that_is_begun_again_gets_the_batch_that_the_former_one_was_left_with(make: Make) -> None:
     queue, handled = make(partitions=1), Handled()
     publish(queue, 20)

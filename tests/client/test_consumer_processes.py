@@ -53,6 +53,31 @@ def lines(process: subprocess.Popen[str], count: int) -> list[str]:
     return [process.stdout.readline().strip() for _ in range(count)]
 
 
+ENDS = """
+import sys, partq
+def batches(consumer):
+    with consumer:
+        yield from consumer
+consumer = partq.open_queue("orders", store=sys.argv[1]).consumer("billing", starting="earliest", max_messages=10)
+held = batches(consumer)
+len(next(held)), len(next(held))
+class Asks:
+    def __del__(self, poll=consumer.poll):
+        poll()  # when no thread runs any more
+held_too = Asks()
+"""
+
+
+def test_a_process_that_ends_with_an_open_consumer_leaves_without_a_word_too_many(make: Make) -> None:
+    queue = make(partitions=1)
+    publish(queue, 20)
+    command = [sys.executable, "-c", ENDS, queue.store]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert "generator" not in ended.stderr
+    assert "the consumer is closed" in ended.stderr, "it does not wait for what never comes"
+    assert lag(queue) == 10, "what the loop asked beyond is written down"
+
+
 @pytest.mark.conformance("API-03")
 @pytest.mark.crash
 @pytest.mark.alone
