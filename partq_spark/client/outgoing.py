@@ -174,7 +174,7 @@ def _data(value: object) -> bytes:
         raise Invalid(f"the value {shown(value)} is no UTF-8: encode it, for example with 'surrogateescape'") from None
     try:
         return bytes(_buffer(found))
-    except TypeError:
+    except (TypeError, ValueError):  # or a memoryview that was released
         raise Invalid(f"a value is bytes or text, not {type(value).__name__}: encode it") from None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any, Final, Literal
@@ -251,9 +252,10 @@ def _string(value: Any) -> Any:
 
 
 def _binary(value: Any) -> Any:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise _wrong(value, "BINARY", "bytes")
-    return bytes(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        with suppress(ValueError):  # a memoryview that was released
+            return bytes(value)
+    raise _wrong(value, "BINARY", "bytes")
 
 
 def _numpy_time(value: Any, unit: Literal["D", "us"], text: str) -> Any:

@@ -61,7 +61,7 @@ class Access:
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if site is not None:
             return site in ("same-origin", "none")
-        return origin is None or urlsplit(origin).netloc == headers.get("host")
+        return origin is None or origin.partition("://")[2] == headers.get("host")
 
     def is_over_tls(self, headers: Mapping[str, str]) -> bool:
         """Whether the browser asked over TLS, which ends before the page: the proxy says so, or the form's origin.

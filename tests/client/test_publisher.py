@@ -239,6 +239,12 @@ def test_leaving_says_what_nobody_has_read(make: Make) -> None:
     assert "not all that was sent is published" in mine.__notes__[0]
 
 
+def released() -> memoryview:
+    """One whose bytes are gone."""
+    with memoryview(b"x") as view:
+        return view
+
+
 NO_HEADERS: list[Any] = [
     *({"retry": 0}, {"retry": "0"}, {0: b"x"}, {None: b"x"}, {"\ud800": b"x"}, {b"x": b"x"}),
     *("text", b"bytes", 5, None, [b"x"], [("x",)], [("x", b"y", b"z")], ["xy"], [("x", [b"y"])]),
@@ -249,6 +255,7 @@ NO_HEADERS: list[Any] = [
     ("given", "said"),
     [
         ({"value": 7}, "a value is bytes or text, not int"),
+        ({"value": released()}, "a value is bytes or text, not memoryview"),
         ({"value": "x", "key": 7}, "a key is text or None, not int"),
         ({"value": "x", "key": "ä" * 128}, "256 bytes in UTF-8"),
         ({"value": "x", "key": "\ud800"}, "no UTF-8"),

@@ -124,7 +124,10 @@ def test_without_the_token_nothing_is_shown(locked: Served) -> None:
         answer = locked.get(path)
         assert answer.status == 404
         assert "file://" not in answer.text
-    assert "file://" not in locked.post("/login", {"token": TOKEN}, Origin="null").text
+    for origin in ("null", "http://["):
+        refused = locked.post("/login", {"token": TOKEN}, Origin=origin)
+        assert refused.status == 403
+        assert "file://" not in refused.text
 
 
 def test_the_token_is_a_header_for_programs(locked: Served) -> None:
