@@ -1,4 +1,6 @@
-"""Which mutants a suite notices: `python -m tests.power draw` and `judge`, after a run of the suite told its reach:
+"""Which mutants, guards that are taken out and repairs that are taken out a suite notices.
+
+Mutants: `python -m tests.power draw` and `judge`, after a run of the suite told its reach:
 
     PARTQ_REACH=build/reach python -m pytest -p tests.power.reach      (once for each suite; -n as scripts/test has)
     python -m tests.power draw --reach build/reach                     (once: the mutants stay the same ones)
@@ -7,6 +9,13 @@
 `judge` may be stopped and goes on where it was: a verdict is a line of FILE. Each mutant is made in a copy of the tree
 and meets the tests that execute its line, the quickest first and those with a JVM last, until one fails; between the
 two come seeds of the simulations. What is not noticed has `by` null.
+
+Guards and repairs (`guards.toml`, `repairs.toml`) need no reach. Each meets the steps that are given, one after the
+other, until one fails: what pytest is to run, or a module with its arguments. Without a step a patch meets the test
+that its entry names.
+
+    python -m tests.power guards --verdicts FILE "tests/log -m 'not slow'" "tests.simulation --seeds 300"
+    python -m tests.power repairs --verdicts FILE --only 0123abc
 """
 
 from __future__ import annotations
@@ -15,19 +24,22 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from tests.power.mutants import Gone, Mutant, drawn, mutated, place_of
+from tests.power.patches import Patch, patched, patches
 from tests.power.reach import Reach, read
 
 ROOT: Final = Path(__file__).parents[2]
@@ -39,52 +51,64 @@ STEP_S: Final = 300.0
 
 SIMULATIONS: Final = (("--seeds", "300"), ("--queries", "--seeds", "300"))
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_NOT_THERE: Final = re.compile(r"^ERROR: .*not found", re.MULTILINE)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("draw", "judge"))
-    parser.add_argument("--reach", type=Path, required=True, help="what the plugin has written")
+    parser.add_argument("what", choices=("draw", "judge", "guards", "repairs"))
+    parser.add_argument("steps", nargs="*", help="guards, repairs: what to run, each one text")
+    parser.add_argument("--only", default="", help="guards, repairs: those with this in their name")
+    parser.add_argument("--reach", type=Path, help="what the plugin has written")
     parser.add_argument("--verdicts", type=Path, help="file of verdicts, to which new ones are added")
     parser.add_argument("--minutes", type=float, default=170.0, help="begin no mutant after that")
     parser.add_argument("--jobs", type=int, default=2)
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
+    if arguments.what != "draw" and arguments.verdicts is None:
+        parser.error(f"{arguments.what} needs --verdicts FILE")
+    until_s = time.monotonic() + arguments.minutes * 60
+    if arguments.what in {"guards", "repairs"}:
+        chosen = [each for each in patches(arguments.what) if arguments.only in each.name]
+        work = {each.name: partial(patch_noticed_by, each, arguments.steps) for each in chosen}
+        judge(work, arguments.verdicts, until_s=until_s, jobs=arguments.jobs)
+        return 0
+    if arguments.reach is None:
+        parser.error(f"{arguments.what} needs --reach FOLDER")
     reach = read(arguments.reach)
     if arguments.what == "draw":
         executed = {path: frozenset(lines) for path, lines in reach.lines.items()}
-        chosen = drawn(ROOT, executed, COUNT, SEED)
-        DRAWN.write_text(json.dumps([asdict(each) for each in chosen], indent=0) + "\n")
-        sys.stdout.write(f"{len(chosen)} mutants in {DRAWN.relative_to(ROOT)}\n")
+        lot = drawn(ROOT, executed, COUNT, SEED)
+        DRAWN.write_text(json.dumps([asdict(each) for each in lot], indent=0) + "\n")
+        sys.stdout.write(f"{len(lot)} mutants in {DRAWN.relative_to(ROOT)}\n")
         return 0
-    if arguments.verdicts is None:
-        parser.error("judge needs --verdicts FILE")
     mutants = [Mutant(**each) for each in json.loads(DRAWN.read_text())]
-    judge(mutants, reach, arguments.verdicts, until_s=time.monotonic() + arguments.minutes * 60, jobs=arguments.jobs)
+    work = {each.name: partial(noticed_by, each, reach) for each in mutants}
+    judge(work, arguments.verdicts, until_s=until_s, jobs=arguments.jobs)
     return 0
 
 
-def judge(mutants: Sequence[Mutant], reach: Reach, verdicts: Path, *, until_s: float, jobs: int) -> None:
-    """Judge those that `verdicts` does not have yet, and add what is found."""
-    known = {json.loads(line)["mutant"] for line in verdicts.read_text().splitlines()} if verdicts.exists() else set()
-    left = [mutant for mutant in mutants if mutant.name not in known]
+def judge(work: Mapping[str, Callable[[Path], str | None]], verdicts: Path, *, until_s: float, jobs: int) -> None:
+    """Judge those that `verdicts` does not have yet, by name, each in a copy of the tree, and add what is found."""
+    known = {json.loads(line)["name"] for line in verdicts.read_text().splitlines()} if verdicts.exists() else set()
+    left = [name for name in work if name not in known]
     lock = threading.Lock()
 
-    def work() -> None:
+    def run() -> None:
         with _copy() as tree:
             while time.monotonic() < until_s:
                 with lock:
                     if not left:
                         return
-                    mutant = left.pop(0)
+                    name = left.pop(0)
                 begun_s = time.monotonic()
-                by = noticed_by(mutant, reach, tree)
-                line = {"mutant": mutant.name, "by": by, "seconds": round(time.monotonic() - begun_s, 1)}
+                by = work[name](tree)
+                line = {"name": name, "by": by, "seconds": round(time.monotonic() - begun_s, 1)}
                 with lock, verdicts.open("a") as file:
                     file.write(json.dumps(line) + "\n")
-                    sys.stdout.write(f"{len(left):4} left  {by or 'NOT NOTICED'}  {mutant.name}\n")
+                    sys.stdout.write(f"{len(left):4} left  {by or 'NOT NOTICED'}  {name}\n")
                     sys.stdout.flush()
 
-    threads = [threading.Thread(target=work) for _ in range(jobs)]
+    threads = [threading.Thread(target=run) for _ in range(jobs)]
     for each in threads:
         each.start()
     for each in threads:
@@ -111,6 +135,30 @@ def noticed_by(mutant: Mutant, reach: Reach, tree: Path) -> str | None:
         path.write_text(source)
 
 
+def patch_noticed_by(patch: Patch, steps: Sequence[str], tree: Path) -> str | None:
+    """The test or step that notices it, in a copy of the tree, which is as before afterwards."""
+    before = {change.module: (tree / change.module).read_text() for change in patch.changes}
+    try:
+        after = patched(patch, before.__getitem__)
+    except Gone:
+        return "gone: the code that it changes is not there any more"
+    try:
+        for module, text in after.items():
+            (tree / module).write_text(text)
+        return next((by for step in steps or filter(None, [patch.noticed_by]) if (by := _step(tree, step))), None)
+    finally:
+        for module, text in before.items():
+            (tree / module).write_text(text)
+
+
+def _step(tree: Path, step: str) -> str | None:
+    module, *arguments = shlex.split(step)
+    if not module.startswith("tests."):
+        return _tests(tree, [module, *arguments])
+    code, _ = _run(tree, module, *arguments)
+    return step if code else None
+
+
 def _tests(tree: Path, tests: Sequence[str]) -> str | None:
     if not tests:
         return None
@@ -119,7 +167,7 @@ def _tests(tree: Path, tests: Sequence[str]) -> str | None:
         chosen.flush()
         options = ("-x", "-q", "--no-header", "-rfE", "--timeout=120", "-p", "no:cacheprovider")
         code, output = _run(tree, "pytest", *options, f"@{chosen.name}")
-    if code == 0 or code is None:
+    if code in (None, 0, 5) or (code == 4 and _NOT_THERE.search(output)):  # no test, or one that has gone: no verdict
         return None
     found = _FAILED.search(output)
     return found[1] if found else f"pytest ends with {code}"
