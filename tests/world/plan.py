@@ -143,6 +143,10 @@ def _events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
             Event(at_s, "outage", "", away_s),
         ]
         quiet = [Event(at_s, "stop", whom, away_s)]
+        lines = [
+            Event(at_s, "cut", whom, number=rng.randint(1, rng.choice((20, 200, 2000)))),
+            Event(at_s, "switches", "", min(away_s, 5.0)),
+        ]
         people = [
             Event(at_s, "alter", number=rng.randint(1, 5)),
             Event(at_s, "rewind", number=rng.randint(1, 20)),
@@ -150,10 +154,10 @@ def _events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
         ]
         choices = {
             "quiet": quiet,
-            "restarts": restarts + quiet,
+            "restarts": restarts + quiet + lines,
             "weather": weather,
             "operators": people + quiet,
-            "everything": quiet + restarts + weather + people,
+            "everything": quiet + restarts + weather + people + lines,
         }
         found.append(rng.choice(choices[plan.kind]))
     return sorted(found)

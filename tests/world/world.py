@@ -16,10 +16,11 @@ from partq_spark.group.checkpoints import checkpoint_folder
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.retrying import Retrying
+from tests.simulation.consumer.surroundings import Interrupter
 from tests.simulation.plan import Outcome
 from tests.simulation.world import quiet
 from tests.support.judge import Violation, demand
-from tests.support.scheduler import SECOND_US, Scheduler
+from tests.support.scheduler import SECOND_US, Crash, Scheduler
 from tests.world.facts import Befell, Checkpointed, Fact, Lying, told
 from tests.world.judge import Judge, Place
 from tests.world.machine import EPOCH_S, Host, Machine
@@ -59,6 +60,8 @@ class World:
         self.road = Road(self.store, self.machine, self.weather, self._landed)
         self.actors: dict[str, Actor] = {}
         self.contexts: dict[Host, Any] = {}  # of the tasks of queries
+        self.interrupter = Interrupter(self.scheduler)
+        self.chance = random.Random(f"world chance {plan.seed}")
         self._violation: Violation | None = None
         self._is_over = False
 
@@ -128,6 +131,11 @@ class World:
                 after = self._clear
             case "outage":
                 self.weather.down_us = max(self.weather.down_us, self.now_us + lasts_us)
+            case "cut":
+                if actor is not None and actor.is_alive:
+                    self._arm(actor, event.number, partial(self._cut, actor))
+            case "switches":
+                self._switch(self.now_us + lasts_us)
             case _:
                 person = Operator(self, f"{event.what} {len(self.actors)}", event)
                 self.actors[person.name] = person
@@ -143,6 +151,36 @@ class World:
     def _clear(self) -> None:
         self.weather.bad = 0.0
 
+    def _arm(self, actor: Actor, at: int, act: Callable[[], None]) -> None:
+        """At the `at`-th place from now on at which another thread, or a signal, may come in there."""
+        assert actor.process is not None
+        if actor.process.strands:
+            self.interrupter.arm(self.chance.choice(actor.process.strands), at, act)
+
+    def _cut(self, actor: Actor) -> None:
+        """By its own strand, between two lines: the process is killed, and is there again some time later."""
+        self.counts["cut between two lines"] += 1
+        self._befell("kill", actor.name)
+        actor.kill()
+        self.scheduler.push(partial(self._again, actor), 2 * SECOND_US)
+        raise Crash
+
+    def _again(self, actor: Actor) -> None:
+        actor.start()
+        self._befell("over", actor.name)
+
+    def _switch(self, until_us: int) -> None:
+        """From now on, at any line, others may go on for a moment."""
+        if self.now_us < until_us:
+            actor = self.chance.choice([each for each in self.actors.values() if each.is_alive] or [None])
+            if actor is not None:
+                self._arm(actor, self.chance.choice((5, 50, 500)), self._pause)
+            self.scheduler.push(partial(self._switch, until_us), 100_000)
+
+    def _pause(self) -> None:
+        self.counts["switched between two lines"] += 1
+        self.scheduler.sleep_us(self.chance.choice((0, 1000, 200_000)))
+
     # --- from beginning to end ----------------------------------------------------------------------------------------
 
     def play(self) -> Outcome:
@@ -153,6 +191,7 @@ class World:
                 try:
                     self._play()
                 finally:
+                    self.interrupter.disarm_all()
                     self.scheduler.end()
         finally:
             gc.enable()

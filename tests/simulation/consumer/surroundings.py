@@ -49,6 +49,11 @@ class Interrupter:
         if not self._armed:
             sys.settrace(None)
 
+    def disarm_all(self) -> None:
+        """Nothing is interrupted any more."""
+        self._armed.clear()
+        sys.settrace(None)
+
     def _call(self, frame: FrameType, _event: str, _arg: object) -> Callable[..., Any] | None:
         code, strand = frame.f_code, self._scheduler.current
         if strand not in self._armed:
