@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import click
 
 from partq_spark.base import words
+from partq_spark.base.streams import end_unread
 from partq_spark.base.terminal import printable, printable_json
 
 if TYPE_CHECKING:
@@ -73,7 +74,11 @@ def console() -> Console:
     """A console on standard output as it is now, so that tests and pipes get what is printed."""
     from rich.console import Console
 
-    return Console(file=sys.stdout, highlight=False, markup=False)
+    class Told(Console):
+        def on_broken_pipe(self) -> None:  # rich ends with 1 in silence
+            end_unread()
+
+    return Told(file=sys.stdout, highlight=False, markup=False)
 
 
 class TableColumn(NamedTuple):

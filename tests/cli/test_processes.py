@@ -60,9 +60,10 @@ def test_a_terminal_that_knows_only_ascii_gets_escapes(store: Path) -> None:
     assert '"key": "é", "value": "航"' in machine.stdout
 
 
-def test_a_reader_that_stops_reading_is_no_error_worth_a_line(store: Path) -> None:
+@pytest.mark.parametrize("form", [("--json",), ()], ids=["JSON", "table"])
+def test_a_reader_that_stops_reading_is_no_error_worth_a_line(store: Path, form: tuple[str, ...]) -> None:
     run(store, "publish", "orders", stdin=json_lines({"value": "x" * 100} for _ in range(5000)))
-    with start(store, "browse", "orders", "--json", "--limit", 5000, stdin=subprocess.DEVNULL) as process:
+    with start(store, "browse", "orders", *form, "--limit", 5000, stdin=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()
