@@ -51,7 +51,7 @@ STEP_S: Final = 300.0
 
 SIMULATIONS: Final = (("--seeds", "300"), ("--queries", "--seeds", "300"))
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
-_NOT_THERE: Final = re.compile(r"^ERROR: .*not found", re.MULTILINE)
+_NOT_THERE: Final = re.compile(r"^ERROR: .*not found.*", re.MULTILINE)
 
 
 def main() -> int:
@@ -167,7 +167,9 @@ def _tests(tree: Path, tests: Sequence[str]) -> str | None:
         chosen.flush()
         options = ("-x", "-q", "--no-header", "-rfE", "--timeout=120", "-p", "no:cacheprovider")
         code, output = _run(tree, "pytest", *options, f"@{chosen.name}")
-    if code in (None, 0, 5) or (code == 4 and _NOT_THERE.search(output)):  # no test, or one that has gone: no verdict
+    if code == 4 and (gone := _NOT_THERE.search(output)):
+        raise ValueError(gone[0])  # of tests that are not there no verdict can come
+    if code in (None, 0, 5):
         return None
     found = _FAILED.search(output)
     return found[1] if found else f"pytest ends with {code}"
