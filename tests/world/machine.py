@@ -23,7 +23,7 @@ import textwrap
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from types import ModuleType
@@ -36,7 +36,7 @@ from partq_spark.log import connect
 from partq_spark.objects import open_store
 from partq_spark.objects.api import ObjectStore
 from tests.support.scheduler import SECOND_US, Process, Scheduler, Strand
-from tests.world.threads import Lock, RLock, SimpleQueueType, Thread, ThreadPoolExecutor
+from tests.world.threads import Lock, RLock, SimpleQueueType, StandIn, Thread, ThreadPoolExecutor
 
 EPOCH_S: Final = 1_700_000_000
 _FIRST_PID: Final = 2**30  # no process of this machine has it
@@ -84,17 +84,6 @@ def _defaults() -> tuple[tuple[Callable[[Any], None], Any], ...]:
             if name.startswith(("__dataclass_dflt_", "_dflt_")):
                 found.append((partial(setattr, cell, "cell_contents"), cell.cell_contents))
     return tuple((put, value) for put, value in found if isinstance(value, Hashable))
-
-
-class StandIn:
-    """A module with some of its names replaced."""
-
-    def __init__(self, module: ModuleType, names: Mapping[str, Any]) -> None:
-        self._module = module
-        self.__dict__.update(names)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
 
 
 class Host:

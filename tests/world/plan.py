@@ -68,7 +68,7 @@ class Plan:
         kind = kind_of(seed)
         queries = ("query", "second-query")[: rng.choice((0, 0, 1, 2))]
         flows = ("one", "two", "three")[: rng.randint(0 if queries else 1, 3 - len(queries))]
-        coordinators = ("coordinator", "second-coordinator")[: rng.choice((1, 1, 2))]
+        coordinators = ("coordinator", "second-coordinator")[: rng.choice((1, 2))]
         publishers = ("publisher", "second-publisher")[: rng.randint(1, 2)]
         messages, pause_s = rng.choice((30, 60)), rng.choice((0.5, 1.0, 2.0))
         plan = cls(
@@ -122,8 +122,8 @@ class Plan:
         leader_s = 2 * self.lease_timeout_s + 5.0  # the pause of a failed step, too
         gone_s = 2 * self.session_timeout_s + self.beat_s
         handoff_s = self.rebalance_delay_s + self.max_handoff_time_s
-        batches = 2 + len(self.publishers) * self.messages // self.max_messages
-        return leader_s + gone_s + 2 * handoff_s + batches * (self.handles_s + 1.0)
+        batches_s = (self.partitions + 2) * (self.handles_s + 1.0)  # of the other partitions of its flow
+        return leader_s + gone_s + 2 * handoff_s + batches_s
 
 
 def kind_of(seed: int) -> str:
@@ -132,11 +132,19 @@ def kind_of(seed: int) -> str:
 
 
 def _events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
-    everybody = (*plan.coordinators, *plan.publishers, *plan.flows, *plan.queries, *plan.readers)
+    roles = (plan.coordinators, plan.coordinators, plan.publishers, plan.flows, plan.queries, plan.readers)
     found = []
     for _ in range(rng.choice((1, 4, 12))):
-        at_s, whom = round(rng.uniform(1.0, lasts_s + 5.0), 1), rng.choice(everybody)
-        away_s = round(rng.choice((0.2, 2.0, rng.uniform(0.0, 25.0))), 1)
+        at_s, whom = round(rng.uniform(1.0, lasts_s + 5.0), 1), rng.choice(rng.choice([each for each in roles if each]))
+        lease_s, session_s = plan.lease_timeout_s, plan.session_timeout_s
+        about_s = (
+            0.2,
+            2.0,
+            lease_s + rng.uniform(0.0, 1.0),
+            session_s + rng.uniform(-0.5, 2.0),
+            rng.uniform(0.0, 25.0),
+        )
+        away_s = round(rng.choice(about_s), 1)
         restarts = [Event(at_s, "kill", whom, away_s), Event(at_s, "freeze", whom, away_s)]
         weather = [
             Event(at_s, "storm", "", away_s, rate=rng.choice((0.02, 0.1, 0.4))),

@@ -7,12 +7,49 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from types import ModuleType
+from typing import Any, Protocol, Self
 
-from tests.support.scheduler import Crash, Strand
+from tests.support.scheduler import Crash, Process, Scheduler, Strand
 
-if TYPE_CHECKING:
-    from tests.world.machine import Host, Machine
+
+class Host(Protocol):
+    """What a thread begins in."""
+
+    @property
+    def process(self) -> Process: ...
+
+
+class Machine(Protocol):
+    """What threads need of the simulated machine that they run on. `deaths`: what threads died of."""
+
+    deaths: list[BaseException]
+
+    @property
+    def scheduler(self) -> Scheduler: ...
+
+    @property
+    def host(self) -> Host: ...
+
+    @property
+    def strand(self) -> Strand: ...
+
+    def now_s(self) -> float: ...
+
+    def wait(self, timeout_s: float | None) -> None: ...
+
+    def adopt(self, thread: Thread, strand: Strand) -> None: ...
+
+
+class StandIn:
+    """A module with some of its names replaced."""
+
+    def __init__(self, module: ModuleType, names: Mapping[str, Any]) -> None:
+        self._module = module
+        self.__dict__.update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
 
 
 class Lock:

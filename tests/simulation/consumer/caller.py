@@ -15,10 +15,11 @@ import pyarrow as pa
 import partq
 from partq_spark.base.errors import Invalid, PartqError
 from tests.simulation.consumer.judge import Given, Judge, Violation, spans_of
-from tests.simulation.consumer.machine import Machine, Thread
+from tests.simulation.consumer.machine import Machine
 from tests.simulation.consumer.plan import Plan
 from tests.simulation.consumer.surroundings import Store
 from tests.support.scheduler import SECOND_US, Scheduler
+from tests.world.threads import Thread
 
 
 class Interrupt(BaseException):

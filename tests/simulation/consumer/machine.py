@@ -15,17 +15,17 @@ import textwrap
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
-from typing import Any, Self
+from typing import Any
 
 from partq_spark.base.effects import Effects
 from partq_spark.log import connect
 from partq_spark.objects import open_store
 from partq_spark.objects.memory import MemoryStore
 from tests.simulation.consumer.surroundings import Interrupter
-from tests.support.scheduler import SECOND_US, Crash, Scheduler, Strand
+from tests.support.scheduler import SECOND_US, Scheduler, Strand
+from tests.world.threads import Lock, RLock, SimpleQueueType, StandIn, Thread
 
 EPOCH_S = 1_700_000_000
 _WAITS = compile(
@@ -33,176 +33,6 @@ _WAITS = compile(
     "<the waits of threading>",
     "exec",
 )
-
-
-class StandIn:
-    """A module with some of its names replaced."""
-
-    def __init__(self, module: ModuleType, names: Mapping[str, Any]) -> None:
-        self._module = module
-        self.__dict__.update(names)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
-
-
-class Lock:
-    """As `threading.Lock`; a wait ends with a signal's exception."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._waiting: deque[Strand] = deque()
-        self._is_locked = False
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        machine = self._machine
-        until_s = None if timeout < 0 else machine.now_s() + timeout
-        while self._is_locked:
-            left_s = None if until_s is None else until_s - machine.now_s()
-            if not blocking or (left_s is not None and left_s <= 0):
-                return False
-            self._waiting.append(machine.strand)
-            try:
-                machine.wait(left_s)
-            finally:
-                self._waiting.remove(machine.strand)
-                if not self.locked():
-                    self._wake()
-        self._is_locked = True
-        return True
-
-    def release(self) -> None:
-        if not self._is_locked:
-            raise RuntimeError("release unlocked lock")
-        self._is_locked = False
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiting:
-            self._machine.scheduler.wake(self._waiting[0])
-
-    def locked(self) -> bool:
-        return self._is_locked
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
-class RLock:
-    """As `threading.RLock`."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._lock = Lock(machine)
-        self._owner: Strand | None = None
-        self._count = 0
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if self._is_owned():
-            self._count += 1
-            return True
-        if not self._lock.acquire(blocking, timeout):
-            return False
-        self._owner, self._count = self._machine.strand, 1
-        return True
-
-    def release(self) -> None:
-        if not self._is_owned():
-            raise RuntimeError("cannot release un-acquired lock")
-        self._count -= 1
-        if not self._count:
-            self._owner = None
-            self._lock.release()
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def _is_owned(self) -> bool:
-        return self._owner is self._machine.strand
-
-    def _release_save(self) -> int:
-        count, self._count, self._owner = self._count, 0, None
-        self._lock.release()
-        return count
-
-    def _acquire_restore(self, count: int) -> None:
-        self._lock.acquire()
-        self._owner, self._count = self._machine.strand, count
-
-
-class SimpleQueue:
-    """As `queue.SimpleQueue`."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._filled = Lock(machine)
-        self._filled.acquire()
-        self._items: deque[Any] = deque()
-
-    def put(self, item: Any) -> None:
-        self._items.append(item)
-        if self._filled.locked():
-            self._filled.release()
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        if not self._filled.acquire(block, -1 if timeout is None else timeout):
-            raise queue.Empty
-        item = self._items.popleft()
-        if self._items:
-            self._filled.release()
-        return item
-
-    def empty(self) -> bool:
-        return not self._items
-
-
-class Thread:
-    """As `threading.Thread`. What one dies of is kept in `machine.deaths`."""
-
-    def __init__(
-        self,
-        group: None = None,
-        target: Callable[..., object] = lambda: None,
-        name: str = "thread",
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        *,
-        daemon: bool | None = None,
-        machine: Machine,
-    ) -> None:
-        self.name, self.daemon = name, daemon
-        self._machine = machine
-        self._run: Callable[[], object] = lambda: target(*args, **(kwargs or {}))
-        self._done = Lock(machine)
-        self.ident: int | None = None
-        self.strand: Strand
-        self.is_begun = False
-
-    def start(self) -> None:
-        self._done.acquire()
-        self.is_begun = True
-        self._machine.adopt(self, self._machine.process.spawn(self.name, self._main))
-
-    def _main(self) -> None:
-        try:
-            self._run()
-        except Crash:
-            raise
-        except BaseException as error:  # noqa: BLE001 - the judge asks for it
-            self._machine.deaths.append(error)
-        self._done.release()
-
-    def is_alive(self) -> bool:
-        return self.is_begun and self._done.locked()
-
-    def join(self, timeout: float | None = None) -> None:
-        if self._done.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
-            self._done.release()
 
 
 class Machine:
@@ -245,6 +75,11 @@ class Machine:
             },
         )
         self.unix_s = unix_s
+
+    @property
+    def host(self) -> Machine:
+        """The process in which a thread begins."""
+        return self
 
     @property
     def strand(self) -> Strand:
@@ -337,16 +172,3 @@ class Machine:
             effects.update(former)
             for module, name, value, _ in replaced:
                 setattr(module, name, value)
-
-
-class SimpleQueueType:
-    """The class: `SimpleQueue[T]` names it, a call makes one."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-
-    def __getitem__(self, _kind: object) -> Self:
-        return self
-
-    def __call__(self) -> SimpleQueue:
-        return SimpleQueue(self._machine)

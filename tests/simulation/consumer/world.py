@@ -22,12 +22,12 @@ from partq_spark.client import publication as _publication  # noqa: F401 - as ab
 from partq_spark.query import consumer_process as _process  # noqa: F401 - as above
 from tests.simulation.consumer.caller import Caller
 from tests.simulation.consumer.judge import Given, Violation
-from tests.simulation.consumer.machine import Thread
 from tests.simulation.consumer.plan import OPERATIONS, Plan
 from tests.simulation.consumer.surroundings import Loop
 from tests.simulation.plan import Outcome
 from tests.simulation.world import quiet
 from tests.support.scheduler import SECOND_US
+from tests.world.threads import Thread
 
 GROUP = "billing"
 MOST_STEPS = 60_000
