@@ -16,7 +16,7 @@ from tests.world.plan import KINDS, Event, Plan
 from tests.world.world import World, run_seed
 
 SEEDS: Final = 15
-MANY_SEEDS: Final = 300
+MANY_SEEDS: Final = 150
 HAPPENED: Final = (
     *(
         "stop",

@@ -221,15 +221,14 @@ class World:
     def _observe(self) -> None:
         """A process without trouble, which prepares all, and looks whether all is done."""
         plan = self.plan
-        partq.create_queue(
-            QUEUE,
-            partitions=plan.partitions,
-            store=self.url,
-            rebalance_delay_s=plan.rebalance_delay_s,
-            max_handoff_time_s=plan.max_handoff_time_s,
-        )
-        if plan.queries:
-            partq.create_queue(RESULTS, partitions=2, store=self.url)
+        for queue, partitions in ((QUEUE, plan.partitions), (RESULTS, 2))[: len(self.groups)]:
+            partq.create_queue(
+                queue,
+                partitions=partitions,
+                store=self.url,
+                rebalance_delay_s=plan.rebalance_delay_s,
+                max_handoff_time_s=plan.max_handoff_time_s,
+            )
         for group, queue in self.groups.items():
             self.queue(queue).create_group(group, starting="earliest", ownership="store")
         for name in plan.coordinators:
