@@ -16,7 +16,8 @@ from partq_spark.base.effects import Effects, store_effects
 from partq_spark.base.errors import Invalid
 from partq_spark.base.retry import Retry, Uniform
 from partq_spark.client.arguments import checked
-from partq_spark.log.publish import Full
+from partq_spark.log.publish import Full, NumberUsed
+from partq_spark.log.repetition import BatchRefused
 
 HEALTHY_S: Final = 60.0
 """A query that ran for so long was well: the next pause is the first again."""
@@ -30,7 +31,9 @@ _TRACEBACK: Final = "Traceback (most recent call last):\n"
 _OF_THE_QUERY: Final = "\n=== Streaming Query ===\n"
 """What Spark says of the query after what went wrong: its plan may hold any text."""
 
-_REFUSALS: Final = frozenset(f"{kind.__module__}.{kind.__qualname__}" for kind in (Invalid, Full))
+_REFUSALS: Final = frozenset(
+    f"{kind.__module__}.{kind.__qualname__}" for kind in (Invalid, Full, NumberUsed, BatchRefused)
+)
 
 _log = logging.getLogger("partq.supervise")
 

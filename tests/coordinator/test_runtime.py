@@ -278,7 +278,7 @@ def test_a_new_leader_with_an_old_look_at_the_head_takes_nothing_away() -> None:
     world.settle()
     old = group_facts(world.queue.head, world.queue.head.groups[KEY.group])
     six = structs.replace(world.queue.head.layout, partitions=6, begin=(0,) * 6)
-    world.altered(lambda head: replace(head, layouts=(six,), next=(0,) * 6))
+    world.altered(lambda head: replace(head, layouts=(six,), next=(0,) * 6, earliest=(0,) * 6))
     world.settle()
     assert world.counts() == {"a": 6}
     first.runtime.release()

@@ -15,7 +15,8 @@ import pytest
 
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.log.publish import Full
+from partq_spark.log.publish import Full, NumberUsed
+from partq_spark.log.repetition import BatchRefused
 from partq_spark.spark.supervision import Raised, Restarts, StreamingQuery, keep_running, raised, refusal, supervise
 
 # --- a query, a clock -------------------------------------------------------------------------------------------------
@@ -302,9 +303,11 @@ def test_an_error_without_a_message_has_its_class_alone() -> None:
 
 def test_every_kind_of_invalid_is_known() -> None:
     """A query's error has only the name of its class."""
-    every = {Invalid, *Invalid.__subclasses__()}
-    assert {each for each in every if each.__module__.startswith("partq_spark")} == {Invalid, Full}
-    assert all(Raised(kind=f"{each.__module__}.{each.__name__}", message="").is_refusal for each in (Invalid, Full))
+    every: set[type[Invalid]] = {
+        each for each in (Invalid, *Invalid.__subclasses__()) if each.__module__.startswith("partq_spark")
+    }
+    assert every == {Invalid, Full, NumberUsed, BatchRefused}
+    assert all(Raised(kind=f"{each.__module__}.{each.__name__}", message="").is_refusal for each in every)
 
 
 def test_it_brings_no_spark() -> None:

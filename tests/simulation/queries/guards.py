@@ -22,6 +22,7 @@ from partq_spark.group.key_order import KeyOrder
 from partq_spark.group.missed_partitions import MissedPartitions
 from partq_spark.group.solo import SoloSession
 from partq_spark.log import groups
+from partq_spark.log.model import Origin
 from partq_spark.query import batches, offsets, planning
 from partq_spark.query.consumer import ConsumerLoop
 from partq_spark.query.manual import GivenOut
@@ -93,8 +94,8 @@ def _holds_at_any_epoch() -> AbstractContextManager[object]:
 def _counts_no_deliveries() -> AbstractContextManager[object]:
     """What comes again makes the same text."""
 
-    def followed_by(end: BatchEnd, spans: Mapping[int, BatchSpan]) -> BatchEnd:
-        return replace(end, spans=spans)
+    def followed_by(end: BatchEnd, spans: Mapping[int, BatchSpan], origin: Origin | None = None) -> BatchEnd:
+        return replace(end, spans=spans, origin=origin)
 
     return patch.object(BatchEnd, "followed_by", followed_by)
 

@@ -206,6 +206,7 @@ class Judge:
             rewound = flow is None and (at_us, partition) in {(when, number) for when, number, _ in group.again}
             fences.append(_Fence(at_us, epoch, flow, rewound))
         if offset is None:
+            group.offsets.pop(partition, None)  # a flow that keeps none: the next that does begins where the group does
             return
         known = group.offsets.get(partition, group.begins(partition))
         demand(offset >= known, f"the checkpoint of partition {partition} of {name} went back from {known} to {offset}")
