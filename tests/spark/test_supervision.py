@@ -303,9 +303,8 @@ def test_an_error_without_a_message_has_its_class_alone() -> None:
 
 def test_every_kind_of_invalid_is_known() -> None:
     """A query's error has only the name of its class."""
-    every: set[type[Invalid]] = {
-        each for each in (Invalid, *Invalid.__subclasses__()) if each.__module__.startswith("partq_spark")
-    }
+    kinds: list[type[Invalid]] = [Invalid, *Invalid.__subclasses__()]
+    every = {each for each in kinds if each.__module__.startswith("partq_spark")}
     assert every == {Invalid, Full, NumberUsed, BatchRefused}
     assert all(Raised(kind=f"{each.__module__}.{each.__name__}", message="").is_refusal for each in every)
 
