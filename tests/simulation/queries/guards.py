@@ -184,12 +184,6 @@ GUARDS = (
     Guard(name="marks beyond Spark's checkpoint", off=_marks_as_spark_knows, first=216),
     Guard(name="marks of a fence", off=_fences_without_marks),
     Guard(
-        name="a fence is asked for by the state that is there",
-        off=lambda: patch.object(fences, "_confirm", _nothing),
-        kinds=SHARED,
-        first=46_068,
-    ),
-    Guard(
         name="a group alone is looked at",
         off=lambda: patch.object(SoloSession, "_verify", _always),
         kinds=ALONE,
@@ -212,6 +206,18 @@ GUARDS = (
     Guard(name="Spark's word counts, with no group", off=_begins_anew_without_a_group, kinds=(NO_GROUP,)),
 )
 
+RARE = (
+    # One seed in tens of thousands notices it. tests/coordinator/test_fences.py does so each time, by a leader without
+    # its state.
+    Guard(
+        name="a fence is asked for by the state that is there",
+        off=lambda: patch.object(fences, "_confirm", _nothing),
+        kinds=SHARED,
+        first=46_068,
+    ),
+)
+"""Those that are tried by name only."""
+
 
 if __name__ == "__main__":
-    sys.exit(guards.main(GUARDS, first_finding, seeds=2000))
+    sys.exit(guards.main((*GUARDS, *RARE), first_finding, seeds=2000, only_by_name=RARE))
