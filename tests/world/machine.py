@@ -23,7 +23,7 @@ import textwrap
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from types import ModuleType
@@ -83,7 +83,7 @@ def _defaults() -> tuple[tuple[Callable[[Any], None], Any], ...]:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             if name.startswith(("__dataclass_dflt_", "_dflt_")):
                 found.append((partial(setattr, cell, "cell_contents"), cell.cell_contents))
-    return tuple((put, value) for put, value in found if isinstance(value, Hashable))
+    return tuple(found)
 
 
 class Host:
@@ -133,7 +133,7 @@ class Machine:
             "sleep": self.sleep,
         }
         simple_queue, pool = SimpleQueueType(self), partial(ThreadPoolExecutor, machine=self)
-        self.stand_ins: dict[object, Any] = {
+        stand_ins: dict[object, Any] = {
             threading: StandIn(threading, names),
             time: StandIn(time, times),
             queue: StandIn(queue, {"SimpleQueue": simple_queue}),
@@ -145,12 +145,14 @@ class Machine:
             secrets: StandIn(secrets, {"token_hex": self.token}),
             open_store: lambda url, *, retry_timeout_s=120.0: self._way(url, retry_timeout_s),
         }
+        self.stand_ins = {id(each): own for each, own in stand_ins.items()}
+        """By the identity of what they replace: not all that modules hold can be compared by a hash."""
 
         real = ((threading, names), (time, times), (secrets, {"token_hex": self.token}))
-        self._functions: dict[Any, Any] = {
-            getattr(module, name): own for module, found in real for name, own in found.items()
+        self._functions: dict[int, Any] = {
+            id(getattr(module, name)): own for module, found in real for name, own in found.items()
         }
-        self._functions[effects.by_chance] = self._by_chance
+        self._functions[id(effects.by_chance)] = self._by_chance
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -227,13 +229,13 @@ class Machine:
             (module, name, value)
             for module in _load_all()
             for name, value in list(vars(module).items())
-            if isinstance(value, Hashable) and value in self.stand_ins
+            if id(value) in self.stand_ins
         ]
-        defaults = [(put, value) for put, value in _defaults() if value in self._functions]
+        defaults = [(put, value) for put, value in _defaults() if id(value) in self._functions]
         for module, name, value in replaced:
-            setattr(module, name, self.stand_ins[value])
+            setattr(module, name, self.stand_ins[id(value)])
         for put, value in defaults:
-            put(self._functions[value])
+            put(self._functions[id(value)])
         try:
             yield
         finally:

@@ -74,7 +74,7 @@ def as_in_spark(machine: Machine, contexts: dict[Host, _Context]) -> Iterator[No
     def mailbox(address: object, _handle: object) -> None:
         raise Invalid(f"{address} has no mailbox (simulated)")
 
-    machine.stand_ins |= {Mailbox: mailbox, prepare_worker: lambda: None}
+    machine.stand_ins |= {id(Mailbox): mailbox, id(prepare_worker): lambda: None}
     with mock.patch.object(TaskContext, "get", partial(_context, machine, contexts)):
         yield
 

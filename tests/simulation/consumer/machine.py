@@ -15,7 +15,7 @@ import textwrap
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -154,12 +154,13 @@ class Machine:
             queue.SimpleQueue: SimpleQueueType(self),
             open_store: lambda *_, **__: store,
         }
+        by_identity = {id(each): own for each, own in stand_ins.items()}  # not all that modules hold has a hash
         replaced = [
-            (module, name, value, stand_ins[value])
+            (module, name, value, by_identity[id(value)])
             for title, module in sorted(sys.modules.items())
             if title.startswith("partq_spark.")
             for name, value in vars(module).items()
-            if isinstance(value, Hashable) and value in stand_ins
+            if id(value) in by_identity
         ]
         for module, name, _, stand_in in replaced:
             setattr(module, name, stand_in)
