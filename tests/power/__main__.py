@@ -58,7 +58,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("draw", "judge", "guards", "repairs"))
     parser.add_argument("steps", nargs="*", help="guards, repairs: what to run, each one text")
-    parser.add_argument("--only", default="", help="guards, repairs: those with this in their name")
+    parser.add_argument("--only", default="", help="those with this in their name: of a mutant, its module")
+    parser.add_argument("--without-seeds", action="store_true", help="mutants: they meet tests only")
     parser.add_argument("--reach", type=Path, help="what the plugin has written")
     parser.add_argument("--verdicts", type=Path, help="file of verdicts, to which new ones are added")
     parser.add_argument("--minutes", type=float, default=170.0, help="begin no mutant after that")
@@ -82,7 +83,8 @@ def main() -> int:
         sys.stdout.write(f"{len(lot)} mutants in {DRAWN.relative_to(ROOT)}\n")
         return 0
     mutants = [Mutant(**each) for each in json.loads(DRAWN.read_text())]
-    work = {each.name: partial(noticed_by, each, reach) for each in mutants}
+    seeds = () if arguments.without_seeds else SIMULATIONS
+    work = {each.name: partial(noticed_by, each, reach, seeds) for each in mutants if arguments.only in each.name}
     judge(work, arguments.verdicts, until_s=until_s, jobs=arguments.jobs)
     return 0
 
@@ -115,7 +117,7 @@ def judge(work: Mapping[str, Callable[[Path], str | None]], verdicts: Path, *, u
         each.join()
 
 
-def noticed_by(mutant: Mutant, reach: Reach, tree: Path) -> str | None:
+def noticed_by(mutant: Mutant, reach: Reach, seeds: Sequence[Sequence[str]], tree: Path) -> str | None:
     """The test or seed that notices it, in a copy of the tree, which is as before afterwards."""
     path = tree / mutant.module
     source = path.read_text()
@@ -128,7 +130,7 @@ def noticed_by(mutant: Mutant, reach: Reach, tree: Path) -> str | None:
     try:
         return (
             _tests(tree, [test for test in tests if test not in reach.jvm])
-            or next((found for each in SIMULATIONS if (found := _seeds(tree, each))), None)
+            or next((found for each in seeds if (found := _seeds(tree, each))), None)
             or _tests(tree, [test for test in tests if test in reach.jvm])
         )
     finally:
