@@ -45,6 +45,8 @@ class _Watch:
         self._jvm: set[str] = set()
         include = [str(root / (name if name.endswith(".py") else f"{name}/*.py")) for name in MODULES]
         self._coverage = coverage.Coverage(data_file=None, config_file=False, include=include)
+        # The process that gives out the files runs no test.
+        self._coverage.set_option("run:disable_warnings", ["no-data-collected"])
         self._coverage.start()
 
     @pytest.hookimpl(wrapper=True)
