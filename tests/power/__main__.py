@@ -6,6 +6,9 @@ Mutants: `python -m tests.power draw` and `judge`, after a run of the suite told
     python -m tests.power draw --reach build/reach                     (once: the mutants stay the same ones)
     python -m tests.power judge --reach build/reach --verdicts FILE --minutes 170
 
+The mutants of 2026-11-25 are in `mutants.json`, drawn from the suite of commit 7a059ad; its verdicts are in
+`old_verdicts.jsonl`: what it noticed, a later suite has to notice.
+
 `judge` may be stopped and goes on where it was: a verdict is a line of FILE. Each mutant is made in a copy of the tree
 and meets the tests that execute its line, the quickest first and those with a JVM last, until one fails; between the
 two come seeds of the simulations. What is not noticed has `by` null.
