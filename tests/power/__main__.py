@@ -15,7 +15,7 @@ two come seeds of the simulations. What is not noticed has `by` null.
 
 Guards and repairs (`guards.toml`, `repairs.toml`) need no reach. Each meets the steps that are given, one after the
 other, until one fails: what pytest is to run, or a module with its arguments. Without a step a patch meets the test
-that its entry names.
+that its entry names. Exit code 1: one of them was not noticed.
 
     python -m tests.power guards --verdicts FILE "tests/log -m 'not slow'" "tests.simulation --seeds 300"
     python -m tests.power repairs --verdicts FILE --only 0123abc
@@ -75,7 +75,8 @@ def main() -> int:
         chosen = [each for each in patches(arguments.what) if arguments.only in each.name]
         work = {each.name: partial(patch_noticed_by, each, arguments.steps) for each in chosen}
         judge(work, arguments.verdicts, until_s=until_s, jobs=arguments.jobs)
-        return 0
+        noticed = _verdicts(arguments.verdicts)
+        return 0 if all(noticed.get(name) for name in work) else 1
     if arguments.reach is None:
         parser.error(f"{arguments.what} needs --reach FOLDER")
     reach = read(arguments.reach)
@@ -94,7 +95,7 @@ def main() -> int:
 
 def judge(work: Mapping[str, Callable[[Path], str | None]], verdicts: Path, *, until_s: float, jobs: int) -> None:
     """Judge those that `verdicts` does not have yet, by name, each in a copy of the tree, and add what is found."""
-    known = {json.loads(line)["name"] for line in verdicts.read_text().splitlines()} if verdicts.exists() else set()
+    known = _verdicts(verdicts)
     left = [name for name in work if name not in known]
     lock = threading.Lock()
 
@@ -118,6 +119,12 @@ def judge(work: Mapping[str, Callable[[Path], str | None]], verdicts: Path, *, u
         each.start()
     for each in threads:
         each.join()
+
+
+def _verdicts(path: Path) -> dict[str, str | None]:
+    """By name, who noticed it."""
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    return {line["name"]: line["by"] for line in lines}
 
 
 def noticed_by(mutant: Mutant, reach: Reach, seeds: Sequence[Sequence[str]], tree: Path) -> str | None:
