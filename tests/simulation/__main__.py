@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 
 from tests.simulation.consumer import plan as consumer_plan
 from tests.simulation.consumer import world as consumer_world
-from tests.simulation.plan import KINDS, Outcome, Plan
+from tests.simulation.plan import KINDS, Plan
 from tests.simulation.queries import plan as query_plan
 from tests.simulation.queries import world as query_world
 from tests.simulation.sink import plan as sink_plan
 from tests.simulation.sink import world as sink_world
-from tests.simulation.world import World, quiet, run_seed
+from tests.simulation.world import World, run_seed
 from tests.support.scheduler import SECOND_US
+from tests.world.outcome import Outcome, quiet
 
 FAULTS = (
     "request lost",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from partq_spark.group.model import AccessType, GroupSettings
 from tests.simulation.links import Rates
@@ -212,15 +211,3 @@ KINDS_OF = {
     "amnesia": _amnesia,
 }
 KINDS = tuple(KINDS_OF)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a run was."""
-
-    seed: int
-    steps: int = 0
-    simulated_us: int = 0
-    history: str = ""
-    facts: int = 0
-    counts: Counter[str] = field(default_factory=Counter)

@@ -5,9 +5,6 @@ What flows do is in `consumers`, what must be true in `checker`. This module sta
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
 from partq_spark.base.effects import Effects
@@ -24,11 +21,12 @@ from tests.simulation.checker import Checker
 from tests.simulation.consumers import Actor, Consumer
 from tests.simulation.links import Link
 from tests.simulation.objects import Objects, TrueObjects
-from tests.simulation.plan import Outcome, Plan
+from tests.simulation.plan import Plan
 from tests.simulation.queue import KEYS, Head
 from tests.simulation.stores import KEY, QUEUE_ID, SINCE, SimulatedOwnership
 from tests.support.judge import demand
 from tests.support.scheduler import SECOND_US, Process
+from tests.world.outcome import Outcome, quiet
 
 LOOK_US = SECOND_US // 4
 NEVER_US = 10**12
@@ -293,17 +291,6 @@ def plan_bound_us(plan: Plan) -> int:
         + 3.0 * len(plan.resizes)  # one layout is dealt with after the other, and what is removed is looked for
     )
     return int(bound_s * SECOND_US)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Every injected fault would be logged."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(disabled)
 
 
 def run_seed(seed: int, *, conditional: bool = True, keep: int = 0) -> Outcome:

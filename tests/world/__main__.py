@@ -15,8 +15,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from tests.simulation.guards import GUARDS
-from tests.simulation.plan import Outcome
 from tests.support.judge import Violation
+from tests.world.outcome import Outcome
 from tests.world.plan import Plan
 from tests.world.world import World, story
 

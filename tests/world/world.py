@@ -16,14 +16,13 @@ from partq_spark.group.checkpoints import checkpoint_folder
 from partq_spark.group.model import GroupKey
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.retrying import Retrying
-from tests.simulation.consumer.surroundings import Interrupter
-from tests.simulation.plan import Outcome
-from tests.simulation.world import quiet
 from tests.support.judge import Violation, demand
 from tests.support.scheduler import SECOND_US, Crash, Scheduler
 from tests.world.facts import Befell, Checkpointed, Fact, Lying, told
+from tests.world.interruptions import Interrupter
 from tests.world.judge import Judge, Place
 from tests.world.machine import EPOCH_S, Host, Machine
+from tests.world.outcome import Outcome, quiet
 from tests.world.plan import Event, Plan
 from tests.world.processes import RETRY_S, Actor, Coordinator, Flow, Operator, Publisher
 from tests.world.queries import RESULTS, Query, as_in_spark

@@ -23,8 +23,8 @@ from partq_spark.base.effects import Effects
 from partq_spark.log import connect
 from partq_spark.objects import open_store
 from partq_spark.objects.memory import MemoryStore
-from tests.simulation.consumer.surroundings import Interrupter
 from tests.support.scheduler import SECOND_US, Scheduler, Strand
+from tests.world.interruptions import Interrupter
 from tests.world.threads import Lock, RLock, SimpleQueueType, StandIn, Thread
 
 EPOCH_S = 1_700_000_000

@@ -24,9 +24,8 @@ from tests.simulation.consumer.caller import Caller
 from tests.simulation.consumer.judge import Given, Violation
 from tests.simulation.consumer.plan import OPERATIONS, Plan
 from tests.simulation.consumer.surroundings import Loop
-from tests.simulation.plan import Outcome
-from tests.simulation.world import quiet
 from tests.support.scheduler import SECOND_US
+from tests.world.outcome import Outcome, quiet
 from tests.world.threads import Thread
 
 GROUP = "billing"

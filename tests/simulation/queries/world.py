@@ -16,7 +16,6 @@ from partq_spark.log.model import QueueConfig
 from tests.simulation.base import MOST_STEPS, SimulatedWorld
 from tests.simulation.links import Link
 from tests.simulation.objects import Objects
-from tests.simulation.plan import Outcome
 from tests.simulation.queries.accidents import Accidents
 from tests.simulation.queries.application import OurCode
 from tests.simulation.queries.exact import ExactJudge
@@ -25,9 +24,9 @@ from tests.simulation.queries.plan import Plan, QueryPlan, SourcePlan
 from tests.simulation.queries.reader import Interrupted, Reader, ReaderDied
 from tests.simulation.queries.spark import Execution, QueryFailed, SparkCheckpoint
 from tests.simulation.queries.stores import GroupHead, TheQueue, TrueStore, key_of, opened_by
-from tests.simulation.world import quiet
 from tests.support.judge import Violation, demand
 from tests.support.scheduler import SECOND_US, Process
+from tests.world.outcome import Outcome, quiet
 
 LOOK_US = SECOND_US // 2
 SETTLE_US = 60 * SECOND_US

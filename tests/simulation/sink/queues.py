@@ -28,10 +28,10 @@ from partq_spark.objects.retrying import Retrying
 from tests.log import queues
 from tests.simulation.sink.judge import NOISE, Place
 from tests.simulation.sink.plan import QUEUES, Plan
-from tests.simulation.world import quiet
 from tests.support.judge import demand
 from tests.support.scheduler import Crash
 from tests.support.way import WRITES, Way
+from tests.world.outcome import quiet
 
 T = TypeVar("T")
 TYPED: Final = "name STRING, number INT, text STRING NOT NULL, x DOUBLE, tags ARRAY<INT>"

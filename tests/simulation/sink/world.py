@@ -16,7 +16,6 @@ from partq_spark.base.errors import PartqError, Unavailable
 from partq_spark.log import connect
 from partq_spark.log.publish import Full, Outdated
 from tests.log.queues import BEGIN_US
-from tests.simulation.plan import Outcome
 from tests.simulation.sink.judge import APPLICATION, NOISE, Attempt, Judge, Part
 from tests.simulation.sink.plan import Plan, Row, attracts
 from tests.simulation.sink.queues import Queues, text_of
@@ -24,6 +23,7 @@ from tests.simulation.sink.source import Source
 from tests.simulation.sink.spark import Span, SparkCheckpoint, Write, columns_of
 from tests.support.judge import demand
 from tests.support.scheduler import Crash
+from tests.world.outcome import Outcome
 
 MOST_RUNS: Final = 60
 CALM_RUNS: Final = 12  # of them, at the end: without faults
