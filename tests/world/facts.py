@@ -98,6 +98,46 @@ class Checkpointed(NamedTuple):
     redelivered_below: int
 
 
+class Beaten(NamedTuple):
+    """A heartbeat took effect. `is_bound`: it does not say that the flow leaves."""
+
+    at_us: int
+    group: str
+    process: str
+    flow: str
+    instance: str
+    is_bound: bool
+
+
+class Led(NamedTuple):
+    """A coordinator has the lease, or still has it."""
+
+    at_us: int
+    group: str
+    process: str
+    token: str
+
+
+class Part(NamedTuple):
+    """What a group's state says of a partition. `owner`: flow and instance. `left_s`: until it moves anyway."""
+
+    epoch: int
+    phase: str
+    owner: tuple[str, str] | None
+    left_s: float
+    may_have_more: bool  # nobody knows what was delivered
+
+
+class Decided(NamedTuple):
+    """A coordinator wrote a group's state."""
+
+    at_us: int
+    group: str
+    process: str
+    bound: frozenset[tuple[str, str]]
+    parts: dict[int, Part]
+
+
 class Befell(NamedTuple):
     """Something that the processes have to cope with. `is_accident`: messages may come again by it, marked."""
 
@@ -107,7 +147,7 @@ class Befell(NamedTuple):
     is_accident: bool
 
 
-Fact = Sent | Durable | Given | Staged | Handled | Acknowledged | Checkpointed | Befell
+Fact = Sent | Durable | Given | Staged | Handled | Acknowledged | Checkpointed | Beaten | Led | Decided | Befell
 
 
 def told(fact: Fact) -> str:

@@ -9,17 +9,22 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 from tests.support import judge as rules
 from tests.support.judge import Position, Violation, demand, forbid
+from tests.world.coordination import Coordination
 from tests.world.facts import (
     Acknowledged,
+    Beaten,
     Befell,
     Checkpointed,
+    Decided,
     Durable,
     Fact,
     Given,
     Handled,
+    Led,
     Lying,
     Row,
     Sent,
@@ -27,6 +32,7 @@ from tests.world.facts import (
     told,
 )
 
+FORGETS: Final = ("flush", "empty", "rollback")
 Place = tuple[int, int]
 """Partition and offset."""
 
@@ -47,17 +53,23 @@ class _Group:
 
 
 class Judge:
-    """`within_s`: how long a message may wait for a flow when nothing befell anybody."""
+    """`within_s`: how long a message may wait for a flow when nothing befell anybody. `most`: messages of a batch."""
 
-    def __init__(self, *, within_s: float) -> None:
+    def __init__(
+        self, *, within_s: float, session_timeout_s: float = 5.0, most: int = 10, slack_s: float = 0.0
+    ) -> None:
         self.within_us = round(within_s * 1e6)
+        self.most = most
+        self.coordination: dict[str, Coordination] = defaultdict(
+            lambda: Coordination(session_timeout_s, round(slack_s * 1e6))
+        )
         self.sent: dict[str, Sent] = {}
         self.durable: dict[str, Durable] = {}
         self.staged: dict[str, set[tuple[str, int]]] = defaultdict(set)  # of which batches a result may be
         self.results_due: set[str] = set()  # which a query is done with
         self.groups: dict[str, _Group] = defaultdict(_Group)
         self.befell_us: list[int] = [0]
-        self.had_accident = self.has_changed = False
+        self.had_accident = self.has_changed = self.may_have_more = False
         self.longest_us = 0
 
     def take(self, fact: Fact) -> None:
@@ -82,9 +94,18 @@ class Judge:
             case Checkpointed():
                 self._checkpointed(fact)
             case Befell():
+                self.may_have_more |= fact.what in FORGETS or fact.what == "rewind"
                 self.befell_us.append(fact.at_us)
                 self.had_accident |= fact.is_accident
                 self.has_changed |= fact.what == "alter"
+        self._coordinated(fact)
+
+    def _coordinated(self, fact: Fact) -> None:
+        if isinstance(fact, Beaten | Led | Decided | Checkpointed | Given):
+            self.coordination[fact.group].take(fact)
+        elif isinstance(fact, Befell) and fact.what in FORGETS:
+            for each in self.coordination.values():
+                each.forget()
 
     # --- as it happens ------------------------------------------------------------------------------------------------
 
@@ -136,6 +157,9 @@ class Judge:
                 forbid(rules.went_back(_position(before), _position(fact)), told(before), told(fact))
             else:
                 self._rewound(group, before, fact)
+            if not self.may_have_more:
+                reached = max(before.redelivered_below, before.offset, group.ends.get(fact.partition, 0) + self.most)
+                demand(fact.redelivered_below <= reached, "marked, and never given:", told(before), told(fact))
             if fact.offset > before.offset:
                 same = (before.epoch, before.flow, before.instance) == (fact.epoch, fact.flow, fact.instance)
                 demand(same, "acknowledged by a fence:", told(before), told(fact))

@@ -9,9 +9,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Self
 
-KINDS: Final = ("quiet", "restarts", "weather", "operators", "everything")
-"""What befalls the processes: they come and go in good order; they are killed and freeze; the store fails; people
-change the queue; all that."""
+URL: Final = "redis://world:6379/0"
+"""Of the server that keeps ownership and forgets."""
+
+KINDS: Final = ("quiet", "restarts", "weather", "operators", "everything", "forgetful")
+"""What befalls the processes: they come and go in good order; they are killed and freeze; the stores fail; people
+change the queue; all that; what keeps ownership forgets, while they are killed and freeze."""
 
 
 OPERATIONS: Final = ("alter", "rewind", "compact", "collect")
@@ -19,7 +22,9 @@ OPERATIONS: Final = ("alter", "rewind", "compact", "collect")
 
 
 class Event(NamedTuple):
-    """Something that happens at a time. `for_s`: until it is over, or the process is there again."""
+    """Something that happens at a time. `for_s`: until it is over, or the process is there again. `on`: not before that
+    call (`accidents`).
+    """
 
     at_s: float
     what: str
@@ -27,10 +32,12 @@ class Event(NamedTuple):
     for_s: float = 0.0
     rate: float = 0.0
     number: int = 0
+    on: str = ""
 
     def __str__(self) -> str:
         lasts = f" for {self.for_s:g} s" if self.for_s else ""
-        return f"at {self.at_s:g} s {self.what} {self.whom or self.number or ''}{lasts}"
+        on = f" on {self.on}" if self.on else ""
+        return f"at {self.at_s:g} s {self.what} {self.whom or self.number or ''}{on}{lasts}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +46,7 @@ class Plan:
 
     seed: int = 0
     kind: str = "quiet"
+    ownership: str = "store"  # or the address of the server that forgets
     partitions: int = 2
     coordinators: tuple[str, ...] = ("coordinator",)
     publishers: tuple[str, ...] = ("publisher",)
@@ -74,6 +82,7 @@ class Plan:
         plan = cls(
             seed=seed,
             kind=kind,
+            ownership=URL if kind == "forgetful" or rng.random() < 0.4 else "store",
             partitions=rng.randint(1, 4),
             coordinators=coordinators,
             publishers=publishers,
@@ -126,6 +135,32 @@ class Plan:
         return leader_s + gone_s + 2 * handoff_s + batches_s
 
 
+CALLS: Final = {
+    "coordinator": (
+        *(
+            "load state",
+            "swap state",
+            "after swap state",
+            "load checkpoint",
+            "swap checkpoint",
+            "after swap checkpoint",
+        ),
+        *("swap leader", "after swap leader", "load leader", "load flows"),
+    ),
+    "publisher": ("swap head", "after swap head", "load head", "written segments"),
+    "flow": (
+        *("swap flows", "after swap flows", "swap beats", "after swap beats", "load state", "after load state"),
+        *("load checkpoint", "after load checkpoint", "swap checkpoint", "after swap checkpoint", "load head"),
+        *("read segments", "after read segments"),
+    ),
+}
+"""At which calls of each something may befall it, in particular."""
+
+
+def _role(plan: Plan, whom: str) -> str:
+    return "coordinator" if whom in plan.coordinators else "publisher" if whom in plan.publishers else "flow"
+
+
 def kind_of(seed: int) -> str:
     """What befalls the seed's processes."""
     return KINDS[seed % len(KINDS)]
@@ -146,10 +181,18 @@ def _events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
         )
         away_s = round(rng.choice(about_s), 1)
         restarts = [Event(at_s, "kill", whom, away_s), Event(at_s, "freeze", whom, away_s)]
+        stores = ("objects", "ownership", "") if plan.ownership == URL else ("",)
         weather = [
-            Event(at_s, "storm", "", away_s, rate=rng.choice((0.02, 0.1, 0.4))),
-            Event(at_s, "outage", "", away_s),
+            Event(at_s, "storm", rng.choice(stores), away_s, rate=rng.choice((0.02, 0.1, 0.4))),
+            Event(at_s, rng.choice(("outage", "refusals")), rng.choice(stores), away_s),
         ]
+        calls = CALLS[_role(plan, whom)]
+        aimed = [
+            Event(at_s, what, whom, away_s, number=rng.choice((1, 1, 2, 3)), on=rng.choice(calls))
+            for what in ("kill", "freeze", "freeze", "late", "answer lost")
+        ]
+        twins = [Event(at_s, "twin", whom, away_s)] if whom in plan.flows else []
+        losses = [Event(at_s, what) for what in ("flush", "empty", "rollback", "rollback")]
         quiet = [Event(at_s, "stop", whom, away_s)]
         lines = [
             Event(at_s, "cut", whom, number=rng.randint(1, rng.choice((20, 200, 2000)))),
@@ -162,10 +205,11 @@ def _events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
         ]
         choices = {
             "quiet": quiet,
-            "restarts": restarts + quiet + lines,
-            "weather": weather,
+            "restarts": restarts + quiet + lines + aimed + twins,
+            "weather": weather + aimed[3:],
+            "forgetful": losses + restarts + aimed + quiet,
             "operators": people + quiet,
-            "everything": quiet + restarts + weather + people + lines,
+            "everything": quiet + restarts + weather + people + lines + aimed + twins,
         }
         found.append(rng.choice(choices[plan.kind]))
     return sorted(found)

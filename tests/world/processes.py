@@ -15,7 +15,6 @@ from coordinator.logs import silent
 from coordinator.service import Service
 from coordinator.settings import Settings
 from partq_spark.base.errors import Invalid, PartqError, Unavailable
-from partq_spark.group.ownership import open_ownership
 from partq_spark.log.connect import shared_store
 from tests.support.scheduler import SECOND_US, Crash, Process
 from tests.world.facts import Acknowledged, Durable, Given, Handled, Row, Sent
@@ -78,6 +77,11 @@ class Actor:
         """What it does until it ends in good order."""
         raise NotImplementedError
 
+    def leave(self) -> None:
+        """In good order, and for ever."""
+        self.is_done = True
+        self.stop()
+
     def kill(self) -> None:
         if self.process is not None:
             self.world.scheduler.kill(self.process)
@@ -99,7 +103,7 @@ class Coordinator(Actor):
         world, plan = self.world, self.world.plan
         settings = Settings(
             store=world.url,
-            ownership="store",
+            ownership=plan.ownership,
             name=self.name,
             lease_timeout_s=plan.lease_timeout_s,
             renewal_s=plan.lease_timeout_s / 4,
@@ -110,7 +114,7 @@ class Coordinator(Actor):
             housekeeping=plan.housekeeping,
             retry_most_s=2.0,
         )
-        ownership = open_ownership("store", store=shared_store(world.url, 0.0))
+        ownership = world.open_ownership(plan.ownership, store=shared_store(world.url, 0.0))
         service = Service(settings, store=shared_store(world.url, 2.0), ownership=ownership, log=silent)
         host.on_term = service.stop
         service.run()
@@ -167,9 +171,9 @@ class Publisher(Actor):
 class Flow(Actor):
     """An application that takes messages from a group that it shares."""
 
-    def __init__(self, world: World, name: str, queue: str, group: str) -> None:
+    def __init__(self, world: World, name: str, queue: str, group: str, flow: str = "") -> None:
         super().__init__(world, name)
-        self._queue, self._group = queue, group
+        self._queue, self._group, self._flow = queue, group, flow or name
 
     def live(self, host: Host) -> None:
         world, plan = self.world, self.world.plan
@@ -177,8 +181,8 @@ class Flow(Actor):
             try:
                 with world.queue(self._queue).consumer(
                     self._group,
-                    flow=self.name,
-                    ownership="store",
+                    flow=self._flow,
+                    ownership=plan.ownership,
                     acknowledge="manual" if plan.manual else "next",
                     starting="earliest",
                     max_messages=plan.max_messages,
@@ -205,12 +209,12 @@ class Flow(Actor):
             rows = tuple(
                 Row(each.partition, each.offset, each.key, each.value.decode(), each.redelivered) for each in batch
             )
-            world.take(Given(world.now_us, asked_us, self._group, self.name, host.process.name, rows))
+            world.take(Given(world.now_us, asked_us, self._group, self._flow, host.process.name, rows))
             self.sleep(host.rng.uniform(0.0, plan.handles_s))
-            world.take(Handled(world.now_us, self._group, self.name, rows))
+            world.take(Handled(world.now_us, self._group, self._flow, rows))
             if plan.manual:
                 lost = _patiently(batch.acknowledge, self.sleep)
-                world.take(Acknowledged(world.now_us, self._group, self.name, rows, lost))
+                world.take(Acknowledged(world.now_us, self._group, self._flow, rows, lost))
 
 
 class Operator(Actor):
@@ -229,12 +233,13 @@ class Operator(Actor):
                 self.sleep(_AGAIN_S)
 
     def _do(self, queue: partq.Queue) -> None:
+        ownership = self.world.plan.ownership
         match self._event.what:
             case "alter":
-                queue.alter(partitions=self._event.number, ownership="store")
+                queue.alter(partitions=self._event.number, ownership=ownership)
             case "rewind":
                 with suppress(Invalid):  # no partition is past that place
-                    queue.rewind(self.world.GROUP, by=self._event.number, ownership="store")
+                    queue.rewind(self.world.GROUP, by=self._event.number, ownership=ownership)
             case "compact":
                 queue.compact(min_age_s=0.0)
             case "collect":

@@ -99,7 +99,7 @@ class Query(Actor):
         plan = self.world.plan
         given = {"path": self.world.QUEUE, "store": self.world.url, "retryTimeout": f"{RETRY_S:g}s"}
         given |= {
-            "ownership": "store",
+            "ownership": plan.ownership,
             "startingOffsets": "earliest",
             "maxMessagesPerTrigger": f"{plan.max_messages}",
             "sessionTimeout": f"{plan.session_timeout_s:g}s",

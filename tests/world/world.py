@@ -7,33 +7,36 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
 import partq
 from partq_spark.client import PartitionCheckpoint
 from partq_spark.group.checkpoints import checkpoint_folder
+from partq_spark.group.documents.api import Value
 from partq_spark.group.model import GroupKey
+from partq_spark.group.ownership import import_client, open_ownership
 from partq_spark.objects.api import ObjectStore
 from partq_spark.objects.retrying import Retrying
 from tests.support.judge import Violation, demand
-from tests.support.scheduler import SECOND_US, Crash, Scheduler
-from tests.world.facts import Befell, Checkpointed, Fact, Lying, told
+from tests.support.scheduler import SECOND_US, Scheduler
+from tests.world import witness
+from tests.world.accidents import ACCIDENTS, Accidents
+from tests.world.facts import Befell, Fact, Lying, told
 from tests.world.interruptions import Interrupter
+from tests.world.journey import Journey, Weather
 from tests.world.judge import Judge, Place
 from tests.world.machine import EPOCH_S, Host, Machine
 from tests.world.outcome import Outcome, quiet
-from tests.world.plan import Event, Plan
+from tests.world.ownership import OwnershipServer
+from tests.world.plan import Plan
 from tests.world.processes import RETRY_S, Actor, Coordinator, Flow, Operator, Publisher
 from tests.world.queries import RESULTS, Query, as_in_spark
-from tests.world.store import Road, TrueStore, Weather
+from tests.world.store import Road, TrueStore
 
 MOST_STEPS: Final = 2_000_000
 QUEUE: Final = "orders"
 READERS: Final = "audit"
 """The group of the second queue, into which queries write."""
-
-_ACCIDENTS: Final = ("rewind", "kill", "freeze", "storm", "outage", "landed late", "forced")
 
 
 class World:
@@ -46,21 +49,31 @@ class World:
         self.plan = plan
         self.counts: Counter[str] = Counter()
         self.facts: list[Fact] = []
-        self.judge = Judge(within_s=plan.settled_s)
+        # Where switches between lines are drawn, a process may stand still anywhere.
+        slack_s = 5.0 if any(each.what in {"switches", "cut"} for each in plan.happening) else 0.0
+        self.judge = Judge(
+            within_s=plan.settled_s, session_timeout_s=plan.session_timeout_s, most=plan.max_messages, slack_s=slack_s
+        )
         self.scheduler = Scheduler(random.Random(f"world order {plan.seed}"))
         self.machine = Machine(self.scheduler, f"world {plan.seed}", self._open)
-        self.weather = Weather(way_us=plan.way_us)
+        self.weathers = {"objects": Weather(way_us=plan.way_us), "ownership": Weather(way_us=plan.way_us)}
+        self._journeys = {name: Journey(self.machine, each, self._landed) for name, each in self.weathers.items()}
         self.url = f"{'azure://world' if plan.paid else 'file:///world'}/{plan.seed}"
         self.groups = {self.GROUP: QUEUE, **({READERS: RESULTS} if plan.queries else {})}
         folders = {checkpoint_folder(GroupKey("default", queue, group)): group for group, queue in self.groups.items()}
         self._folders = folders
+        self._keys = {GroupKey("default", queue, group): group for group, queue in self.groups.items()}
         etags = random.Random(f"world etags {plan.seed}")
         self.store = TrueStore(self.machine, etags, url=self.url, seen=self._seen)
-        self.road = Road(self.store, self.machine, self.weather, self._landed)
+        self.road = Road(self.store, self._journeys["objects"])
+        tokens = random.Random(f"world tokens {plan.seed}")
+        self.server = OwnershipServer(self.machine, tokens, self._journeys["ownership"], self._documented)
+        self.open_ownership = self.server.open
+        self.machine.stand_ins |= {id(open_ownership): self.server.open, id(import_client): lambda _: None}
         self.actors: dict[str, Actor] = {}
         self.contexts: dict[Host, Any] = {}  # of the tasks of queries
         self.interrupter = Interrupter(self.scheduler)
-        self.chance = random.Random(f"world chance {plan.seed}")
+        self.accidents = Accidents(self)
         self._violation: Violation | None = None
         self._is_over = False
 
@@ -90,95 +103,34 @@ class World:
         demand(url == self.url, "another store was opened:", url)
         return Retrying(self.road, retry_timeout_s)
 
-    def _seen(self, name: str, metadata: Mapping[str, str]) -> None:
+    def _seen(self, name: str, content: bytes | Mapping[str, str]) -> None:
+        """Of the objects."""
         folder, slash, partition = name.rpartition("/")
         group = self._folders.get(folder + slash)
-        if group is not None and partition.isdecimal():
-            epoch, offset, below = (int(metadata.get(each, 0)) for each in ("epoch", "offset", "redelivered_below"))
-            flow, instance = metadata.get("flow", ""), metadata.get("instance", "")
-            self.take(Checkpointed(self.now_us, group, int(partition), epoch, flow, instance, offset, below))
+        if group is not None and partition.isdecimal() and not isinstance(content, bytes):
+            self.take(witness.checkpointed(self.now_us, group, int(partition), content))
+            return
+        for key, group in self._keys.items():
+            if name.startswith(f"{key}/ownership/"):
+                self._written(group, name.removeprefix(f"{key}/ownership/"), content, "objects")
+
+    def _documented(self, key: GroupKey, name: str, value: Value) -> None:
+        """Of the server that keeps ownership."""
+        self._written(self._keys[key], name, value, "ownership")
+
+    def _written(self, group: str, name: str, value: Value, where: str) -> None:
+        for fact in witness.written(self.now_us, group, name, value, self._journeys[where].sender):
+            self.take(fact)
 
     def _landed(self, what: str) -> None:
         self.counts[what] += 1
         if what == "landed late":
-            self._befell(what)
+            self.befell(what)
 
-    # --- what befalls them --------------------------------------------------------------------------------------------
-
-    def _befell(self, what: str, whom: str = "") -> None:
+    def befell(self, what: str, whom: str = "") -> None:
         # Spark ends a query without a word to its source about the last batch.
-        is_accident = what in _ACCIDENTS or (what == "stop" and whom in self.plan.queries)
+        is_accident = what in ACCIDENTS or (what == "stop" and whom in self.plan.queries)
         self.take(Befell(self.now_us, what, whom, is_accident))
-
-    def _happen(self, event: Event) -> None:
-        """From a timer."""
-        self.counts[event.what] += 1
-        self._befell(event.what, event.whom)
-        lasts_us = round(event.for_s * SECOND_US)
-        actor = self.actors.get(event.whom)
-        after: Callable[[], None] | None = None
-        match event.what:
-            case "kill" | "stop":
-                assert actor is not None
-                (actor.kill if event.what == "kill" else actor.stop)()
-                after = actor.start
-            case "freeze":
-                if actor is not None and actor.process is not None:
-                    actor.process.freeze(lasts_us)
-            case "storm":
-                self.weather.bad = event.rate
-                after = self._clear
-            case "outage":
-                self.weather.down_us = max(self.weather.down_us, self.now_us + lasts_us)
-            case "cut":
-                if actor is not None and actor.is_alive:
-                    self._arm(actor, event.number, partial(self._cut, actor))
-            case "switches":
-                self._switch(self.now_us + lasts_us)
-            case _:
-                person = Operator(self, f"{event.what} {len(self.actors)}", event)
-                self.actors[person.name] = person
-                person.start()
-
-        def over() -> None:
-            if after is not None:
-                after()
-            self._befell("over", event.whom or event.what)
-
-        self.scheduler.push(over, lasts_us)
-
-    def _clear(self) -> None:
-        self.weather.bad = 0.0
-
-    def _arm(self, actor: Actor, at: int, act: Callable[[], None]) -> None:
-        """At the `at`-th place from now on at which another thread, or a signal, may come in there."""
-        assert actor.process is not None
-        if actor.process.strands:
-            self.interrupter.arm(self.chance.choice(actor.process.strands), at, act)
-
-    def _cut(self, actor: Actor) -> None:
-        """By its own strand, between two lines: the process is killed, and is there again some time later."""
-        self.counts["cut between two lines"] += 1
-        self._befell("kill", actor.name)
-        actor.kill()
-        self.scheduler.push(partial(self._again, actor), 2 * SECOND_US)
-        raise Crash
-
-    def _again(self, actor: Actor) -> None:
-        actor.start()
-        self._befell("over", actor.name)
-
-    def _switch(self, until_us: int) -> None:
-        """From now on, at any line, others may go on for a moment."""
-        if self.now_us < until_us:
-            actor = self.chance.choice([each for each in self.actors.values() if each.is_alive] or [None])
-            if actor is not None:
-                self._arm(actor, self.chance.choice((5, 50, 500)), self._pause)
-            self.scheduler.push(partial(self._switch, until_us), 100_000)
-
-    def _pause(self) -> None:
-        self.counts["switched between two lines"] += 1
-        self.scheduler.sleep_us(self.chance.choice((0, 1000, 200_000)))
 
     # --- from beginning to end ----------------------------------------------------------------------------------------
 
@@ -229,7 +181,7 @@ class World:
                 max_handoff_time_s=plan.max_handoff_time_s,
             )
         for group, queue in self.groups.items():
-            self.queue(queue).create_group(group, starting="earliest", ownership="store")
+            self.queue(queue).create_group(group, starting="earliest", ownership=plan.ownership)
         for name in plan.coordinators:
             self._begin(Coordinator(self, name))
         for name in plan.publishers:
@@ -240,18 +192,15 @@ class World:
             self._begin(Query(self, name))
         for name in plan.readers:
             self._begin(Flow(self, name, RESULTS, READERS))
-        ends_s = 0.0
-        for event in plan.happening:
-            self.scheduler.push(partial(self._happen, event), round(event.at_s * SECOND_US))
-            ends_s = max(ends_s, event.at_s + event.for_s)
-        self.machine.sleep(ends_s + 1.0)
+        self.accidents.begin()
+        self.machine.sleep(max((each.at_s + each.for_s for each in plan.happening), default=0.0) + 1.0)
+        self.accidents.disarm()
         self._await("the publishers have not ended", lambda: all(self.actors[each].is_done for each in plan.publishers))
         people = [each for each in self.actors.values() if isinstance(each, Operator)]
         self._await("the operators have not ended", lambda: all(each.is_done for each in people))
         self._await("not all is acknowledged", self._is_acknowledged)
         for name in (*plan.flows, *plan.queries, *plan.readers, *plan.coordinators):
-            self.actors[name].is_done = True
-            self.actors[name].stop()
+            self.actors[name].leave()
         self._await("there are processes left", lambda: not any(each.is_alive for each in self.actors.values()))
         try:
             self.judge.complete({group: self._log(queue) for group, queue in self.groups.items()})

@@ -1,0 +1,145 @@
+"""What must be true of who leads and who has what, judged by what stores saw: a leader that was followed writes nothing
+any more, who lives is not given up, nothing moves before its time, and whose lease is over is given nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.support.judge import MOST_RATE_DIFFERENCE, demand
+from tests.world.facts import Beaten, Checkpointed, Decided, Given, Led, Part, told
+
+Owner = tuple[str, str]
+_LEAST: Final = 1 - MOST_RATE_DIFFERENCE
+_SOON_US: Final = 1000
+
+
+@dataclass(slots=True)
+class _Life:
+    """The heartbeats of one instance of a flow."""
+
+    process: str
+    last_us: int
+    gap_us: int = 0
+    is_bound: bool = True
+
+
+@dataclass(slots=True)
+class _Hands:
+    """What the process that has a partition has in hand. `given`: up to where, by process."""
+
+    offset: int = 0
+    given: dict[str, int] = field(default_factory=dict)
+    moves_us: float = 0.0  # since it is paused: when it may move anyway
+    is_drained: bool = False  # since it is paused
+
+
+class Coordination:
+    """Of one group. `slack_us`: how long a process may stand still between two lines."""
+
+    def __init__(self, session_timeout_s: float, slack_us: int) -> None:
+        self._timeout_us = round(session_timeout_s * 1e6)
+        self._slack_us = slack_us
+        self._lives: dict[Owner, _Life] = {}
+        self._latest: dict[str, str] = {}  # instance of each flow
+        self._beaten_us: dict[str, int] = {}  # by process
+        self._leases: dict[str, tuple[int, str]] = {}  # by process, its last: in which order they were taken
+        self._led = -1
+        self._state: Decided | None = None
+        self._hands: dict[int, _Hands] = defaultdict(_Hands)
+
+    def forget(self) -> None:
+        """The store has forgotten something: what it said before means nothing."""
+        self._lives.clear()
+        self._leases.clear()
+        self._led, self._state = -1, None
+
+    def take(self, fact: Beaten | Led | Decided | Checkpointed | Given) -> None:
+        """A fact, in their order. Raises `Violation`."""
+        match fact:
+            case Beaten():
+                self._beaten(fact)
+            case Led():
+                self._led_by(fact)
+            case Decided():
+                self._decided(fact)
+            case Checkpointed():
+                self._checkpointed(fact)
+            case Given():
+                self._given(fact)
+
+    def _beaten(self, fact: Beaten) -> None:
+        owner = fact.flow, fact.instance
+        life = self._lives.setdefault(owner, _Life(fact.process, fact.at_us))
+        life.gap_us = max(life.gap_us, fact.at_us - life.last_us)
+        life.last_us, life.is_bound = fact.at_us, fact.is_bound
+        self._latest[fact.flow] = fact.instance
+        self._beaten_us[fact.process] = fact.at_us
+
+    def _led_by(self, fact: Led) -> None:
+        last = max((number for number, _ in self._leases.values()), default=-1)
+        if self._leases.get(fact.process, (0, ""))[1] != fact.token:
+            self._leases[fact.process] = last + 1, fact.token
+
+    def _decided(self, fact: Decided) -> None:
+        """Only the newest leader that has written may write."""
+        if fact.process in self._leases:
+            place, _ = self._leases[fact.process]
+            demand(place >= self._led, "the next leader has written the state already:", told(fact))
+            self._led = place
+        before, self._state = self._state, fact
+        if before is None:
+            return
+        for owner in before.bound - fact.bound:
+            self._given_up(owner, fact)
+        for number, part in fact.parts.items():
+            if number in before.parts:
+                demand(part.epoch >= before.parts[number].epoch, "an epoch went back:", number, told(fact))
+                self._moved(number, before.parts[number], part, fact)
+
+    def _given_up(self, owner: Owner, fact: Decided) -> None:
+        """A flow is not bound any more: it asked for it, somebody took its name, or it was silent for long."""
+        life = self._lives.get(owner)
+        if life is None or not life.is_bound or self._latest[owner[0]] != owner[1]:
+            return
+        silent_us = max(life.gap_us, fact.at_us - life.last_us)
+        demand(
+            silent_us >= self._timeout_us * _LEAST, owner, "was given up, and silent for", silent_us / 1e6, told(fact)
+        )
+
+    def _moved(self, number: int, before: Part, after: Part, fact: Decided) -> None:
+        """A pause ends when all that was given is acknowledged, when its time is over, or with its owner."""
+        hands = self._hands[number]
+        if after.phase == "paused":
+            if before.phase != "paused" or before.epoch != after.epoch:
+                hands.moves_us = fact.at_us + after.left_s * 1e6 * _LEAST
+                hands.is_drained = False
+                self._look(hands, after.owner)
+            return
+        if (before.phase, after.phase) != ("paused", "fencing") or before.owner not in fact.bound:
+            return
+        if after.may_have_more or fact.at_us >= hands.moves_us - self._slack_us - _SOON_US:
+            return
+        demand(hands.is_drained, number, "moves before its time, and not all is acknowledged:", told(fact))
+
+    def _look(self, hands: _Hands, owner: Owner | None) -> None:
+        life = self._lives.get(owner) if owner is not None else None
+        given = hands.given.get(life.process, 0) if life is not None else 0
+        hands.is_drained |= given <= hands.offset
+
+    def _checkpointed(self, fact: Checkpointed) -> None:
+        hands = self._hands[fact.partition]
+        hands.offset = fact.offset
+        self._look(hands, (fact.flow, fact.instance))
+
+    def _given(self, fact: Given) -> None:
+        """Not what a task of Spark reads: a batch that runs is not torn."""
+        if not fact.batch and fact.process in self._beaten_us:
+            silent_us = fact.at_us - self._beaten_us[fact.process]
+            most_us = self._timeout_us / _LEAST + self._slack_us
+            demand(silent_us <= most_us, "given after its lease was over, for", silent_us / 1e6, "s:", told(fact))
+        for row in fact.rows:
+            given = self._hands[row.partition].given
+            given[fact.process] = max(given.get(fact.process, 0), row.offset + 1)

@@ -1,0 +1,37 @@
+"""What a store's side sees of a group's documents, as facts: the only place that knows how they are written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from partq_spark.group.codec import decode_lease, decode_state
+from partq_spark.group.documents.api import Value
+from partq_spark.group.ownership.encoding import decode_heartbeat, decode_version
+from tests.world.facts import Beaten, Checkpointed, Decided, Led, Part
+
+
+def checkpointed(at_us: int, group: str, partition: int, metadata: Mapping[str, str]) -> Checkpointed:
+    """A checkpoint as it is written."""
+    epoch, offset, below = (int(metadata.get(each, 0)) for each in ("epoch", "offset", "redelivered_below"))
+    flow, instance = metadata.get("flow", ""), metadata.get("instance", "")
+    return Checkpointed(at_us, group, partition, epoch, flow, instance, offset, below)
+
+
+def written(at_us: int, group: str, name: str, value: Value, process: str) -> Iterator[Beaten | Led | Decided]:
+    """A document of a group, which `process` has written: its name is that of ownership."""
+    kind, _, rest = name.partition("/")
+    if kind == "beats":
+        beat = decode_heartbeat(value, name)
+        yield Beaten(at_us, group, process, rest, beat.instance, beat.bound)
+    elif kind == "leader":
+        assert isinstance(value, bytes)
+        yield Led(at_us, group, process, decode_lease(value, name).token)
+    elif kind == "state":
+        state = decode_state(decode_version(value, name).body, 0.0, name)
+        bound = frozenset((flow.name, flow.instance) for flow in state.flows.values() if flow.bound)
+        parts = {
+            number: Part(each.epoch, each.phase.value, each.owner, each.deadline_s or 0.0, each.reports_lost)
+            for number, each in state.partitions.items()
+            if not each.removed
+        }
+        yield Decided(at_us, group, process, bound, parts)
