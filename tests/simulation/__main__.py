@@ -1,6 +1,5 @@
 """`scripts/simulate --seeds N`: seeded simulations of coordinators and flows over stores that fail; with `--queries` of
-the loop behind streaming queries, with `--consumer` of applications with a `partq.Consumer`, with `--sink` of queries
-and jobs that write into queues.
+the loop behind streaming queries, with `--sink` of queries and jobs that write into queues.
 
 Prints what was simulated and which faults struck; a failure prints the one line that repeats it, and what led to it.
 """
@@ -16,8 +15,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-from tests.simulation.consumer import plan as consumer_plan
-from tests.simulation.consumer import world as consumer_world
 from tests.simulation.plan import KINDS, Plan
 from tests.simulation.queries import plan as query_plan
 from tests.simulation.queries import world as query_world
@@ -141,15 +138,6 @@ QUERIES = Suite(option="--queries ", kind_of=query_plan.kind_of, run_seed=query_
 SINK = Suite(option="--sink ", kind_of=sink_plan.kind_of, run_seed=sink_world.run_seed, play=_sink_story)
 
 
-def _consumer_story(seed: int) -> Iterator[str]:
-    return consumer_world.story(seed, QUERIES_KEPT)
-
-
-CONSUMER = Suite(
-    option="--consumer ", kind_of=consumer_plan.kind_of, run_seed=consumer_world.run_seed, play=_consumer_story
-)
-
-
 def repeat_line(seed: int) -> str:
     """The command that repeats one seed of the flows' simulation."""
     return FLOWS.repeat_line(seed)
@@ -198,13 +186,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="how many processes (default 2)")
     parser.add_argument("--twice", action="store_true", help="run every seed twice and compare the histories")
     parser.add_argument("--queries", action="store_true", help="the loop behind streaming queries")
-    parser.add_argument("--consumer", action="store_true", help="applications with a partq.Consumer")
     parser.add_argument("--sink", action="store_true", help="queries and jobs that write into queues")
     arguments = parser.parse_args()
     if arguments.seeds < 1 or arguments.first < 0 or arguments.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1, --first at least 0")
     begun_s = time.monotonic()
-    chosen = {QUERIES: arguments.queries, CONSUMER: arguments.consumer, SINK: arguments.sink}
+    chosen = {QUERIES: arguments.queries, SINK: arguments.sink}
     suite = next((suite for suite, wanted in chosen.items() if wanted), FLOWS)
     total = simulate_side_by_side(arguments.first, arguments.seeds, arguments.jobs, arguments.twice, suite=suite)
     again = ", each twice with the same history" if arguments.twice and not total.failures else ""

@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import count, islice
 
 from tests.world.guards import OF_COORDINATION, without
 from tests.world.outcome import Outcome
-from tests.world.plan import Plan
+from tests.world.plan import KINDS, Plan, seeds_of
 from tests.world.world import World, story
 
 CHUNK = 20
@@ -127,6 +128,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/simulate --world", description="Whole worlds, by seeds.")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds (default 100)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
+    parser.add_argument("--kind", choices=KINDS, help="only seeds of this kind; --seeds is how many of them")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="how many processes (default 2)")
     parser.add_argument("--twice", action="store_true", help="run every seed twice and compare the histories")
     parser.add_argument("--without", default="", metavar="N,N", help="leave these events out")
@@ -137,8 +139,8 @@ def main() -> int:
         return 1 if unnoticed(range(arguments.first, arguments.first + arguments.seeds)) else 0
     begun_s = time.monotonic()
     left_out = [int(each) for each in arguments.without.split(",") if each]
-    seeds = range(arguments.first, arguments.first + arguments.seeds)
-    plans = [Plan.draw(seed).without(left_out) for seed in seeds]
+    fitting = seeds_of(arguments.kind, arguments.first) if arguments.kind else count(arguments.first)
+    plans = [Plan.draw(seed).without(left_out) for seed in islice(fitting, arguments.seeds)]
     parts = [plans[at : at + CHUNK] for at in range(0, len(plans), CHUNK)]
     total = Total()
     if arguments.jobs == 1 or len(parts) == 1:

@@ -109,6 +109,8 @@ class Machine:
         self._way = way
         self._hosts: dict[Process, Host] = {}
         self._threads: dict[Strand, Thread] = {}
+        self._waiting: set[Strand] = set()
+        self._signals: dict[Strand, BaseException] = {}
         self._idents = itertools.count(1)
         self._nowhere = self.host_of(scheduler.process("nowhere"))
         names: dict[str, Any] = {
@@ -133,8 +135,9 @@ class Machine:
             "sleep": self.sleep,
         }
         simple_queue, pool = SimpleQueueType(self), partial(ThreadPoolExecutor, machine=self)
+        self.threading = StandIn(threading, names)
         stand_ins: dict[object, Any] = {
-            threading: StandIn(threading, names),
+            threading: self.threading,
             time: StandIn(time, times),
             queue: StandIn(queue, {"SimpleQueue": simple_queue}),
             queue.SimpleQueue: simple_queue,
@@ -166,6 +169,12 @@ class Machine:
         """Its main thread."""
         host.main = Thread(target=run, name=name, machine=self)
         host.main.start_in(host)
+
+    def spawn(self, name: str, run: Callable[[], object]) -> Thread:
+        """Another thread of the process that runs."""
+        thread = Thread(target=run, name=name, machine=self)
+        thread.start()
+        return thread
 
     @property
     def host(self) -> Host:
@@ -202,10 +211,26 @@ class Machine:
         return self.host.rng.uniform(least, most)
 
     def wait(self, timeout_s: float | None) -> None:
-        """Until somebody wakes this strand; by its process' clock."""
-        rate = self.strand.process.rate
-        us = 3600 * SECOND_US if timeout_s is None else max(1, round(timeout_s / rate * SECOND_US))
-        self.scheduler.wait_us(us)
+        """Until somebody wakes this strand; by its process' clock. Raises what a signal's handler raises."""
+        strand = self.strand
+        us = 3600 * SECOND_US if timeout_s is None else max(1, round(timeout_s / strand.process.rate * SECOND_US))
+        self._waiting.add(strand)
+        try:
+            self.scheduler.wait_us(us)
+        finally:
+            self._waiting.discard(strand)
+        error = self._signals.pop(strand, None)
+        if error is not None:
+            raise error
+
+    def is_waiting(self, strand: Strand) -> bool:
+        return strand in self._waiting
+
+    def signal(self, strand: Strand, error: BaseException) -> None:
+        """From a timer: end what the strand waits for, if it waits, by what a signal's handler raises."""
+        if strand in self._waiting:
+            self._signals[strand] = error
+            self.scheduler.wake(strand)
 
     def sleep(self, duration_s: float) -> None:
         """As `time.sleep`. Time passes, however short it is."""

@@ -5,20 +5,43 @@ from a seed or written down by hand, and a part of its events may be left out.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Final, NamedTuple, Self
 
 URL: Final = "redis://world:6379/0"
 """Of the server that keeps ownership and forgets."""
 
-KINDS: Final = ("quiet", "restarts", "weather", "operators", "everything", "forgetful")
+KINDS: Final = ("quiet", "restarts", "weather", "operators", "everything", "forgetful", "application")
 """What befalls the processes: they come and go in good order; they are killed and freeze; the stores fail; people
-change the queue; all that; what keeps ownership forgets, while they are killed and freeze."""
+change the queue; all that; what keeps ownership forgets, while they are killed and freeze; one of the flows uses its
+consumer in every way that there is."""
 
 
 OPERATIONS: Final = ("alter", "rewind", "compact", "collect")
 """What a person does at a command line; `number`: of partitions, or by how many messages."""
+
+
+class Habits(NamedTuple):
+    """What an application does with its consumer, and how many of its calls meet a signal."""
+
+    operations: Sequence[str]
+    signals: float = 0.0
+
+
+_LOOPS: Final = ("loop", "loop", "loop", "go_on", "poll", "pause", "reopen")
+_THREADS: Final = ("poll", "beside", "three", "abandon", "abandon", "cancel", "cancel", "pause")
+_ROUNDS: Final = ("poll", "poll", "acknowledge", "acknowledge", "give_back", "worker", "pause")
+HABITS: Final = {
+    "loops": Habits(_LOOPS),
+    "threads": Habits(_THREADS),
+    "rounds": Habits(_ROUNDS),
+    "signals": Habits(("poll", "poll", "poll", "loop", "acknowledge", "pause"), 0.5),
+    "all": Habits((*_LOOPS, *_THREADS, *_ROUNDS, "stop"), 0.15),
+}
+APPLICATION: Final = "application"
+"""The flow that has them."""
 
 
 class Event(NamedTuple):
@@ -53,6 +76,9 @@ class Plan:
     flows: tuple[str, ...] = ("one", "two")
     queries: tuple[str, ...] = ()  # flows of the same group, which write into a second queue
     readers: tuple[str, ...] = ()  # flows of a group of that queue
+    habits: str = ""  # of the application
+    operations: int = 0  # of the application, before it behaves
+    switches: float = 0.0  # of so many of its calls: others may go on at a line in them
     manual: bool = False
     max_messages: int = 10
     messages: int = 40  # of each publisher
@@ -101,7 +127,30 @@ class Plan:
             paid=rng.random() < 0.3,
             drift=rng.choice((0.0, 0.0001)),
         )
-        return replace(plan, events=tuple(_events(rng, plan, messages * pause_s / 2)))
+        if kind == APPLICATION:
+            plan = plan._with_application(rng)
+        return replace(plan, events=tuple(_events(rng, plan, plan.messages * plan.pause_s / 2)))
+
+    def _with_application(self, rng: random.Random) -> Self:
+        habits, alone = rng.choice(list(HABITS)), rng.random() < 0.7
+        return replace(
+            self,
+            habits=habits,
+            operations=rng.randint(6, 30),
+            switches=0.0 if habits in ("loops", "signals") else rng.choice((0.0, 0.3, 0.6)),
+            ownership="none" if alone else self.ownership,
+            manual=habits == "rounds" or (habits in ("signals", "all") and rng.random() < 0.5),
+            coordinators=() if alone else self.coordinators[:1],
+            publishers=self.publishers[:1],
+            flows=(APPLICATION,) if alone else (APPLICATION, "two")[: rng.randint(1, 2)],
+            queries=(),
+            readers=(),
+            partitions=rng.choice((1, 1, 2, 3)),
+            max_messages=rng.choice((2, 4, 10)),
+            messages=rng.choice((30, 60)),
+            pause_s=rng.choice((0.2, 0.5)),
+            way_us=rng.choice((0, 1_000, 20_000)),
+        )
 
     def without(self, numbers: Collection[int]) -> Self:
         """The same, but these of its events do not happen."""
@@ -166,10 +215,15 @@ def kind_of(seed: int) -> str:
     return KINDS[seed % len(KINDS)]
 
 
+def seeds_of(kind: str, first: int = 0) -> Iterator[int]:
+    """Those of one kind, from `first` on."""
+    return (seed for seed in count(first) if kind_of(seed) == kind)
+
+
 def _events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
     roles = (plan.coordinators, plan.coordinators, plan.publishers, plan.flows, plan.queries, plan.readers)
     found = []
-    for _ in range(rng.choice((1, 4, 12))):
+    for _ in range(rng.choice((0, 0, 1, 3) if plan.kind == APPLICATION else (1, 4, 12))):
         at_s, whom = round(rng.uniform(1.0, lasts_s + 5.0), 1), rng.choice(rng.choice([each for each in roles if each]))
         lease_s, session_s = plan.lease_timeout_s, plan.session_timeout_s
         about_s = (
@@ -210,6 +264,7 @@ def _events(rng: random.Random, plan: Plan, lasts_s: float) -> list[Event]:
             "forgetful": losses + restarts + aimed + quiet,
             "operators": people + quiet,
             "everything": quiet + restarts + weather + people + lines + aimed + twins,
+            APPLICATION: quiet + restarts + weather + lines,
         }
         found.append(rng.choice(choices[plan.kind]))
     return sorted(found)

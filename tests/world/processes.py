@@ -176,22 +176,27 @@ class Flow(Actor):
         self._queue, self._group, self._flow = queue, group, flow or name
 
     def live(self, host: Host) -> None:
-        world, plan = self.world, self.world.plan
         while not host.stopping:
             try:
-                with world.queue(self._queue).consumer(
-                    self._group,
-                    flow=self._flow,
-                    ownership=plan.ownership,
-                    acknowledge="manual" if plan.manual else "next",
-                    starting="earliest",
-                    max_messages=plan.max_messages,
-                    session_timeout_s=plan.session_timeout_s,
-                ) as consumer:
+                with self.consumer() as consumer:
                     host.on_term = consumer.stop
                     self._consume(host, consumer)
             except PartqError:
                 self.sleep(_AGAIN_S)
+
+    def consumer(self, **more: Any) -> partq.Consumer:
+        """As the plan has it."""
+        plan = self.world.plan
+        return self.world.queue(self._queue).consumer(
+            self._group,
+            flow=self._flow,
+            ownership=plan.ownership,
+            acknowledge="manual" if plan.manual else "next",
+            starting="earliest",
+            max_messages=plan.max_messages,
+            session_timeout_s=plan.session_timeout_s,
+            **more,
+        )
 
     def _consume(self, host: Host, consumer: partq.Consumer) -> None:
         world, plan = self.world, self.world.plan
@@ -206,9 +211,7 @@ class Flow(Actor):
                 if host.stopping:
                     return
                 continue
-            rows = tuple(
-                Row(each.partition, each.offset, each.key, each.value.decode(), each.redelivered) for each in batch
-            )
+            rows = tuple(map(row_of, batch))
             world.take(Given(world.now_us, asked_us, self._group, self._flow, host.process.name, rows))
             self.sleep(host.rng.uniform(0.0, plan.handles_s))
             world.take(Handled(world.now_us, self._group, self._flow, rows))
@@ -244,6 +247,11 @@ class Operator(Actor):
                 queue.compact(min_age_s=0.0)
             case "collect":
                 queue.collect()
+
+
+def row_of(message: partq.Message) -> Row:
+    """As the judge hears of it."""
+    return Row(message.partition, message.offset, message.key, message.value.decode(), message.redelivered)
 
 
 def _patiently(call: Callable[[], frozenset[int]], sleep: Callable[[float], None]) -> frozenset[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import pytest
@@ -12,10 +13,11 @@ from tests.world.__main__ import shrunk, simulate
 from tests.world.facts import Acknowledged, Befell, Checkpointed, Durable, Fact, Given, Handled, Lying, Row, Sent
 from tests.world.guards import without
 from tests.world.judge import Judge, Place, Violation
-from tests.world.plan import KINDS, Event, Plan
+from tests.world.plan import HABITS, KINDS, Event, Plan, seeds_of
 from tests.world.world import World, run_seed
 
 SEEDS: Final = 15
+APPLICATIONS: Final = 30
 MANY_SEEDS: Final = 150
 HAPPENED: Final = (
     *(
@@ -33,11 +35,20 @@ HAPPENED: Final = (
     ),
     *("marked", "batches repeated", "cut between two lines", "switched between two lines"),
 )
+APPLICATION: Final = ("refused", "cancelled", "signals", "switches", *sorted(set(HABITS["all"].operations)))
 
 
 def test_a_few_worlds_are_all_right() -> None:
     total = simulate([Plan.draw(seed) for seed in range(200_000, 200_000 + SEEDS)])
     assert not total.failures, told(total.failures)
+
+
+@pytest.mark.conformance("API-03", "API-05")
+def test_no_application_loses_or_doubles_a_message_however_it_uses_its_consumer() -> None:
+    total = simulate([Plan.draw(seed) for seed in islice(seeds_of("application", 100_000), APPLICATIONS)])
+    assert not total.failures, told(total.failures)
+    for what in APPLICATION:
+        assert total.counts[what] > 0, f"no seed shows {what!r}: the simulation has become weaker"
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -21,6 +22,7 @@ from tests.support.judge import Violation, demand
 from tests.support.scheduler import SECOND_US, Scheduler
 from tests.world import witness
 from tests.world.accidents import ACCIDENTS, Accidents
+from tests.world.clients import Application
 from tests.world.facts import Befell, Fact, Lying, told
 from tests.world.interruptions import Interrupter
 from tests.world.journey import Journey, Weather
@@ -28,7 +30,7 @@ from tests.world.judge import Judge, Place
 from tests.world.machine import EPOCH_S, Host, Machine
 from tests.world.outcome import Outcome, quiet
 from tests.world.ownership import OwnershipServer
-from tests.world.plan import Plan
+from tests.world.plan import APPLICATION, Plan
 from tests.world.processes import RETRY_S, Actor, Coordinator, Flow, Operator, Publisher
 from tests.world.queries import RESULTS, Query, as_in_spark
 from tests.world.store import Road, TrueStore
@@ -54,6 +56,7 @@ class World:
         self.judge = Judge(
             within_s=plan.settled_s, session_timeout_s=plan.session_timeout_s, most=plan.max_messages, slack_s=slack_s
         )
+        self.judge.may_have_more = plan.ownership == "none"  # nobody keeps what a group alone announced
         self.scheduler = Scheduler(random.Random(f"world order {plan.seed}"))
         self.machine = Machine(self.scheduler, f"world {plan.seed}", self._open)
         self.weathers = {"objects": Weather(way_us=plan.way_us), "ownership": Weather(way_us=plan.way_us)}
@@ -136,6 +139,7 @@ class World:
 
     def play(self) -> Outcome:
         """Raises `Violation`, or whatever the code under test should not have raised."""
+        hook = sys.unraisablehook
         gc.disable()  # what it would end at some moment is not a matter of the seed
         try:
             with quiet(), as_in_spark(self.machine, self.contexts), self.machine.in_place():
@@ -145,6 +149,7 @@ class World:
                     self.interrupter.disarm_all()
                     self.scheduler.end()
         finally:
+            sys.unraisablehook = hook
             gc.enable()
         self.counts["marked"] = sum(group.marked for group in self.judge.groups.values())
         self.counts["rewound"] = sum(len(group.rewound) for group in self.judge.groups.values())
@@ -187,7 +192,7 @@ class World:
         for name in plan.publishers:
             self._begin(Publisher(self, name))
         for name in plan.flows:
-            self._begin(Flow(self, name, QUEUE, self.GROUP))
+            self._begin((Application if name == APPLICATION else Flow)(self, name, QUEUE, self.GROUP))
         for name in plan.queries:
             self._begin(Query(self, name))
         for name in plan.readers:
