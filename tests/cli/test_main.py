@@ -1,36 +1,25 @@
-"""What holds for all commands: start-up, help, exit codes, errors in one line."""
+"""What holds for all commands: start-up, help, where the store is, errors in one line; and docs/cli.md, whose examples
+are run in its order on one store and print what it says.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 
-from partq_spark.cli import main as main_module
-from partq_spark.cli.lazy import LazyGroup
-from tests.cli.conftest import Partq
+from tests.support.command_line import Partq, commands
 
 HEAVY = {"pyspark", "py4j", "azure", "redis", "pyarrow", "numpy", "pandas", "rich", "xxhash"}
-
-
-def commands(group: LazyGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command, str]]:
-    """Every command that is no group, with its words and its summary in the group's table."""
-    context = click.Context(group)
-    for name, lazy in group.lazy.items():
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, LazyGroup):
-            yield from commands(command, (*path, name))
-        else:
-            yield (*path, name), command, lazy.summary
-
-
-ALL = list(commands(main_module.cli))
+DOCUMENT = Path(__file__).parents[2] / "docs/cli.md"
+ALL = commands()
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["queue", "--help"]], ids=" ".join)
@@ -47,99 +36,44 @@ def test_version_and_help_import_nothing_heavy(arguments: list[str]) -> None:
     assert set(json.loads(done.stdout.splitlines()[-1])) & HEAVY == set()
 
 
-def test_the_version_is_that_of_the_package(partq: Partq) -> None:
-    assert partq("--version").stdout == f"partq {importlib.import_module('partq_spark').__version__}\n"
-
-
 def test_help_lists_every_command_with_an_example(partq: Partq) -> None:
     text = " ".join(partq("--help").stdout.split())
     for line in (
         "queue Create, show, change and clean up queues.",
-        "publish Publish messages from a file or standard input.",
         "browse Look at messages without taking them.",
-        "coordinator Run the sidecar that shares partitions.",
-        "demo Send real flights through a queue with Spark.",
         "partq queue create orders --partitions 8",
     ):
         assert line in text
-    assert "--version" in partq("-h").stdout
+    assert partq("--version").stdout == f"partq {importlib.import_module('partq_spark').__version__}\n"
+    text = " ".join(partq("queue", "list", "-h").stdout.split())
+    assert "[default: $PARTQ_STORE, else file://$HOME/.partq]" in text
+    assert "file:///absolute/dir or azure://container/prefix" in text
 
 
-@pytest.mark.parametrize(
-    ("words", "command", "summary"), ALL, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
-)
-def test_the_table_of_commands_tells_what_the_command_says(
-    words: tuple[str, ...], command: click.Command, summary: str
-) -> None:
-    if words != ("demo",):  # its own first line says more
-        first_sentence = (command.help or "").split("\n\n")[0].replace("\n", " ")
-        assert first_sentence.startswith(summary.removesuffix(".")), "table and docstring differ"
-
-
-@pytest.mark.parametrize(
-    ("words", "command", "summary"), ALL, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
-)
-def test_every_command_takes_the_store_and_prints_json(
-    words: tuple[str, ...], command: click.Command, summary: str, partq: Partq
+@pytest.mark.parametrize(("words", "command"), ALL, ids=lambda value: " ".join(value) if type(value) is tuple else "")
+def test_every_command_is_explained_takes_the_store_and_prints_json(
+    words: tuple[str, ...], command: click.Command, partq: Partq
 ) -> None:
     names = {option for parameter in command.params for option in parameter.opts}
     if words != ("ui",):  # it prints where it listens, and no more
         assert "--json" in names
     if words != ("spark-home",):  # it has nothing to do with queues
         assert {"--store", "--namespace", "--ownership"} <= names
-    help_text = partq(*words, "--help").stdout
-    assert max(map(len, help_text.splitlines())) <= 80
+    assert max(map(len, partq(*words, "--help").stdout.splitlines())) <= 80
     for parameter in command.params:
-        if isinstance(parameter, click.Option):
-            assert parameter.help, f"{parameter.opts} has no help"
-
-
-def test_the_default_store_is_explained(partq: Partq) -> None:
-    text = " ".join(partq("queue", "list", "--help").stdout.split())
-    assert "[default: $PARTQ_STORE, else file://$HOME/.partq]" in text
-    assert "file:///absolute/dir or azure://container/prefix" in text
-
-
-# --- what is not there ------------------------------------------------------------------------------------------------
-
-
-def test_an_unknown_command_is_refused_with_one_that_is_near(partq: Partq) -> None:
-    assert partq.misuse("brows") == "Error: No such command 'brows'. Did you mean 'browse'?"
-
-
-@pytest.mark.parametrize("given", ["redis://user:s3cret@host/0", "S3cret Password", "redis://host:6379/s3cret"])
-def test_an_ownership_that_cannot_be_is_refused_without_its_secrets(partq: Partq, given: str) -> None:
-    message = partq.misuse("queue", "list", "--ownership", given)
-    assert "redis://host:port" in message
-    assert "3cret" not in message
+        assert not isinstance(parameter, click.Option) or parameter.help, f"{parameter.opts} has no help"
+    if words != ("demo",):  # its own first line says more
+        table = partq(*words[:-1], "--help", COLUMNS="200").stdout
+        summary = re.search(rf"^  {words[-1]} +(.*?)\.?$", table, re.MULTILINE)
+        assert summary is not None
+        first_sentence = (command.help or "").split("\n\n")[0].replace("\n", " ")
+        assert first_sentence.startswith(summary[1]), "the table of commands says something else"
 
 
 @pytest.mark.parametrize("given", ["none", "store", "redis://host:6379/0", "REDISS://host"])
 def test_every_place_of_ownership_is_accepted(partq: Partq, given: str) -> None:
     partq("queue", "list", "--ownership", given)
     partq("queue", "list", PARTQ_OWNERSHIP=given)
-
-
-# --- errors -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("orders", "is not a URL: for this directory write file:///"),
-        ("file:orders", "is relative"),
-        ("s3://bucket", "scheme 's3' is not known"),
-        ("azure://name:s3cret@container", "AZURE_STORAGE_CONNECTION_STRING"),
-    ],
-)
-def test_a_bad_store_is_wrong_use(partq: Partq, url: str, shown: str) -> None:
-    by_option = partq.misuse("queue", "list", "--store", url)
-    assert by_option.startswith("Error: Invalid value for '--store'")
-    assert shown in by_option
-    by_variable = partq.misuse("queue", "list", PARTQ_STORE=url)
-    assert "environment variable PARTQ_STORE" in by_variable
-    assert shown in by_variable
-    assert "s3cret" not in by_option + by_variable
 
 
 def test_store_and_namespace_are_found(partq: Partq) -> None:
@@ -164,22 +98,66 @@ def test_an_unexpected_exception_is_one_line_and_can_be_traced(partq: Partq, mon
     assert "in broken" in traced
 
 
-def test_an_unknown_queue_says_how_to_create_it(partq: Partq) -> None:
-    for words in (
-        ["queue", "describe"],
-        ["queue", "trim", "--before-offsets", '{"0": 1}'],
-        ["queue", "collect"],
-        ["browse"],
+def test_json_documents_are_one_line_each(orders: Partq) -> None:
+    for command in (["queue", "list"], ["queue", "describe", "orders"], ["queue", "collect", "orders"]):
+        text = orders(*command, "--json").stdout
+        assert text.count("\n") == text.endswith("\n") == 1
+        json.loads(text)
+
+
+# --- docs/cli.md ------------------------------------------------------------------------------------------------------
+
+
+def examples() -> list[tuple[str, str]]:
+    """Every command of the document's console blocks, with what is printed below it."""
+    found: list[tuple[str, str]] = []
+    for block in re.findall(r"^```console\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command, output))
+    return found
+
+
+def without_chance(text: str) -> str:
+    """`text` without what differs from run to run: times, ids, where things are, sizes (compression decides)."""
+    for pattern, name in (
+        (r"file:///[\w/.-]+", "STORE"),
+        (r"(?<=SPARK_HOME=)\S+", "FOLDER"),
+        (r"\d{4}-\d\d-\d\d[ T][\d:]+(\.\d+)?Z?", "TIME"),
+        (r"\b[0-9a-f]{16}\b", "ID"),
+        (r"in \d+\.\d s", "in SECONDS"),
+        (r"\b\d+ (s|min) ago", "AGE ago"),
+        (r" *\b[\d.]+ k?B\b", " SIZE"),
     ):
-        message = partq.error(*words, "orders")
-        assert "queue 'orders'" in message
-        assert partq.url in message
-        assert message.endswith("create it with `partq queue create orders --partitions N`")
-    assert "does not exist" in partq.error("queue", "alter", "orders", "--rebalance-delay", 1)
-    assert "does not exist" in partq.error("publish", "orders", stdin='{"value":"a"}\n')
+        text = re.sub(pattern, name, text)
+    return "\n".join(line.rstrip() for line in text.splitlines())
 
 
-@pytest.mark.parametrize("name", ["-orders", "a b", "", "ä", "x" * 64, "../up"])
-def test_a_bad_name_is_wrong_use(partq: Partq, name: str) -> None:
-    assert "is not allowed" in partq.misuse("queue", "create", "--partitions", 1, "--", name)
-    assert "is not allowed" in partq.misuse("queue", "list", f"--namespace={name}")
+@pytest.mark.slow
+def test_the_examples_print_what_the_document_says(tmp_path: Path) -> None:
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "PARTQ_STORE": f"file://{tmp_path}/store",
+        "COLUMNS": "100",
+    }
+    told = examples()
+    assert len(told) > 15
+    for command, expected in told:
+        done = subprocess.run(
+            ["bash", "-c", f"{command} 2>&1"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert without_chance(done.stdout) == without_chance(expected), command
+
+
+def test_every_command_is_in_the_document() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    for words, _ in ALL:
+        group = f"(partq {' '.join(words[:-1])} )?" if len(words) > 1 else "partq "
+        assert re.search(rf"`{group}{words[-1]}\b", text), words

@@ -1,12 +1,20 @@
-"""`partq publish` from standard input: what its lines become, and what is refused."""
+"""`partq publish`: what lines of standard input and rows of files become, and what is refused."""
 
 from __future__ import annotations
 
+import gzip
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from tests.cli.conftest import Partq, json_lines, nothing_is_published
+from tests.cli.conftest import parquet, written
+from tests.support.command_line import Partq, json_lines
+from tests.support.texts import BAD, headers_of, texts
+
+# --- standard input ---------------------------------------------------------------------------------------------------
 
 
 def test_standard_input_is_json_lines(orders: Partq) -> None:
@@ -29,17 +37,12 @@ def test_standard_input_is_json_lines(orders: Partq) -> None:
         ("naïve \u2028\u2029\x85 \U0001f6e9", "naïve \u2028\u2029\x85 \U0001f6e9"),
     ],
 )
-def test_a_value_that_is_no_string_becomes_compact_json(orders: Partq, value: object, published: str) -> None:
+def test_what_is_no_string_becomes_compact_json(orders: Partq, value: object, published: str) -> None:
     orders("publish", "orders", stdin=json_lines([{"value": value}]))
-    assert orders.messages("orders") == [(None, published)]
-
-
-@pytest.mark.parametrize(
-    ("key", "text"), [(17, "17"), (-2.5, "-2.5"), (10**20, "1" + "0" * 20), (True, "true"), ("é", "é")]
-)
-def test_a_number_as_key_becomes_its_text(orders: Partq, key: object, text: str) -> None:
-    orders("publish", "orders", stdin=json_lines([{"key": key, "value": "x"}]))
-    assert orders.messages("orders") == [(text, "x")]
+    if not isinstance(value, dict | list):
+        orders("publish", "orders", stdin=json_lines([{"key": value, "value": value}]))
+        assert orders.messages("orders").pop() == (published, published)
+    assert orders.messages("orders")[0] == (None, published)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,7 @@ def test_blank_lines_a_missing_last_line_end_and_a_byte_order_mark_do_no_harm(or
 def test_a_bad_line_is_named_and_nothing_is_published(orders: Partq, line: str, reason: str) -> None:
     message = orders.error("publish", "orders", stdin='{"value":"good"}\n\n' + line + '\n{"value":"good"}\n')
     assert message.startswith(f"standard input line 3 {reason}")
-    assert nothing_is_published(orders)
+    assert orders.is_untouched()
 
 
 @pytest.mark.parametrize("line", ['{"key": "a"}', '{"key": "a", "valu": "b"}', "{}"])
@@ -142,41 +145,30 @@ def test_a_slip_of_the_pen_on_standard_input_is_not_taken_for_a_row(orders: Part
     """In a file, lines without a value are rows; here that must be asked for."""
     message = orders.error("publish", "orders", stdin=line + "\n")
     assert message.startswith("standard input line 1 has no value")
-    assert nothing_is_published(orders)
+    assert orders.is_untouched()
     orders("publish", "orders", "--whole-rows", stdin=line + "\n")
     assert [value for _, value in orders.messages("orders")] == [line]
 
 
-def test_bytes_that_are_not_utf8_are_named_by_their_line(orders: Partq) -> None:
-    message = orders.error("publish", "orders", stdin=b'{"value":"a"}\n{"value":"\xff"}\n')
-    assert message.startswith("standard input line 2 is not UTF-8 (byte 0xff at 10)")
-    assert nothing_is_published(orders)
-
-
 @pytest.mark.conformance("DIS-04")
-def test_a_key_of_256_bytes_is_refused_in_bytes_not_characters(orders: Partq) -> None:
+def test_what_is_too_long_or_not_utf_8_is_named_by_its_line(orders: Partq) -> None:
+    """A key's bytes are counted, not characters; a line without an end is refused in bounded memory."""
     rows = [{"key": "é" * 127 + "a", "value": "x"}, {"key": "é" * 128, "value": "x"}]
     message = orders.error("publish", "orders", stdin=json_lines(rows))
     assert message.startswith("the key of standard input line 2 has 256 bytes in UTF-8, at most 255 are allowed")
-    assert nothing_is_published(orders)
-    orders("publish", "orders", stdin=json_lines(rows[:1]))
-
-
-def test_a_message_beyond_the_limit_is_refused_with_its_line(orders: Partq) -> None:
+    message = orders.error("publish", "orders", stdin=b'{"value":"a"}\n{"value":"\xff"}\n')
+    assert message.startswith("standard input line 2 is not UTF-8 (byte 0xff at 10)")
     orders("queue", "alter", "orders", "--max-message-bytes", 100)
     exact = {"key": "k" * 10, "value": "v" * 60, "headers": {"h" * 10: "w" * 20}}
-    rows = [{"value": "a"}] * 3 + [exact]
-    orders("publish", "orders", stdin=json_lines(rows))
-    message = orders.error("publish", "orders", stdin=json_lines([*rows, {**exact, "key": "k" * 11}]))
-    assert message.startswith("the message of standard input line 5 has 101 bytes, the queue takes 100")
+    message = orders.error("publish", "orders", stdin=json_lines([exact, {**exact, "key": "k" * 11}]))
+    assert message.startswith("the message of standard input line 2 has 101 bytes, the queue takes 100")
     assert "--max-message-bytes" in message
-    assert len(orders.browse("orders")) == 4
-
-
-def test_a_line_without_an_end_is_refused_in_bounded_memory(orders: Partq) -> None:
-    orders("queue", "alter", "orders", "--max-message-bytes", 10)
     message = orders.error("publish", "orders", stdin='{"value":"' + "x" * 1_100_000)
-    assert message.startswith("standard input line 1 has more than 1,048,636 bytes")
+    assert message.startswith("standard input line 1 has more than 1,049,176 bytes")
+    assert orders.browse("orders") == []
+    orders("publish", "orders", stdin=json_lines([exact]))
+    orders("queue", "alter", "orders", "--max-message-bytes", 1000)
+    orders("publish", "orders", stdin=json_lines(rows[:1]))
 
 
 def test_no_messages_is_no_error_and_no_publish(orders: Partq) -> None:
@@ -190,4 +182,159 @@ def test_no_messages_is_no_error_and_no_publish(orders: Partq) -> None:
         "sequence": None,
         "timestamp": None,
     }
-    assert nothing_is_published(orders)
+    assert orders.is_untouched()
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.json", "A.JSON", "a.b.jsonl.gz", "a.json.gz"])
+def test_json_lines_files(orders: Partq, tmp_path: Path, name: str) -> None:
+    orders("publish", "orders", "--file", written(tmp_path / name, '{"key":"a","value":"1"}\n{"value":"2"}\n'))
+    assert orders.messages("orders") == [("a", "1"), (None, "2")]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "A.CSV", "a.csv.gz"])
+def test_csv_files_with_a_value_hold_messages(orders: Partq, tmp_path: Path, name: str) -> None:
+    content = 'value,key\r\nplain,a\r\n"two\nlines, ""quoted""",\r\n\r\n007,1.50\r\n'
+    orders("publish", "orders", "--file", written(tmp_path / name, content))
+    assert orders.messages("orders") == [("a", "plain"), (None, 'two\nlines, "quoted"'), ("1.50", "007")]
+
+
+def test_parquet_files_with_a_value_hold_messages(orders: Partq, tmp_path: Path) -> None:
+    headers = pa.array([[("h", b"\xff")], None], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+    path = parquet(
+        tmp_path / "a.parquet",
+        key=pa.array([17, None], pa.int64()),
+        value=[b"\xff\x00", b""],
+        headers=headers,
+        offset=[1, 2],
+    )
+    orders("publish", "orders", "--file", path)
+    first, second = orders.browse("orders")
+    assert (first["key"], first["value"], first["value_encoding"]) == ("17", "/wA=", "base64")
+    assert first["headers"] == [{"key": "h", "value": "/w==", "value_encoding": "base64"}]
+    assert (second["key"], second["value"], second["headers"]) == (None, "", None)
+
+
+def test_rows_of_any_other_table_become_json(orders: Partq, tmp_path: Path) -> None:
+    content = 'tail,flight,delay,origin,note\nN1,15,-3.50,JFK,"say ""hi"""\n,007,1e5,EWR,\n'
+    done = orders("publish", "orders", "--file", written(tmp_path / "a.csv", content), "--key-column", "tail")
+    assert done.stdout.startswith(f"Published 2 messages from {tmp_path}/a.csv to queue 'orders'")
+    assert done.stdout.splitlines()[0].endswith(": each row as a JSON object, key from 'tail'.")
+    assert orders.messages("orders") == [
+        ("N1", '{"tail":"N1","flight":15,"delay":-3.50,"origin":"JFK","note":"say \\"hi\\""}'),
+        (None, '{"tail":null,"flight":"007","delay":"1e5","origin":"EWR","note":null}'),
+    ]
+
+
+def test_rows_of_parquet_become_json_by_their_types(orders: Partq, tmp_path: Path) -> None:
+    path = parquet(
+        tmp_path / "a.parquet",
+        id=pa.array([1, 2], pa.int64()),
+        price=pa.array([Decimal("1.50"), None], pa.decimal128(5, 2)),
+        tags=pa.array([["a", "b"], None], pa.list_(pa.string())),
+    )
+    orders("publish", "orders", "--file", path, "--key-column", "id")
+    assert orders.messages("orders") == [
+        ("1", '{"id":1,"price":1.50,"tags":["a","b"]}'),
+        ("2", '{"id":2,"price":null,"tags":null}'),
+    ]
+
+
+def test_rows_of_json_lines_are_published_as_they_stand_and_reported(orders: Partq, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", '{"id": 7, "price": 1.50}\n  {"price":2,   "id":null}  \n')
+    done = orders.json("publish", "orders", "--file", path, "--key-column", "id")
+    assert orders.messages("orders") == [("7", '{"id": 7, "price": 1.50}'), (None, '{"price":2,   "id":null}')]
+    assert (done["published"], done["already_published"], done["messages"], done["without_key"]) == (True, False, 2, 1)
+    assert done["partitions"] == [{"partition": 0, "messages": 2}]
+    assert (done["sequence"], done["timestamp"]) == (2, orders.browse("orders")[0]["timestamp"])
+
+
+def test_a_column_named_key_is_the_key_unless_another_is_named(orders: Partq, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "key,id,x\na,b,c\n")
+    orders("publish", "orders", "--file", path)
+    orders("publish", "orders", "--file", path, "--key-column", "id")
+    orders("publish", "orders", "--file", written(path, "id,value\n1,x\n"), "--key-column", "id")
+    orders("publish", "orders", "--key-column", "id", stdin='{"id":2,"value":"y"}\n')
+    assert [key for key, _ in orders.messages("orders")] == ["a", "b", "1", "2"]
+
+
+def test_a_table_that_could_be_meant_in_two_ways_is_refused_with_the_way_out(orders: Partq, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "sensor,value,unit\ns1,20.5,C\n")
+    message = orders.error("publish", "orders", "--file", path, "--key-column", "sensor")
+    assert "'unit' is no part of a message: give --whole-rows" in message
+    orders("publish", "orders", "--file", path, "--key-column", "sensor", "--whole-rows")
+    orders("publish", "orders", "--whole-rows", stdin='{"key":"s2","value":1}\n')
+    assert orders.messages("orders") == [
+        ("s1", '{"sensor":"s1","value":20.5,"unit":"C"}'),
+        ("s2", '{"key":"s2","value":1}'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "reason"),
+    [
+        ("a.csv", "a,b\n1,2\n1,2,3\n", [], "line 3 has 3 fields, the first line names 2 columns"),
+        ("a.csv", 'a,b\n"x\ny",2\n1\n', [], "line 4 has 1 fields"),
+        ("a.csv", 'a,b\n1,2\n"open,3\n4,5\n', [], "line 3 is no CSV (unexpected end of data)"),
+        ("a.csv", 'a,b\n"x"y,2\n', [], "line 2 is no CSV"),
+        ("a.csv", "key,value\na,\n", [], "line 2 has no value"),
+        ("a.csv", "", [], "is empty: the first line of a CSV file names its columns"),
+        ("a.csv", "a,a\n1,2\n", [], "names the column 'a' twice"),
+        ("a.csv", "a,b\n1,2\n", ["--key-column", "c"], "has no column 'c' (--key-column), it has a, b"),
+        ("a.csv", "key,value,headers\na,b,c\n", [], "has a column 'headers': CSV cannot hold them"),
+        ("a.csv", "key,value\n" + "x" * 256 + ",b\n", [], "line 2 has 256 bytes in UTF-8"),
+        ("a.csv", b"a,b\n1,2\n\xff,2\n", [], "line 3 is not UTF-8"),
+        ("a.jsonl", '{"a":1}\n{"b":1}\n', ["--key-column", "a"], "line 2 has no 'a' (--key-column)"),
+        ("a.jsonl", '{"a":1}\n', ["--key-column", "b"], "line 1 has no column 'b'"),
+        ("a.jsonl", '{"value":"a"}\n{"a":1}\n', [], "line 2 has no value"),
+        ("a.parquet", "PAR1 no", [], "is no Parquet file that can be read"),
+    ],
+)
+def test_a_bad_file_is_named_and_nothing_is_published(
+    orders: Partq, tmp_path: Path, name: str, content: str | bytes, options: list[str], reason: str
+) -> None:
+    path = written(tmp_path / name, content)
+    message = orders.error("publish", "orders", "--file", path, *options)
+    assert f"{path} " in message
+    assert reason in message
+    assert orders.is_untouched()
+
+
+@pytest.mark.parametrize(
+    ("columns", "words", "reason"),
+    [
+        ({"value": [1, 2]}, (), "has a column 'value' of type int64"),
+        ({"value": ["a", None]}, (), "row 2 has no value"),
+        ({"key": [["a"]], "value": ["a"]}, (), "column 'key' has type list<"),
+        ({"value": ["a"], "headers": ["x"]}, (), "has a column 'headers' of type string"),
+        ({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}, (), "column 'm' has type map<"),
+        ({"key": texts(b"a", BAD), "value": texts(b"1", b"2")}, (), "row 2 has a key that is not UTF-8"),
+        ({"key": pa.array([b"a", BAD]), "value": texts(b"1", b"2")}, (), "row 2 has a key that is not UTF-8"),
+        ({"id": texts(b"a", BAD), "n": [1, 2]}, ("--key-column", "id"), "row 2 has text in 'id'"),
+        ({"n": [1, 2], "t": texts(b"a", BAD)}, (), "row 2 has text in 't' that is not UTF-8"),
+        ({"value": texts(b"1", b"2"), "headers": headers_of(b"ok", BAD)}, (), "row 2 has a header's key that is not"),
+    ],
+)
+def test_columns_of_parquet_that_do_not_fit_are_named(
+    orders: Partq, tmp_path: Path, columns: dict[str, Any], words: tuple[str, ...], reason: str
+) -> None:
+    message = orders.error("publish", "orders", "--file", parquet(tmp_path / "a.parquet", **columns), *words)
+    assert reason in message
+    assert orders.is_untouched()
+
+
+def test_a_damaged_or_cut_off_gzip_file_is_refused(orders: Partq, tmp_path: Path) -> None:
+    whole = gzip.compress(json_lines({"value": str(i)} for i in range(5000)).encode())
+    for content in (whole[: len(whole) // 2], whole[:50] + b"\x00\x00\x00\x00" + whole[54:], b"no gzip"):
+        path = tmp_path / "a.jsonl.gz"
+        path.write_bytes(content)
+        assert f"{path} cannot be read after line" in orders.error("publish", "orders", "--file", path)
+    assert orders.is_untouched()
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a", "a.parquet.gz", "a.gz", ".csv"])
+def test_an_unknown_kind_of_file_is_wrong_use(orders: Partq, tmp_path: Path, name: str) -> None:
+    message = orders.misuse("publish", "orders", "--file", written(tmp_path / name, "x"))
+    assert ".csv, .jsonl, .ndjson or .json" in message

@@ -14,14 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given
 
 import partq as api
-from tests.cli.conftest import Partq, json_lines, written
+from tests.cli.conftest import parquet, written
 from tests.log.schema.shapes import batches, same
+from tests.support.command_line import Partq, json_lines
 from tests.support.properties import examples
 
 DDL = (
     "id BIGINT NOT NULL, name STRING, total DECIMAL(7,2), ok BOOLEAN, small TINYINT, x DOUBLE, f FLOAT, at TIMESTAMP, "
     "wall TIMESTAMP_NTZ, day DATE, raw BINARY, tags ARRAY<STRING>, who STRUCT<a: INT, b: DATE>, m MAP<INT, DOUBLE>"
 )
+
+
 ROW = {
     "id": 1,
     "name": 'tea, "green"',
@@ -38,7 +41,10 @@ ROW = {
     "who": {"a": 1, "b": date(2026, 1, 1)},
     "m": {1: 0.5, 2: None},
 }
+
+
 EMPTY: dict[str, Any] = {**dict.fromkeys(ROW), "id": 2}
+
 
 CSV = (
     "day,id,name,total,ok,small,x,f,at,wall,raw,tags,who,m\n"
@@ -59,25 +65,17 @@ def values(partq: Partq, queue: str = "orders") -> list[dict[str, Any]]:
     return [each.value for each in api.open_queue(queue, store=partq.url).browse()]
 
 
-def nothing_is_published(partq: Partq) -> bool:
-    return bool(partq.json("queue", "describe", "orders")["head"]["sequence"] == 1)
-
-
 # --- there and back ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.conformance("TYP-02")
-@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
-def test_csv_is_read_by_the_types_of_the_columns(rows: Partq, tmp_path: Path, name: str) -> None:
-    said = rows("publish", "orders", "--file", written(tmp_path / name, CSV)).stdout
-    assert said.startswith("Published 2 messages from ")
-    assert values(rows) == [ROW, EMPTY]
-
-
-@pytest.mark.conformance("TYP-02")
-def test_what_browse_prints_publish_reads(rows: Partq, tmp_path: Path) -> None:
-    rows("publish", "orders", "--file", written(tmp_path / "rows.csv", CSV))
-    printed = rows("browse", "orders", "--json").stdout
+def test_csv_is_read_by_the_types_of_the_columns_and_what_browse_prints_is_read_again(
+    rows: Partq, tmp_path: Path
+) -> None:
+    for name in ("rows.csv", "rows.csv.gz"):
+        said = rows("publish", "orders", "--file", written(tmp_path / name, CSV)).stdout
+        assert said.startswith("Published 2 messages from ")
+    printed = "".join(rows("browse", "orders", "--json", "--limit", 2).stdout)
     first = json.loads(printed.splitlines()[0])
     assert first.pop("_metadata").keys() == {"partition", "offset", "timestamp"}
     assert first == {
@@ -98,7 +96,7 @@ def test_what_browse_prints_publish_reads(rows: Partq, tmp_path: Path) -> None:
     }
     rows("publish", "orders", stdin=printed)
     rows("publish", "orders", "--file", written(tmp_path / "rows.jsonl", printed))
-    assert values(rows) == [ROW, EMPTY] * 3
+    assert values(rows) == [ROW, EMPTY] * 4
 
 
 def test_headers_are_printed_and_read(rows: Partq) -> None:
@@ -133,9 +131,6 @@ def test_rows_of_any_columns_are_printed_as_what_they_are_and_read_again(
     assert partq("browse", "orders").exit_code == 0
 
 
-# --- columns ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("header", "said"),
     [
@@ -150,15 +145,16 @@ def test_columns_of_csv_that_do_not_fit_are_refused(rows: Partq, tmp_path: Path,
     error = rows.error("publish", "orders", "--file", file)
     assert error.startswith(f"{file}: queue 'orders' cannot take these rows: ")
     assert said in error
-    assert nothing_is_published(rows)
+    assert rows.is_untouched()
 
 
 def test_columns_have_their_names_in_any_case_and_order(rows: Partq, tmp_path: Path) -> None:
     rows("publish", "orders", "--file", written(tmp_path / "rows.csv", "NAME,Id\ntea,1\n"))
     rows("publish", "orders", stdin='{"NAME": "tea", "ID": 2, "who": {"B": null, "A": 5}}\n')
-    pq.write_table(pa.table({"Name": ["tea"], "iD": pa.array([3], pa.int8())}), tmp_path / "rows.parquet")
-    rows("publish", "orders", "--file", tmp_path / "rows.parquet")
-    assert [(each["id"], each["name"]) for each in values(rows)] == [(1, "tea"), (2, "tea"), (3, "tea")]
+    names = pa.array(["tea", "pot"]).dictionary_encode()
+    rows("publish", "orders", "--file", parquet(tmp_path / "a.parquet", Name=names, iD=pa.array([3, 4], pa.uint32())))
+    found = [(each["id"], each["name"]) for each in values(rows)]
+    assert found == [(1, "tea"), (2, "tea"), (3, "tea"), (4, "pot")]
     assert values(rows)[1]["who"] == {"a": 5, "b": None}
 
 
@@ -166,7 +162,7 @@ def test_the_key_is_the_queues(rows: Partq, tmp_path: Path) -> None:
     error = rows.error("publish", "orders", "--key-column", "id", stdin='{"id": 1}\n')
     assert error == "queue 'orders' is typed, and its key is its column 'id': leave the key column (--key-column) out"
     assert "leave whole rows (--whole-rows) out" in rows.error("publish", "orders", "--whole-rows", stdin='{"id": 1}\n')
-    assert nothing_is_published(rows)
+    assert rows.is_untouched()
     rows("publish", "orders", stdin='{"id": 1}\n')
     (message,) = api.open_queue("orders", store=rows.url).browse()
     assert message.key == "1"
@@ -176,6 +172,7 @@ def test_the_key_is_the_queues(rows: Partq, tmp_path: Path) -> None:
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
+
 
 BAD_FIELDS = [
     ("id", "", "empty, which is null in CSV, and the queue's schema says BIGINT NOT NULL"),
@@ -230,7 +227,7 @@ def test_a_field_of_csv_that_does_not_convert_is_named_by_line_column_and_value(
     assert where == f"{file} line 4"
     assert what.startswith(f"column '{column}")
     assert said in what
-    assert nothing_is_published(rows)
+    assert rows.is_untouched()
 
 
 def test_the_first_line_that_is_wrong_is_named_whatever_the_order_of_columns(rows: Partq, tmp_path: Path) -> None:
@@ -278,7 +275,7 @@ def test_a_line_of_json_that_is_no_row_is_named_with_its_column_and_value(rows: 
     error = rows.error("publish", "orders", stdin=f'{{"id": 1}}\n\n{line}\n')
     assert error.startswith("standard input line 3")
     assert said in error
-    assert nothing_is_published(rows)
+    assert rows.is_untouched()
 
 
 def test_keys_that_spark_takes_for_one_are_repeated_by_csv_and_json(partq: Partq, tmp_path: Path) -> None:
@@ -287,7 +284,7 @@ def test_keys_that_spark_takes_for_one_are_repeated_by_csv_and_json(partq: Partq
     assert "has a key twice: give each once" in partq.error("publish", "orders", "--file", file)
     for keys in ('{"0.0": 1, "-0": 2}', "[[0, 1], [-0.0, 2]]"):
         assert "has a key twice: give each once" in partq.error("publish", "orders", stdin=f'{{"m": {keys}}}')
-    assert nothing_is_published(partq)
+    assert partq.is_untouched()
 
 
 def test_numbers_of_json_keep_every_digit(rows: Partq) -> None:
@@ -296,25 +293,18 @@ def test_numbers_of_json_keep_every_digit(rows: Partq) -> None:
     assert (found["id"], found["total"], found["x"], found["f"]) == (2**63 - 1, Decimal("12345.10"), 5.0, 10.0)
 
 
-def test_parquet_is_taken_in_any_form_and_refused_by_row_column_and_both_types(rows: Partq, tmp_path: Path) -> None:
+def test_parquet_is_refused_by_row_column_and_both_types(rows: Partq, tmp_path: Path) -> None:
     file = tmp_path / "rows.parquet"
-
-    def publish(**columns: Any) -> str:
-        pq.write_table(pa.table(columns), file)
-        return rows.error("publish", "orders", "--file", file)
-
-    assert "column 'small' has type BIGINT, the queue's is TINYINT: cast it" in publish(id=[1], small=[1])
-    assert "column 'colour' (STRING) is none of the queue's" in publish(id=[1], colour=["red"])
-    error = publish(id=[1] * 9000 + [None], name=["x"] * 9001)
-    assert error == f"{file} row 9001, column 'id': null, where the queue's schema says NOT NULL"
-    error = publish(id=[1, 2], at=pa.array([0, 1], pa.int64()).cast(pa.timestamp("ns", "UTC")))
-    assert error.startswith(f"{file} row 2, column 'at': 1970-01-01 00:00:00.000000001+00:00")
-    assert "column '_headers' has type STRING" in publish(id=[1], _headers=["x"])
-    assert nothing_is_published(rows)
-    names = pa.array(["a", "b"] * 5000).dictionary_encode()
-    pq.write_table(pa.table({"id": pa.array(range(10_000), pa.uint32()), "name": names}), file)
-    rows("publish", "orders", "--file", file)
-    assert [each["name"] for each in values(rows)[-2:]] == ["a", "b"]
+    later = pa.array([0, 1], pa.int64()).cast(pa.timestamp("ns", "UTC"))
+    for columns, said in (
+        ({"id": [1], "small": [1]}, "column 'small' has type BIGINT, the queue's is TINYINT: cast it"),
+        ({"id": [1], "colour": ["red"]}, "column 'colour' (STRING) is none of the queue's"),
+        ({"id": [1] * 9000 + [None], "name": ["x"] * 9001}, f"{file} row 9001, column 'id': null, where the queue's"),
+        ({"id": [1, 2], "at": later}, f"{file} row 2, column 'at': 1970-01-01 00:00:00.000000001+00:00"),
+        ({"id": [1], "_headers": ["x"]}, "column '_headers' has type STRING"),
+    ):
+        assert said in rows.error("publish", "orders", "--file", parquet(file, **columns))
+    assert rows.is_untouched()
 
 
 def test_int96_of_parquet_is_a_timestamp_as_spark_has_it(partq: Partq, tmp_path: Path) -> None:
@@ -357,10 +347,8 @@ def test_all_of_a_large_file_is_one_publish_once(rows: Partq, tmp_path: Path) ->
     file = written(tmp_path / "rows.csv", "id,name\n" + "".join(f"{n},n{n}\n" for n in range(30_000)))
     done = rows.json("publish", "orders", "--file", file, "--publish-id", "monday")
     assert (done["messages"], done["without_key"], done["sequence"]) == (30_000, 0, 2)
-    again = rows.json("publish", "orders", "--file", file, "--publish-id", "monday")
-    assert (again["published"], again["already_published"]) == (False, True)
-    found = values(rows)
-    assert [each["id"] for each in found] == list(range(30_000))
+    assert rows.json("publish", "orders", "--file", file, "--publish-id", "monday")["already_published"]
+    assert [each["id"] for each in values(rows)] == list(range(30_000))
 
 
 def test_rows_go_to_the_queues_that_attract_their_topic(rows: Partq) -> None:
@@ -379,20 +367,13 @@ def test_rows_go_to_the_queues_that_attract_their_topic(rows: Partq) -> None:
 
 
 def test_a_table_shows_the_columns_for_which_there_is_room(rows: Partq, tmp_path: Path) -> None:
+    assert rows("browse", "orders").stdout.startswith("No messages of queue 'orders'")
     rows("publish", "orders", "--file", written(tmp_path / "rows.csv", CSV))
     wide = rows("browse", "orders", COLUMNS="400").stdout.splitlines()
     assert wide[0].split()[:9] == ["partition", "offset", "published", "(UTC)", "id", "name", "total", "ok", "small"]
     assert wide[0].split()[-1] == "m"
-    for text in (
-        "12.50",
-        "true",
-        "1e-07",
-        "2026-11-20T08:30:00.250000Z",
-        "0x00ff",
-        '["a", null]',
-        '{"1": 0.5, "2": null}',
-    ):
-        assert text in wide[2]
+    shown = ("12.50", "true", "1e-07", "2026-11-20T08:30:00.250000Z", "0x00ff", '["a", null]', '{"1": 0.5, "2": null}')
+    assert [text for text in shown if text not in wide[2]] == []
     assert wide[3].split()[4:] == ["2", *["null"] * 13]
     narrow = rows("browse", "orders", COLUMNS="80").stdout.splitlines()
     assert narrow[0].split()[4:6] == ["id", "name"]
@@ -400,14 +381,3 @@ def test_a_table_shows_the_columns_for_which_there_is_room(rows: Partq, tmp_path
     assert narrow[-1].endswith(" more columns: --json shows all")
     assert all(len(line) <= 80 for line in narrow)
     assert rows("browse", "orders", COLUMNS="10").stdout.splitlines()[0].split()[-1] == "id"
-
-
-def test_what_is_in_a_row_cannot_steer_the_terminal(partq: Partq) -> None:
-    partq("queue", "create", "orders", "--partitions", 1, "--schema", "`a\x1b[31m` STRING")
-    partq("publish", "orders", stdin=json_lines([{"a\x1b[31m": "\x1b[2J"}]))
-    for arguments in (("browse", "orders"), ("browse", "orders", "--json"), ("queue", "describe", "orders")):
-        assert "\x1b" not in partq(*arguments).stdout
-
-
-def test_an_empty_typed_queue_says_so(rows: Partq) -> None:
-    assert rows("browse", "orders").stdout.startswith("No messages of queue 'orders'")
