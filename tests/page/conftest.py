@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark import client
-from partq_spark.page.sections import Place
+import partq
 from tests.page.serving import WAIT_S, Served, all_have_ended, serving
 from tests.support.browser import Browser, Tab, browser
 from tests.support.waiting import wait_until
+
+TOKEN = "a-token-for-tests"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,22 +23,24 @@ def ended() -> Iterator[None]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(store=f"file://{tmp_path / 'store'}", namespace="default")
-
-
-@pytest.fixture
-def orders(place: Place) -> client.Queue:
+def orders(tmp_path: Path) -> partq.Queue:
     """A queue with messages and a group that has acknowledged none."""
-    made = client.create_queue("orders", partitions=4, store=place.store)
+    made = partq.create_queue("orders", partitions=4, store=f"file://{tmp_path / 'store'}")
     publish(made, *(f"value {number}".encode() for number in range(40)))
     made.create_group("billing", starting="earliest")
     return made
 
 
 @pytest.fixture
-def page(place: Place, orders: client.Queue) -> Iterator[Served]:
-    with serving(place) as served:
+def page(orders: partq.Queue) -> Iterator[Served]:
+    with serving(orders.store) as served:
+        yield served
+
+
+@pytest.fixture
+def locked(orders: partq.Queue) -> Iterator[Served]:
+    """A page with a token and with actions, which has a second name."""
+    with serving(orders.store, token=TOKEN, actions=True, hosts="partq.example, other") as served:
         yield served
 
 
@@ -57,13 +60,13 @@ def tab(chromium: Browser) -> Iterator[Tab]:
     assert made.errors == []
 
 
-def publish(queue: client.Queue, *values: bytes, key: str | None = None) -> None:
+def publish(queue: partq.Queue, *values: bytes, key: str | None = None) -> None:
     with queue.publisher() as publisher:
         for number, value in enumerate(values):
             publisher.send(value, key=key if key is not None else f"key-{number}")
 
 
-def acknowledge(queue: client.Queue) -> None:
+def acknowledge(queue: partq.Queue) -> None:
     with queue.consumer("billing", idle_timeout_s=0.3) as consumer:
         for batch in consumer:
             batch.acknowledge()

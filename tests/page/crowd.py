@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 
-from partq_spark.client import (
+from partq import (
     CoordinatorView,
     FlowView,
     GroupView,

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from partq_spark import client
+import partq
 from tests.coordinator.sidecars import Sidecar
 
 QUEUE: Final = "orders"
@@ -20,9 +20,9 @@ WAIT_S: Final = 30.0
 
 
 class Flow:
-    """A flow in a thread of its own, by the client."""
+    """A flow in a thread of its own, by the partq."""
 
-    def __init__(self, queue: client.Queue, name: str, hold_s: float) -> None:
+    def __init__(self, queue: partq.Queue, name: str, hold_s: float) -> None:
         self.name = name
         self._queue = queue
         self._hold_s = hold_s
@@ -52,7 +52,7 @@ class Scene:
 
     def __init__(self, folder: Path, *, partitions: int, rebalance_delay_s: float, max_handoff_time_s: float) -> None:
         self.store = f"file://{folder / 'store'}"
-        self.queue = client.create_queue(
+        self.queue = partq.create_queue(
             QUEUE,
             partitions=partitions,
             store=self.store,
@@ -84,10 +84,10 @@ class Scene:
     def leave(self, name: str) -> None:
         self._flows.pop(name).end()
 
-    def status(self) -> client.GroupView:
+    def status(self) -> partq.GroupView:
         return self.queue.status(GROUP, ownership="store")
 
-    def settled(self, *flows: str) -> client.GroupView:
+    def settled(self, *flows: str) -> partq.GroupView:
         """When these flows share everything and nothing is on its way."""
         end_s = time.monotonic() + WAIT_S
         while True:
@@ -99,7 +99,7 @@ class Scene:
             assert time.monotonic() < end_s, seen
             time.sleep(0.05)
 
-    def handoff(self, flow: str) -> client.PartitionView:
+    def handoff(self, flow: str) -> partq.PartitionView:
         """A partition of this flow that is seen on its way to another one, with time left."""
         end_s = time.monotonic() + WAIT_S
         while True:

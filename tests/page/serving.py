@@ -81,10 +81,17 @@ class Served:
 
 @contextmanager
 def serving(
-    place: Place, *, token: str | None = None, host: str = "127.0.0.1", actions: bool = False, hosts: str = ""
+    store: str,
+    *,
+    ownership: str | None = None,
+    token: str | None = None,
+    host: str = "127.0.0.1",
+    actions: bool = False,
+    hosts: str = "",
 ) -> Iterator[Served]:
-    """The page of a place."""
-    environ = {"PARTQ_UI_HOSTS": hosts} | ({"PARTQ_UI_TOKEN": token} if token else {})
+    """The page of a store. Whatever `host` says, it is served on loopback alone."""
+    environ = {"PARTQ_UI_HOSTS": hosts} | ({"PARTQ_UI_TOKEN": token} if token is not None else {})
+    place = Place(store=store, namespace="default", ownership=ownership)
     page = Page(place, access(host, environ, actions=actions))
     server = Server(page.app, listening("127.0.0.1", 0), ending=page.end)
     server.start()

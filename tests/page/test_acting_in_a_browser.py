@@ -16,26 +16,17 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
 
-from partq_spark import client
-from partq_spark.page.sections import Place
+import partq
 from tests.coordinator.sidecars import Sidecar
-from tests.page.conftest import acknowledge
+from tests.page.conftest import TOKEN, acknowledge
 from tests.page.serving import Served, serving
 from tests.support.browser import Tab
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(180)]
 
-TOKEN = "a-token-for-tests"
 NAME = "partq.example"  # the browser is told that it is this machine
 REWIND = "/queues/orders/groups/billing/rewind"
-
-
-@pytest.fixture
-def locked(place: Place, orders: client.Queue) -> Iterator[Served]:
-    """A page with a token, and with actions."""
-    with serving(place, token=TOKEN, actions=True, hosts=NAME) as served:
-        yield served
 
 
 @contextmanager
@@ -118,7 +109,7 @@ def sign_in(tab: Tab, url: str) -> None:
 
 @pytest.mark.conformance("OBS-03")
 def test_who_has_the_token_signs_in_and_every_action_is_shown_first_and_done(
-    tab: Tab, url: str, orders: client.Queue
+    tab: Tab, url: str, orders: partq.Queue
 ) -> None:
     acknowledge(orders)
     sign_in(tab, url)
@@ -144,9 +135,8 @@ def test_who_has_the_token_signs_in_and_every_action_is_shown_first_and_done(
 
 
 @pytest.mark.conformance("OBS-03")
-@pytest.mark.usefixtures("orders")
-def test_a_coordinators_page_is_signed_into_and_has_no_actions(tab: Tab, place: Place, tmp_path: Path) -> None:
-    environ = {"PARTQ_STORE": place.store, "PARTQ_OWNERSHIP": "store", "PARTQ_UI_TOKEN": TOKEN}
+def test_a_coordinators_page_is_signed_into_and_has_no_actions(tab: Tab, orders: partq.Queue, tmp_path: Path) -> None:
+    environ = {"PARTQ_STORE": orders.store, "PARTQ_OWNERSHIP": "store", "PARTQ_UI_TOKEN": TOKEN}
     with Sidecar(tmp_path, "coordinator-1", environ) as sidecar:
         wait_until(sidecar.is_ready, "coordinator", 30)
         url = f"http://localhost:{sidecar.port}"
@@ -158,7 +148,7 @@ def test_a_coordinators_page_is_signed_into_and_has_no_actions(tab: Tab, place: 
 
 @pytest.mark.conformance("OBS-03")
 def test_another_site_makes_a_browser_that_is_signed_in_change_nothing(
-    tab: Tab, locked: Served, orders: client.Queue
+    tab: Tab, locked: Served, orders: partq.Queue
 ) -> None:
     """Also one on another port of this machine, to which the browser sends the cookie along (`SameSite` knows no
     ports), and with the proof in its form.
@@ -167,7 +157,7 @@ def test_another_site_makes_a_browser_that_is_signed_in_change_nothing(
     sign_in(tab, url)
     tab.open(url + "/queues/orders/alter")
     proof = tab.run("document.querySelector('[name=proof]').value")
-    with serving(Place(store=orders.store, namespace="default")) as other:
+    with serving(orders.store) as other:
         for host in ("localhost", "127.0.0.1"):
             tab.call("Page.setBypassCSP", enabled=True)
             tab.open(f"http://{host}:{other.port}/")

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from partq_spark import client
-from partq_spark.page.sections import Place
-from tests.cli.conftest import Partq
+import partq as api
 from tests.page.conftest import publish
 from tests.page.scene import GROUP, QUEUE, scene
 from tests.page.serving import serving
+from tests.support.command_line import Partq
 
 pytestmark = [pytest.mark.slow, pytest.mark.conformance("OBS-06")]
 
@@ -33,7 +32,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made.settled(*FLOWS)
         made.sidecar.kill()
     made.queue.create_group("audit", starting="earliest")
-    client.create_queue("other", partitions=1, store=made.store)
+    api.create_queue("other", partitions=1, store=made.store)
     return folder / "store"
 
 
@@ -75,7 +74,7 @@ def test_what_a_group_has_lost_is_one_line_and_the_rest_is_shown(store: Path, pa
     assert (lost in json.dumps(partq.json("group", "list", QUEUE)[1]["problems"])) == of_checkpoints
     assert (lost in " ".join(partq("group", "list", QUEUE).stdout.split())) == of_checkpoints
     assert partq.json("queue", "describe", QUEUE)["messages"] == 100
-    with serving(Place(store=f"file://{store}", namespace="default", ownership="store")) as page:
+    with serving(partq.url, ownership="store") as page:
         for path in ("/", f"/queues/{QUEUE}", f"/queues/{QUEUE}/groups/{GROUP}", f"/queues/{QUEUE}/groups/audit"):
             answer = page.get(path)
             assert answer.status == 200, path
@@ -95,7 +94,7 @@ def test_a_group_with_a_damaged_checkpoint_can_be_removed(store: Path) -> None:
 def test_a_log_that_is_damaged_hides_no_other_facts_of_its_queue(store: Path, lost: bool) -> None:
     """How many messages there are stands in the head; how old they are, in an object that is damaged or missing."""
     partq = Partq(store)
-    queue = client.open_queue(QUEUE, store=partq.url)
+    queue = api.open_queue(QUEUE, store=partq.url)
     while not (chunks := list(store.glob(f"default/{QUEUE}/_log/*/chunk-*"))):
         publish(queue, b"more")
     chunks[0].unlink() if lost else chunks[0].write_bytes(chunks[0].read_bytes()[:-9])
@@ -106,7 +105,7 @@ def test_a_log_that_is_damaged_hides_no_other_facts_of_its_queue(store: Path, lo
     assert chunks[0].name in "".join(partq("queue", "describe", QUEUE, "--bytes").stdout.split())
     assert [each["unacknowledged"] for each in partq.json("group", "list", QUEUE)] == [messages, messages - 100]
     assert chunks[0].name in partq.json("status", QUEUE, "--group", GROUP)["notes"][-1]
-    with serving(Place(store=partq.url, namespace="default")) as page:
+    with serving(partq.url) as page:
         for path in (f"/queues/{QUEUE}", f"/queues/{QUEUE}/groups/{GROUP}"):
             answer = page.get(path)
             assert (answer.status, chunks[0].name in answer.text) == (200, True)
@@ -118,7 +117,7 @@ def test_a_damaged_head_is_one_row_of_the_list(store: Path) -> None:
     listed = partq.json("queue", "list", code=1)
     assert [each["queue"] for each in listed] == [QUEUE, "other"]
     assert "_head.json" in listed[0]["error"]
-    with serving(Place(store=f"file://{store}", namespace="default")) as page:
+    with serving(partq.url) as page:
         text = page.get("/").text
         assert "damaged: " in text
         assert 'href="/queues/other"' in text

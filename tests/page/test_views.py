@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from partq_spark.client import (
+from partq import (
     CoordinatorView,
     DamagedQueue,
     FlowView,
@@ -20,8 +20,8 @@ from partq_spark.client import (
     PartitionView,
     QueueSummary,
     RebalanceStatus,
-    words,
 )
+from partq_spark.client import words
 from partq_spark.page import history
 from partq_spark.page.group_views import GroupMemory, GroupPicture, memory_of, picture, timeline_view
 from partq_spark.page.history import line, rate, remembered
@@ -78,26 +78,16 @@ def seen(view: GroupView, memory: GroupMemory | None = None) -> GroupPicture:
 # --- marks ------------------------------------------------------------------------------------------------------------
 
 
-def test_few_flows_have_plain_colours_that_differ() -> None:
-    made = marks([f"flow-{number}" for number in range(COLOURS)], {})
-    assert len({mark.colour for mark in made.values()}) == COLOURS
-    assert {mark.pattern for mark in made.values()} == {0}
-
-
-def test_many_flows_share_marks_evenly() -> None:
-    made = marks([f"flow-{number}" for number in range(2 * COLOURS * PATTERNS)], {})
-    assert {list(made.values()).count(mark) for mark in made.values()} == {2}
-
-
-def test_a_flow_keeps_its_mark_while_others_come_and_go_and_when_it_comes_back() -> None:
+def test_flows_have_marks_that_differ_are_shared_evenly_and_stay() -> None:
+    few = marks([f"flow-{number}" for number in range(COLOURS)], {})
+    assert len({mark.colour for mark in few.values()}) == COLOURS
+    assert {mark.pattern for mark in few.values()} == {0}
+    many = marks([f"flow-{number}" for number in range(2 * COLOURS * PATTERNS)], {})
+    assert {list(many.values()).count(mark) for mark in many.values()} == {2}
     first = marks(["a", "b", "c"], {})
-    without = marks(["b", "c"], first)
-    more = marks(["b", "c", "d", "e", "f", "g", "h"], without)
-    assert marks(["a", "b", "c"], more)["a"] == first["a"]
+    more = marks(["b", "c", "d", "e", "f", "g", "h"], marks(["b", "c"], first))
+    assert marks(["a", "b", "c"], more)["a"] == first["a"], "also when it comes back"
     assert more["b"] == first["b"]
-
-
-def test_marks_that_are_remembered_are_bounded() -> None:
     known = marks([f"old-{number}" for number in range(500)], {})
     assert len(known) == 500  # those that are there all have one
     assert len(marks(["new"], known)) == MOST_KEPT
@@ -106,26 +96,19 @@ def test_marks_that_are_remembered_are_bounded() -> None:
 # --- the live picture -------------------------------------------------------------------------------------------------
 
 
-def test_each_partition_is_a_cell_in_the_lane_of_its_flow() -> None:
-    shown = seen(group(partition(0, "a"), partition(1, "b"), partition(2, "a")))
-    assert [(lane.flow, [cell.partition for cell in lane.cells]) for lane in shown.lanes] == [
-        ("a", [0, 2]),
-        ("b", [1]),
+def test_each_partition_is_a_cell_in_the_lane_of_its_flow_also_of_one_that_left_and_of_nobody() -> None:
+    gone = partition(3, "gone", status=PartitionStatus.UNBOUND)
+    shown = seen(group(partition(0, "a"), partition(1, "b"), partition(2, "a"), gone, partition(4, None)))
+    assert [(lane.flow, lane.state, [cell.partition for cell in lane.cells]) for lane in shown.lanes] == [
+        ("a", "active", [0, 2]),
+        ("b", "active", [1]),
+        ("gone", "not bound", [3]),
+        ("no flow", "", [4]),
     ]
     assert shown.lanes[0].cells[0].css.split()[0:2] == shown.lanes[0].css.split()[0:2]
-    assert shown.lanes[0].lag == 20
-    assert shown.lanes[0].last_seen == "0.2 s ago"
-
-
-def test_what_no_flow_has_and_what_a_flow_that_left_has_are_shown_too() -> None:
-    shown = seen(group(partition(0, None), partition(1, "gone", status=PartitionStatus.UNBOUND), flows=("a",)))
-    assert [(lane.flow, lane.state) for lane in shown.lanes] == [
-        ("a", "active"),
-        ("gone", "not bound"),
-        ("no flow", ""),
-    ]
-    assert shown.lanes[1].cells[0].glyph == "!"
-    assert "nobody" in shown.lanes[2].cells[0].css
+    assert (shown.lanes[0].lag, shown.lanes[0].last_seen) == (20, "0.2 s ago")
+    assert shown.lanes[2].cells[0].glyph == "!"
+    assert "nobody" in shown.lanes[3].cells[0].css
 
 
 def test_a_handoff_runs_out_between_two_flows_in_the_words_of_the_status() -> None:
@@ -168,23 +151,10 @@ def test_the_holddown_runs_out() -> None:
 
 
 def test_lag_is_a_bar_for_each_partition_and_something_is_never_shown_as_nothing() -> None:
-    shown = seen(
-        group(
-            partition(0, "a", end=1010),
-            partition(1, "a", end=510),
-            partition(2, "a", end=11),
-            partition(3, "a", end=10),
-        )
-    )
+    ends = (1010, 510, 11, 10)
+    shown = seen(group(*(partition(number, "a", end=end) for number, end in enumerate(ends))))
     assert [history.part(row.seen.lag, shown.most_lag) for row in shown.rows] == [100, 50, 1, 0]
     assert [words.lag_s(row.seen) for row in shown.rows] == ["2.5"] * 4
-
-
-def test_facts_and_reasons_are_those_of_the_status_command() -> None:
-    view = group(partition(0, None, reason="no flow has it"), partition(1, None, reason="no flow has it"))
-    shown = seen(view)
-    assert shown.facts == words.group_in_words(view)
-    assert shown.reasons == words.reasons_in_words(view.partitions) == ("partitions 0-1: no flow has it",)
 
 
 def test_a_flow_that_is_silent_is_not_active_and_it_and_what_does_not_flow_need_attention() -> None:
@@ -208,16 +178,13 @@ def test_a_flow_that_is_silent_is_not_active_and_it_and_what_does_not_flow_need_
 # --- lines and rates --------------------------------------------------------------------------------------------------
 
 
-def test_history_is_bounded_in_time_and_in_number() -> None:
+def test_a_line_is_bounded_has_a_gap_where_nobody_looked_and_keeps_its_peaks() -> None:
     kept: history.History = ()
     for second in range(5000):
         kept = remembered(kept, second / 2, float(second))
     assert len(kept) <= history.MOST_POINTS
     assert kept[-1].at_s - kept[0].at_s <= history.KEPT_S
-
-
-def test_a_line_has_a_gap_where_nobody_looked_and_keeps_its_peaks() -> None:
-    kept: history.History = ()
+    kept = ()
     for second in [*range(20), *range(50, 70)]:
         kept = remembered(kept, float(second), 100.0 if second == 60 else 1.0)
     drawn = line(kept, 70.0)
@@ -225,9 +192,6 @@ def test_a_line_has_a_gap_where_nobody_looked_and_keeps_its_peaks() -> None:
     assert drawn.highest == 100.0
     assert any(point.endswith(",4") for point in drawn.points[1].split())  # the peak, at the top
     assert (drawn.now, drawn.minutes) == (1.0, 2)
-
-
-def test_a_line_of_nothing_is_empty() -> None:
     assert line((), 5.0).points == ()
     assert line(remembered((), 5.0, None), 5.0).now is None
     assert line(remembered((), 5.0, 0.0), 5.0).points == ("600,80",)
@@ -307,20 +271,17 @@ def test_a_group_is_looked_at_where_it_keeps_who_has_what(
 # --- the timeline -----------------------------------------------------------------------------------------------------
 
 
-def test_decisions_of_a_group_are_shown_newest_first_and_bounded() -> None:
+def test_decisions_of_a_group_are_shown_newest_first_and_where_there_are_none_it_says_so() -> None:
     timeline = Timeline()
     for number in range(200):
         timeline.add("pause", {"group": "default/orders/billing", "partition": number, "reason": "why", "to": None})
         timeline.add("pause", {"group": "default/orders/other", "partition": number})
         timeline.add("looked", {"problem": "none"})
-    shown = timeline_view(timeline, "one", group(partition(0, "a")))
+    view = group(partition(0, "a"))
+    shown = timeline_view(timeline, "one", view)
     assert len(shown.rows) == MOST_SHOWN
     assert (shown.rows[0].event, shown.rows[0].facts, shown.rows[0].reason) == ("pause", "partition 199", "why")
     assert shown.note == ""
-
-
-def test_where_no_coordinator_serves_the_page_it_says_so_and_where_another_one_leads() -> None:
-    view = group(partition(0, "a"))
     assert timeline_view(None, "", view).note.startswith("No coordinator serves this page")
     assert timeline_view(Timeline(), "two", view).note == (
         "The coordinator one leads this group: what it decides is on its own page, not here (two)."
