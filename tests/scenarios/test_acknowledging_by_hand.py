@@ -1,0 +1,461 @@
+"""`ackMode=manual`: what the application has not acknowledged comes again, in order, marked, and nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import partq
+from tests.scenarios.stage import Application, Query, Stage, again, begun, delivered, new
+
+Staged = Callable[..., Stage]
+OWNERSHIPS = pytest.mark.parametrize("ownership", ["store", "none"])
+
+
+@pytest.fixture
+def single(staged: Staged) -> Stage:
+    """One partition, and a sidecar that waits for long before it gives it to somebody else."""
+    stage = staged(partitions=1, delay_s=30.0)
+    stage.coordinated()
+    return stage
+
+
+def by_hand(stage: Stage, flow: str = "left", **options: str) -> tuple[Query, Application]:
+    options = {"ackMode": "manual", "checkpointInterval": "0s", **options}
+    return stage.query(flow, **options), Application(stage, flow)
+
+
+def joined(stage: Stage, flow: str = "left", **options: str) -> tuple[Query, Application]:
+    query, application = by_hand(stage, flow, **options)
+    begun(query)
+    return query, application
+
+
+def offsets(stage: Stage) -> list[int | None]:
+    return [stage.offset(p) for p in (0, 1)]
+
+
+def test_nothing_is_acknowledged_that_the_application_does_not_acknowledge(stage: Stage) -> None:
+    stage.publish(5, 4)
+    query, application = joined(stage)
+    query.drain()
+    stage.complete(query)
+    assert len(query.rows) == 9
+    assert offsets(stage) == [0, 0]
+    assert application.acknowledge({0: 3}) == {0}
+    query.drain()
+    assert offsets(stage) == [3, 0]
+    assert len(query.rows) == 9, "what is in hand does not come again by itself"
+    query.stop()
+    assert offsets(stage) == [3, 0]
+
+
+def test_what_was_not_given_out_cannot_be_acknowledged(stage: Stage) -> None:
+    stage.publish(5, 4)
+    query, application = joined(stage)
+    query.drain()
+    with pytest.raises(partq.Invalid, match="partition 0 cannot be acknowledged up to 6: delivered is up to 5"):
+        application.acknowledge({1: 4, 0: 6})
+    hand = application.in_hand()
+    hand.partitions = {**hand.partitions, 0: hand.partitions[0]._replace(delivered=9)}
+    with pytest.raises(partq.Invalid, match="partition 0 was delivered up to 5 and cannot be acknowledged up to 6"):
+        application.acknowledge({1: 4, 0: 6}, hand)
+    query.stop()
+    assert offsets(stage) == [0, 0]
+
+
+@pytest.mark.parametrize(("process", "epoch"), [("another", 1), (None, 7)])
+def test_what_is_remembered_of_another_process_or_ownership_counts_for_nothing(
+    stage: Stage, process: str | None, epoch: int
+) -> None:
+    query, application = joined(stage)
+    stage.publish(5, 0)
+    query.drain()
+    hand = application.in_hand()
+    hand.process = process or hand.process
+    hand.partitions = {**hand.partitions, 0: hand.partitions[0]._replace(epoch=epoch)}
+    assert application.acknowledge({0: 5}, hand) == frozenset()
+    query.drain()
+    assert len(query.rows) == 5, "what is in hand still is"
+    assert application.acknowledge({0: 5}) == {0}
+
+
+def test_a_flow_that_acknowledges_by_itself_refuses_the_application(stage: Stage) -> None:
+    stage.publish(1, 1)
+    (query,) = begun(stage.query("left"))
+    query.drain()
+    application = Application(stage, "left")
+    with pytest.raises(partq.Invalid, match="give it the option ackMode=manual"):
+        application.acknowledge({0: 1})
+
+
+def test_an_older_word_of_the_application_takes_no_later_one_back(stage: Stage) -> None:
+    query, application = joined(stage, checkpointInterval="1h")
+    stage.publish(5, 0)
+    query.drain()
+    assert application.acknowledge({0: 4}) == {0}
+    assert application.acknowledge({0: 2}) == {0}
+    query.stop()
+    assert stage.offset(0) == 4
+
+
+@pytest.mark.conformance("HAN-12")
+def test_a_partition_that_nobody_acknowledges_does_not_use_up_the_window_of_the_others(stage: Stage) -> None:
+    stage.publish(20, 20)
+    query, application = joined(stage, maxDeliveredUnackedMsgsPerFlow="6")
+    query.drain()
+    assert [len(query.offsets(p)) for p in (0, 1)] == [3, 3]
+    for count in range(1, 6):
+        application.acknowledge({1: 3 * count})
+        query.drain()
+        assert [len(query.offsets(p)) for p in (0, 1)] == [3, 3 * (count + 1)]
+
+
+# --- restarts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("SEQ-01")
+def test_a_new_process_gets_all_that_is_not_acknowledged_from_its_first_message(stage: Stage) -> None:
+    """Its application has forgotten whatever it had in memory, so Spark's own progress counts for nothing."""
+    stage.publish(5, 4)
+    query, application = joined(stage)
+    query.drain()
+    application.acknowledge({0: 3})
+    stage.publish(1, 0)
+    query.trigger()
+    seen = len(query.rows)
+    query.kill().start().drain()
+    assert sorted(query.rows[seen:]) == [*again(3, 6), *again(0, 4, 1)]
+    application.acknowledge({0: 6, 1: 4})
+    query.stop()
+    assert offsets(stage) == [6, 4]
+
+
+@OWNERSHIPS
+def test_a_restart_marks_what_was_delivered_each_time(single: Stage, ownership: str) -> None:
+    query, _ = joined(single, ownership=ownership)
+    single.publish(4)
+    query.drain()
+    for _ in range(3):
+        seen = len(query.rows)
+        query.stop().start().drain()
+        assert query.rows[seen:] == again(0, 4)
+    single.publish(1)
+    seen = len(query.rows)
+    query.stop().start().drain()
+    assert query.rows[seen:] == [*again(0, 4), *new(4, 5)]
+
+
+def test_a_batch_that_is_repeated_is_empty_and_its_messages_come_in_order_with_the_others(stage: Stage) -> None:
+    """Else those of the repeated batch would come before older ones that are not acknowledged either."""
+    query, _ = joined(stage)
+    stage.publish(3, 0)
+    query.trigger()
+    stage.publish(3, 0)
+    query.plan()
+    query.kill().start()
+    assert query.trigger()
+    assert query.batches[-1] == []
+    query.drain()
+    assert query.rows[3:] == again(0, 6)
+
+
+@OWNERSHIPS
+@pytest.mark.conformance("SEQ-01")
+def test_what_a_restart_cannot_give_out_at_once_is_marked_when_it_comes(stage: Stage, ownership: str) -> None:
+    """A window that older messages of the other partition use up keeps it back, so that the offset has an empty span
+    of it meanwhile.
+    """
+    query, application = joined(stage, ownership=ownership, maxDeliveredUnackedMsgsPerFlow="1")
+    stage.publish(3, 0)
+    for count in range(1, 4):
+        query.drain()
+        application.acknowledge({0: count})
+    stage.publish(0, 1)
+    query.drain().stop()
+    stage.rewind(to=0, partitions=[0])
+    query.start()
+    seen = len(query.rows)
+    for count in range(1, 4):
+        stage.until(lambda: query.trigger() or len(query.rows) == seen + count)  # noqa: B023 - within this turn
+        application.acknowledge({0: count})
+    query.drain()
+    assert query.rows == [*new(0, 3), *new(0, 1, 1), *again(0, 3), *again(0, 1, 1)]
+
+
+@OWNERSHIPS
+@pytest.mark.conformance("SEQ-01")
+def test_batches_that_fail_in_run_after_run_come_again_in_each(staged: Staged, ownership: str) -> None:
+    single = staged(partitions=1)
+    single.coordinated()
+    query, application = by_hand(single, ownership=ownership)
+    single.publish(10)
+    for _ in range(3):
+        query.start()
+        while not query.rows[-1:] or query.batches[-1] == []:
+            if len(query.log) == query.committed:
+                query.plan()
+            if not query.deliver():
+                query.commit()
+            else:
+                break
+        query.kill()
+    seen = len(query.rows)
+    query.start().drain()
+    assert query.rows[seen:] == again(0, 10), "an end that is equal to its start is no batch for Spark"
+    single.publish(3)
+    query.drain()
+    assert query.rows[seen + 10 :] == new(10, 13)
+    application.acknowledge({0: 13})
+    query.stop()
+    assert single.offset(0) == 13
+
+
+@OWNERSHIPS
+def test_a_reader_that_is_replaced_within_a_batch_gives_it_out_again(single: Stage, ownership: str) -> None:
+    """`if not df.isEmpty(): df.collect()` plans a batch twice, and here each by a process of its own."""
+    query, _ = joined(single, ownership=ownership)
+    single.publish(4)
+    query.plan()
+    assert len(query.deliver()) == 4
+    query.kill().start()
+    assert query.deliver() == []
+    query.commit().drain()
+    assert query.rows[4:] == again(0, 4)
+    query.kill().start().drain()
+    assert query.rows[8:] == again(0, 4)
+
+
+@OWNERSHIPS
+def test_a_batch_that_spark_forgot_after_its_reader_was_replaced_has_its_messages(
+    single: Stage, ownership: str
+) -> None:
+    """Its end is the same text, because the first of the two delivered nothing (`asyncProgressTrackingEnabled`)."""
+    query, _ = joined(single, ownership=ownership)
+    single.publish(4)
+    query.trigger()
+    ends = []
+    for replaced in (True, False):
+        query.stop().start()
+        query.plan()
+        if replaced:
+            query.kill().start()
+        assert query.deliver() == ([] if replaced else again(0, 4))
+        ends.append(query.log.pop())
+    assert ends[0] == ends[1]
+
+
+# --- handoffs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("SEQ-01", "HAN-03")
+def test_after_a_forced_handoff_the_new_flow_gets_the_whole_unfinished_sequence(staged: Staged) -> None:
+    stage = staged(handoff_s=2.0)
+    stage.coordinated()
+    first, application = joined(stage)
+    stage.publish(5, 5)
+    first.trigger()
+    application.acknowledge({0: 2, 1: 2})
+    hand = application.in_hand()
+    first.run()
+    second, _ = joined(stage, "right")
+    second.run()
+    stage.until(lambda: len(second.rows) == 3)
+    (moved,) = second.partitions
+    assert second.rows == again(2, 5, moved)
+    stage.until(lambda: moved not in first.partitions)
+    assert moved in application.in_hand().lost
+    assert application.acknowledge({moved: 5}, hand) == frozenset(), "what the former owner says of it now"
+    assert stage.offset(moved) == 2
+
+
+@pytest.mark.conformance("SEQ-01", "HAN-02")
+def test_a_handoff_ends_as_soon_as_the_application_has_acknowledged(staged: Staged) -> None:
+    stage = staged(handoff_s=60.0)
+    stage.coordinated()
+    first, application = joined(stage)
+    stage.publish(5, 5)
+    first.trigger()
+    first.run()
+    second, _ = joined(stage, "right")
+    second.run()
+    stage.sleep(3.0)
+    assert second.partitions == ()
+    application.acknowledge({0: 5, 1: 5})
+    stage.until(lambda: len(second.partitions) == 1, 2.0)
+    stage.publish(1, 1)
+    stage.until(lambda: len(second.rows) == 1)
+    assert [row.marked for row in second.rows] == [False]
+
+
+def test_what_moved_on_is_told_as_lost_until_it_is_given_out_again(staged: Staged) -> None:
+    stage = staged(handoff_s=0.0)
+    stage.coordinated()
+    first, application = joined(stage)
+    stage.publish(5, 5)
+    first.trigger()
+    first.run()
+    second, other = joined(stage, "right")
+    second.run()
+    stage.until(lambda: len(second.partitions) == 1)
+    (moved,) = second.partitions
+    stage.until(lambda: application.in_hand().lost == {moved})
+    assert list(application.in_hand().partitions) == [1 - moved]
+    assert other.in_hand().lost == frozenset()
+    second.stop()
+    stage.publish(1, 1)
+    stage.until(lambda: len(first.partitions) == 2 and application.in_hand().lost == frozenset())
+    assert [row for row in first.rows if row.partition == moved][5:] == [*again(0, 5, moved), *new(5, 6, moved)]
+
+
+# --- what counts no more ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("SEQ-01")
+def test_what_was_told_to_be_lost_comes_again_even_at_the_same_epoch(single: Stage) -> None:
+    """A flow that had to begin as a new instance has nothing until it is answered: an application that asks then
+    forgets what it kept, and must not acknowledge what follows as if it were all there was.
+    """
+    query, application = joined(single)
+    single.publish(4)
+    query.drain()
+    given = application.in_hand().partitions
+    query.freeze()
+    single.sleep(10.5)
+    query.thaw()
+    single.until(lambda: application.in_hand().lost == {0} or application.in_hand().partitions[0].round == 1)
+    single.publish(1)
+    single.until(lambda: query.trigger() or len(query.rows) > 4)
+    query.drain()
+    assert query.epochs == {0: 1}, "nobody else had it"
+    assert query.rows[4:] == [*again(0, 4), *new(4, 5)]
+    assert application.in_hand().partitions == {0: (1, 0, 5, 1)}
+    assert given == {0: (1, 0, 4, 0)}
+    assert application.acknowledge({0: 5}) == {0}
+    assert single.offset(0) == 5
+
+
+@pytest.mark.conformance("API-05")
+@pytest.mark.parametrize("offset", [2, 4, 8])
+def test_what_counts_no_more_cannot_be_acknowledged_by_what_was_remembered_of_it(stage: Stage, offset: int) -> None:
+    """It was given out up to 8, is void, and is given out anew up to 4: that is a new round, at the same epoch."""
+    query, application = joined(stage, maxPollInterval="5s", maxMessagesPerTrigger="4")
+    stage.publish(8, 0)
+    query.drain()
+    remembered = application.in_hand()
+    stage.sleep(6.0)
+    assert application.acknowledge({0: offset}, remembered) == frozenset()
+    query.trigger()
+    assert query.rows[8:] == again(0, 4)
+    assert application.acknowledge({0: offset}, remembered) == frozenset()
+    assert stage.offset(0) == 0
+    query.trigger()
+    assert query.rows[12:] == again(4, 8), "and takes nothing back"
+
+
+@pytest.mark.parametrize("is_announced", [False, True])
+def test_what_the_application_was_refused_comes_again_before_what_is_newer(single: Stage, is_announced: bool) -> None:
+    """`maxPollInterval` ends the flow while the application works; it comes back at the same epoch. Perhaps Spark has
+    asked for the next end and did not use it.
+    """
+    query, application = joined(single, maxPollInterval="5s")
+    single.publish(4)
+    query.drain()
+    hand = application.in_hand()
+    if is_announced:
+        single.publish(4)
+        assert query.announce() != query.at
+    single.sleep(7.0)
+    assert application.acknowledge({0: 4}, hand) == frozenset()
+    query.drain()
+    assert query.epochs == {0: 1}, "nobody else had it"
+    end = 8 if is_announced else 4
+    assert query.rows[4:8] == again(0, 4)
+    assert query.offsets(0)[4:] == list(range(end))
+    assert application.acknowledge({0: end}) == {0}
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_lease_that_ended_before_or_after_the_batch_is_read_is_no_failure(single: Stage, is_read: bool) -> None:
+    """The next instance gives out what the former one announced."""
+    query, application = joined(single)
+    single.publish(4)
+    query.plan()
+    if is_read:
+        assert len(query.deliver()) == 4
+    query.freeze()
+    single.sleep(11.0)
+    query.thaw()
+    assert query.deliver() == [], "another instance than that which announced it"
+    query.commit()
+    single.until(lambda: query.trigger() and bool(query.batches[-1]))
+    assert query.offsets(0) == [0, 1, 2, 3] * (2 if is_read else 1)
+    if is_read:
+        assert query.rows[4:] == again(0, 4)
+        assert application.in_hand().partitions == {0: (1, 0, 4, 1)}, "the second round"
+
+
+# --- from one way to the other ----------------------------------------------------------------------------------------
+
+
+def test_what_was_acknowledged_by_hand_is_not_taken_over_by_spark(stage: Stage) -> None:
+    query, _ = joined(stage)
+    stage.publish(4, 4)
+    query.drain().stop()
+    with pytest.raises(
+        partq.Invalid, match=r"written with ackMode=manual.*give ackMode=manual, or use a new checkpoin"
+    ):
+        stage.query("left").goes_on_from(query).start().trigger()
+    assert offsets(stage) == [0, 0]
+
+
+def test_who_acknowledged_by_itself_may_go_on_by_hand(stage: Stage) -> None:
+    (query,) = begun(stage.query("left"))
+    stage.publish(4, 4)
+    query.drain().stop()
+    other, application = by_hand(stage)
+    stage.publish(1, 1)
+    other.goes_on_from(query).start().drain()
+    assert sorted(other.rows) == [*new(4, 5), *new(4, 5, 1)]
+    assert application.acknowledge({0: 5, 1: 5}) == {0, 1}
+
+
+def test_a_batch_that_was_not_finished_is_not_repeated_by_hand(stage: Stage) -> None:
+    """It would be empty, complete for Spark, and acknowledged by Spark's progress if the query went back to auto."""
+    (query,) = begun(stage.query("left"))
+    stage.publish(4, 4)
+    query.plan()
+    query.kill()
+    other, _ = by_hand(stage)
+    with pytest.raises(partq.Invalid, match=r"not finished with ackMode=auto.*start it once with ackMode=auto"):
+        other.goes_on_from(query).start().trigger()
+    other.kill()
+    query.start().drain()
+    assert delivered(query) == stage.everything
+
+
+# --- up to now --------------------------------------------------------------------------------------------------------
+
+
+def test_available_now_waits_for_acknowledgements_and_then_says_what_is_left(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.publish(5, 5)
+    query, _ = by_hand(stage, maxDeliveredUnackedMsgsPerFlow="4")
+    query.start(available_now=True).drain()
+    assert len(query.rows) == 4
+    assert "6 messages are left" in caplog.text
+
+
+def test_available_now_waits_anew_for_the_next_acknowledgement(stage: Stage) -> None:
+    """Each within max-handoff-time (3 s), all of them together not."""
+    stage.publish(5, 0)
+    query, application = by_hand(stage, ownership="none", maxDeliveredUnackedMsgsPerFlow="1")
+    query.start(available_now=True)
+    ended = query.asking(lambda: [None for _ in iter(query._trigger, False)])
+    stage.until(lambda: bool(query.rows))
+    while not ended.is_done:
+        stage.sleep(2.0)
+        application.acknowledge({0: len(query.rows)})
+    assert query.rows == new(0, 5)

@@ -1,0 +1,427 @@
+"""`ownership=none`: one query has the whole group, and the one that came last is it; also when somebody takes the group
+back to an earlier place meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import partq
+from tests.scenarios.stage import FOLDER, GROUP, Query, Stage, again, begun, delivered, new
+
+Staged = Callable[..., Stage]
+CHECKPOINT_0 = f"{FOLDER}checkpoint/0"
+
+
+def one(stage: Stage, flow: str | None = None, **options: str) -> Query:
+    return stage.query(flow, **{"ownership": "none", **options})
+
+
+def settled(query: Query) -> None:
+    """All is delivered, and what is acknowledged is written down: that is due once a second, as a look is."""
+    for _ in range(2):
+        query.drain()
+        query.stage.sleep(2.0)
+    query.drain()
+
+
+def test_a_query_alone_has_everything_and_writes_down_how_far_it_is(alone: Stage) -> None:
+    alone.publish(4, 3)
+    (query,) = begun(one(alone))
+    query.run()
+    alone.until(lambda: [alone.offset(p) for p in (0, 1)] == [4, 3])
+    assert delivered(query) == alone.everything
+    assert query.epochs == {0: 1, 1: 1}
+    assert not any("/ownership/" in name for _, _, name in alone.line.calls), "no ownership store is asked"
+
+
+def test_without_checkpoints_it_writes_down_nothing_but_whose_the_partitions_are(alone: Stage) -> None:
+    alone.publish(4, 3)
+    (query,) = begun(one(alone, checkpoints="none"))
+    query.drain()
+    assert delivered(query) == alone.everything
+    assert alone.owner(0) == (query.name, 1)
+    assert alone.offset(0) is None
+
+
+@pytest.mark.conformance("OWN-01")
+@pytest.mark.parametrize("ownership", ["none", "store"])
+@pytest.mark.parametrize("checkpoints", ["none", "store"])
+def test_ownership_and_checkpoints_work_with_and_without_each_other(
+    stage: Stage, ownership: str, checkpoints: str
+) -> None:
+    (query,) = begun(stage.query("left", ownership=ownership, checkpoints=checkpoints))
+    stage.publish(4, 4)
+    query.drain()
+    assert delivered(query) == stage.everything
+    query.stop()
+    assert (stage.offset(0) or 0) == (4 if checkpoints == "store" else 0)
+    query.start()
+    stage.publish(1, 1)
+    query.drain()
+    assert delivered(query) == stage.everything, "its own Spark checkpoint is enough to go on"
+    query.stop()
+    stage.sleep(20.0)
+    (other,) = begun(stage.query("right", ownership=ownership, checkpoints=checkpoints))
+    other.drain()
+    assert len(other.rows) == (0 if checkpoints == "store" else 10), "a new owner begins where the group began"
+    assert {row.marked for row in other.rows} <= {True}
+
+
+@pytest.mark.conformance("OWN-01", "CHK-04")
+@pytest.mark.parametrize("ownership", ["none", "store"])
+def test_a_query_that_gives_up_checkpoints_leaves_no_offset_that_a_rewind_or_retention_would_count_by(
+    stage: Stage, ownership: str
+) -> None:
+    (kept,) = begun(stage.query("left", ownership=ownership))
+    stage.publish(10, 10)
+    kept.drain().stop()
+    assert [stage.offset(p) for p in (0, 1)] == [10, 10]
+    query = stage.query("left", ownership=ownership, checkpoints="none").goes_on_from(kept).start()
+    stage.publish(1, 1)
+    stage.until(lambda: query.trigger() or len(query.rows) == 2)
+    assert {row[1:] for row in query.rows} == {(10, False)}, "it goes on by its Spark checkpoint, nothing is marked"
+    assert [stage.offset(p) for p in (0, 1)] == [None, None]
+    for goal in ({"by": 5}, {"to": "earliest"}):
+        with pytest.raises(partq.Invalid, match=r"checkpoints=none.*new Spark checkpoint.*startingOffsets"):
+            stage.rewind(**goal, ownership=ownership)
+    held = stage.do(lambda queue: queue.describe()).held_back
+    assert held is not None
+    assert {(each.offset, each.messages, each.for_ever) for each in held} == {(0, 11, True)}
+    assert stage.do(lambda queue: queue.checkpoints(GROUP)).lag == 22
+    query.stop()
+    stage.sleep(20.0)
+    (other,) = begun(stage.query("right", ownership=ownership, checkpoints="none"))
+    other.drain()
+    assert delivered(other) == stage.everything, "a new Spark checkpoint begins where the group began"
+    assert {row.marked for row in other.rows} == {True}
+
+
+# --- who came last ----------------------------------------------------------------------------------------------------
+
+
+def test_a_second_query_takes_over_and_the_first_says_who_did(alone: Stage) -> None:
+    (first,) = begun(one(alone, "first"))
+    first.run()
+    alone.publish(4, 4)
+    alone.until(lambda: alone.offset(0) == alone.offset(1) == 4)
+    (second,) = begun(one(alone, "second"))
+    second.run()
+    alone.until(lambda: first.failure is not None)
+    assert isinstance(first.failure, partq.Fenced)
+    assert "flow 'second' (instance" in str(first.failure)
+    assert "took over partition 0 of group default/orders/billing at epoch 2" in str(first.failure)
+    alone.publish(2, 2)
+    alone.until(lambda: delivered(first, second) == alone.everything)
+    assert {row.marked for row in second.rows} == {False}
+
+
+def test_what_the_first_had_not_acknowledged_comes_again_marked(alone: Stage) -> None:
+    (first,) = begun(one(alone, "first"))
+    alone.publish(4, 4)
+    first.plan()
+    first.deliver()
+    (second,) = begun(one(alone, "second"))
+    second.trigger()
+    assert alone.metadata(0)["redelivered_below"] == "4"
+    alone.publish(1, 1)
+    second.trigger()
+    assert sorted(second.rows) == [*again(0, 4), *new(4, 5), *again(0, 4, 1), *new(4, 5, 1)]
+    first.commit()
+    with pytest.raises(partq.Fenced, match="'second'"):
+        first.trigger()
+    assert alone.offset(0) == 0, "the first one's acknowledgement came too late"
+
+
+@pytest.mark.conformance("HAN-05")
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_a_takeover_between_look_and_batch_delivers_nothing(alone: Stage, is_planned: bool) -> None:
+    """The checkpoints are looked at after the log."""
+    (first,) = begun(one(alone, "first"))
+    first.drain()
+    alone.publish(4, 4)
+    if is_planned:
+        first.plan()
+    (second,) = begun(one(alone, "second"))
+    second.drain()
+    with pytest.raises(partq.Fenced, match="'second'"):
+        first.trigger()
+    assert first.rows == []
+
+
+def test_what_was_delivered_up_to_the_fence_counts_as_delivered(alone: Stage) -> None:
+    """The former owner may read and deliver more between the newcomer's look at the log and its fence."""
+    first, second = begun(one(alone, "first"), one(alone, "second"))
+    first.drain()
+    held = alone.hold("load", "checkpoint/0", by="second")
+    going = second.asking(second._trigger)
+    alone.until(lambda: held.is_waiting)
+    alone.publish(4, 4)
+    assert first.trigger()
+    held.release()
+    going.result()
+    second.drain()
+    assert len(first.rows) == 8
+    assert sorted(second.rows) == [*again(0, 4), *again(0, 4, 1)]
+
+
+@pytest.mark.conformance("FLO-07")
+def test_a_restart_takes_its_partitions_back_at_their_epochs_and_repeats_its_batch(alone: Stage) -> None:
+    (query,) = begun(one(alone))
+    alone.publish(4, 4)
+    query.plan()
+    query.deliver()
+    query.kill().start().trigger()
+    assert query.batches[-1] == query.batches[-2]
+    assert query.epochs == {0: 1, 1: 1}
+    alone.publish(1, 1)
+    query.drain()
+    assert {row.marked for row in query.rows} == {False}
+    query.stop().start().drain()
+    assert query.epochs == {0: 1, 1: 1}
+
+
+@pytest.mark.conformance("HAN-10")
+def test_a_replay_after_somebody_else_came_and_went_delivers_nothing(alone: Stage) -> None:
+    (first,) = begun(one(alone, "first"))
+    alone.publish(4, 4)
+    first.plan()
+    first.kill()
+    (second,) = begun(one(alone, "second"))
+    second.drain().stop()
+    assert first.start().deliver() == []
+    first.commit()
+    alone.publish(1, 1)
+    first.drain()
+    assert delivered(first, second) == alone.everything
+
+
+@pytest.mark.conformance("HAN-03")
+def test_who_took_over_and_left_again_leaves_the_marks_of_who_was_before(alone: Stage) -> None:
+    (first,) = begun(one(alone, "first"))
+    alone.publish(4, 4)
+    first.plan()
+    first.deliver()
+    (second,) = begun(one(alone, "second", maxMessagesPerTrigger="1"))
+    second.plan()
+    second.stop()
+    assert [alone.metadata(p)["redelivered_below"] for p in (0, 1)] == ["4", "4"]
+
+
+def test_a_run_that_has_read_everything_leaves_exact_marks_before_it_is_stopped(alone: Stage) -> None:
+    alone.publish(5, 5)
+    query = one(alone, "left").start(available_now=True).drain()
+    assert alone.offset(0) == 5
+    query.kill()
+    alone.publish(1, 1)
+    query.start(available_now=True).drain()
+    assert {row.marked for row in query.rows} == {False}
+
+
+def test_a_last_acknowledgement_that_comes_too_late_is_no_good_end(alone: Stage) -> None:
+    """Of a run with AvailableNow, which ends when there is nothing more to read."""
+    (first,) = begun(one(alone, "first", checkpointInterval="1h"))
+    alone.publish(4, 4)
+    first.kill().start(available_now=True)
+    assert first.trigger()
+    (second,) = begun(one(alone, "second"))
+    second.plan()
+    with pytest.raises(partq.Fenced, match="'second'"):
+        first.trigger()
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_checkpoint_that_was_deleted_begins_at_the_groups_start_marked_and_at_a_higher_epoch(
+    alone: Stage,
+) -> None:
+    """What `Corrupt` advises. An epoch that comes twice would make an older Spark checkpoint believe that it is still
+    where it was; and what this query had delivered before, it must not deliver again without a mark.
+    """
+    (first,) = begun(one(alone, "first"))
+    first.drain()
+    (second,) = begun(one(alone, "second"))
+    alone.publish(4, 4)
+    second.drain().stop()
+    alone.edit(CHECKPOINT_0, lambda found: {**found.metadata, "offset": "3"})
+    with pytest.raises(partq.Corrupt, match=f"checkpoint {CHECKPOINT_0} is damaged.*delete it"):
+        second.start().trigger()
+    alone.world.store.delete(CHECKPOINT_0)
+    before = len(second.rows)
+    alone.publish(1, 1)
+    second.start().drain()
+    assert sorted(second.rows[before:]) == [*again(0, 5), *new(4, 5, 1)]
+    assert second.epochs == {0: 3, 1: 2}
+    alone.publish(1, 1)
+    second.drain()
+    assert not any(row.marked for row in second.batches[-1])
+
+
+def test_a_checkpoint_that_is_deleted_ends_a_query_that_has_nothing_to_write(alone: Stage) -> None:
+    (query,) = begun(one(alone))
+    query.drain()
+    alone.world.store.delete(CHECKPOINT_0)
+    alone.sleep(5.0)
+    with pytest.raises(partq.Fenced, match=r"checkpoint/0 of flow .* was deleted while it was in use"):
+        query.trigger()
+
+
+# --- taken back by somebody -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("CHK-04")
+def test_an_idle_query_goes_on_from_where_it_was_taken_back_to(alone: Stage) -> None:
+    (query,) = begun(one(alone))
+    query.run()
+    alone.publish(4, 3)
+    alone.until(lambda: [alone.offset(p) for p in (0, 1)] == [4, 3])
+    alone.rewind(to=1, partitions=[0])
+    alone.until(lambda: alone.offset(0) == 4 and query.epochs == {0: 3, 1: 1}, 5.0)
+    assert query.failure is None
+    assert [row for row in query.rows if row.partition == 0] == [*new(0, 4), *again(1, 4)]
+    assert query.offsets(1) == [0, 1, 2]
+    alone.publish(1, 1)
+    alone.until(lambda: [alone.offset(p) for p in (0, 1)] == [5, 4])
+    assert [row.marked for row in query.batches[-1]] == [False, False]
+
+
+@pytest.mark.conformance("HAN-03", "CHK-04")
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_batch_that_runs_while_it_is_taken_back_comes_again_marked(alone: Stage, is_killed: bool) -> None:
+    """More was published and delivered since the person's command looked at the log's end, to which it marks."""
+    (query,) = begun(one(alone, checkpointInterval="0s"))
+    alone.publish(2, 2)
+    settled(query)
+    held = alone.hold("swap", "checkpoint/0", by="person")
+    going = alone.begin(lambda: alone.world.queue().rewind(GROUP, to=0, partitions=[0]))
+    alone.until(lambda: held.is_waiting)
+    alone.publish(2, 2)
+    query.plan()
+    query.deliver()
+    held.release()
+    going.result()
+    if is_killed:
+        query.kill().start()
+    else:
+        query.commit()
+    settled(query)
+    first = [row for row in query.rows if row.partition == 0]
+    assert first[:8] == [*new(0, 4), *again(0, 4)]
+    assert [alone.offset(p) for p in (0, 1)] == [4, 4]
+
+
+def test_what_was_announced_beside_a_partition_that_is_taken_back_is_not_skipped(alone: Stage) -> None:
+    """That is met while the batch is announced: then nothing of it is delivered, and all of it comes again."""
+    (query,) = begun(one(alone, "left"))
+    alone.publish(4, 4)
+    settled(query)
+    alone.publish(1, 1)
+    alone.rewind(to=2, partitions=[0])
+    settled(query)
+    assert query.offsets(0) == [0, 1, 2, 3, 2, 3, 4]
+    assert query.offsets(1) == [0, 1, 2, 3, 4]
+
+
+def test_taken_back_twice_and_while_it_was_stopped(alone: Stage) -> None:
+    (query,) = begun(one(alone))
+    alone.publish(4, 4)
+    settled(query)
+    for to in (3, 2):
+        alone.rewind(to=to, partitions=[0])
+    settled(query)
+    assert query.offsets(0) == [0, 1, 2, 3, 2, 3]
+    query.stop()
+    alone.rewind(to=1, partitions=[0])
+    settled(query.start())
+    assert query.offsets(0) == [0, 1, 2, 3, 2, 3, 1, 2, 3]
+    assert [row.marked for row in query.rows[8:]] == [True] * 5
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_the_run_that_takes_what_was_taken_back_has_it(alone: Stage, is_late: bool) -> None:
+    """Also one that takes it between the look and the fence of the former run."""
+    first, second = one(alone, "first"), one(alone, "second")
+    begun(first)
+    alone.publish(4, 4)
+    settled(first)
+    alone.rewind(to=0, partitions=[0])
+    held = alone.hold("list", "checkpoint/", by="first" if is_late else "nobody", after=True)
+    alone.until(lambda: held.is_waiting or not is_late)
+    begun(second)
+    second.trigger()
+    held.release()
+    with pytest.raises(partq.Fenced, match="flow 'second'"):
+        settled(first)
+    alone.publish(1, 1)
+    settled(second)
+    assert second.offsets(0) == [0, 1, 2, 3, 4]
+
+
+def test_the_answer_to_taking_it_again_is_lost(alone: Stage) -> None:
+    (query,) = begun(one(alone, "left"))
+    alone.publish(4, 4)
+    settled(query)
+    alone.rewind(to=1, partitions=[0])
+    lost = alone.lose("swap", "checkpoint/0", by="left")
+    unheard = alone.lose("load", "checkpoint/0", by="left")
+    settled(query)
+    assert (lost(), unheard()) == (0, 0)
+    assert query.offsets(0) == [0, 1, 2, 3, 1, 2, 3]
+    assert query.epochs[0] == 3
+
+
+def test_an_acknowledgement_that_fails_makes_it_look_at_once(alone: Stage) -> None:
+    """Elsewhere than on a disk both are due every 10 s, and not together."""
+    (query,) = begun(one(alone, checkpointInterval="10s"))
+    alone.publish(2, 0)
+    query.trigger()
+    alone.sleep(11.0)
+    query.drain()
+    assert alone.offset(0) == 2
+    alone.sleep(6.0)
+    alone.publish(4, 0)
+    query.during = lambda: alone.rewind(to=0, partitions=[0])
+    query.trigger()
+    query.during = lambda: None
+    alone.sleep(5.0)
+    query.drain()
+    alone.sleep(0.5)
+    query.drain()
+    assert query.offsets(0) == [*range(6), *range(6)]
+
+
+# --- partitions that come and go --------------------------------------------------------------------------------------
+
+
+def test_a_partition_that_was_removed_is_kept_until_its_last_batch_is_complete(alone: Stage) -> None:
+    (query,) = begun(one(alone))
+    alone.publish(4, 4)
+    query.plan()
+    query.deliver()
+    alone.alter(1)
+    alone.sleep(15.0)
+    query.commit().drain()
+    assert delivered(query) == alone.everything
+    alone.sleep(5.0)
+    query.trigger()
+    assert alone.offset(1) == 4
+    assert 1 not in query.partitions
+
+
+@pytest.mark.conformance("RES-05")
+def test_what_another_queue_of_this_name_has_is_not_taken_for_a_rewind(alone: Stage) -> None:
+    (query,) = begun(one(alone))
+    alone.publish(4, 4)
+    query.drain()
+    alone.do(lambda queue: queue.delete())
+    alone.create(partitions=2)
+    alone.publish(9, 9)
+    with pytest.raises(partq.Invalid, match="what was read so far is of a queue with id"):
+        query.trigger()
+    query.kill()
+    with pytest.raises(partq.Invalid, match="what was read so far is of a queue with id"):
+        query.start().trigger()
+    assert len(query.rows) == 8

@@ -1,0 +1,272 @@
+"""Groups that are removed, and made again under their name: whoever belongs to the former one ends and says so, nothing
+of it is taken for the new one's, and nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import partq
+from tests.scenarios.stage import GROUP, Query, Stage, begun, delivered
+
+Staged = Callable[..., Stage]
+GONE = r"group default/orders/billing was removed"
+
+
+def one(stage: Stage, flow: str | None = None, **options: str) -> Query:
+    return stage.query(flow, **{"ownership": "none", "startingOffsets": "latest", **options})
+
+
+def made_again(stage: Stage, starting: str = "latest") -> None:
+    stage.remove_group()
+    stage.do(lambda queue: queue.create_group(GROUP, starting=starting))
+
+
+def groups(stage: Stage) -> list[str]:
+    return [each.group for each in stage.do(lambda queue: queue.groups())]
+
+
+def night(stage: Stage, **options: str) -> Query:
+    """A job that has read the first (4, 4) messages and ended; (2, 2) more came since, and its group was removed."""
+    (query,) = begun(one(stage, "nightly", **options))
+    stage.publish(4, 4)
+    query.drain().stop()
+    stage.remove_group()
+    stage.publish(2, 2)
+    return query
+
+
+# --- who starts again -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpoints", ["store", "none"])
+def test_a_job_whose_group_was_removed_is_refused_and_nothing_is_skipped(alone: Stage, checkpoints: str) -> None:
+    query = night(alone, checkpoints=checkpoints)
+    with pytest.raises(partq.Invalid, match=GONE) as refused:
+        query.start(available_now=True).trigger()
+    for part in ("flow 'nightly'", "new checkpoint location", 'startingOffsets={"0":4,"1":4}'):
+        assert part in str(refused.value)
+    assert groups(alone) == [], "it was not made anew"
+    (again,) = begun(one(alone, startingOffsets='{"0":4,"1":4}', checkpoints=checkpoints))
+    again.drain()
+    assert delivered(query, again) == alone.everything
+
+
+def test_a_batch_that_was_not_complete_is_not_counted_as_dealt_with(alone: Stage) -> None:
+    (query,) = begun(one(alone))
+    alone.publish(4, 4)
+    query.drain()
+    alone.publish(2, 2)
+    query.plan()
+    query.deliver()
+    query.stop()
+    alone.remove_group()
+    with pytest.raises(partq.Invalid, match=GONE) as refused:
+        query.start().trigger()
+    assert 'startingOffsets={"0":4,"1":4}' in str(refused.value)
+
+
+def test_with_manual_acknowledgements_nobody_knows_where_it_was(alone: Stage) -> None:
+    """What was delivered may not be dealt with: no place is offered."""
+    query = night(alone, ackMode="manual")
+    with pytest.raises(partq.Invalid, match=GONE) as refused:
+        query.start().trigger()
+    assert "new checkpoint location" in str(refused.value)
+    assert "startingOffsets={" not in str(refused.value)
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_query_that_has_nothing_but_its_name_is_refused_too(alone: Stage, is_stopped: bool) -> None:
+    """Where it was to begin was resolved when the group was made. Also if it has not bound when the group goes."""
+    (query,) = begun(one(alone))
+    if is_stopped:
+        query.stop()
+    alone.remove_group()
+    alone.publish(3, 3)
+    with pytest.raises(partq.Invalid, match=GONE):
+        (query.start() if is_stopped else query).trigger()
+    assert groups(alone) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"checkpoints": "none"}, {"ackMode": "manual"}])
+def test_a_group_that_somebody_made_again_is_not_the_one_that_it_was(alone: Stage, options: dict[str, str]) -> None:
+    """The other's group begins at the end, and what came before it was never read by anybody."""
+    query = night(alone, **options)
+    begun(one(alone, "other", **options))[0].drain().stop()
+    with pytest.raises(partq.Invalid, match=GONE):
+        query.start().trigger()
+    assert not any(row.offset >= 4 for row in query.rows)
+
+
+def test_a_batch_of_the_former_group_is_not_repeated_in_the_next_one(alone: Stage) -> None:
+    (query,) = begun(one(alone))
+    alone.publish(4, 4)
+    query.plan()
+    query.kill()
+    made_again(alone)
+    with pytest.raises(partq.Invalid, match=GONE):
+        query.start().trigger()
+
+
+def test_several_flows_that_start_again_are_all_refused(stage: Stage) -> None:
+    """Each knows a part of the places; the first one must not make the group for the others."""
+    queries = begun(stage.query("a"), stage.query("b"))
+    for query in queries:
+        query.run()
+    stage.until(lambda: sorted(len(query.partitions) for query in queries) == [1, 1])
+    stage.publish(4, 4)
+    stage.until(lambda: delivered(*queries) == stage.everything)
+    for query in queries:
+        query.stop()
+    stage.remove_group()
+    stage.publish(2, 2)
+    for query in queries:
+        with pytest.raises(partq.Invalid, match=GONE) as refused:
+            query.start().trigger()
+        assert '":4}' in str(refused.value), "what it knows of its own partition"
+        assert "startingOffsets={" not in str(refused.value), "it does not know the other's"
+    assert groups(stage) == []
+
+
+# --- who lives --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ownership", ["none", "store"])
+def test_a_query_whose_group_is_removed_ends_and_says_so(stage: Stage, ownership: str) -> None:
+    (query,) = begun(stage.query("a", ownership=ownership))
+    query.run()
+    stage.publish(4, 4)
+    stage.until(lambda: stage.offset(0) == 4)
+    stage.remove_group(query)
+    stage.until(lambda: query.failure is not None)
+    assert isinstance(query.failure, partq.Invalid)
+    assert "group default/orders/billing was removed" in str(query.failure)
+
+
+@pytest.mark.conformance("OWN-03")
+def test_an_ownership_store_that_lost_everything_is_not_taken_for_a_removed_group(alone: Stage) -> None:
+    """The head says that the group is there: its flows wait for a sidecar."""
+    coordinator = alone.coordinated()
+    (query,) = begun(alone.query("a"))
+    query.run()
+    alone.publish(4, 4)
+    alone.until(lambda: delivered(query) == alone.everything)
+    coordinator.kill()
+    alone.wipe(f"default/orders/{GROUP}/ownership/")
+    alone.publish(1, 1)
+    alone.sleep(25.0)
+    assert query.failure is None
+    assert len(query.rows) == 8
+    coordinator.start()
+    alone.until(lambda: set(delivered(query)) == set(alone.everything))
+
+
+def test_another_group_of_the_name_is_not_taken_for_a_rewind(alone: Stage) -> None:
+    """The group is in the head again before its query looked: it must not go on as if it were its own."""
+    (query,) = begun(one(alone))
+    query.drain()
+    alone.publish(4, 4)
+    made_again(alone, "earliest")
+    with pytest.raises((partq.Fenced, partq.Invalid), match="was removed"):
+        query.drain()
+    assert query.rows == []
+
+
+def test_a_query_alone_that_runs_a_long_batch_does_not_bring_its_group_back(alone: Stage) -> None:
+    (query,) = begun(one(alone))
+    alone.publish(4, 4)
+    query.plan()
+    query.deliver()
+    alone.remove_group()
+    alone.sleep(5.0)
+    query.commit()
+    with pytest.raises(partq.Invalid, match="was removed"):
+        query.trigger()
+    assert (alone.owner(0)[0], alone.offset(0)) in ((None, None), (query.name, 0))
+    (other,) = begun(one(alone, startingOffsets="latest"))
+    other.drain()
+    assert other.rows == []
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_who_takes_partitions_of_a_group_that_is_removed_meanwhile_says_nothing_in_the_next(
+    alone: Stage, again: bool
+) -> None:
+    """A query alone has looked at the head, and takes its partitions when the group is another one, or none."""
+    (query,) = begun(one(alone, "left", startingOffsets="earliest"))
+    alone.publish(4, 4)
+    held = alone.hold("swap", "checkpoint/0", by="left")
+    going = query.asking(query._trigger)
+    alone.until(lambda: held.is_waiting)
+    alone.remove_group()
+    if again:
+        alone.do(lambda queue: queue.create_group(GROUP, starting="latest"))
+    held.release()
+    with pytest.raises((partq.Invalid, partq.Fenced), match="was removed"):
+        going.result() and query.drain()
+    assert query.rows == []
+    query.kill()
+    (other,) = begun(one(alone, "other"))
+    alone.publish(1, 1)
+    other.drain()
+    assert (other.offsets(0), other.offsets(1)) == ([4], [4])
+
+
+# --- the next one -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_a_group_made_again_begins_where_it_is_told_to_whatever_its_flows_remember(alone: Stage, starting: str) -> None:
+    """What a flow knows at the same epoch counts as exact, so no epoch of the former group comes again."""
+    (query,) = begun(one(alone, "a", startingOffsets="earliest"))
+    alone.publish(4, 4)
+    query.drain()
+    assert query.epochs == {0: 1, 1: 1}
+    query.stop()
+    alone.publish(2, 2)
+    alone.remove_group()
+    (again,) = begun(one(alone, "a", startingOffsets=starting))
+    alone.publish(1, 1)
+    again.drain()
+    assert again.offsets(0) == ([*range(7)] if starting == "earliest" else [6])
+    assert again.epochs == {0: 3, 1: 3}
+    assert {row.marked for row in again.rows} == {False}
+
+
+def test_a_leader_that_never_saw_the_group_gone_notices_that_it_is_another_one(alone: Stage) -> None:
+    """Removed and made again between two looks: what it takes for its flow's must not stay as it is."""
+    coordinator = alone.coordinated()
+    (query,) = begun(alone.query("a"))
+    query.run()
+    alone.publish(4, 4)
+    alone.until(lambda: alone.offset(0) == 4)
+    query.kill()
+    assert coordinator.process is not None
+    coordinator.process.freeze(20_000_000)
+    made_again(alone, "earliest")
+    (other,) = begun(alone.query("b"))
+    other.run()
+    alone.until(lambda: other.offsets(0) == [0, 1, 2, 3], 120.0)
+
+
+def test_a_group_that_is_not_there_is_not_removed_again(alone: Stage) -> None:
+    begun(one(alone))
+    alone.remove_group()
+    with pytest.raises(partq.Invalid, match="has no group"):
+        alone.remove_group()
+
+
+@pytest.mark.conformance("RES-05")
+def test_a_group_of_another_queue_by_the_same_names_is_another_one(alone: Stage) -> None:
+    """Also where it was made with the same sequence number: each queue counts from one."""
+    (query,) = begun(one(alone))
+    alone.publish(4, 4)
+    query.drain().stop()
+    alone.do(lambda queue: queue.delete())
+    alone.create(partitions=2)
+    alone.do(lambda queue: queue.create_group(GROUP, starting="earliest", ownership="none"))
+    with pytest.raises(partq.Invalid, match="what was read so far is of a queue with id"):
+        query.start().trigger()
+    assert len(query.rows) == 8

@@ -1,0 +1,470 @@
+"""Queries that come back: batches that are repeated, that were announced and never read, or whose partitions have moved
+on; older copies of a Spark checkpoint; and what once lost messages or gave them out twice without a mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import partq
+from tests.scenarios.stage import GROUP, Query, Row, Stage, again, begun, delivered, new
+
+Staged = Callable[..., Stage]
+OWNERSHIPS = pytest.mark.parametrize("ownership", ["store", "none"])
+
+
+@pytest.fixture
+def single(staged: Staged) -> Stage:
+    """One partition, and a sidecar that waits for long before it gives it to somebody else."""
+    stage = staged(partitions=1, delay_s=30.0)
+    stage.coordinated()
+    return stage
+
+
+def unowned(stage: Stage) -> Callable[[], bool]:
+    return lambda: stage.owner(0)[0] is None and stage.owner(1)[0] is None
+
+
+# --- what was announced -----------------------------------------------------------------------------------------------
+
+
+def test_what_was_announced_and_never_became_a_batch_is_read_all_the_same(stage: Stage) -> None:
+    (query,) = begun(stage.query())
+    stage.publish(2, 2)
+    query.announce()
+    stage.publish(3, 0)
+    query.drain()
+    assert delivered(query) == stage.everything
+
+
+def test_what_was_announced_is_planned_again_in_full(stage: Stage) -> None:
+    (query,) = begun(stage.query(maxMessagesPerTrigger="2"))
+    stage.publish(5, 5)
+    query.announce(limited=False)
+    query.drain()
+    assert [len(batch) for batch in query.batches] == [0, 10]
+
+
+@pytest.mark.conformance("HAN-03")
+def test_what_was_announced_and_never_written_down_is_marked(stage: Stage) -> None:
+    """Killed between `latestOffset` and the offset log, or restarted on an older Spark checkpoint: nobody can tell."""
+    (query,) = begun(stage.query())
+    stage.publish(2, 2)
+    query.trigger()
+    stage.publish(3, 3)
+    query.announce()
+    query.kill().start().drain()
+    assert delivered(query) == stage.everything
+    assert [row.offset for row in query.rows if row.marked] == [2, 3, 4, 2, 3, 4]
+
+
+# --- repeated batches -------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_did_not_finish_comes_again_equal_with_its_marks(stage: Stage) -> None:
+    (first,) = begun(stage.query())
+    stage.publish(4, 4)
+    first.plan()
+    assert len(first.deliver()) == 8
+    first.kill()
+    stage.until(unowned(stage))
+    (second,) = begun(stage.query())
+    second.plan()
+    assert second.deliver() == [*again(0, 4), *again(0, 4, 1)]
+    stage.publish(2, 2)
+    second.kill().start()
+    assert second.deliver() == second.batches[-2]
+    second.commit().drain()
+    assert [row.marked for row in second.batches[-1]] == [False] * 4
+
+
+@pytest.mark.conformance("HAN-10")
+def test_a_replayed_batch_delivers_nothing_of_a_partition_that_moved_on(stage: Stage) -> None:
+    (first,) = begun(stage.query())
+    stage.publish(4, 4)
+    first.plan()
+    first.kill()  # its batch is in the offset log, and nothing of it was delivered
+    (second,) = begun(stage.query())
+    second.run()
+    stage.until(lambda: delivered(second) == stage.everything)
+    first.start()
+    assert first.deliver() == []
+    first.commit()
+    stage.publish(1, 1)
+    first.run()
+    stage.until(lambda: len(first.partitions) == 1)
+    stage.until(lambda: delivered(first, second) == stage.everything)
+
+
+@pytest.mark.conformance("HAN-10")
+def test_a_partition_that_came_back_is_not_acknowledged_by_the_replay(stage: Stage) -> None:
+    """The flow has it again, at a higher epoch: the replay must not count as its acknowledgement."""
+    (first,) = begun(stage.query())
+    stage.publish(4, 4)
+    first.plan()
+    first.kill()
+    stage.until(unowned(stage))  # expired, and nobody took over: Unassigned
+    first.start()
+    assert first.deliver() == []
+    first.commit()
+    stage.sleep(3.0)
+    assert stage.offset(0) == 0
+    first.drain()
+    assert first.rows == [*again(0, 4), *again(0, 4, 1)]
+
+
+def test_a_replay_in_doubt_waits_and_then_fails(alone: Stage) -> None:
+    """Without a coordinator nobody says whose the partitions are."""
+    coordinator = alone.coordinated()
+    (query,) = begun(alone.query())
+    alone.publish(4, 4)
+    query.plan()
+    query.kill()
+    coordinator.kill()
+    query.start()
+    begun_s = alone.now_s
+    with pytest.raises(partq.Unavailable, match=r"partitions \[0, 1\] are still its own: is a coordinator running\?"):
+        query.deliver()
+    assert 20.0 < alone.now_s - begun_s < 45.0
+    coordinator.start()
+    assert len(query.deliver()) == 8
+
+
+def test_a_replayed_batch_holds_a_handoff_up_as_any_other_does(stage: Stage) -> None:
+    (first,) = begun(stage.query())
+    stage.publish(4, 4)
+    first.plan()
+    first.kill().start()
+    second = stage.query()
+
+    def meanwhile() -> None:
+        begun(second)
+        second.run()
+        stage.sleep(1.5)
+        assert second.rows == []
+
+    first.during = meanwhile
+    assert len(first.deliver()) == 8
+    first.commit()
+    stage.publish(1, 1)
+    first.run()
+    stage.until(lambda: delivered(first, second) == stage.everything)
+
+
+# --- what moved on between planning and reading -----------------------------------------------------------------------
+
+
+def overtaken(stage: Stage) -> Query:
+    """It planned a batch and stood still until another had delivered all of it; now it goes on."""
+    (first,) = begun(stage.query("first"))
+    stage.publish(4, 4)
+    first.plan()
+    first.freeze()
+    (second,) = begun(stage.query("second"))
+    second.run()
+    stage.until(lambda: delivered(second) == stage.everything)
+    first.thaw()
+    return first
+
+
+@pytest.mark.conformance("LOS-06")
+@pytest.mark.parametrize("later_s", [0.0, 2.0])
+def test_a_lease_that_ended_between_planning_and_reading_is_noticed(stage: Stage, later_s: float) -> None:
+    """Also when the process has begun a new instance meanwhile, beside its main thread."""
+    first = overtaken(stage)
+    stage.sleep(later_s)
+    assert first.deliver() == []
+
+
+@pytest.mark.conformance("HAN-05")
+def test_what_moved_on_while_its_batch_was_planned_is_not_read(stage: Stage) -> None:
+    """The process stood still between its look at the group and its answer: the lease is the last thing looked at."""
+    first, second = stage.query("left"), stage.query("right")
+    begun(first)
+    stage.publish(4, 4)
+    first.plan()
+    held = stage.hold("load", "ownership/state", by="left", after=True)
+    going = first.asking(lambda: first._read(first.log[-1]))
+    stage.until(lambda: held.is_waiting)
+    first.freeze()
+    held.release()
+    begun(second)
+    second.run()
+    stage.until(lambda: len(second.rows) == 8)
+    first.thaw()
+    assert going.result() == []
+    first.commit().run()
+    stage.publish(1, 1)
+    stage.until(lambda: delivered(first, second) == stage.everything)
+
+
+def planned_when_another_joins(stage: Stage) -> tuple[Query, Query]:
+    """The end of a batch of four messages of each partition is written down, then a second query comes and runs."""
+    stage.coordinated()
+    first, second = stage.query("left"), stage.query("right")
+    begun(first)
+    stage.publish(4, 4)
+    first.plan()
+    begun(second)
+    second.run()
+    return first, second
+
+
+@pytest.mark.conformance("HAN-05")
+def test_what_moved_on_between_the_end_and_its_batch_is_not_read(staged: Staged) -> None:
+    """As in a union of two loads of one group, where the second one's question takes a while."""
+    stage = staged(handoff_s=1.0)
+    first, second = planned_when_another_joins(stage)
+    stage.until(lambda: len(second.rows) == 4)
+    (moved,) = second.partitions
+    assert {row.partition for row in first.deliver()} == {1 - moved}
+    first.commit().drain()
+    assert delivered(first, second) == stage.everything
+
+
+@pytest.mark.conformance("HAN-02", "HAN-05")
+def test_a_pause_between_the_end_and_its_batch_waits_for_the_batch(staged: Staged) -> None:
+    stage = staged(handoff_s=60.0)
+    first, second = planned_when_another_joins(stage)
+    stage.sleep(3.0)
+    assert len(first.deliver()) == 8
+    first.commit()
+    stage.publish(1, 1)
+    first.run()
+    stage.until(lambda: delivered(first, second) == stage.everything)
+    assert {row.marked for row in [*first.rows, *second.rows]} == {False}
+
+
+@pytest.mark.conformance("HAN-05")
+def test_a_pause_that_comes_while_a_batch_is_announced_keeps_its_messages_back(staged: Staged) -> None:
+    """The state changes between look and announcement: the announcement fails, and the batch is planned again."""
+    stage = staged(handoff_s=60.0)
+    stage.coordinated()
+    (first,) = begun(stage.query("left"))
+    first.drain()
+    stage.publish(5, 5)
+    held = stage.hold("swap", "/flows/", by="left")
+    going = first.asking(first._trigger)
+    stage.until(lambda: held.is_waiting)
+    (second,) = begun(stage.query("right"))
+    second.run()
+    stage.sleep(2.0)
+    held.release()
+    going.result()
+    assert len({row.partition for row in first.rows}) == 1
+    first.run()
+    stage.until(lambda: delivered(first, second) == stage.everything)
+    assert {row.marked for row in second.rows} == {False}, "what was refused counts as nobody's"
+
+
+@pytest.mark.conformance("HAN-05")
+@pytest.mark.parametrize("replaced", [False, True])
+def test_alone_what_another_took_while_its_batch_was_planned_is_not_read(alone: Stage, replaced: bool) -> None:
+    """Without a lease the time since the last look counts; also where the reader is a new one that repeats a batch."""
+    first, second = alone.query("left", ownership="none"), alone.query("right", ownership="none")
+    begun(first)
+    alone.publish(4, 4)
+    first.plan()
+    if replaced:
+        first.kill().start()
+    held = alone.hold("list", "checkpoint/", by="left", after=True)
+    going = first.asking(lambda: first._read(first.log[-1]))
+    alone.until(lambda: held.is_waiting)
+    begun(second)
+    second.drain()
+    alone.sleep(6.0)
+    held.release()
+    with pytest.raises(partq.Fenced, match="'right'"):
+        going.result()
+    assert len(second.rows) == 8
+
+
+# --- checkpoints=none -------------------------------------------------------------------------------------------------
+
+
+@OWNERSHIPS
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_without_checkpoints_an_unfinished_batch_is_not_skipped(stage: Stage, ownership: str, restarts: int) -> None:
+    """Its partitions have moved on when it is repeated; and perhaps the repetition is killed as soon as it is done."""
+    query = stage.query("left", checkpoints="none", ownership=ownership)
+    begun(query)
+    stage.publish(3, 3)
+    query.drain()
+    stage.publish(4, 4)
+    query.plan()
+    query.deliver()
+    query.kill()
+    if ownership == "none":
+        begun(stage.query("right", checkpoints="none", ownership=ownership))[0].plan()
+    else:
+        stage.until(unowned(stage))
+    seen = len(query.rows)
+    query.start()
+    assert query.deliver() == []
+    query.commit()
+    for _ in range(restarts - 1):
+        query.kill().start()
+    stage.publish(1, 1)
+    stage.until(lambda: query.trigger() or len(query.rows) == seen + 10)
+    assert sorted(row[:2] for row in query.rows[seen:]) == [(p, offset) for p in (0, 1) for offset in range(3, 8)]
+    assert {row.marked for row in query.rows[seen:] if row.offset < 7} == {True}
+
+
+def test_without_checkpoints_a_repetition_that_is_repeated_skips_nothing(alone: Stage) -> None:
+    """What the batch before had left out is known from where the repeated one began, and no more from the object."""
+    query = alone.query("left", checkpoints="none", ownership="none")
+    begun(query)
+    alone.publish(4, 4)
+    for number in range(2):
+        query.plan()
+        assert len(query.deliver()) == 8
+        query.kill()
+        begun(alone.query(f"right-{number}", checkpoints="none", ownership="none"))[0].plan()
+        for _ in range(2):
+            query.kill().start()
+            assert query.deliver() == []
+        query.commit()
+    query.drain()
+    assert query.rows[16:] == [*again(0, 4), *again(0, 4, 1)]
+
+
+# --- older copies of Spark's checkpoint -------------------------------------------------------------------------------
+
+
+@OWNERSHIPS
+@pytest.mark.conformance("HAN-03")
+@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("checkpoints", ["none", "store"])
+def test_after_an_older_spark_checkpoint_what_comes_again_is_marked(
+    single: Stage, ownership: str, checkpoints: str, is_killed: bool
+) -> None:
+    """Also what Spark forgot by itself (`asyncProgressTrackingEnabled`)."""
+    kept = {"checkpointInterval": "1h"} if checkpoints == "store" else {}
+    (query,) = begun(single.query("left", ownership=ownership, checkpoints=checkpoints, **kept))
+    for _ in range(3):
+        single.publish(5)
+        query.trigger()
+    (query.kill if is_killed else query.stop)()
+    query.forget(2)  # the copy that comes back knows of the first five
+    single.publish(5)
+    query.start().drain()
+    assert query.rows[15:25] == again(5, 15)
+    assert [row.offset for row in query.rows[25:]] == [15, 16, 17, 18, 19]
+
+
+@OWNERSHIPS
+def test_a_batch_of_an_older_spark_checkpoint_is_repeated(single: Stage, ownership: str) -> None:
+    """Its end lies before what the flow has acknowledged since."""
+    (query,) = begun(single.query("left", ownership=ownership, checkpointInterval="0s"))
+    for _ in range(3):
+        single.publish(5)
+        query.trigger()
+    query.drain().kill()
+    query.forget(2, commits=1).start().drain()
+    assert [row.offset for row in query.rows[15:]] == list(range(15))
+    assert query.rows[20:] == again(5, 15)
+
+
+@pytest.mark.parametrize("checkpoints", ["none", "store"])
+def test_alone_what_no_batch_was_made_of_is_not_marked_after_a_clean_end(single: Stage, checkpoints: str) -> None:
+    """Spark had its end, and was stopped before it wrote it down."""
+    kept = {"checkpointInterval": "1h"} if checkpoints == "store" else {}
+    (query,) = begun(single.query("left", ownership="none", checkpoints=checkpoints, **kept))
+    for _ in range(2):
+        single.publish(5)
+        query.trigger()
+    single.publish(5)
+    query.plan()
+    query.stop()
+    query.forget(2).start().drain()  # the last batch that was read is forgotten too
+    assert query.rows[10:] == [*again(5, 10), *new(10, 15)]
+
+
+def test_alone_a_clean_end_leaves_exact_marks(single: Stage) -> None:
+    """And one that was killed leaves no word of how far it came: what is there when it comes back may be repeated."""
+    (query,) = begun(single.query("left", ownership="none"))
+    single.publish(5)
+    query.drain().stop()
+    single.publish(5)
+    query.start().drain()
+    assert {row.marked for row in query.rows} == {False}
+    query.kill()
+    single.publish(5)
+    query.start().drain()
+    single.publish(5)
+    query.drain()
+    assert [row.offset for row in query.rows if row.marked] == [10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_nobody_can_tell_whether_a_batch_in_an_older_spark_checkpoint_was_ever_delivered(
+    staged: Staged, is_late: bool
+) -> None:
+    """A run announced it and stood still, wrote it down when an older Spark checkpoint was in place, and had lost its
+    partitions; or it delivered it. Both leave the same behind, and a repetition has the marks of its end (decision
+    0035).
+    """
+    stage = staged(partitions=1)
+    (first,) = begun(stage.query("left", ownership="none"))
+    stage.publish(1)
+    first.drain()
+    stage.publish(1)
+    older, end = list(first.log), first.announce()
+    if not is_late:
+        first.log.append(end)
+        first.trigger()
+    first.kill()
+    stage.publish(2)
+    second = stage.query("left", ownership="none").goes_on_from(first).start().drain()
+    assert {row.marked for row in second.rows} == {True}
+    second.stop()
+    found = {key: stage.metadata(0)[key] for key in ("epoch", "offset", "redelivered_below")}
+    assert found == {"epoch": "1", "offset": "4", "redelivered_below": "4"}
+    third = stage.query("left", ownership="none")
+    third.log, third.committed = [*older, end], len(older)
+    assert third.start().deliver() == [Row(0, 1, False)]
+
+
+@pytest.mark.parametrize("trims", [False, True])
+def test_alone_an_older_spark_checkpoint_may_name_a_removed_partition_that_was_finished(
+    alone: Stage, trims: bool
+) -> None:
+    """It was stopped before it could let the partition go, and the batch that it repeats has messages of it."""
+    (query,) = begun(alone.query("left", ownership="none"))
+    alone.publish(3, 3)
+    query.drain()
+    alone.publish(2, 2)
+    query.drain().stop()
+    alone.alter(1)
+    if trims:
+        alone.do(lambda queue: queue.trim({0: 0, 1: 5}))
+    query.forget(len(query.log), commits=query.committed - 1)
+    assert query.start().deliver() == new(3, 5)
+    query.commit()
+    alone.publish(1)
+    query.drain()
+    assert query.rows[-1] == Row(0, 5, False)
+    assert alone.owner(1) == (None, 2)
+
+
+@pytest.mark.conformance("OWN-03")
+def test_an_instance_of_the_same_epoch_in_between_is_another_owner(stage: Stage) -> None:
+    """A checkpoint that was put back from elsewhere is not trusted: one's own name and epoch must be in it."""
+    (query,) = begun(stage.query("left"))
+    stage.publish(4, 4)
+    query.plan()
+    query.kill()
+    (other,) = begun(stage.query("right"))
+    other.run()
+    stage.until(lambda: delivered(other) == stage.everything)
+    foreign = stage.copy(f"default/orders/{GROUP}/checkpoint/0")
+    other.stop()
+    query.start().deliver()
+    foreign()
+    query.commit()
+    stage.publish(1, 1)
+    query.run()
+    stage.until(lambda: delivered(query, other)[0, 4] == 1)
+    assert stage.owner(0)[1] > 2

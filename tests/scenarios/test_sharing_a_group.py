@@ -1,0 +1,446 @@
+"""Queries that share a group: who they are, how they come by their partitions, and handoffs between micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import partq
+from tests.scenarios.stage import GROUP, Query, Stage, again, begun, delivered, new
+
+Staged = Callable[..., Stage]
+
+# --- identity ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_offset_has_only_a_name_and_the_group_has_not_heard_of_it(stage: Stage) -> None:
+    stage.publish(3, 2)
+    query = stage.query().start()
+    end = query.plan()
+    assert end["p"] == {}
+    assert end["flow"].startswith("flow-")
+    assert not stage.line.asked("swap", "/flows/")
+    assert query.announce() == end, "asked again, it is still the same flow"
+    query.commit().drain()
+    assert delivered(query) == stage.everything
+    assert not any(row.marked for row in query.rows)
+
+
+def test_a_name_that_was_lost_before_it_was_written_down_holds_nothing_up(stage: Stage) -> None:
+    stage.publish(1, 1)
+    stage.query().start().plan()
+    (other,) = begun(stage.query())
+    other.drain()
+    assert delivered(other) == stage.everything
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"flow": "right"}, "belongs to flow 'left', this query has flow='right'"),
+        ({"flow": "left", "group": "shipping"}, "belongs to group 'billing', this query has group='shipping'"),
+    ],
+)
+def test_offsets_of_another_flow_or_group_are_refused(stage: Stage, changed: dict[str, str], says: str) -> None:
+    (query,) = begun(stage.query("Left"))
+    assert query.name == "left"
+    query.drain().stop()
+    with pytest.raises(partq.Invalid, match=says):
+        stage.query(**changed).goes_on_from(query).start().trigger()
+
+
+def test_offsets_without_a_group_are_refused_and_those_of_one_where_there_is_none(stage: Stage) -> None:
+    (query,) = begun(stage.query())
+    query.drain()
+    query.log[-1] |= {"group": None, "flow": None}
+    with pytest.raises(partq.Invalid, match="belongs to a query without a group"):
+        query.trigger()
+    other = stage.ungrouped().start()
+    other.log, other.committed = [{**query.log[-1], "group": GROUP, "since": 3, "flow": "a"}], 1
+    with pytest.raises(partq.Invalid, match="this query has no group"):
+        other.trigger()
+
+
+def test_an_offset_of_another_run_that_writes_into_the_same_spark_checkpoint_is_refused(stage: Stage) -> None:
+    """Two runs of one query that began at once have each a name of their own, and one offset log."""
+    one, other = begun(stage.query(), stage.query())
+    one.drain()
+    assert one.name != other.name
+    name = one.name
+    one.goes_on_from(other)
+    with pytest.raises(partq.Invalid, match=f"belongs to flow '{other.name}', this query has flow='{name}'"):
+        one.trigger()
+
+
+@pytest.mark.conformance("FLO-08")
+def test_a_second_live_query_under_the_same_name_is_refused_and_takes_nothing(stage: Stage) -> None:
+    (first,) = begun(stage.query("left"))
+    first.drain()
+    epochs = first.epochs
+    (twin,) = begun(stage.query("left"))
+    begun_s = stage.now_s
+    with pytest.raises(partq.Invalid, match="in use by another live process"):
+        twin.trigger()
+    assert stage.now_s - begun_s < 4.0, "the first one's heart was seen to move"
+    stage.publish(1, 1)
+    first.drain()
+    assert (delivered(first), first.epochs) == (stage.everything, epochs)
+
+
+@pytest.mark.conformance("FLO-08")
+def test_a_process_that_was_replaced_while_it_was_frozen_is_the_twin_when_it_wakes(stage: Stage) -> None:
+    (first,) = begun(stage.query("left"))
+    first.drain()
+    first.freeze()
+    (other,) = begun(stage.query("left"))
+    other.drain()
+    first.thaw()
+    stage.publish(1, 1)
+    with pytest.raises(partq.Invalid, match="in use by another live process"):
+        first.trigger()
+    other.drain()
+    assert (first.rows, delivered(other)) == ([], stage.everything)
+
+
+@pytest.mark.conformance("FLO-08")
+def test_a_restart_after_a_kill_is_told_from_a_twin_within_one_session_timeout(stage: Stage) -> None:
+    (query,) = begun(stage.query("left"))
+    stage.publish(4, 4)
+    query.plan()
+    query.kill().start()
+    begun_s = stage.now_s
+    assert len(query.deliver()) == 8
+    assert stage.now_s - begun_s < 12.0
+    assert query.epochs == {0: 1, 1: 1}
+
+
+@pytest.mark.conformance("FLO-08")
+def test_the_last_beat_of_a_killed_process_that_was_long_on_its_way_is_no_twin(stage: Stage) -> None:
+    """And its whole session timeout is waited for since then: perhaps it was no last one."""
+    (query,) = begun(stage.query("left"))
+    query.drain()
+    beat = stage.late("swap", "/beats/", by="left")
+    stage.until(lambda: beat.is_waiting)
+    query.kill().start()
+    stage.publish(1, 1)
+    going = query.asking(query._trigger)
+    stage.sleep(3.0)
+    begun_s = stage.now_s
+    beat.release()
+    going.result()
+    assert stage.now_s - begun_s >= 9.0
+    query.drain()
+    assert delivered(query) == stage.everything
+
+
+# --- joining and leaving ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("FLO-03")
+def test_without_a_coordinator_a_query_waits_for_its_answer_and_stays_alive_meanwhile(alone: Stage) -> None:
+    (query,) = begun(alone.query("left"))
+    alone.publish(2, 2)
+    query.run()
+    alone.sleep(25.0)
+    assert query.rows == []
+    alone.coordinated()
+    alone.until(lambda: delivered(query) == alone.everything, 5.0)
+    assert {row.marked for row in query.rows} == {False}
+
+
+@pytest.mark.conformance("FLO-05")
+def test_a_standby_gets_the_partition_of_who_leaves_and_others_are_told_why_they_wait(staged: Staged) -> None:
+    stage = staged(partitions=1, delay_s=5.0)
+    stage.coordinated()
+    left, right = begun(stage.query("left"), stage.query("right"))
+    left.run(), right.run()
+    stage.until(lambda: left.partitions == (0,))
+
+    def active() -> dict[str, bool]:
+        return {flow.flow: flow.active for flow in stage.status().flows}
+
+    stage.until(lambda: active() == {"left": True, "right": False})
+    left.stop()
+    stage.until(lambda: right.partitions == (0,), 3.0)  # at once: no delay runs
+    stage.until(lambda: active() == {"left": False, "right": True})
+
+
+@pytest.mark.conformance("FLO-07")
+def test_a_restart_within_the_delay_gets_its_partitions_back_at_their_epochs(staged: Staged) -> None:
+    stage = staged(partitions=4, delay_s=8.0)
+    stage.coordinated()
+    first, second = begun(stage.query(), stage.query())
+    first.run(), second.run()
+    stage.until(lambda: len(first.partitions) == len(second.partitions) == 2)
+    stage.publish(5, 5, 5, 5)
+    stage.until(lambda: delivered(first, second) == stage.everything)
+    epochs, name, others = first.epochs, first.name, second.epochs
+    first.stop()
+    stage.sleep(1.0)
+    stage.publish(5, 5, 5, 5)
+    first.start().run()
+    stage.until(lambda: delivered(first, second) == stage.everything)
+    stage.sleep(10.0)
+    assert (first.epochs, first.name, second.epochs) == (epochs, name, others)
+    assert {row.marked for row in first.rows} == {False}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"flow": "a b"}, "flow"),
+        ({"flow": "-a"}, "flow"),
+        ({"flow": "a" * 64}, "flow"),
+        ({"sessionTimeout": "4s"}, "sessionTimeout"),
+    ],
+)
+def test_what_cannot_be_a_flow_is_refused_by_name(stage: Stage, options: dict[str, str], says: str) -> None:
+    with pytest.raises(partq.Invalid, match=says):
+        stage.query(**options).start().plan()
+
+
+# --- handoffs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("HAN-01", "HAN-02", "HAN-05")
+def test_a_second_query_takes_its_share_between_micro_batches_and_nothing_is_lost_or_twice(stage: Stage) -> None:
+    stage.publish(10, 10)
+    first, second = (stage.query(name, maxMessagesPerTrigger="4") for name in ("left", "right"))
+    begun(first)
+    first.run()
+    stage.sleep(1.0)
+    begun(second)
+    second.run()
+    for _ in range(20):
+        stage.publish(1, 1)
+        stage.sleep(0.1)
+    stage.until(lambda: delivered(first, second) == stage.everything)
+    stage.until(lambda: len(first.partitions) == len(second.partitions) == 1)
+    (moved,) = second.partitions
+    assert first.offsets(moved) + second.offsets(moved) == list(range(stage.ends[moved]))
+    assert {row.marked for row in first.rows + second.rows} == {False}
+    assert sorted(stage.owner(p)[1] for p in (0, 1)) == [1, 2], "one handoff"
+
+
+def joins_meanwhile(stage: Stage, second: Query, for_s: float = 1.0) -> Callable[[], None]:
+    """While a batch runs, another query comes."""
+
+    def meanwhile() -> None:
+        if not second.batches:
+            begun(second)
+            second.run()
+            stage.sleep(for_s)
+
+    return meanwhile
+
+
+@pytest.mark.conformance("HAN-04")
+def test_the_other_partition_is_delivered_during_the_handoff(staged: Staged) -> None:
+    stage = staged(handoff_s=20.0)
+    stage.coordinated()
+    (first,) = begun(stage.query())
+    first.drain()
+    second = stage.query()
+    stage.publish(3, 3)
+    first.plan()
+    first.during = joins_meanwhile(stage, second, 3.0)
+    first.deliver()
+    stage.publish(3, 3)
+    first.announce()  # sees the pause; of what it may still deliver it has not heard that it is complete
+    first.commit()
+    first.trigger()
+    assert len({row.partition for row in first.batches[-1]}) == 1
+    stage.until(lambda: first.trigger() or delivered(first, second) == stage.everything)
+    assert {row.marked for row in second.rows} == {False}
+
+
+@pytest.mark.conformance("HAN-06")
+def test_idle_queries_hand_over_at_once(stage: Stage) -> None:
+    first, second = stage.query(), stage.query()
+    begun(first)
+    first.run()
+    stage.sleep(2.0)
+    begun(second)
+    begun_s = stage.now_s
+    second.run()
+    stage.until(lambda: len(second.partitions) == 1)
+    assert stage.now_s - begun_s < 2.0
+    assert len(first.log) == len(second.log) == 1, "ownership alone makes no batch"
+
+
+@pytest.mark.conformance("HAN-02")
+def test_with_a_listener_a_handoff_does_not_wait_for_the_next_trigger(staged: Staged) -> None:
+    stage = staged(handoff_s=60.0)
+    stage.coordinated()
+    (first,) = begun(stage.query("left"))
+    stage.publish(5, 5)
+    first.trigger()
+    (second,) = begun(stage.query("right"))
+    second.run()
+    stage.sleep(3.0)
+    assert second.partitions == ()
+    stage.complete(first)
+    stage.until(lambda: len(second.partitions) == 1, 2.0)
+
+
+@pytest.mark.conformance("HAN-03")
+def test_a_batch_that_takes_too_long_comes_again_marked_before_what_is_newer(stage: Stage) -> None:
+    (first,) = begun(stage.query())
+    first.drain()
+    stage.publish(4, 4)
+    second = stage.query()
+
+    def for_long() -> None:
+        joins_meanwhile(stage, second)()
+        stage.publish(2, 2)
+        stage.until(lambda: len(second.rows) == 6)
+
+    first.during = for_long
+    first.trigger()
+    moved = second.rows[0].partition
+    assert second.rows == [*again(0, 4, moved), *new(4, 6, moved)]
+    first.during = lambda: None
+    first.trigger()
+    assert set(first.partitions) == {1 - moved}
+    assert stage.offset(moved) in (0, 6), "the former owner's acknowledgement counts for nothing"
+
+
+@pytest.mark.conformance("HAN-07", "LOS-06")
+def test_the_old_flow_cannot_acknowledge_after_the_move_and_learns_of_it(stage: Stage) -> None:
+    (first,) = begun(stage.query(checkpointInterval="0s"))
+    stage.publish(4, 4)
+    first.plan()
+    first.freeze()  # longer than the session timeout, before it has acknowledged anything
+    (second,) = begun(stage.query())
+    second.run()
+    stage.until(lambda: delivered(second) == stage.everything)
+    stage.until(lambda: [stage.offset(p) for p in (0, 1)] == [4, 4])
+    first.thaw()
+    first.commit()  # its batch is complete, much later
+    stage.publish(1, 1)
+    first.run()
+    stage.until(lambda: bool(first.partitions))
+    assert all((stage.offset(p) or 0) >= 4 for p in (0, 1))
+    stage.until(lambda: delivered(first, second) == stage.everything)
+
+
+# --- how a group is shared --------------------------------------------------------------------------------------------
+
+
+def way(stage: Stage) -> str | None:
+    (found,) = stage.do(lambda queue: queue.groups())
+    return found.ownership
+
+
+def test_a_query_that_forgot_the_ownership_takes_nothing_from_those_who_share(stage: Stage) -> None:
+    """The grave case: ten seconds between two writes of a checkpoint, in which the shared flow would not notice."""
+    (query,) = begun(stage.query("a", checkpointInterval="10s"))
+    query.run()
+    stage.publish(4, 4)
+    stage.until(lambda: delivered(query) == stage.everything)
+    epochs = query.epochs
+    with pytest.raises(partq.Invalid) as refused:
+        stage.query("b", ownership="none").start().trigger()
+    for part in ("group 'billing' of queue 'orders'", "ownership=store", "ownership=none", "partq group alter orders"):
+        assert part in str(refused.value)
+    for _ in range(20):
+        stage.publish(1, 1)
+        stage.sleep(0.5)
+    stage.until(lambda: delivered(query) == stage.everything)
+    assert (query.epochs, query.failure) == (epochs, None)
+
+
+def test_a_shared_query_does_not_join_a_group_that_one_query_has_for_itself(stage: Stage) -> None:
+    (query,) = begun(stage.query(ownership="none"))
+    stage.publish(2, 2)
+    query.drain()
+    with pytest.raises(partq.Invalid, match=r"ownership=none.*ownership=store"):
+        stage.query("b").start().trigger()
+    assert way(stage) == "none"
+    stage.publish(1, 1)
+    query.drain()
+    assert delivered(query) == stage.everything
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_query_that_starts_again_another_way_is_refused(stage: Stage, planned: bool) -> None:
+    """Also with a batch that it has to repeat."""
+    (query,) = begun(stage.query())
+    stage.publish(2, 2)
+    query.drain().stop()
+    if planned:
+        stage.publish(1, 1)
+        query.start().plan()
+        query.stop()
+    other = stage.query(ownership="none").goes_on_from(query).start()
+    with pytest.raises(partq.Invalid, match="partq group alter"):
+        other.trigger()
+    assert other.rows == []
+
+
+def test_the_first_flow_that_joins_says_how_and_the_second_is_held_to_it(stage: Stage) -> None:
+    stage.do(lambda queue: queue.create_group(GROUP, starting="earliest"))
+    assert way(stage) is None
+    other = stage.query("b", ownership="none").start()
+    other.plan()
+    (query,) = begun(stage.query("a"))
+    query.trigger()
+    assert way(stage) == "store"
+    with pytest.raises(partq.Invalid):
+        other.commit().trigger()
+
+
+@pytest.mark.parametrize(("before", "after"), [("none", "store"), ("store", "redis://elsewhere:6379/0")])
+def test_a_live_query_sees_that_its_group_is_shared_otherwise_before_it_delivers(
+    stage: Stage, before: str, after: str
+) -> None:
+    """It was idle for so long that nobody could know that it lives."""
+    (query,) = begun(stage.query("a", ownership=before))
+    query.run()
+    stage.publish(2, 2)
+    stage.until(lambda: delivered(query) == stage.everything)
+    seen = stage.everything
+    query.freeze()
+    stage.sleep(15.0)
+    stage.do(lambda queue: queue.alter_group(GROUP, ownership=after, force=True))
+    stage.publish(1, 1)
+    query.thaw()
+    stage.until(lambda: query.failure is not None)
+    assert isinstance(query.failure, partq.Invalid)
+    assert "partq group alter orders --group billing" in str(query.failure)
+    assert delivered(query) == seen
+
+
+def test_what_is_acknowledged_stays_when_a_group_is_shared_otherwise(stage: Stage) -> None:
+    """Everything is delivered once; what the former way left open comes to the next one."""
+    (one,) = begun(stage.query(ownership="none"))
+    stage.publish(3, 3)
+    one.drain().stop()
+    stage.publish(2, 2)
+    stage.do(lambda queue: queue.alter_group(GROUP, ownership="store", force=True))
+    shared = begun(stage.query("a"), stage.query("b"))
+    for query in shared:
+        query.run()
+    stage.until(lambda: delivered(one, *shared) == stage.everything)
+    stage.until(lambda: sorted(len(query.partitions) for query in shared) == [1, 1])
+
+
+@pytest.mark.conformance("HAN-03")
+def test_who_gets_a_shared_group_for_himself_marks_what_its_flows_may_have_had(alone: Stage) -> None:
+    """Their records say how far they came, and go when the group is shared in another way."""
+    stage, coordinator = alone, alone.coordinated()
+    (query,) = begun(stage.query("left"))
+    stage.publish(1, 1)
+    query.trigger()
+    stage.publish(3, 3)
+    query.announce()
+    query.kill()
+    coordinator.kill()
+    stage.sleep(15.0)
+    stage.do(lambda queue: queue.alter_group(GROUP, ownership="none"))
+    other = stage.query("left", ownership="none").goes_on_from(query).start().drain()
+    stage.publish(1, 1)
+    other.drain()
+    assert {row.offset for row in other.rows if row.marked} == {1, 2, 3}
+    assert len(other.rows) == 8
