@@ -127,3 +127,8 @@ def test_an_offset_of_another_queue_is_refused_with_both_ids() -> None:
     offsets.require_same_queue(end, "first", "queue 'orders'")
     with pytest.raises(Invalid, match=r"first.*queue 'orders'.*second.*deleted and created again"):
         offsets.require_same_queue(end, "second", "queue 'orders'")
+
+
+def test_equal_offsets_have_one_digest_however_they_were_written() -> None:
+    assert offsets.digest({"a": 1, "b": [2]}) == offsets.digest({"b": [2], "a": 1})
+    assert offsets.digest({"a": 1}) != offsets.digest({"a": 2})

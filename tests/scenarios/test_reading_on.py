@@ -253,6 +253,35 @@ def test_an_idle_query_looks_at_its_log_alone_and_ever_more_seldom(alone: Stage)
     assert alone.world.scheduler.steps - steps <= 10.0 / 0.05 + 2 * looks
 
 
+def test_news_that_come_at_the_end_of_a_quiet_wait_are_not_forgotten(
+    alone: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When nothing tells the wait from one that was slept out."""
+    (query,) = begun(alone.query("left", ownership="none"))
+    query.drain()
+    consumer = query._reader.process._consumer
+    wait, observe, looks, wakes = consumer._wait_for, consumer.member.observe, list[int](), [True]
+
+    def wait_and_hear(wait_s: float) -> None:
+        wait(wait_s)
+        if wakes:
+            wakes.pop()
+            consumer.wake()
+
+    def look() -> object:
+        looks.append(1)
+        return observe()
+
+    monkeypatch.setattr(consumer.member, "observe", look)
+    query.trigger()
+    looks.clear()
+    query.trigger()
+    assert not looks, "a whole look is good for a while"
+    monkeypatch.setattr(consumer, "_wait_for", wait_and_hear)
+    query.trigger()
+    assert looks
+
+
 def test_an_instance_that_ended_is_replaced_at_once(stage: Stage) -> None:
     (query,) = begun(stage.query())
     query.drain()

@@ -186,6 +186,21 @@ def test_a_restart_within_the_delay_gets_its_partitions_back_at_their_epochs(sta
     assert {row.marked for row in first.rows} == {False}
 
 
+def test_a_bind_that_fails_leaves_nobody_bound(stage: Stage) -> None:
+    """The state cannot be read; nobody waits for a flow that is not there."""
+    other, query = begun(stage.query("other"), stage.query("left"))
+    other.drain().stop()
+    for each in stage.world.actors.values():
+        each.kill()
+    stage.edit(f"default/orders/{GROUP}/ownership/state", lambda found: found.body[:-3] + b"x}}")
+    with pytest.raises(partq.Corrupt, match="state"):
+        query.trigger()
+    query.kill()
+    stage.world.store.delete(f"default/orders/{GROUP}/ownership/state")
+    (found,) = stage.do(lambda queue: queue.groups(ownership="store"))
+    assert found.flows == ()
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -77,12 +77,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import partq
 from partq_spark.query.offsets import INITIAL
 from partq_spark.spark.reader import PartqStreamReader
-from tests.query.streams import COLUMNS
+from pyspark.sql.types import StructType
 from tests.support.waiting import wait_until
 with tempfile.TemporaryDirectory() as folder:
     partq.create_queue("orders", partitions=1, store=f"file://{folder}")
     given = {"queue": "orders", "store": f"file://{folder}", "group": "billing", "ownership": "redis://127.0.0.1:1/0"}
-    reader = PartqStreamReader(given, COLUMNS)
+    reader = PartqStreamReader(given, StructType().add("value", "binary"))
     reader.latestOffset(dict(INITIAL), ReadAllAvailable())
     client = "partq_spark.group.documents.redis"
     wait_until(lambda: hasattr(sys.modules.get(client), "RedisDocuments"), "Redis' client", 30)

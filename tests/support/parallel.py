@@ -36,7 +36,6 @@ COMPUTING = (
     "tests/docs/test_site.py",
     "tests/house/test_import_contracts.py",
     "tests/log/test_interleaving.py",
-    "tests/query/test_resizing_at_random.py",
     "tests/simulation/",
     "tests/world/",
 )

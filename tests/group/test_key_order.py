@@ -1,5 +1,5 @@
-"""How far partitions are acknowledged that others have, what is written down at once because others wait for it, and
-where the loop in plain Python stops.
+"""What a partition waits for after a change of the count, how often others are asked for it, and what is written down
+at once because others wait for it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,7 @@ from partq_spark.group.claims import Claim
 from partq_spark.group.key_order import LOOK_S, KeyOrder, Milestones, passes
 from partq_spark.log.layouts import resized
 from partq_spark.log.model import Group, Head
-from tests.group.session.world import World, bound
 from tests.log.queues import empty_head
-from tests.support.flow_loop import Batch
-
-
-@pytest.fixture
-def world() -> World:
-    made = World()
-    made.coordinator()
-    return made
 
 
 def two_of_three() -> Head:
@@ -50,24 +41,6 @@ def claimed(*partitions: int, epoch: int = 1) -> Mapping[int, Claim]:
         p: Claim(partition=p, epoch=epoch, position=0, acknowledged=0, redelivered_below=0, paused=False)
         for p in partitions
     }
-
-
-def test_a_session_knows_its_own_and_reads_the_others_checkpoints(world: World) -> None:
-    a, b = world.flow("a"), world.flow("b")
-    bound(a)
-    bound(b)
-    world.until(lambda: bool(a.has(0)) and bool(b.has(1)))
-    assert b.deliver(1, 20)
-    b.look()
-    b.acknowledge(1, 8)
-    b.session.flush()
-    assert a.session.acknowledged([0, 1, 7]) == {0: 0, 1: 8, 7: 5}, "the group's start where there is no checkpoint"
-    a.deliver(0, 6)
-    a.look()
-    a.acknowledge(0, 6)
-    assert a.session.acknowledged([0]) in ({0: 0}, {0: 6})
-    a.session.flush()
-    assert a.session.acknowledged([0]) == {0: 6}
 
 
 @pytest.mark.conformance("RES-03")
@@ -136,11 +109,3 @@ def test_a_milestone_is_passed_when_it_is_reached() -> None:
     assert not passes(milestones(0), 10, 12)
     assert not passes(milestones(0), 3, 9)
     assert list(Milestones(lambda: empty_head(2))(0)) == []
-
-
-def test_a_batch_is_cut_where_it_has_to_wait() -> None:
-    batch = Batch(partition=0, begin=3, end=6, messages=["a", "b", "c"])
-    assert batch.up_to(6) is batch
-    assert batch.up_to(9) is batch
-    assert batch.up_to(5) == replace(batch, end=5, messages=["a", "b"])
-    assert batch.up_to(3) is None
