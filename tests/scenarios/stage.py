@@ -24,6 +24,7 @@ from partq_spark.spark.worker_process import prepare_worker
 from tests.scenarios.driven import GROUP, QUEUE, Application, Query, Row, again, begun, delivered, new
 from tests.scenarios.ways import STEP_US, Held, Line, Post, Step
 from tests.support.scheduler import SECOND_US
+from tests.world.journey import Journey, Weather
 from tests.world.machine import Host
 from tests.world.plan import Plan
 from tests.world.processes import Coordinator
@@ -55,9 +56,11 @@ class Stage:
             paid=paid,
             session_timeout_s=session_s,
             way_us=0,
+            ownership="store",
         )
         self.world = world = World(plan)
-        self.line = world.road = Line(world.store, world.machine, world.weather, lambda _: None)
+        self.weather = Weather(way_us=0)
+        self.line = world.road = Line(world.store, world.machine, Journey(world.machine, self.weather, lambda _: None))
         self.post = Post(self)
         self._exits = ExitStack()
         self._most_steps = 0
@@ -68,6 +71,7 @@ class Stage:
         gc.disable()  # what it would end at some moment is not a matter of the scenario
         self._exits.callback(gc.enable)
         world.machine.stand_ins |= {**self.post.stand_ins(), id(prepare_worker): lambda: None}
+        world.store._seen = lambda *_: None  # the judge of random worlds has no facts here
         self._exits.enter_context(world.machine.in_place())
         self._exits.callback(world.scheduler.end)
         self._person = world.machine.host_of(world.scheduler.process("person", origin_s=50.0))
@@ -257,9 +261,9 @@ class Stage:
         self.line.rules.append(rule)
         return held
 
-    def hold(self, kind: str, part: str, *, by: str = "", after: bool = False) -> Held:
+    def hold(self, kind: str, part: str, *, by: str = "", after: bool = False, lost: bool = False) -> Held:
         """The next call of this kind stands still, before or after it takes effect."""
-        return Held(self, kind, part, by=by, after=after)
+        return Held(self, kind, part, by=by, after=after, lost=lost)
 
     def break_next(self, kind: str, part: str, *, by: str, error: Exception) -> None:
         """The next such call raises what no store should."""

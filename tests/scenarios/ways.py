@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import partq
 from partq_spark.query import notify
 from tests.support.scheduler import SECOND_US, Crash
-from tests.world.store import Road
+from tests.world.journey import Journey
+from tests.world.machine import Machine
+from tests.world.store import Road, TrueStore
 
 if TYPE_CHECKING:
     from tests.scenarios.stage import Stage
@@ -57,8 +59,9 @@ class Step:
 class Line(Road):
     """The way of all processes to the store, which the scenario watches and breaks."""
 
-    def __init__(self, *way: Any) -> None:
-        super().__init__(*way)
+    def __init__(self, store: TrueStore, machine: Machine, journey: Journey) -> None:
+        super().__init__(store, journey)
+        self._machine = machine
         self.calls: list[tuple[str, str, str]] = []
         self.rules: list[Callable[[str, str, Callable[[], Any]], Callable[[], Any] | None]] = []
 
@@ -77,10 +80,11 @@ class Line(Road):
 
 
 class Held:
-    """The next such call stands still until it is released."""
+    """The next such call stands still until it is released; then its answer may be `lost`."""
 
-    def __init__(self, stage: Stage, kind: str, part: str, *, by: str, after: bool) -> None:
+    def __init__(self, stage: Stage, kind: str, part: str, *, by: str, after: bool, lost: bool = False) -> None:
         self._stage, self._kind, self._part, self._by, self._after = stage, kind, part, by, after
+        self._lost = lost
         self.is_waiting = self._is_free = False
         stage.line.rules.append(self._rule)
 
@@ -101,6 +105,8 @@ class Held:
             found = effect()
             if self._after:
                 stand_still()
+            if self._lost:
+                raise partq.Unavailable("no answer came (test)")
             return found
 
         return slowly
