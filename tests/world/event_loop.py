@@ -18,6 +18,12 @@ class Loop(asyncio.BaseEventLoop):
         self._selector = self
         self._woken = machine.threading.Event()
 
+    def close(self) -> None:
+        """Its process has ended, perhaps in the middle of a task."""
+        for task in asyncio.all_tasks(self):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        super().close()
+
     def time(self) -> float:
         return self._machine.now_s()
 

@@ -47,8 +47,12 @@ class _Board(threading.Condition):
             self._machine.scheduler.wake(strand, self._machine.scheduler.rng.randrange(2000))
 
     def wait(self, timeout: float | None = None) -> bool:
-        self._waiting.append(self._machine.strand)
-        self._machine.wait(timeout)
+        strand = self._machine.strand
+        self._waiting.append(strand)
+        try:
+            self._machine.wait(timeout)
+        finally:
+            self._waiting = [each for each in self._waiting if each is not strand]
         return True
 
 
