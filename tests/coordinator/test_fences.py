@@ -1,146 +1,219 @@
-"""Fences by themselves: what they believe of records and checkpoints, and that each fails alone."""
+"""What a fence believes of records and checkpoints: one table. And that what is wrong with one fails that one alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeVar
+from random import Random
+from typing import Any, Final, TypeVar
 
 import pytest
-from msgspec import structs
 
 from coordinator.core.actions import Fence
-from coordinator.core.events import PartitionFenced
-from coordinator.core.machine import pending
-from coordinator.fences import carry_out
+from coordinator.core.events import CheckpointAhead, PartitionFenced
+from coordinator.fences import Carried, carry_out, side_by_side
 from coordinator.observe import Validity
-from partq_spark.base.errors import Unavailable
-from partq_spark.group import lifecycle
+from partq_spark.base.errors import Conflict, Unavailable
 from partq_spark.group.checkpoints import Checkpoint, CheckpointStore
-from partq_spark.group.model import Owner, Phase
-from partq_spark.log.model import QueueConfig
-from tests.coordinator.world import KEY, SESSION_S, World
+from partq_spark.group.model import Delivery, FlowRecord, GroupKey, Owner
+from partq_spark.objects.memory import MemoryStore
 
 A = TypeVar("A")
 B = TypeVar("B")
+KEY: Final = GroupKey("default", "orders", "billing")
+HIM, HEIR, OTHER = Owner("a", "a1"), Owner("b", "b1"), Owner("c", "c1")
+ENDS: Final = (100, 200, 300)
+HERE: Final = Validity(queue_id="q", incarnation="i")
+RECORD: Final = FlowRecord(flow="a", instance="a1", queue_id="q", incarnation="i", bound=True, session_timeout_s=5.0)
+SAID: Final = replace(RECORD, deliveries={0: Delivery(epoch=2, delivered=10, acknowledged=4)})
+FENCE: Final = Fence(partition=0, owner=HIM, owner_epoch=2, to=HEIR, epoch=3, reports_lost=False, reason="")
+LOST: Final = replace(FENCE, reports_lost=True)
+FIRST: Final = replace(FENCE, owner=None, owner_epoch=0, epoch=1)
+ALL: Final = ENDS[0]
 
-PARTITIONS = 3
-HEIR = Owner("b", "2")
+
+class Stage:
+    """Checkpoints in memory, of which partition 0 is his at epoch 2, and what was told."""
+
+    def __init__(self, *, his: bool = True) -> None:
+        self.objects = MemoryStore(clock=lambda: 0.0, rng=Random(1))
+        self.checkpoints = CheckpointStore(self.objects, KEY, "q")
+        self.told: list[tuple[str, int, str]] = []
+        if his:
+            self.checkpoints.fence(0, to=HIM, epoch=2, start=0, delivered=None)
+
+    def carry_out(self, *fences: Fence, records: dict[str, FlowRecord] | None = None, **rest: Any) -> Carried:
+        def log(level: str, event: str, /, **facts: Any) -> None:
+            self.told.append((f"{level} {event}", facts["partition"], facts["reason"]))
+
+        given: dict[str, Any] = {
+            "checkpoints": self.checkpoints,
+            "starts": {},
+            "finished": {},
+            "ends": lambda: ENDS,
+            "is_asked_for": lambda: True,
+            "run": lambda each, work: [each(item) for item in work],
+        }
+        return carry_out(fences, key=KEY, validity=HERE, records=records or {}, log=log, **{**given, **rest})
+
+    def mark(self, partition: int = 0) -> Checkpoint:
+        found = self.checkpoints.read(partition)
+        assert found is not None
+        return found
 
 
-def test_a_removed_partition_that_has_no_checkpoint_yet_begins_where_its_group_does() -> None:
-    """The flow was given everything, the fences failed, and then the queue got fewer partitions, of which nothing was
-    published since the group began.
-    """
-    world = World(partitions=PARTITIONS)
-    world.published(100)
-    starts = (10, *world.queue.head.next[1:])
-    world.altered(lambda head: replace(head, groups={KEY.group: structs.replace(head.groups[KEY.group], start=starts)}))
-    coordinator = world.coordinator()
-    world.flow("a")
+@pytest.mark.parametrize(
+    ("fence", "record", "below"),
+    [
+        pytest.param(FENCE, SAID, 10, id="his record says it"),
+        pytest.param(FENCE, replace(SAID, instance="a2", former=("a1",)), 10, id="the record of his next instance"),
+        pytest.param(FENCE, RECORD, 0, id="he delivered nothing"),
+        pytest.param(FENCE, replace(RECORD, instance="a2", former=("a1",)), 0, id="nor did his next instance"),
+        pytest.param(FENCE, replace(RECORD, instance="a2"), ALL, id="a record that began anew says nothing"),
+        pytest.param(FENCE, None, ALL, id="no record says nothing"),
+        pytest.param(FENCE, replace(SAID, queue_id="former"), ALL, id="nor one of a former queue"),
+        pytest.param(FENCE, replace(SAID, incarnation="former"), ALL, id="nor one of an old copy of the store"),
+        pytest.param(replace(FENCE, owner_epoch=1), replace(SAID, instance="a9"), ALL, id="nor one of another epoch"),
+        pytest.param(LOST, SAID, 10, id="reports were lost and made again"),
+        pytest.param(LOST, RECORD, ALL, id="reports were lost"),
+        pytest.param(replace(LOST, owner=OTHER), SAID, ALL, id="the state has forgotten who has it"),
+        pytest.param(replace(LOST, owner_epoch=1), SAID, ALL, id="the state has forgotten at which epoch"),
+    ],
+)
+def test_what_counts_as_delivered(fence: Fence, record: FlowRecord | None, below: int) -> None:
+    stage = Stage()
+    done = stage.carry_out(fence, records={"a": record} if record is not None else {})
+    assert done.events == [PartitionFenced(partition=0, epoch=3, owner=HEIR)]
+    assert (stage.mark().owner, stage.mark().redelivered_below) == (HEIR, below)
+    assert done.redelivered == below
+    assert stage.told == []
 
-    def refuse(verb: str) -> None:
-        if verb == "objects.swap":
-            raise Unavailable("no")
 
-    coordinator.faults.hook = refuse
-    world.run(1)
-    assert world.checkpoints() == {}
-    assert {each.phase for each in world.state().partitions.values()} == {Phase.FENCING}
-    fewer = structs.replace(world.queue.head.layout, partitions=1, begin=world.queue.head.layout.begin[:1])
-    world.altered(lambda head: replace(head, layouts=(fewer,)))
-    coordinator.faults.hook = None
-    world.run(8)
-    assert world.owners() == {0: "a"}
-    assert {number: mark.offset for number, mark in world.checkpoints().items()} == dict(enumerate(starts))
+@pytest.mark.conformance("OWN-04")
+def test_after_a_rewind_that_the_owner_did_not_know_of_everything_counts_as_delivered() -> None:
+    """A store that has forgotten whose it was; the record may be of before."""
+    stage = Stage()
+    held = stage.mark()
+    stage.checkpoints.update_checkpoint(held, 8)
+    stage.checkpoints.rewind(0, 5, fence=True, delivered=8)
+    rewound = stage.mark()
+    stage.carry_out(replace(LOST, owner=None, owner_epoch=rewound.epoch, epoch=9), records={"a": SAID})
+    assert (stage.mark().offset, stage.mark().redelivered_below) == (5, ALL)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_nobody_had_begins_where_the_group_does(lost: bool) -> None:
+    stage = Stage(his=False)
+    more = [replace(FIRST, partition=number, reports_lost=lost) for number in (0, 1)]
+    done = stage.carry_out(*more, starts={1: 7})
+    assert done.redelivered == 0
+    assert [(stage.mark(n).offset, stage.mark(n).redelivered_below, stage.mark(n).epoch) for n in (0, 1)] == [
+        (0, 0, 1),
+        (7, 0, 1),
+    ]
+
+
+def test_of_what_comes_again_only_what_follows_the_offset_is_counted() -> None:
+    stage = Stage()
+    held = stage.checkpoints.update_checkpoint(stage.mark(), 4)
+    assert stage.carry_out(FENCE, records={"a": SAID}).redelivered == 6
+    nobodys = replace(FENCE, owner=HEIR, owner_epoch=3, to=None, epoch=4)
+    assert stage.carry_out(nobodys, records={"b": replace(RECORD, flow="b", instance="b1")}).redelivered == 0
+    assert held.offset == stage.mark().offset == 4
+    # What was marked and is acknowledged since does not come again.
+    stage.checkpoints.fence(0, to=HEIR, epoch=5, start=0, delivered=None)
+    stage.checkpoints.update_checkpoint(stage.mark(), 50)
+    again = replace(FENCE, owner=HEIR, owner_epoch=5, to=OTHER, epoch=6)
+    assert stage.carry_out(again, records={"b": replace(RECORD, flow="b", instance="b1")}).redelivered == 0
+
+
+@pytest.mark.conformance("RES-02")
+def test_a_removed_partition_that_is_let_go_at_its_end_says_so() -> None:
+    """Also where offsets are not kept; for a flow it stays where it was, and where nobody finished it, too."""
+    for fence, finished, offset in (
+        (replace(FENCE, to=None), {0: 9}, 9),
+        (replace(FENCE, to=None), {}, 0),
+        (FENCE, {0: 9}, 0),
+    ):
+        stage = Stage()
+        stage.carry_out(fence, records={"a": RECORD}, finished=finished)
+        assert stage.mark().offset == offset
+
+
+@pytest.mark.conformance("LOS-01")
+def test_the_same_epoch_again_is_for_the_same_flow_alone() -> None:
+    stage, back = Stage(), Owner("a", "a2")
+    done = stage.carry_out(replace(FENCE, to=back, epoch=2), records={"a": SAID})
+    assert done.events == [PartitionFenced(partition=0, epoch=2, owner=back)]
+    assert (stage.mark().owner, stage.mark().epoch, stage.mark().redelivered_below) == (back, 2, 10)
+    ahead = stage.carry_out(replace(FENCE, to=HEIR, epoch=2), records={"a": SAID})
+    assert ahead.events == [CheckpointAhead(partition=0, epoch=2)]
+    higher = stage.carry_out(replace(FENCE, owner=back, owner_epoch=1, epoch=1), records={"a": SAID})
+    assert higher.events == [CheckpointAhead(partition=0, epoch=2)]
+    assert stage.mark().owner == back
 
 
 @pytest.mark.conformance("OWN-03")
-def test_a_leader_whose_state_was_lost_fences_nothing_that_the_next_one_has_fenced() -> None:
-    """It was to take the partitions from a flow that was gone. The store loses that, the flow comes back, and the next
-    leader gives them to its new instance, at the epoch that they have in the checkpoints, which is a lower one.
-    """
-    world = World(partitions=PARTITIONS, config=QueueConfig(rebalance_delay_s=0.0))
-    first = world.coordinator("c1")
-    world.published(100)
-    a = world.flow("a")
-    world.settle()
-    mapping = a.mapping()
-
-    def lose(verb: str) -> None:
-        if verb != "objects.load":
-            return
-        first.faults.hook = None
-        assert {(each.owner, each.to, each.epoch) for each in pending(world.state())} == {(a.owner, None, 2)}
-        world.server.flush()
-        a.store = world.server.open()
-        a.bind(mapping)
-        world.coordinator("c2").step()
-        assert a.mapping() == mapping
-
-    a.unbind()
-    first.faults.hook = lose
-    world.run(2)
-    assert len(world.coordinators) == 2, "the fences were on their way"
-    assert world.owners() == dict.fromkeys(range(PARTITIONS), "a"), "state and checkpoints agree"
-    assert a.mapping() == mapping
-    assert [line["partition"] for line in world.log.of("fence_failed")] == list(range(PARTITIONS))
-    # Else the checkpoints would be nobody's, and if only they are left, nobody knew that somebody delivers.
-    world.published(200)
-    assert a.deliver(0, 150)
-    a.die()
-    world.server.flush()
-    world.flow("b")
-    world.run(2 * SESSION_S)
-    assert world.owners() == dict.fromkeys(range(PARTITIONS), "b")
-    assert world.checkpoints()[0].redelivered_below >= 150
+def test_a_checkpoint_that_is_not_the_former_owners_is_replaced_only_if_the_state_still_asks_for_it() -> None:
+    """A leader whose state was lost meanwhile: the next one gave the partition to somebody, at a lower epoch."""
+    for asked_for in (False, True):
+        stage = Stage()
+        done = stage.carry_out(replace(FENCE, owner=OTHER, epoch=7), is_asked_for=lambda asked=asked_for: asked)
+        assert stage.mark().owner == (HEIR if asked_for else HIM)
+        assert list(map(type, done.failed.values())) == ([] if asked_for else [Conflict])
+        assert len(done.events) == asked_for
+    stage = Stage()
+    stage.carry_out(FENCE, records={"a": SAID}, is_asked_for=lambda: pytest.fail("his is his: nobody has to ask"))
+    assert stage.mark().owner == HEIR
 
 
-def test_a_checkpoint_that_cannot_be_read_fails_only_its_own_fence() -> None:
-    world = World(partitions=PARTITIONS)
-    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
-    world.objects.swap(checkpoints.name_of(1), {"offset": "nonsense"}, expected=None)
-    reads = 0
-    inside = False
+@pytest.mark.parametrize("told", [(), (1,)])
+def test_what_is_wrong_with_a_checkpoint_fails_its_own_fence_alone(told: tuple[int, ...]) -> None:
+    """Before it is known what was delivered, or when it is written. What was said before is said in a low voice."""
+    stage = Stage(his=False)
+    stage.objects.swap(stage.checkpoints.name_of(1), {"offset": "nonsense"}, expected=None)
+    swap = stage.objects.swap
+
+    def refused(name: str, *arguments: Any, **named: Any) -> Any:
+        if name == stage.checkpoints.name_of(2):
+            raise Unavailable("no answer")
+        return swap(name, *arguments, **named)
+
+    vars(stage.objects)["swap"] = refused
+    inside: list[bool] = []
 
     def run(each: Callable[[A], B], work: Sequence[A], /) -> list[B]:
-        nonlocal inside
-        inside = True
-        try:
-            return [each(item) for item in work]
-        finally:
-            inside = False
+        inside.append(True)
+        return [each(item) for item in work]
 
-    class Watched(CheckpointStore):
-        def read(self, partition: int) -> Checkpoint | None:
-            nonlocal reads
-            reads += 1
-            assert inside, "the pool's threads read, side by side"
-            return super().read(partition)
+    lost = [replace(LOST, partition=number) for number in range(3)]
+    done = stage.carry_out(*lost, run=run, told=told)
+    assert done.events == [PartitionFenced(partition=0, epoch=3, owner=HEIR)]
+    assert done.redelivered == ALL, "up to the log's end, where nobody knows better"
+    assert list(done.failed) == [1, 2]
+    assert [(level, partition) for level, partition, _ in stage.told] == [
+        ("debug fence_failed" if told else "warning fence_failed", 1),
+        ("warning fence_failed", 2),
+    ]
+    assert stage.checkpoints.name_of(1) in stage.told[0][2]
+    assert len(inside) == 2, "reading and writing, side by side"
 
-    done = carry_out(
-        [
-            Fence(
-                partition=number, owner=Owner("a", "1"), owner_epoch=1, to=HEIR, epoch=2, reports_lost=True, reason=""
-            )
-            for number in range(PARTITIONS)
-        ],
-        key=KEY,
-        validity=Validity(queue_id=world.queue.head.queue_id, incarnation=world.server.incarnation),
-        records={},
-        checkpoints=Watched(world.objects, KEY, world.queue.head.queue_id, since=checkpoints.since),
-        starts={},
-        finished={},
-        ends=lambda: (10, 20, 30),
-        is_asked_for=lambda: True,
-        run=run,
-        log=world.log,
-    )
-    assert done.events == [PartitionFenced(partition=number, epoch=2, owner=HEIR) for number in (0, 2)]
-    assert {number: mark.redelivered_below for number in (0, 2) if (mark := checkpoints.read(number))} == {0: 10, 2: 30}
-    (line,) = world.log.of("fence_failed")
-    assert line["partition"] == 1
-    assert checkpoints.name_of(1) in str(line["reason"])
-    assert list(done.failed) == [1]
-    assert done.redelivered == 40, "up to the log's end, where nobody knows better"
-    assert reads >= PARTITIONS
+
+def test_many_are_carried_out_by_threads_and_one_alone_without() -> None:
+    class Counted(ThreadPoolExecutor):
+        asked = 0
+
+        def map(self, *arguments: Any, **named: Any) -> Any:
+            Counted.asked += 1
+            return super().map(*arguments, **named)
+
+    with Counted(2) as threads:
+        run = side_by_side(threads)
+        assert [list(run(lambda n: n + 1, work)) for work in ([], [1], [1, 2], [1, 2, 3])] == [
+            [],
+            [2],
+            [2, 3],
+            [2, 3, 4],
+        ]
+        assert Counted.asked == 2

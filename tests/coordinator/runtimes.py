@@ -1,14 +1,14 @@
-"""A group in memory with a clock that tests move: coordinators that run the real runtime, and flows made by hand.
+"""One group's leaders, step by step: the real runtimes over stores in memory, whose every call tests may strike, with a
+clock that tests move. A flow here is only what a flow leaves in the stores: its record, its heartbeat, its checkpoint.
 
-A flow here is only what a flow leaves in the stores: its record, its heartbeat, its checkpoint. What is asserted of all
-of them lives in the tests.
+Whole processes are in `tests.world`; here is what depends on the very call between two of which something happens.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from coordinator.core.invariants import violations
@@ -37,20 +37,14 @@ SESSION_S: Final = 10.0
 BEAT_S: Final = 1.0
 
 
-@dataclass
-class Lines:
+class Lines(list[tuple[str, str, dict[str, FieldValue]]]):
     """A log that tests read."""
 
-    lines: list[tuple[str, str, dict[str, FieldValue]]] = field(default_factory=list)
-
     def __call__(self, level: str, event: str, /, **facts: FieldValue) -> None:
-        self.lines.append((level, event, facts))
-
-    def events(self) -> list[str]:
-        return [event for _, event, _ in self.lines]
+        self.append((level, event, facts))
 
     def of(self, event: str) -> list[dict[str, FieldValue]]:
-        return [facts for _, each, facts in self.lines if each == event]
+        return [facts for _, each, facts in self if each == event]
 
 
 class World:
@@ -151,48 +145,47 @@ class Killed(BaseException):
     """The end of a process; not an `Exception`, so that no code under test handles it."""
 
 
-class Faults:
-    """What strikes one coordinator's calls to the stores: a number counts down with every call, before and after."""
+class Strike:
+    """At the call of this number, counted before and after each, an error comes; `struck` says at which."""
 
-    def __init__(self) -> None:
-        self.calls = 0
-        self.strike_at = 0  # 0: never
-        self.error: BaseException = Killed()
+    def __init__(self, at: int, error: BaseException) -> None:
+        self._left = at
+        self._error = error
         self.struck = ""
-        self.hook: Callable[[str], None] | None = None
 
-    def point(self, verb: str) -> None:
-        if self.hook is not None:
-            self.hook(verb)
-        self.calls += 1
-        if self.calls == self.strike_at:
+    def __call__(self, verb: str) -> None:
+        self._left -= 1
+        if self._left == 0:
             self.struck = verb
-            raise self.error
+            raise self._error
 
 
 class HookedObjects(Way):
     """The object store as one coordinator reaches it."""
 
-    def __init__(self, store: MemoryStore, faults: Faults) -> None:
+    def __init__(self, store: MemoryStore, reached: Callable[[str], None]) -> None:
         super().__init__(store)
-        self._faults = faults
+        self._reached = reached
 
     def call(self, kind: str, name: str, effect: Callable[[], T]) -> T:
-        self._faults.point(f"objects.{kind}")
+        self._reached(f"objects.{kind}")
         answer = effect()
-        self._faults.point(f"objects.{kind} answered")
+        self._reached(f"objects.{kind} answered")
         return answer
 
 
 class Coordinator:
-    """One process' runtime, with a view of the stores and a clock of its own."""
+    """One process' runtime, with a view of the stores and a clock of its own. `hook` hears of each of its calls, before
+    and after ("… answered"), and may raise.
+    """
+
+    hook: Callable[[str], None] = staticmethod(lambda _: None)
 
     def __init__(self, world: World, name: str, skew_s: float) -> None:
         self.world = world
         self.ownership = world.server.open()
-        self.faults = Faults()
         effects = world.effects(skew_s)
-        objects = HookedObjects(world.objects, self.faults)
+        objects = HookedObjects(world.objects, lambda verb: self.hook(verb))
         queue = QueueLog(objects, KEY.namespace, KEY.queue)
         self.runtime = GroupRuntime(
             KEY,
@@ -211,12 +204,33 @@ class Coordinator:
         head = self.world.queue.refresh()
         return group_facts(head, head.groups[KEY.group])
 
+    def at(self, verb: str, act: Callable[[], None]) -> None:
+        """Once, with its next call of this name."""
+
+        def hook(called: str) -> None:
+            if called == verb:
+                del self.hook
+                act()
+
+        self.hook = hook
+
+    def calls(self, verb: str) -> list[float]:
+        """When it made those calls, from now on."""
+        found: list[float] = []
+
+        def hook(called: str) -> None:
+            if called == verb:
+                found.append(self.world.now_s)
+
+        self.hook = hook
+        return found
+
     def step(self) -> float:
         if self.stopped:
             return 1.0
         server = self.world.server
-        server.before = self.faults.point
-        server.after = lambda verb: self.faults.point(f"{verb} answered")
+        server.before = lambda verb: self.hook(verb)
+        server.after = lambda verb: self.hook(f"{verb} answered")
         try:
             return self.runtime.step(self.facts())
         except Killed:
@@ -286,6 +300,11 @@ class HandFlow:
             return {}
         return {n: p.epoch for n, p in self.world.state().partitions.items() if p.owner == self.owner}
 
+    def rebind(self, mapping: Mapping[int, int]) -> None:
+        """What a session does when the store tells it that its record is gone or may be: a new instance, its memory."""
+        self.store = self.world.server.open()
+        self.bind(mapping)
+
     def deliver(self, partition: int, end: int, *, acknowledged: int = 0) -> bool:
         """As a session does it: on condition that the state is still the one that says it may."""
         document = self.store.read_state(KEY)
@@ -309,8 +328,9 @@ class HandFlow:
         self.store.report(KEY, self.name, self.instance, {partition: entry})
 
 
-def two_flows(world: World, delay_s: float) -> tuple[HandFlow, HandFlow]:
-    """A coordinator, messages, and two flows `a` and `b` with two partitions each, when all has settled."""
+def two_flows(*, delay_s: float = 0.0, handoff_s: float = 2.0) -> tuple[World, HandFlow, HandFlow]:
+    """A coordinator, 1,000 messages in each of four partitions, and flows `a` and `b` that have two each."""
+    world = World(config=QueueConfig(rebalance_delay_s=delay_s, max_handoff_time_s=handoff_s))
     world.coordinator()
     world.published(1000)
     a = world.flow("a")
@@ -318,4 +338,4 @@ def two_flows(world: World, delay_s: float) -> tuple[HandFlow, HandFlow]:
     b = world.flow("b")
     world.run(delay_s + 2)
     assert world.counts() == {"a": 2, "b": 2}
-    return a, b
+    return world, a, b

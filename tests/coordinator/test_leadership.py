@@ -1,0 +1,307 @@
+"""Who leads, and whose silence counts: leaders over one store in memory, each with a clock that tests move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+import pytest
+
+from coordinator.failure_detector import FailureDetector
+from coordinator.leadership import Leadership, StoreLife, Timers, timers_of, with_timers
+from coordinator.settings import Settings
+from partq_spark.base.effects import Effects
+from partq_spark.base.errors import Conflict, Unavailable
+from partq_spark.group.documents.identity import NAME, store_id
+from partq_spark.group.model import GroupKey, GroupSettings, GroupState, Lease, Owner, Partition, Phase
+from partq_spark.objects.memory import MemoryStore
+from tests.support.ownership import MemoryOwnership, OwnershipServer
+
+KEY: Final = GroupKey("default", "orders", "billing")
+A: Final = Owner("a", "a1")
+
+# --- silence ----------------------------------------------------------------------------------------------------------
+
+
+def look(detector: FailureDetector[str], at_s: float, heard_s: float = math.nan, **values: Hashable) -> bool:
+    """A look whose answer comes at once, or when it was heard."""
+    return detector.look(values, asked_s=at_s, heard_s=at_s if math.isnan(heard_s) else heard_s)
+
+
+@pytest.fixture
+def detector() -> FailureDetector[str]:
+    return FailureDetector[str](frozen_after_s=3.0)
+
+
+def test_what_moves_is_not_still(detector: FailureDetector[str]) -> None:
+    for second in range(10):
+        assert not look(detector, float(second), a=second, b=0)
+    assert (detector.still_s("a"), detector.still_s("b"), detector.longest_still_s()) == (0.0, 9.0, 9.0)
+    assert detector.still_s("never seen") == 0.0
+
+
+def test_only_what_was_observed_counts(detector: FailureDetector[str]) -> None:
+    look(detector, 0.0, 0.5, a=1)
+    assert detector.still_s("a") == detector.longest_still_s() == 0.0, "one look tells nothing"
+    look(detector, 2.0, 3.4, a=1)
+    assert detector.still_s("a") == detector.longest_still_s() == 1.5, "it may have moved since the question arrived"
+    look(detector, 3.5, 3.6, a=1)
+    assert detector.still_s("a") == 3.0
+    look(detector, 4.0, a=2)
+    assert detector.still_s("a") == 0.0, "a new value begins anew"
+    look(detector, 5.0)
+    look(detector, 6.0, a=2)
+    look(detector, 6.5, a=2)
+    assert detector.still_s("a") == 0.5, "who is missing is forgotten"
+
+
+@pytest.mark.parametrize("slept_s", [3.5, 3600.0])
+def test_of_the_time_that_a_watcher_did_not_look_a_second_counts(
+    detector: FailureDetector[str], slept_s: float
+) -> None:
+    look(detector, 0.0, a=1)
+    look(detector, 0.5, a=1)
+    assert look(detector, 0.5 + slept_s, a=1)
+    assert detector.still_s("a") == detector.longest_still_s() == 1.5
+    assert not look(detector, 3.5 + slept_s, a=1), "at the bound it is still a look in time"
+    assert detector.still_s("a") == detector.longest_still_s() == 4.5
+    impatient = FailureDetector[str](frozen_after_s=0.3)
+    look(impatient, 0.0, a=1)
+    look(impatient, slept_s, a=1)
+    assert impatient.still_s("a") == pytest.approx(0.1), "a short patience counts a part of itself"
+
+
+def test_a_late_answer_counts_no_more_than_a_late_look(detector: FailureDetector[str]) -> None:
+    look(detector, 0.0, a=1)
+    assert look(detector, 0.1, 60.0, a=1)
+    assert detector.still_s("a") == detector.longest_still_s() == 0.0
+    look(detector, 61.0, a=1)
+    assert detector.still_s("a") == detector.longest_still_s() == 2.0
+
+
+def test_looks_that_all_come_late_find_the_silent_in_the_end(detector: FailureDetector[str]) -> None:
+    for number in range(12):
+        assert look(detector, number * 3.2, dead=0, living=number) == (number > 0)
+        assert detector.still_s("living") == 0.0
+    assert detector.still_s("dead") == pytest.approx(11.0)
+
+
+# --- the lease --------------------------------------------------------------------------------------------------------
+
+
+class Stage:
+    """A store, a clock, and those who would lead. What they say is in `told`."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.told: list[tuple[str, object]] = []
+        rng = Random(1)
+        self.server = OwnershipServer(now_s=lambda: self.now_s, token=lambda: f"{rng.getrandbits(64):016x}")
+        self.store: MemoryOwnership = self.server.open()
+        self.store.incarnation()
+
+    def leader(self, name: str) -> Leadership:
+        """With a view of the store of its own."""
+
+        def log(_level: str, event: str, /, **facts: object) -> None:
+            self.told.append((event, facts["reason"]))
+
+        store = self.server.open()
+        store.incarnation()
+        effects = Effects(now_s=lambda: self.now_s, token=self.server.token)
+        settings = Settings(name=name, lease_timeout_s=5.0, frozen_after_s=3.0)
+        return Leadership(store, KEY, settings=settings, effects=effects, log=log)
+
+    def lease(self) -> Lease:
+        found = self.store.read_lease(KEY)
+        assert found is not None
+        return found.lease
+
+    def pass_s(self, seconds: int, *looking: Leadership) -> None:
+        """All look once a second; the names of the last one that led stay in the store."""
+        for _ in range(seconds):
+            self.now_s += 1.0
+            for each in looking:
+                try:
+                    each.look(())
+                except Conflict:
+                    continue
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_one_leads_and_the_other_follows_when_it_was_silent_for_the_timeout(stage: Stage) -> None:
+    first, second = stage.leader("c1"), stage.leader("c2")
+    assert first.terms == second.terms == 0
+    assert first.look(()) is not None
+    assert second.look(()) is None
+    stage.pass_s(20, first, second)
+    assert (first.held, second.held, stage.lease().name, stage.lease().beat) == (True, False, "c1", 21)
+    stage.pass_s(4, second)
+    assert not second.held, "that long it may be on its way"
+    stage.pass_s(1, second)
+    assert (second.held, second.terms) == (True, 1)
+    with pytest.raises(Conflict):
+        first.look(())
+    assert (first.held, first.look(())) == (False, None)
+    assert [event for event, _ in stage.told] == ["lease_taken", "lease_taken", "lease_lost"]
+    assert [reason for _, reason in stage.told][:2] == ["it was free", "c1 was silent"]
+
+
+def test_a_lease_that_was_given_up_is_taken_at_once(stage: Stage) -> None:
+    first, second = stage.leader("c1"), stage.leader("c2")
+    first.look(())
+    first.release()
+    assert not first.held
+    assert second.look(()) is not None
+    assert stage.lease().name == "c2"
+    first.release()
+    assert stage.lease().name == "c2", "nobody gives up what is another's"
+
+
+def test_of_two_who_take_it_at_once_one_leads(stage: Stage) -> None:
+    first, second = stage.leader("c1"), stage.leader("c2")
+
+    def faster(verb: str) -> None:
+        if verb == "take_lease":
+            stage.server.before = lambda _: None
+            assert second.look(()) is not None
+
+    stage.server.before = faster
+    assert first.look(()) is None
+    assert (first.held, stage.lease().name) == (False, "c2")
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["the request", "the answer"])
+def test_a_lease_whose_taking_got_no_answer_is_asked_for_again(stage: Stage, taken: bool) -> None:
+    only, other = stage.leader("c1"), stage.leader("c2")
+
+    def lose(verb: str) -> None:
+        if verb == "take_lease":
+            stage.server.before = stage.server.after = lambda _: None
+            raise Unavailable("lost")
+
+    setattr(stage.server, "after" if taken else "before", lose)
+    with pytest.raises(Unavailable):
+        only.look(())
+    assert not only.held
+    if taken:
+        assert other.look(()) is None
+    assert only.look(()) is not None
+    reason = "the answer to taking it had been lost" if taken else "it was free"
+    assert stage.told == [("lease_taken", reason)]
+    assert stage.lease().beat == 1
+
+
+def test_who_gives_up_while_it_does_not_know_whether_it_leads_leaves_nothing_behind(stage: Stage) -> None:
+    only = stage.leader("c1")
+
+    def lose(verb: str) -> None:
+        if verb == "take_lease":
+            stage.server.after = lambda _: None
+            raise Unavailable("lost")
+
+    stage.server.after = lose
+    with pytest.raises(Unavailable):
+        only.look(())
+    only.release()
+    assert stage.store.read_lease(KEY) is None
+
+
+def test_a_new_leader_grants_every_flow_a_full_period_and_one_that_froze_grants_it_again(stage: Stage) -> None:
+    first, second = stage.leader("c1"), stage.leader("c2")
+    for _ in range(8):
+        stage.now_s += 1.0
+        first.look([A])
+    assert first.flows.still_s(A) == 7.0, "also of a flow whose heartbeat is not there"
+    first.release()
+    second.look([A])
+    stage.now_s += 1.0
+    second.look([A])
+    assert second.flows.still_s(A) == 1.0
+    stage.now_s += 60.0
+    second.look([A])
+    assert second.flows.still_s(A) == 2.0
+    assert stage.told[-1] == ("all_flows_granted", "this leader did not look for more than 3 s")
+    assert len(stage.told) == 3
+
+
+# --- timers -----------------------------------------------------------------------------------------------------------
+
+PAUSED: Final = Partition(partition=0, phase=Phase.PAUSED, epoch=1, owner=A, to=Owner("b", "b1"), deadline_s=1009.0)
+OWNED: Final = Partition(partition=1, phase=Phase.OWNED, epoch=1, owner=A)
+STATE: Final = GroupState(
+    queue_id="q", incarnation="i", settings=GroupSettings(), partitions={0: PAUSED, 1: OWNED}, holddown_until_s=1030.0
+)
+
+
+def test_what_runs_goes_on_with_the_next_leader(stage: Stage) -> None:
+    first, second = stage.leader("c1"), stage.leader("c2")
+    first.look(())
+    first.timers = timers_of(STATE, "token")
+    assert first.timers == Timers(state_token="token", deadlines_s={"0": 1009.0, "holddown": 1030.0})
+    stage.pass_s(2, first)
+    assert stage.lease().timers == {"0": 7.0, "holddown": 28.0}
+    stage.pass_s(6, second)
+    assert second.held
+    # As they were when the first leader was last heard of, by the second one's clock; also in the lease until it knows better.
+    assert second.timers.state_token == "token"
+    assert second.timers.deadlines_s == {"0": stage.now_s + 7.0, "holddown": stage.now_s + 28.0}
+    assert stage.lease().timers == {"0": 7.0, "holddown": 28.0}
+
+
+def test_a_state_gets_the_timers_that_are_known_better() -> None:
+    later = with_timers(STATE, Timers(deadlines_s={"0": 1.0, "1": 2.0, "holddown": 3.0}))
+    assert later == replace(STATE, partitions={0: replace(PAUSED, deadline_s=1.0), 1: OWNED}, holddown_until_s=3.0)
+    assert with_timers(STATE, Timers()) == STATE
+    quiet = replace(STATE, partitions={1: OWNED}, holddown_until_s=None)
+    assert with_timers(quiet, Timers(deadlines_s={"1": 2.0, "holddown": 3.0})) == quiet
+    assert timers_of(quiet, "token").deadlines_s == {}
+
+
+# --- the store's life -------------------------------------------------------------------------------------------------
+
+
+def test_who_hears_late_that_a_store_was_restarted_does_not_ask_again(stage: Stage) -> None:
+    """Each of many groups hears of it; one of them asks."""
+    life = StoreLife(stage.store)
+    before = life.ask()
+    life.lost("an earlier one")
+    assert life.value == before
+    life.lost(before)
+    assert life.value is None
+    stage.server.incarnation = "another life"
+    assert life.ask() == life.value == "another life"
+
+
+@pytest.mark.parametrize(
+    ("change", "is_lost"),
+    [
+        (lambda objects: None, False),
+        (lambda objects: objects.delete(NAME), True),
+        (lambda objects: (objects.delete(NAME), store_id(objects)), True),
+    ],
+    ids=["it is as it was", "it was removed", "it was removed and made anew"],
+)
+def test_an_object_store_that_is_another_one_is_noticed(
+    stage: Stage, change: Callable[[MemoryStore], object], is_lost: bool
+) -> None:
+    objects = MemoryStore(clock=lambda: 0.0, rng=Random(1))
+    life = StoreLife(stage.store)
+    life.look_at(objects)
+    life.ask()
+    store_id(objects)
+    for _ in range(2):
+        life.look_at(objects)
+        assert life.value is not None, "one that gets its id is the one that it was"
+    change(objects)
+    life.look_at(objects)
+    assert (life.value is None) == is_lost
+    life.look_at(objects)
+    assert (life.value is None) == is_lost
