@@ -1,13 +1,17 @@
-"""The picture that metrics are made of: what the stores say, looked up only where it is not known already."""
+"""The picture that metrics are made of: what the stores say, looked up only where it is not known already; and what is
+counted of handoffs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final
 
 import pytest
 
 from coordinator.figures import LOOKS_MOST_S, Figures
+from coordinator.handoffs import PAUSE, Begun, Ended, Outcome, follow
 from coordinator.heads import GroupFacts, Heads
 from coordinator.health import Status
 from coordinator.measuring import MeasuredStore
@@ -17,35 +21,48 @@ from coordinator.tally import Tally
 from partq_spark.base.errors import Unavailable
 from partq_spark.client import checkpoints, groups
 from partq_spark.group import retention
-from partq_spark.group.model import PartitionStatus, RebalanceStatus
+from partq_spark.group.model import (
+    Flow,
+    GroupSettings,
+    GroupState,
+    Owner,
+    Partition,
+    PartitionStatus,
+    Phase,
+    RebalanceStatus,
+)
 from partq_spark.log import admin
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import QueueConfig
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.sizes import LogSizes
 from partq_spark.objects.api import Document
-from tests.coordinator.world import KEY, World
+from tests.coordinator.runtimes import KEY, SESSION_S, HandFlow, World, two_flows
 from tests.log.queues import send
 
-AT_ONCE = QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=3.0)
+AT_ONCE: Final = QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=3.0)
 
 
 class Scraped:
     """The one coordinator of a world, and who takes its picture."""
 
-    def __init__(self, world: World, *, looks_most_s: float = LOOKS_MOST_S) -> None:
-        self.world = world
+    def __init__(self, *, looks_most_s: float = LOOKS_MOST_S) -> None:
+        self.world = world = World(partitions=2, config=AT_ONCE)
+        sizes = LogSizes(inline_entries=4, fan_out=3)
+        world.queue = QueueLog(world.objects, KEY.namespace, KEY.queue, world.effects(), sizes=sizes)
+        world.queue.refresh()
         self.coordinator = world.coordinator()
         self.heads = Heads(world.objects, KEY.namespace)
         self.tally = Tally()
-        self.store = MeasuredStore(world.objects, self.tally.store)
+        store = MeasuredStore(world.objects, self.tally.store)
+        effects = world.effects()
         self.figures = Figures(
             self,
             name="c1",
             namespace="default",
-            store=self.store,
+            store=store,
             tally=self.tally,
-            effects=world.effects(),
+            effects=effects,
             looks_most_s=looks_most_s,
         )
 
@@ -67,68 +84,58 @@ class Scraped:
         return found
 
     def lags(self) -> list[tuple[Any, Any]]:
-        return [(each.lag, each.lag_s) for each in self.group().partitions]
+        """Of the picture; as `partq status` has them."""
+        found = [(each.lag, each.lag_s) for each in self.group().partitions]
+        view = groups.status(self.world.queue, self.world.server.open(), KEY.group)
+        assert found == [(each.lag, each.lag_s) for each in view.partitions]
+        return found
 
     def looks(self) -> dict[str, int]:
         """How often the store was asked for pictures."""
         return {operation: sum(h.distribution().counts) for operation, h in self.tally.store.durations.items()}
 
+    def publish(self, publishes: int) -> tuple[int, ...]:
+        """A publish a second, each of a message for both partitions at least; where the partitions end then."""
+        for number in range(publishes):
+            self.world.now_s += 1
+            send(self.world.queue, [(f"key {row}", b"%d" % number) for row in range(8)])
+        return self.world.queue.refresh().next
 
-def as_status_has_it(world: World) -> list[tuple[Any, Any]]:
-    view = groups.status(world.queue, world.server.open(), KEY.group)
-    return [(each.lag, each.lag_s) for each in view.partitions]
+    def handle(self, flow: HandFlow, *offsets: int) -> None:
+        """It delivers all there is, and acknowledges up to these."""
+        for partition, end in enumerate(self.world.queue.refresh().next):
+            assert flow.deliver(partition, end)
+            flow.acknowledge(partition, offsets[partition])
 
 
 @pytest.fixture
-def world() -> World:
-    made = World(partitions=2, config=AT_ONCE)
-    sizes = LogSizes(inline_entries=4, fan_out=3)
-    made.queue = QueueLog(made.objects, KEY.namespace, KEY.queue, made.effects(), sizes=sizes)
-    made.queue.refresh()
-    return made
-
-
-def publish(world: World, publishes: int) -> None:
-    """A publish a second, each of a message for both partitions at least."""
-    for number in range(publishes):
-        world.now_s += 1
-        send(world.queue, [(f"key {row}", b"%d" % number) for row in range(8)])
+def scraped() -> Scraped:
+    return Scraped()
 
 
 # --- lag --------------------------------------------------------------------------------------------------------------
 
 
-def test_lag_is_what_status_says_and_costs_no_look_while_the_head_tells_it(world: World) -> None:
-    scraped = Scraped(world)
-    flow = world.flow("a")
-    world.settle()
-    publish(world, 3)
-    ends = world.queue.refresh().next
-    for partition in (0, 1):
-        assert flow.deliver(partition, ends[partition])
-    flow.acknowledge(0, ends[0])
-    flow.acknowledge(1, ends[1] - 1)
-    world.run(2)
-    assert scraped.lags() == as_status_has_it(world)
-    assert scraped.lags()[0] == (0, 0.0)
-    assert scraped.lags()[1] == (1, pytest.approx(2))
+def test_lag_costs_no_look_while_the_head_tells_it(scraped: Scraped) -> None:
+    flow = scraped.world.flow("a")
+    scraped.world.settle()
+    ends = scraped.publish(3)
+    scraped.handle(flow, ends[0], ends[1] - 1)
+    scraped.world.run(2)
+    assert scraped.lags() == [(0, 0.0), (1, pytest.approx(2))]
     assert scraped.looks() == {}, "records and head say it all"
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_a_message_that_is_older_than_what_the_head_tells_is_looked_up_once(world: World, compacted: bool) -> None:
-    scraped = Scraped(world)
-    flow = world.flow("a")
+def test_a_message_that_is_older_than_what_the_head_tells_is_looked_up_once(scraped: Scraped, compacted: bool) -> None:
+    world, flow = scraped.world, scraped.world.flow("a")
     world.settle()
-    publish(world, 40)
+    ends = scraped.publish(40)
     if compacted:
         assert compact(world.queue, min_age_s=0.0) is not None
-    for partition, end in enumerate(world.queue.refresh().next):
-        assert flow.deliver(partition, end)
-        flow.acknowledge(partition, end // 4)
+    scraped.handle(flow, *(end // 4 for end in ends))
     world.run(2)
     found = scraped.lags()
-    assert found == as_status_has_it(world)
     assert all(25 < lag_s < 45 for _, lag_s in found)
     looks = scraped.looks()
     assert looks["read"] >= 1
@@ -137,63 +144,36 @@ def test_a_message_that_is_older_than_what_the_head_tells_is_looked_up_once(worl
     assert scraped.looks() == looks, "the message is the same"
 
 
-def test_where_no_flow_is_the_checkpoints_are_asked_once(world: World) -> None:
+def test_where_no_flow_is_the_checkpoints_are_asked_once(scraped: Scraped) -> None:
     """The group that nobody works for is the one whose lag matters most."""
-    scraped = Scraped(world)
-    flow = world.flow("a")
-    world.settle()
-    publish(world, 2)
-    for partition, end in enumerate(world.queue.refresh().next):
-        assert flow.deliver(partition, end)
-        flow.acknowledge(partition, end - 1)
-    flow.unbind()
-    world.run(3)
-    assert {each.status for each in scraped.group().partitions} == {PartitionStatus.UNASSIGNED}
-    assert scraped.lags() == as_status_has_it(world)
-    assert [lag for lag, _ in scraped.lags()] == [1, 1]
-    assert scraped.looks()["list"] == 1
-    publish(world, 1)
-    assert scraped.lags() == as_status_has_it(world)
-    assert scraped.looks()["list"] == 1
-
-
-def test_a_group_without_any_flow_yet_has_its_lag(world: World) -> None:
-    scraped = Scraped(world)
-    publish(world, 2)
+    world = scraped.world
+    ends = scraped.publish(2)
     world.run(2)
     group = scraped.group()
     assert (group.status, group.flows) == (RebalanceStatus.READY, {"active": 0, "inactive": 0, "unbound": 0})
-    assert scraped.lags() == as_status_has_it(world)
-
-
-def test_a_rewind_is_seen(world: World) -> None:
-    scraped = Scraped(world)
+    assert [lag for lag, _ in scraped.lags()] == list(ends), "also where there never was one"
     flow = world.flow("a")
     world.settle()
-    publish(world, 4)
-    for partition, end in enumerate(world.queue.refresh().next):
-        assert flow.deliver(partition, end)
-        flow.acknowledge(partition, end)
+    scraped.handle(flow, *(end - 1 for end in ends))
     flow.unbind()
     world.run(3)
-    assert scraped.lags() == [(0, 0.0), (0, 0.0)]
-
-    checkpoints.rewind(
-        world.queue, KEY.group, checkpoints.goal_of("earliest", None, None), (), ownership="none", dry_run=False
-    )
+    before = scraped.looks()["list"]
+    assert {each.status for each in scraped.group().partitions} == {PartitionStatus.UNASSIGNED}
+    assert [lag for lag, _ in scraped.lags()] == [1, 1]
+    scraped.publish(1)
+    scraped.lags()
+    assert scraped.looks()["list"] == before + 1
+    goal = checkpoints.goal_of("earliest", None, None)
+    checkpoints.rewind(world.queue, KEY.group, goal, (), ownership="none", dry_run=False)
     world.run(2)
-    assert scraped.lags() == as_status_has_it(world)
-    assert all(lag > 4 for lag, _ in scraped.lags())
+    assert [lag for lag, _ in scraped.lags()] == list(world.queue.refresh().next), "a rewind is seen"
 
 
-def test_a_store_that_is_away_leaves_out_what_is_not_known_and_hides_nothing_else(world: World) -> None:
-    scraped = Scraped(world)
-    flow = world.flow("a")
+def test_a_store_that_is_away_leaves_out_what_is_not_known_and_hides_nothing_else(scraped: Scraped) -> None:
+    world, flow = scraped.world, scraped.world.flow("a")
     world.settle()
-    publish(world, 40)
-    for partition, end in enumerate(world.queue.refresh().next):
-        assert flow.deliver(partition, end)
-        flow.acknowledge(partition, 1)
+    ends = scraped.publish(40)
+    scraped.handle(flow, 1, 1)
     world.run(2)
     asked: list[str] = []
 
@@ -204,80 +184,148 @@ def test_a_store_that_is_away_leaves_out_what_is_not_known_and_hides_nothing_els
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.objects, "read", away)
         picture = scraped.picture()
-        (group,) = picture.groups
-        assert [each.lag for each in group.partitions] == [end - 1 for end in world.queue.head.next]
-        assert [each.lag_s for each in group.partitions] == [None, None]
+        assert [(each.lag, each.lag_s) for each in picture.groups[0].partitions] == [(end - 1, None) for end in ends]
         assert picture.ages_unknown == 2
         assert picture.store.errors == {("read", "Unavailable"): 1}
         assert len(asked) == 1, "one outage is met once in a picture"
     found = scraped.lags()
-    assert found == as_status_has_it(world)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.objects, "read", away)
         world.now_s += 60  # what was looked up is remembered: it is as old as it was, and a minute more
-        assert scraped.lags() == [(lag, pytest.approx(lag_s + 60)) for lag, lag_s in found]
+        again = [(each.lag, each.lag_s) for each in scraped.group().partitions]
+        assert again == [(lag, pytest.approx(lag_s + 60)) for lag, lag_s in found]
 
 
-def test_looks_end_when_their_time_is_over(world: World) -> None:
-    scraped = Scraped(world, looks_most_s=0.0)
-    publish(world, 2)
-    world.run(2)
-    (group,) = scraped.picture().groups
-    assert [(each.lag, each.lag_s) for each in group.partitions] == [(None, None)] * 2
+def test_looks_end_when_their_time_is_over() -> None:
+    scraped = Scraped(looks_most_s=0.0)
+    scraped.publish(2)
+    scraped.world.run(2)
+    assert [(each.lag, each.lag_s) for each in scraped.group().partitions] == [(None, None)] * 2
     assert scraped.looks() == {}
 
 
-# --- the rest ---------------------------------------------------------------------------------------------------------
-
-
-def test_flows_partitions_and_queue_are_told_as_they_are(world: World) -> None:
-    scraped = Scraped(world)
-    publish(world, 3)
-    world.flow("a")
-    world.flow("b")
-    world.flow("c")
+def test_flows_partitions_and_queue_are_told_as_they_are(scraped: Scraped) -> None:
+    world = scraped.world
+    ends = scraped.publish(3)
+    for name in "abc":
+        world.flow(name)
     world.run(3)
     picture = scraped.picture()
-    (group,) = picture.groups
+    (group,), (queue,) = picture.groups, picture.queues
     assert group.flows == {"active": 2, "inactive": 1, "unbound": 0}
     assert [each.status for each in group.partitions] == [PartitionStatus.READY] * 2
     assert [each.epoch for each in group.partitions] == [p.epoch for _, p in sorted(world.state().partitions.items())]
-    (queue,) = picture.queues
     head = world.queue.refresh()
     assert (queue.messages, queue.published, queue.changes) == (24, 24, head.sequence)
     assert (queue.stored_bytes, queue.quota_bytes, queue.groups) == (head.stored_bytes, None, 1)
-
-
-def test_trimmed_messages_count_as_published_and_not_as_there(world: World) -> None:
-    scraped = Scraped(world)
-    publish(world, 3)
-    flow = world.flow("a")
-    world.settle()
-    ends = world.queue.refresh().next
-    for partition in (0, 1):
-        assert flow.deliver(partition, ends[partition])
-        flow.acknowledge(partition, ends[partition])
+    for partition, end in enumerate(ends):
+        owner = next(flow for flow in world.flows if partition in flow.mapping())
+        assert owner.deliver(partition, end)
+        owner.acknowledge(partition, end)
     retention.trim(world.queue, ends)
     (queue,) = scraped.picture().queues
-    assert (queue.messages, queue.published) == (0, 24)
-
-
-def test_a_group_that_another_one_leads_is_only_named(world: World) -> None:
-    scraped = Scraped(world)
-    other = world.coordinator("c2")
-    world.flow("a")
-    world.run(2)
-    assert (scraped.coordinator.runtime.leading, other.runtime.leading) == (True, False)
-    scraped.coordinator = other
+    assert (queue.messages, queue.published) == (0, 24), "what was trimmed counts as published"
+    scraped.coordinator = world.coordinator("c2")
+    scraped.coordinator.step()
     picture = scraped.picture()
-    assert (picture.groups, picture.followed) == ([], [KEY])
-
-
-def test_a_queue_that_is_gone_is_forgotten(world: World) -> None:
-    scraped = Scraped(world)
-    world.run(2)
-    assert len(scraped.picture().queues) == 1
+    assert (picture.groups, picture.followed) == ([], [KEY]), "a group that another one leads is only named"
     admin.delete_queue(world.queue)
     scraped.heads.look(KEY.queue)
     picture = scraped.figures.picture()
     assert (picture.queues, picture.groups) == ([], [])
+
+
+# --- handoffs ---------------------------------------------------------------------------------------------------------
+
+
+def test_handoffs_are_counted_with_their_pause_and_what_comes_again() -> None:
+    """Two that drain, two of a flow that is lost, one that is forced; a flow that comes back is none."""
+    world, a, b = two_flows(handoff_s=3.0)
+    handoffs = world.coordinators[0].runtime.handoffs
+
+    def counted() -> dict[str, int]:
+        return {str(outcome): count for outcome, count in handoffs.ended.items() if count}
+
+    assert counted() == {"drained": 2}
+    assert (sum(handoffs.pause().counts), handoffs.redelivered) == (2, 0)
+    b.bind(b.mapping())
+    world.settle()
+    for number in a.mapping():
+        assert a.deliver(number, 100)
+    a.die()
+    world.run(SESSION_S + 3)
+    assert counted() == {"drained": 2, "lost": 2}
+    assert handoffs.redelivered == 200
+    for number in b.mapping():
+        assert b.deliver(number, 200)
+        b.acknowledge(number, 140)
+    paused_s = handoffs.pause().sum
+    world.flow("c")
+    world.run(4)
+    assert counted() == {"drained": 2, "lost": 2, "forced": 2}
+    assert handoffs.redelivered == 320
+    assert handoffs.pause().sum - paused_s == pytest.approx(6, abs=1)
+    assert len(handoffs.pause().counts) == len(PAUSE.bounds) + 1
+
+
+A, B, C = Owner("a", "a1"), Owner("b", "b1"), Owner("c", "c1")
+
+
+def state(partition: Partition | None, *bound: Owner) -> GroupState:
+    flows = {owner.flow: Flow(name=owner.flow, instance=owner.instance, bound=True, since=0) for owner in bound}
+    partitions = {0: partition} if partition is not None else {}
+    return GroupState(queue_id="q", incarnation="i", settings=GroupSettings(), partitions=partitions, flows=flows)
+
+
+def fencing(to: Owner | None, to_epoch: int, *, owner: Owner | None = A, epoch: int = 1) -> Partition:
+    return Partition(partition=0, phase=Phase.FENCING, epoch=epoch, owner=owner, to=to, to_epoch=to_epoch)
+
+
+def owned(owner: Owner, epoch: int) -> Partition:
+    return Partition(partition=0, phase=Phase.OWNED, epoch=epoch, owner=owner)
+
+
+BEGIN = (0.0, owned(A, 1))
+PAUSED = (10.0, Partition(partition=0, phase=Phase.PAUSED, epoch=1, owner=A, to=B, deadline_s=13.0))
+FENCED, DONE = (12.0, fencing(B, 2)), (12.5, owned(B, 2))
+LATE = (13.0, fencing(B, 2)), (13.5, owned(B, 2))
+FREED = (1.0, fencing(None, 2)), (2.0, Partition(partition=0, phase=Phase.FREE, epoch=2))
+GIVEN = (3.0, fencing(B, 3, owner=None, epoch=2)), (4.0, owned(B, 3))
+
+
+@pytest.mark.parametrize(
+    ("steps", "drained_s", "bound", "ended"),
+    [
+        ((BEGIN, PAUSED, FENCED, DONE), 12.0, (A, B), (Outcome.DRAINED, 2.5)),
+        ((BEGIN, PAUSED, *LATE), 0.0, (A, B), (Outcome.FORCED, 3.5)),
+        ((BEGIN, PAUSED, FENCED, DONE), 0.0, (B,), (Outcome.LOST, 2.5)),
+        ((BEGIN, PAUSED, FENCED, DONE), 0.0, (A, B), (Outcome.OTHER, 2.5)),
+        ((BEGIN, PAUSED, (11.0, owned(A, 1))), 0.0, (A, B), (Outcome.KEPT, 1.0)),
+        ((BEGIN, FENCED, DONE), 0.0, (A, B), (Outcome.FORCED, 0.5)),
+        ((BEGIN, FENCED, DONE), 0.0, (B,), (Outcome.LOST, 0.5)),
+        # A third flow gets it after the first pause began.
+        (
+            (BEGIN, PAUSED, (11.0, fencing(B, 2)), (12.0, fencing(C, 3)), (14.0, owned(C, 3))),
+            11.0,
+            (A, B),
+            (Outcome.DRAINED, 4.0),
+        ),
+        # No handoffs: what was nobody's, what comes back to its flow, what was removed.
+        ((BEGIN, *FREED, *GIVEN), 0.0, (A, B), None),
+        ((BEGIN, (1.0, fencing(Owner("a", "a2"), 1)), (2.0, owned(A, 1))), 0.0, (A, B), None),
+        ((BEGIN, PAUSED, (11.0, None)), 0.0, (A, B), None),
+    ],
+)
+def test_each_way_through_the_table_has_its_outcome(
+    steps: tuple[tuple[float, Partition | None], ...],
+    drained_s: float,
+    bound: tuple[Owner, ...],
+    ended: tuple[Outcome, float] | None,
+) -> None:
+    begun: dict[int, Begun] = {}
+    found: list[Ended] = []
+    for (_, before), (now_s, after) in pairwise(steps):
+        drained = {0} if now_s == drained_s else set()
+        found += follow(begun, state(before, *bound), state(after, *bound), drained, now_s)
+    assert found == ([Ended(partition=0, outcome=ended[0], pause_s=ended[1])] if ended is not None else [])
+    assert begun == {}

@@ -1,16 +1,384 @@
-"""A coordinator leaves alone what is shared in another way than by its own ownership."""
+"""What the head tells a leader: which groups are its own, partitions that a queue has lost, which go when their group has
+delivered them to their end (RES-02, RES-04), and checkpoints that were rewound while a flow has them (CHK-04).
+"""
 
 from __future__ import annotations
 
-from random import Random
+import itertools
+from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
-from coordinator.heads import Heads
-from partq_spark.base.errors import Invalid
-from partq_spark.group.model import GroupKey
+from coordinator.heads import Heads, group_facts
+from coordinator.removed_partitions import RemovedPartitions
+from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.group import lifecycle, rewinding
+from partq_spark.group.checkpoints import CheckpointStore
+from partq_spark.group.model import GroupKey, Phase, RebalanceStatus
 from partq_spark.log import admin, groups
-from partq_spark.objects.memory import MemoryStore
+from partq_spark.log.layouts import resized
+from partq_spark.log.model import QueueConfig
+from tests.coordinator.runtimes import KEY, Coordinator, HandFlow, Killed, Strike, World, two_flows
+
+
+def resize(world: World, partitions: int) -> None:
+    world.altered(lambda head: resized(head, partitions))
+
+
+def shrunk() -> tuple[World, Coordinator]:
+    """Of four partitions two are removed, with ten messages in each that nobody has acknowledged."""
+    world = World(partitions=4)
+    coordinator = world.coordinator()
+    world.flow("a")
+    world.run(1)
+    world.flow("b")
+    world.run(10)
+    assert world.counts() == {"a": 2, "b": 2}
+    world.published(10)
+    resize(world, 2)
+    world.run(3)
+    assert known(world) == [0, 1, 2, 3]
+    return world, coordinator
+
+
+def finish(world: World, *partitions: int, offset: int = 10, kept: bool = True) -> None:
+    """Their flow delivers and acknowledges them to their end. Where offsets are not `kept`, only its record says so."""
+    flows = {each.name: each for each in world.flows}
+    for partition in partitions:
+        flow: HandFlow = flows[str(world.owners()[partition])]
+        assert flow.deliver(partition, offset)
+        if kept:
+            flow.acknowledge(partition, offset)
+        else:
+            entry = flow.deliveries[partition] = replace(flow.deliveries[partition], acknowledged=offset)
+            flow.store.report(KEY, flow.name, flow.instance, {partition: entry})
+    world.run(3)
+
+
+def known(world: World) -> list[int]:
+    return list(world.state().partitions)
+
+
+KEPT = pytest.mark.parametrize("kept", [True, False], ids=["offsets are kept", "checkpoints=none"])
+
+
+@KEPT
+@pytest.mark.conformance("RES-02")
+def test_removed_partitions_stay_until_they_are_finished(kept: bool) -> None:
+    """Every leader finds that out anew."""
+    world, first = shrunk()
+    second = world.coordinator("c2")
+    finish(world, 2, kept=kept)
+    assert known(world) == [0, 1, 3]
+    first.stopped = True
+    world.run(15)
+    assert second.runtime.leading
+    assert known(world) == [0, 1, 3]
+    finish(world, 3, kept=kept)
+    assert known(world) == [0, 1]
+    assert world.counts() == {"a": 1, "b": 1}
+    assert [(world.checkpoints()[n].owner, world.checkpoints()[n].offset) for n in (2, 3)] == [(None, 10)] * 2
+
+
+@pytest.mark.conformance("RES-02")
+def test_what_is_found_finished_at_one_look_goes_in_one_rebalance() -> None:
+    world, _ = shrunk()
+    before = len(world.log.of("queue_altered"))
+    finish(world, 2, 3)
+    assert known(world) == [0, 1]
+    assert len(world.log.of("queue_altered")) == before + 1
+
+
+@pytest.mark.conformance("CHK-03")
+def test_checkpoints_are_listed_about_once_a_second_and_only_while_something_leaves() -> None:
+    world, coordinator = shrunk()
+    listed = coordinator.calls("objects.list")
+    world.run(10, every_s=0.1)
+    assert 8 <= len(listed) <= 11
+    finish(world, 2, 3)
+    listed.clear()
+    world.run(10, every_s=0.1)
+    assert listed == []
+
+
+@pytest.mark.conformance("RES-02")
+def test_whenever_a_leader_dies_while_partitions_go_the_next_one_finishes_it() -> None:
+    for at in itertools.count(1, 3):
+        world, first = shrunk()
+        first.hook = strike = Strike(at, Killed())
+        finish(world, 2, 3)
+        if not strike.struck or at > 40:
+            break
+        world.coordinator("c2")
+        world.run(20)
+        assert known(world) == [0, 1], f"killed at call {at}, {strike.struck}"
+        assert world.counts() == {"a": 1, "b": 1}
+        assert all(world.checkpoints()[number].owner is None for number in (2, 3))
+    assert at > 30
+
+
+@KEPT
+@pytest.mark.conformance("RES-02", "RES-04")
+def test_a_number_that_came_and_went_again_unseen_is_not_taken_for_finished(kept: bool) -> None:
+    world, _ = shrunk()
+    finish(world, 2, 3, kept=kept)
+    assert known(world) == [0, 1]
+    resize(world, 4)
+    world.published(15)
+    resize(world, 2)  # before any coordinator has looked
+    world.run(3)
+    assert known(world) == [0, 1, 2, 3]
+    assert [world.checkpoints()[number].offset for number in (2, 3)] == [10, 10], "it goes on where it was let go"
+    finish(world, 2, 3, offset=15, kept=kept)
+    assert known(world) == [0, 1]
+    assert all(world.checkpoints()[number].epoch >= 4 for number in (2, 3))
+
+
+@pytest.mark.conformance("RES-02")
+@pytest.mark.parametrize("trouble", ["one answer is lost", "another leader", "the ownership store is emptied"])
+def test_where_offsets_are_not_kept_what_was_let_go_stays_gone(trouble: str) -> None:
+    """Nobody's record says any more that it is finished."""
+    world, first = shrunk()
+    finish(world, 2, 3, kept=False)
+    epochs = {number: world.checkpoints()[number].epoch for number in (2, 3)}
+    if trouble == "one answer is lost":
+        first.hook = Strike(1, Unavailable("no answer"))
+    elif trouble == "another leader":
+        first.stopped = True
+        world.coordinator("c2")
+    else:
+        for flow in world.flows:
+            flow.die()
+        world.server.flush()
+        world.flow("c")
+    world.run(15)
+    assert len(world.log.of("group_adopted")) > 1, "the new leader has begun anew"
+    assert known(world) == [0, 1]
+    assert {number: world.checkpoints()[number].epoch for number in (2, 3)} == epochs
+
+
+@pytest.mark.conformance("RES-01", "REB-08")
+def test_a_change_during_a_holddown_and_during_a_handoff() -> None:
+    world, _ = shrunk()
+    finish(world, 2, 3)
+    a, b = world.flows
+    b.die()
+    world.run(11)
+    resize(world, 8)
+    world.run(1)
+    assert world.state().status is RebalanceStatus.READY
+    assert world.counts() == {"a": 8}
+    assert all(a.deliver(number, 15) for number in range(8))
+    c = world.flow("c")
+    world.run(5.5)
+    assert world.state().status is RebalanceStatus.REBALANCING
+    resize(world, 3)
+    world.run(10)
+    assert sorted(world.counts().values()) == [1, 2]
+    assert c.mapping()
+
+
+# --- rewound ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("RES-02", "CHK-04")
+def test_a_removed_partition_that_is_rewound_comes_back_until_it_is_finished_again() -> None:
+    world, _ = shrunk()
+    finish(world, 2, 3)
+    epoch = world.checkpoints()[2].epoch
+    lifecycle.checkpoints_of(world.queue, KEY.group).rewind(2, 4, delivered=10)
+    admin.count_rewind(world.queue, KEY.group)
+    world.run(3)
+    assert known(world) == [0, 1, 2]
+    assert world.checkpoints()[2].epoch > epoch + 1
+    assert world.checkpoints()[2].redelivered_below == 10
+    finish(world, 2)
+    assert known(world) == [0, 1]
+
+
+def begun_at_the_end(world: World) -> None:
+    """As with `startingOffsets=latest`: the group begins where partitions 2 and 3 end, which then leave the queue."""
+    world.published(10)
+    starts = (0, 0, *world.queue.head.next[2:])
+    world.altered(lambda head: replace(head, groups={KEY.group: structs.replace(head.groups[KEY.group], start=starts)}))
+
+
+@pytest.mark.conformance("RES-02", "CHK-04")
+def test_a_removed_partition_that_is_rewound_behind_the_groups_start_comes_back() -> None:
+    """The partitions that share its keys wait for it, so somebody has to have it."""
+    world = World(partitions=4)
+    begun_at_the_end(world)
+    world.coordinator()
+    world.flow("a")
+    world.run(3)
+    resize(world, 2)
+    world.run(3)
+    assert known(world) == [0, 1], "nothing of the others is the group's to deliver"
+    assert world.checkpoints()[2].offset == 10
+    head = world.queue.refresh()
+    store = lifecycle.checkpoints_of(world.queue, KEY.group)
+    steps = rewinding.planned_rewind(
+        "orders", head, store.list_readable(), (2,), rewinding.Goal(earliest=True), lambda _: ()
+    )
+    assert rewinding.carry_out(world.queue, store, KEY.group, steps).error is None
+    world.run(3)
+    assert known(world) == [0, 1, 2]
+    assert (world.checkpoints()[2].offset, world.owners()[2]) == (0, "a")
+    finish(world, 2)
+    assert known(world) == [0, 1]
+
+
+@pytest.mark.conformance("RES-02")
+def test_a_rewind_brings_no_removed_partition_that_nobody_touched() -> None:
+    """It is still where the group begins, at its end. One that cannot be read is not known to be there."""
+    world = World(partitions=4)
+    begun_at_the_end(world)
+    resize(world, 2)
+    head = world.queue.refresh()
+    later = group_facts(head, structs.replace(head.groups[KEY.group], start=head.next))
+    assert (later.leaving, later.partitions) == ({}, (0, 1)), "a group that began after the change has none of it"
+    former = CheckpointStore(world.objects, KEY, world.queue.head.queue_id)
+    former.fence(2, to=None, epoch=1, start=0, delivered=None)
+    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
+    admin.count_rewind(world.queue, KEY.group)
+    head = world.queue.refresh()
+    facts = group_facts(head, head.groups[KEY.group])
+    leaving = RemovedPartitions(lambda _: checkpoints, lambda: world.now_s)
+    assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1)
+    world.objects.swap(checkpoints.name_of(3), b"{damaged}", expected=None)
+    leaving.forget()
+    assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1, 3)
+
+
+def test_what_was_finished_before_a_rewind_is_not_taken_for_finished_after_it() -> None:
+    world, coordinator = shrunk()
+    coordinator.stopped = True
+    finish(world, 2)
+    head = world.queue.refresh()
+    facts = group_facts(head, head.groups[KEY.group])
+    assert facts.leaving == {2: 10, 3: 10}
+    checkpoints = lifecycle.checkpoints_of(world.queue, KEY.group)
+    leaving = RemovedPartitions(lambda _: checkpoints, lambda: world.now_s)
+    assert leaving.finished(facts) == {}, "nobody has looked"
+    assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1, 3)
+    assert leaving.finished(facts) == {2: 10}
+    assert leaving.finished(replace(facts, rewinds=facts.rewinds + 1)) == {}
+    assert leaving.finished(replace(facts, leaving={2: 15, 3: 10})) == {}
+    # A rewind that is in the checkpoint, and not yet counted in the head.
+    checkpoints.rewind(2, 0, fence=True, delivered=10)
+    fenced = checkpoints.fence(2, to=None, epoch=9, start=0, delivered=None, finished=10)
+    assert (fenced.offset, fenced.epoch) == (0, 9)
+    assert checkpoints.fence(3, to=None, epoch=9, start=0, delivered=None, finished=10).offset == 10
+
+
+def rested() -> tuple[World, HandFlow, HandFlow]:
+    """Two flows that have acknowledged all there is."""
+    world, a, b = two_flows()
+    for flow in (a, b):
+        for number in flow.mapping():
+            assert flow.deliver(number, 1000)
+            flow.acknowledge(number, 1000)
+    world.run(2)
+    return world, a, b
+
+
+def rewind(world: World, partition: int, offset: int = 10) -> None:
+    store = lifecycle.checkpoints_of(world.queue, KEY.group)
+    store.rewind(partition, offset, fence=True, delivered=world.queue.refresh().next[partition])
+
+
+@pytest.mark.conformance("CHK-04")
+def test_an_idle_owner_gets_a_rewound_partition_again_at_a_higher_epoch() -> None:
+    world, a, _ = rested()
+    number = min(a.mapping())
+    before = world.checkpoints()
+    rewind(world, number)
+    (coordinator,) = world.coordinators
+    strike = Strike(1, ConnectionError("no answer"))
+    coordinator.at("objects.list", lambda: strike(""))
+    admin.count_rewind(world.queue, KEY.group)
+    with pytest.raises(ConnectionError):
+        coordinator.step()  # it is not taken for dealt with
+    world.run(1)
+    after = world.checkpoints()
+    assert (after[number].owner, after[number].offset, after[number].redelivered_below) == (a.owner, 10, 1000)
+    assert after[number].epoch == before[number].epoch + 2, "the rewind took one, the fence another"
+    assert a.mapping()[number] == after[number].epoch
+    others = {n: each for n, each in after.items() if n != number}
+    assert others == {n: each for n, each in before.items() if n != number}, "nobody else is disturbed"
+    assert world.state().status is RebalanceStatus.READY
+
+
+@pytest.mark.conformance("CHK-03")
+def test_checkpoints_are_listed_once_for_a_rewind_and_not_in_other_rounds() -> None:
+    world, *_ = rested()
+    (first,) = world.coordinators
+    old, listed = first.facts(), first.calls("objects.list")
+    world.run(30)
+    for number in (0, 1):
+        rewind(world, number)
+    world.run(5)
+    assert not listed, "it is the head that tells"
+    for times in (1, 2):  # somebody repeated the command
+        admin.count_rewind(world.queue, KEY.group)
+        world.run(30)
+        assert len(listed) == times
+    first.runtime.step(old)
+    world.run(1)
+    assert len(listed) == 2, "old facts are confirmed before anything is listed"
+    rewind(world, 0)
+    admin.count_rewind(world.queue, KEY.group)
+    first.stopped = True
+    second = world.coordinator("c2")
+    listed = second.calls("objects.list")
+    world.run(20)
+    assert len(listed) == 1, "to adopt the group, and not for the rewind once more"
+    assert world.counts() == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_rewind_during_a_handoff_gives_the_partition_to_whom_it_goes(settled: bool) -> None:
+    world = World(partitions=2, config=QueueConfig(rebalance_delay_s=0.0, max_handoff_time_s=60.0))
+    world.coordinator()
+    a = world.flow("a")
+    world.settle()
+    world.published(100)
+    for number in (0, 1):
+        assert a.deliver(number, 100)
+        a.acknowledge(number, 50)
+    b = world.flow("b")
+    world.settle()
+    (paused,) = (n for n, p in world.state().partitions.items() if p.phase is Phase.PAUSED)
+    rewind(world, paused, 20)
+    admin.count_rewind(world.queue, KEY.group)
+    if settled:
+        world.altered(lambda head: replace(head, config=replace(head.config, rebalance_delay_s=1.0)))
+    world.run(1)
+    after = world.checkpoints()[paused]
+    assert (after.owner, after.offset, after.redelivered_below) == (b.owner, 20, 100)
+    assert world.counts() == {"a": 1, "b": 1}
+
+
+def test_a_group_without_flows_is_left_alone() -> None:
+    """Its checkpoints may be those of a query that has the group for itself."""
+    world, *flows = rested()
+    for flow in flows:
+        flow.unbind()
+    world.run(30)
+    rewind(world, 0)
+    before = world.checkpoints()
+    admin.count_rewind(world.queue, KEY.group)
+    world.run(5)
+    assert world.checkpoints() == before
+    a = world.flow("a")
+    world.run(2)
+    after = world.checkpoints()[0]
+    assert (after.owner, after.offset) == (a.owner, 10)
+    assert after.epoch > before[0].epoch
+
+
+# --- whose groups -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -21,19 +389,17 @@ from partq_spark.objects.memory import MemoryStore
         ("store", {"undecided", "store"}),
     ],
 )
-def test_groups_that_are_shared_by_this_ownership_are_seen_and_those_of_which_nobody_said_it(
+def test_groups_are_seen_that_are_shared_by_this_ownership_and_those_of_which_nobody_said_it(
     ownership: str, seen: set[str]
 ) -> None:
-    store = MemoryStore(clock=lambda: 0.0, rng=Random(1))
-    queue = admin.create_queue(store, "default", "orders", 1)
+    world = World(partitions=1)
+    store, queue = world.objects, admin.create_queue(world.objects, "default", "shared", 1)
     for kind in ("none", "store", "redis"):
         admin.create_group(queue, kind, [0], ownership="redis://elsewhere:1/0" if kind == "redis" else kind)
     admin.create_group(queue, "undecided", [0])
     heads = Heads(store, "default", ownership=ownership)
-    heads.look("orders")
+    heads.look("shared")
     assert {key.group for key in heads.groups()} == seen
-
-    key = GroupKey("default", "orders", "undecided")
     groups.change_ownership(queue, "undecided", queue.head.groups["undecided"], "none")
     with pytest.raises(Invalid, match="is shared in another way now"):
-        heads.now(key)
+        heads.now(GroupKey("default", "shared", "undecided"))
