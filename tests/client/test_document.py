@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import partq
-from tests.coordinator.sidecars import Place
+from tests.cast.sidecars import Place
 
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 PAGE = DOCUMENTS / "python.md"

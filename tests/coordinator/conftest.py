@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
-from tests.coordinator.sidecars import Place
+from tests.cast.sidecars import Place
 from tests.support.servers import RedisServer, running
 
 
@@ -16,6 +17,13 @@ def redis() -> Iterator[RedisServer]:
     """A server of one's own, to kill, flush and spoil."""
     with running(RedisServer()) as server:
         yield server
+
+
+@pytest.fixture
+def command(redis: RedisServer) -> Iterator[Callable[..., object]]:
+    """One command for it, in words; its answer."""
+    with Redis(port=redis.port, decode_responses=True) as client:
+        yield client.execute_command
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ class Coordinator:
         self.world = world
         self.ownership = world.server.open()
         effects = world.effects(skew_s)
-        objects = HookedObjects(world.objects, lambda verb: self.hook(verb))
+        objects = HookedObjects(world.objects, self._reached)
         queue = QueueLog(objects, KEY.namespace, KEY.queue)
         self.runtime = GroupRuntime(
             KEY,
@@ -203,6 +203,9 @@ class Coordinator:
     def facts(self) -> GroupFacts:
         head = self.world.queue.refresh()
         return group_facts(head, head.groups[KEY.group])
+
+    def _reached(self, verb: str) -> None:
+        self.hook(verb)
 
     def at(self, verb: str, act: Callable[[], None]) -> None:
         """Once, with its next call of this name."""
@@ -229,8 +232,8 @@ class Coordinator:
         if self.stopped:
             return 1.0
         server = self.world.server
-        server.before = lambda verb: self.hook(verb)
-        server.after = lambda verb: self.hook(f"{verb} answered")
+        server.before = self._reached
+        server.after = lambda verb: self._reached(f"{verb} answered")
         try:
             return self.runtime.step(self.facts())
         except Killed:

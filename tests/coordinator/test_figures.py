@@ -192,8 +192,9 @@ def test_a_store_that_is_away_leaves_out_what_is_not_known_and_hides_nothing_els
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.objects, "read", away)
         world.now_s += 60  # what was looked up is remembered: it is as old as it was, and a minute more
-        again = [(each.lag, each.lag_s) for each in scraped.group().partitions]
-        assert again == [(lag, pytest.approx(lag_s + 60)) for lag, lag_s in found]
+        for each, (lag, lag_s) in zip(scraped.group().partitions, found, strict=True):
+            assert each.lag == lag
+            assert each.lag_s == pytest.approx(lag_s + 60)
 
 
 def test_looks_end_when_their_time_is_over() -> None:

@@ -1,5 +1,5 @@
-"""What the head tells a leader: which groups are its own, partitions that a queue has lost, which go when their group has
-delivered them to their end (RES-02, RES-04), and checkpoints that were rewound while a flow has them (CHK-04).
+"""What the head tells a leader: which groups are its own, partitions that a queue has lost, which go when their group
+has delivered them to their end (RES-02, RES-04), and checkpoints that were rewound while a flow has them (CHK-04).
 """
 
 from __future__ import annotations
@@ -244,6 +244,7 @@ def test_a_rewind_brings_no_removed_partition_that_nobody_touched() -> None:
     admin.count_rewind(world.queue, KEY.group)
     head = world.queue.refresh()
     facts = group_facts(head, head.groups[KEY.group])
+    assert facts.starts == {0: 0, 1: 0, 2: 10, 3: 10}, "removed ones too begin where their group does"
     leaving = RemovedPartitions(lambda _: checkpoints, lambda: world.now_s)
     assert leaving.with_unfinished(facts, {}, "").partitions == (0, 1)
     world.objects.swap(checkpoints.name_of(3), b"{damaged}", expected=None)

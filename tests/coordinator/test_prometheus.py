@@ -17,7 +17,7 @@ import pytest
 import partq
 from partq_spark.base.metrics import Collector
 from partq_spark.spark.query_metrics import Progress, QueryInput, QueryMetrics
-from tests.coordinator.sidecars import Place
+from tests.cast.sidecars import Place
 from tests.house.test_metrics_files import ALERTS, dashboard_queries
 from tests.support.servers import Prometheus, free_port, running
 from tests.support.waiting import wait_until
@@ -61,23 +61,6 @@ def driver() -> Iterator[int]:
 
 
 @contextmanager
-def working(queue: partq.Queue, flow: str, pace_s: float) -> Iterator[None]:
-    with queue.consumer("billing", flow=flow, ownership="store", max_messages=5) as consumer:
-
-        def work() -> None:
-            for _ in consumer:
-                time.sleep(pace_s)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        try:
-            yield
-        finally:
-            consumer.stop()
-            thread.join(30)
-
-
-@contextmanager
 def publishing(queue: partq.Queue) -> Iterator[None]:
     stop = threading.Event()
 
@@ -98,6 +81,7 @@ def publishing(queue: partq.Queue) -> Iterator[None]:
 @pytest.mark.conformance("OBS-02")
 @pytest.mark.timeout(300)
 def test_it_reads_what_coordinators_and_a_driver_tell_and_the_dashboard_shows_it(tmp_path: Path) -> None:
+    """One of the coordinators leads, and tells what status says; one of them keeps house."""
     place = Place(tmp_path, "store")
     queue = partq.create_queue(
         "orders", partitions=4, store=place.url, rebalance_delay_s=0.5, max_handoff_time_s=1.0, quota_bytes=10**9
@@ -113,13 +97,27 @@ def test_it_reads_what_coordinators_and_a_driver_tell_and_the_dashboard_shows_it
         def values(query: str) -> list[float]:
             return [float(each["value"][1]) for each in prometheus.ask("query", query=query)["result"]]
 
+        def by_partition(metric: str) -> dict[int, float]:
+            found = prometheus.ask("query", query=f"partq_group_partition_{metric}")["result"]
+            assert len({each["metric"]["instance"] for each in found}) <= 1, "its leader alone tells"
+            return {int(each["metric"]["partition"]): float(each["value"][1]) for each in found}
+
         wait_until(lambda: values("sum(up)") == [3], "three targets")
         stack.enter_context(publishing(queue))
-        stack.enter_context(working(queue, "a", 0.05))
+        goes_on = threading.Event()
+        stack.callback(goes_on.set)
+        stack.enter_context(place.application(queue, "a", max_messages=5, work=lambda _: time.sleep(0.05)))
         wait_until(lambda: values('sum(partq_group_partitions{status="Ready"})') == [4], "a's partitions")
-        with working(queue, "slow", 3.0):
+        with place.application(queue, "slow", max_messages=5, work=lambda _: goes_on.wait(60)):
             wait_until(lambda: values('sum(partq_group_flows{state="active"})') == [2], "two flows")
-            time.sleep(4)
+            wait_until(lambda: sum(values("partq_group_handoffs_total")) >= 2, "handoffs")
+            epochs = {each.partition: each.epoch for each in place.status(queue).partitions}
+            wait_until(lambda: by_partition("epoch") == epochs, "the epochs that status has")
+            held = [each.partition for each in place.status(queue).partitions if each.flow == "slow"]
+            wait_until(lambda: max(by_partition("lag_seconds").get(each, 0) for each in held) > 2, "an age")
+            lags = {each.partition: each.lag for each in place.status(queue).partitions}
+            wait_until(lambda: all(by_partition("lag_messages")[each] >= lags[each] for each in held), "their lags")
+            goes_on.set()
         # Rates need two scrapes of what has begun.
         queries = {query for query in dashboard_queries() if not query.startswith("label_values")}
         wait_until(lambda: shows_something(prometheus, queries) == [], "something of each query of the dashboard")
@@ -129,6 +127,9 @@ def test_it_reads_what_coordinators_and_a_driver_tell_and_the_dashboard_shows_it
         found = prometheus.ask("targets")["activeTargets"]
         assert {(each["health"], each["lastError"]) for each in found} == {("up", "")}
         assert values("sum(partq_group_leader)") == [1]
+        assert values("partq_coordinator_ready") == [1, 1]
+        assert min(values("partq_queue_messages")) > 0, "of a queue both tell"
+        wait_until(lambda: values("sum(partq_coordinator_housekeeper)") == [1], "one of them to keep house")
 
 
 def shows_something(prometheus: Prometheus, queries: set[str]) -> list[str]:

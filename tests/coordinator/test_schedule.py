@@ -1,228 +1,30 @@
-"""When a job has its turn: news at once but not without end, pauses that grow, one line per trouble, and an end."""
+"""When a job has its turn: news at once but not without end, pauses that grow, one line per trouble, and an end. No
+thread and no clock of the machine: steps are done when a test says so.
+"""
 
 from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 
 import pytest
 
 from coordinator.schedule import Job, Schedule
+from coordinator.service import Service
+from coordinator.settings import Settings
 from partq_spark.base.effects import Effects
 from partq_spark.base.errors import Unavailable
-from tests.coordinator.world import Lines
+from tests.coordinator.runtimes import KEY, Lines, World
 
 
 def middle(low: float, high: float) -> float:
     return (low + high) / 2
 
 
-def job(step: Callable[[], float] = lambda: 1.0, threads: Executor | None = None, leader: Leads | None = None) -> Job:
-    return Job(
-        step,
-        threads or ThreadPoolExecutor(1),
-        retry_most_s=5.0,
-        failed="job_failed",
-        recovered="job_recovered",
-        leader=leader,
-        job="the job",
-    )
-
-
-def entry() -> Job:
-    """One that was done a moment ago, and is due in a second."""
-    made = job()
-    made.stepped(1.0, 100.0)
-    return made
-
-
-class Leads:
-    """One that holds a lease, or several that stand for it."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.leading = True
-        self.error = error
-
-    def release(self) -> None:
-        self.leading = False
-        if self.error is not None:
-            raise self.error
-
-
-class Turns:
-    """A schedule whose clock tests move, and whose steps are real threads'."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-        self.log = Lines()
-        effects = Effects(now_s=lambda: self.now_s, uniform=middle)
-        self.schedule = Schedule(effects=effects, log=self.log)
-
-    def until(self, what: Callable[[], bool]) -> None:
-        """Turn by turn, a tenth of a second each; the last one is woken so that nobody waits."""
-        for _ in range(100):
-            if what():
-                return
-            self.now_s += 0.1
-            self.schedule.call(lambda: None)
-            self.schedule.turn()
-            time.sleep(0.001)
-        raise AssertionError("it does not come")
-
-
-def test_news_in_quiet_times_are_looked_at_at_once() -> None:
-    group = entry()
-    group.woken(100.5)
-    assert group.due_s == 100.5
-
-
-def test_a_flood_of_news_is_looked_at_ten_times_a_second() -> None:
-    group = entry()
-    looks = 0
-    for millisecond in range(2000):
-        now_s = 100.0 + millisecond / 1000
-        group.woken(now_s)
-        if group.due_s <= now_s:
-            looks += 1
-            group.stepped(1.0, now_s)
-    assert 18 <= looks <= 27
-
-
-def test_news_that_come_while_it_is_looked_at_are_not_lost() -> None:
-    group = entry()
-    group.running = True
-    group.woken(100.2)
-    group.stepped(1.0, 100.3)
-    assert group.due_s == 100.3
-
-
-def test_news_never_make_it_later() -> None:
-    group = entry()
-    group.stepped(0.05, 100.0)
-    for _ in range(50):
-        group.woken(100.0)
-    assert group.due_s <= 100.05
-
-
-def test_pauses_after_failures_grow_and_are_not_cut_short() -> None:
-    group = entry()
-    pauses = []
-    for _ in range(8):
-        group.failed("away", 100.0, middle)
-        group.woken(100.0)
-        pauses.append(round(group.due_s - 100.0, 3))
-    assert pauses == [0.075, 0.15, 0.3, 0.6, 1.2, 2.4, 3.75, 3.75]
-    assert group.stepped(1.0, 200.0) == 8
-    assert group.retry.failures == 0
-
-
-def test_the_same_trouble_is_told_once_a_minute() -> None:
-    group = entry()
-    told = [group.failed("away", 100.0 + second, middle) for second in range(125)]
-    assert [second for second, tell in enumerate(told) if tell] == [0, 60, 120]
-    assert group.failed("another", 226.0, middle)
-
-
-# --- turns ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_mistake_in_one_job_is_told_once_and_no_matter_of_the_others() -> None:
-    turns = Turns()
-    done = {"bad": 0, "good": 0}
-
-    def bad() -> float:
-        done["bad"] += 1
-        if done["bad"] < 4:
-            raise RuntimeError("a mistake (test)")
-        return 1.0
-
-    def good() -> float:
-        done["good"] += 1
-        return 0.1
-
-    turns.schedule.add(job(bad))
-    turns.schedule.add(job(good))
-    turns.until(lambda: "job_recovered" in turns.log.events())
-    assert done["good"] > 4
-    assert turns.log.lines == [
-        ("error", "job_failed", {"job": "the job", "reason": "RuntimeError: a mistake (test)"}),
-        ("info", "job_recovered", {"job": "the job", "failures": 3}),
-    ]
-
-
-def test_a_job_is_never_done_twice_at_once() -> None:
-    turns = Turns()
-    threads = ThreadPoolExecutor(4)
-    inside = 0
-
-    def step() -> float:
-        nonlocal inside
-        inside += 1
-        assert inside == 1
-        time.sleep(0.002)
-        inside -= 1
-        return 0.0
-
-    one = job(step, threads)
-    turns.schedule.add(one)
-    steps = 0
-
-    def enough() -> bool:
-        nonlocal steps
-        steps += 1
-        turns.schedule.wake(one)
-        return steps > 30
-
-    turns.until(enough)
-    assert turns.log.lines == []
-
-
-@pytest.mark.parametrize("error", [None, Unavailable("the store is away (test)")])
-def test_at_the_end_what_runs_comes_to_its_end_and_leases_are_given_up(error: Exception | None) -> None:
-    turns = Turns()
-    steps = 0
-
-    def step() -> float:
-        nonlocal steps
-        steps += 1
-        time.sleep(0.01)
-        return 0.0
-
-    busy, idle, follower = Leads(error), Leads(), Leads()
-    follower.leading = False
-    turns.schedule.add(job(step, leader=busy))
-    turns.schedule.add(job(leader=idle))
-    turns.schedule.add(job(leader=follower))
-    turns.until(lambda: steps > 0)
-    before = steps
-    assert turns.schedule.end(10.0) == (2 if error is None else 1), "of those who lead"
-    assert not busy.leading
-    assert not idle.leading
-    assert steps <= before + 1, "nothing begins any more"
-
-
-def test_the_end_does_not_wait_for_a_step_that_hangs() -> None:
-    turns = Turns()
-    threads = ThreadPoolExecutor(1)
-    begun: list[float] = []
-
-    def hang() -> float:
-        begun.append(0.0)
-        time.sleep(1.0)
-        return 0.0
-
-    turns.schedule.add(job(hang, threads, leader=Leads()))
-    turns.until(lambda: bool(begun))
-    begun_s = time.monotonic()
-    assert turns.schedule.end(0.05) == 0
-    assert time.monotonic() - begun_s < 0.9
-
-
 class Later(Executor):
-    """Runs what was submitted when it is told to, one at a time, in this thread."""
+    """Does what was submitted when it is told to."""
 
     def __init__(self) -> None:
         self.submitted: list[Callable[[], object]] = []
@@ -235,10 +37,155 @@ class Later(Executor):
         self.submitted.pop(0)()
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_whatever_happens_a_job_begins_when_it_is_due_and_not_before(seed: int) -> None:
+class Leads:
+    """One that holds a lease, or several that stand for it."""
+
+    def __init__(self, error: Exception | None = None, *, leading: bool = True) -> None:
+        self.leading = leading
+        self.error = error
+
+    def release(self) -> None:
+        self.leading = False
+        if self.error is not None:
+            raise self.error
+
+
+class Turns:
+    """A schedule whose clock tests move."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.log = Lines()
+        self.threads = Later()
+        self.schedule = Schedule(effects=Effects(now_s=lambda: self.now_s, uniform=middle), log=self.log)
+
+    def job(self, step: Callable[[], float] = lambda: 1.0, leader: Leads | None = None) -> Job:
+        return Job(
+            step,
+            self.threads,
+            retry_most_s=5.0,
+            failed="job_failed",
+            recovered="job_recovered",
+            leader=leader,
+            job="the job",
+        )
+
+    def add(self, step: Callable[[], float] = lambda: 1.0, leader: Leads | None = None) -> Job:
+        made = self.job(step, leader)
+        self.schedule.add(made)
+        return made
+
+    def turn(self) -> int:
+        """How many steps begin in it."""
+        waiting = len(self.threads.submitted)
+        self.schedule.call(lambda: None)  # so that it waits for nothing
+        self.schedule.turn()
+        return len(self.threads.submitted) - waiting
+
+    def run(self) -> None:
+        """All that has begun comes to its end, and is heard of."""
+        while self.threads.submitted:
+            self.threads.run_one()
+        self.turn()
+
+    def run_while_it_waits(self, most: int) -> None:
+        """What is submitted is done as soon as the schedule waits for something."""
+        if self.threads.submitted:
+            self.threads.run_one()
+        if most:
+            self.schedule.call(lambda: self.run_while_it_waits(most - 1))
+
+
+@pytest.fixture
+def turns() -> Turns:
+    return Turns()
+
+
+@pytest.fixture
+def entry(turns: Turns) -> Job:
+    """One that was done a moment ago, and is due in a second."""
+    made = turns.job()
+    made.stepped(1.0, 100.0)
+    return made
+
+
+# --- one job ----------------------------------------------------------------------------------------------------------
+
+
+def test_news_in_quiet_times_are_looked_at_at_once_and_never_make_it_later(entry: Job) -> None:
+    entry.woken(100.5)
+    assert entry.due_s == 100.5
+    entry.stepped(0.05, 100.0)
+    for _ in range(50):
+        entry.woken(100.0)
+    assert entry.due_s <= 100.05
+    entry.running = True
+    entry.woken(100.2)
+    entry.stepped(1.0, 100.3)
+    assert entry.due_s < 100.5, "those that come while it is looked at are not lost"
+
+
+def test_a_flood_of_news_is_looked_at_ten_times_a_second(entry: Job) -> None:
+    looks = 0
+    for millisecond in range(2000):
+        now_s = 100.0 + millisecond / 1000
+        entry.woken(now_s)
+        if entry.due_s <= now_s:
+            looks += 1
+            entry.stepped(1.0, now_s)
+    assert 18 <= looks <= 27
+
+
+def test_pauses_after_failures_grow_and_are_not_cut_short(entry: Job) -> None:
+    pauses = []
+    for _ in range(8):
+        entry.failed("away", 100.0, middle)
+        entry.woken(100.0)
+        pauses.append(round(entry.due_s - 100.0, 3))
+    assert pauses == [0.075, 0.15, 0.3, 0.6, 1.2, 2.4, 3.75, 3.75]
+    assert entry.stepped(1.0, 200.0) == 8
+    assert entry.retry.failures == 0
+
+
+def test_the_same_trouble_is_told_once_a_minute(entry: Job) -> None:
+    told = [entry.failed("away", 100.0 + second, middle) for second in range(125)]
+    assert [second for second, tell in enumerate(told) if tell] == [0, 60, 120]
+    assert entry.failed("another", 226.0, middle)
+
+
+# --- turns ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_mistake_in_one_job_is_told_once_and_no_matter_of_the_others(turns: Turns) -> None:
+    done = {"bad": 0, "good": 0}
+
+    def bad() -> float:
+        done["bad"] += 1
+        if done["bad"] < 4:
+            raise RuntimeError("a mistake (test)")
+        return 1.0
+
+    def good() -> float:
+        done["good"] += 1
+        return 0.1
+
+    turns.add(bad)
+    turns.add(good)
+    for _ in range(20):
+        turns.turn()
+        turns.run()
+        turns.now_s += 0.1
+    assert done["good"] > 10
+    assert turns.log == [
+        ("error", "job_failed", {"job": "the job", "reason": "RuntimeError: a mistake (test)"}),
+        ("info", "job_recovered", {"job": "the job", "failures": 3}),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_happens_a_job_begins_when_it_is_due_not_before_and_never_twice_at_once(seed: int) -> None:
     rng = random.Random(seed)
-    turns, threads = Turns(), Later()
+    turns = Turns()
     begun: list[Job] = []
     jobs: list[Job] = []
 
@@ -249,7 +196,7 @@ def test_whatever_happens_a_job_begins_when_it_is_due_and_not_before(seed: int) 
                 raise Unavailable("the store is away (test)")
             return rng.choice((0.0, 0.1, 0.35, 1.0, math.inf))
 
-        one = job(step, threads)
+        one = turns.add(step)
         return one
 
     for _ in range(300):
@@ -257,61 +204,88 @@ def test_whatever_happens_a_job_begins_when_it_is_due_and_not_before(seed: int) 
             match rng.randrange(4):
                 case 0 if len(jobs) < 6:
                     jobs.append(made())
-                    turns.schedule.add(jobs[-1])
                 case 1 if jobs and not jobs[0].running:
                     turns.schedule.remove(jobs.pop(0))
                 case 2 if jobs:
                     turns.schedule.wake(rng.choice(jobs))
-                case 3 if threads.submitted:
-                    threads.run_one()
+                case 3 if turns.threads.submitted:
+                    turns.threads.run_one()
         due = [one for one in jobs if not one.running and one.due_s <= turns.now_s]
-        waiting = len(threads.submitted)
-        turns.schedule.call(lambda: None)
-        turns.schedule.turn()
-        assert len(threads.submitted) - waiting == len(due), "one step for each that is due, and for no other"
+        assert turns.turn() == len(due), "one step for each that is due, and for no other"
         assert all(one.running for one in due)
         turns.now_s += rng.choice((0.0, 0.05, 0.2, 0.7))
     assert begun
 
 
-def test_a_job_that_is_due_when_it_was_to_be_due_before_begins_once() -> None:
-    turns, threads = Turns(), Later()
-    one = job(lambda: 1.0, threads)
-
-    def turn() -> int:
-        turns.schedule.call(lambda: None)
-        turns.schedule.turn()
-        return len(threads.submitted)
-
-    turns.schedule.add(one)
-    assert turn() == 1
-    threads.run_one()
-    turn()  # it is due in a second
-    turns.schedule.wake(one)
-    assert turn() == 1
-    threads.run_one()
-    turn()  # it is due in a second again
-    turns.now_s += 1.0
-    assert turn() == 1
-
-
-def test_what_is_due_in_a_moment_begins_with_what_is_due_now_and_not_by_itself() -> None:
-    """A step that waits for the end of a time-out is not done again and again until it has come."""
-    turns, threads = Turns(), Later()
-    first, second = job(lambda: 0.005, threads), job(lambda: 0.009, threads)
-
-    def begun() -> int:
-        waiting = len(threads.submitted)
-        turns.schedule.call(lambda: None)
-        turns.schedule.turn()
-        return len(threads.submitted) - waiting
-
-    for one in (first, second):
-        turns.schedule.add(one)
-    assert begun() == 2
+def test_a_job_that_is_due_when_it_was_to_be_due_before_begins_once(turns: Turns) -> None:
+    one = turns.add()
     for _ in range(2):
-        threads.run_one()
-    begun()  # they are due in 5 and in 9 ms
-    assert begun() == 0
+        assert turns.turn() == 1
+        turns.run()  # it is due in a second
+        turns.schedule.wake(one)
+    assert turns.turn() == 1
+    turns.run()
+    turns.now_s += 1.0
+    assert turns.turn() == 1
+
+
+def test_what_is_due_in_a_moment_begins_with_what_is_due_now_and_not_by_itself(turns: Turns) -> None:
+    """A step that waits for the end of a time-out is not done again and again until it has come."""
+    turns.add(lambda: 0.005)
+    turns.add(lambda: 0.009)
+    assert turns.turn() == 2
+    turns.run()  # they are due in 5 and in 9 ms
+    assert turns.turn() == 0
     turns.now_s += 0.006
-    assert begun() == 2
+    assert turns.turn() == 2
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [None, Unavailable("the store is away (test)")])
+@pytest.mark.parametrize("fails", [False, True])
+def test_at_the_end_what_runs_comes_to_its_end_and_leases_are_given_up(
+    turns: Turns, error: Exception | None, fails: bool
+) -> None:
+    def step() -> float:
+        steps.append(0.0)
+        if fails:
+            raise Unavailable("it is away (test)")
+        return 0.0
+
+    steps: list[float] = []
+    busy, idle, follower = Leads(error), Leads(), Leads(leading=False)
+    turns.add(step, busy)
+    turns.turn()
+    turns.add(leader=idle)
+    turns.add(leader=follower)
+    turns.run_while_it_waits(20)
+    assert turns.schedule.end(10.0) == (2 if error is None else 1), "of those who lead"
+    assert not busy.leading
+    assert not idle.leading
+    assert steps == [0.0], "nothing begins any more"
+
+
+def test_the_end_does_not_wait_for_a_step_that_hangs(turns: Turns) -> None:
+    turns.add(leader=Leads())
+    turns.turn()
+    assert turns.schedule.end(0.0) == 0
+
+
+def test_what_goes_wrong_in_a_thread_that_nobody_asks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The removal of a dropped group, and a look at a queue of which there were news."""
+    world = World()
+    coordinator = world.coordinator()
+    service = Service(Settings(), store=world.objects, ownership=coordinator.ownership, log=world.log)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(coordinator.runtime, "drop", fail)
+    monkeypatch.setattr(service._heads, "look", fail)
+    service._drop(KEY, coordinator.runtime)
+    service._look_at_queue(KEY.queue)
+    (dropped,), (looked,) = world.log.of("drop_failed"), world.log.of("head_failed")
+    assert (dropped["group"], dropped["reason"]) == (str(KEY), "RuntimeError: a mistake")
+    assert (looked["queue"], looked["reason"]) == (KEY.queue, "RuntimeError: a mistake")

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.coordinator.sidecars import Sidecar
+from tests.cast.sidecars import Sidecar
 from tests.support.servers import ROOT, RedisServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]

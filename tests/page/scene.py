@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import partq
-from tests.coordinator.sidecars import Sidecar
+from tests.cast.sidecars import Sidecar
 
 QUEUE: Final = "orders"
 GROUP: Final = "billing"

@@ -17,7 +17,7 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 import pytest
 
 import partq
-from tests.coordinator.sidecars import Sidecar
+from tests.cast.sidecars import Sidecar
 from tests.page.conftest import TOKEN, acknowledge
 from tests.page.serving import Served, serving
 from tests.support.browser import Tab

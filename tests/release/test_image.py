@@ -25,7 +25,7 @@ from packaging.requirements import Requirement
 
 from coordinator.settings import Settings
 from partq_spark.cli.main import cli
-from tests.coordinator.sidecars import Sidecar
+from tests.cast.sidecars import Sidecar
 from tests.support.servers import Prometheus, RedisServer, running
 from tests.support.waiting import wait_until
 
