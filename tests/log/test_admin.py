@@ -1,4 +1,4 @@
-"""Creating, changing, listing and deleting queues, and groups: each once, whatever is lost and others do."""
+"""Making, listing and deleting queues, and making groups: each once, whatever is lost and others do."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
+from partq_spark.base.errors import Corrupt, Invalid, Unavailable
 from partq_spark.log import admin
 from partq_spark.log.groups import remove_group
-from partq_spark.log.model import Group, QueueConfig
+from partq_spark.log.model import Group, QueueConfig, group_start
 from partq_spark.log.queue import QueueLog
 from tests.log.queues import World, document_of, head_of, once, read_flat, send, values
 from tests.support.way import Hooked
@@ -67,14 +67,6 @@ def test_a_creation_whose_answer_is_lost_is_created_once(world: World, landed: b
     assert sum(kind == "swap" for kind, _ in hooked.calls) == (1 if landed else 2)
 
 
-def test_every_creation_has_an_id_of_its_own(world: World) -> None:
-    ids = set()
-    for _ in range(3):
-        ids.add(world.create().head.queue_id)
-        admin.delete_queue(world.handle())
-    assert len(ids) == 3
-
-
 def test_each_attempt_of_a_creation_has_an_id_of_its_own(world: World) -> None:
     # Else one that lands late, after the queue was deleted, would bring back a queue that others know as gone.
     hooked = Hooked(world.store)
@@ -108,41 +100,54 @@ def test_creating_ends_within_the_time_out(world: World) -> None:
 # --- what is not allowed ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [0, 1001, -1, "x", "", "1.5", 4.0, None, "٣", "1e2", True, "9" * 5000])
-def test_bad_partition_counts_are_refused(count: object) -> None:
-    with pytest.raises(Invalid, match="whole number from 1 to 1000") as caught:
-        admin.checked_partitions(count)
-    assert repr(count) in str(caught.value)
-
-
-@pytest.mark.parametrize(("count", "expected"), [(1, 1), (1000, 1000), ("8", 8), (" 16 ", 16)])
-def test_good_partition_counts_are_taken(count: object, expected: int) -> None:
-    assert admin.checked_partitions(count) == expected
-
-
-@pytest.mark.parametrize("partitions", [0, 1001])
-def test_no_queue_with_a_bad_count_is_created(world: World, partitions: int) -> None:
-    with pytest.raises(Invalid, match=f"partitions={partitions} is not allowed"):
-        world.create(partitions)
-    assert list(world.store.list("")) == []
-
-
 @pytest.mark.parametrize(
-    "name", ["", ".hidden", "-a", "_a", "a/b", "../a", "a b", "a" * 64, "größe", "a\n", "a\x00", "客"]
+    ("setting", "allowed", "refused"),
+    [
+        ("partitions", [1, 1000, "8", " 16 "], [0, 1001, -1, 2.5, "x", "", "٣", "1e2", True, "9" * 5000]),
+        ("rebalance_delay_s", [0.0, 604_800.0], [-0.1, 604_800.1, float("nan")]),
+        ("max_handoff_time_s", [0.0, 604_800.0], [-1, float("inf")]),
+        ("access_type", ["exclusive", "non-exclusive"], ["shared", "Exclusive", "exclusive\n"]),
+        ("max_message_bytes", [1, 1_000_000_000], [0, 1_000_000_001]),
+        ("retention_s", [1.0, None], [0.5, float("nan")]),
+        ("quota_bytes", [1, 2**60, None], [0, 2**60 + 1]),
+    ],
 )
-def test_bad_names_are_refused(world: World, name: str) -> None:
+def test_settings_are_taken_up_to_the_ends_of_their_ranges(
+    world: World, setting: str, allowed: list[Any], refused: list[Any]
+) -> None:
+    queue = world.create(3)
+    for value in allowed:
+        head = admin.alter_queue(queue, **{setting: value})
+        found = str(head.partitions) if setting == "partitions" else getattr(head.config, setting)
+        assert found == (value if setting != "partitions" else str(value).strip())
+    before = head_of(world.store)
+    name = setting.removesuffix("_s").replace("_", "-")
+    for value in refused:
+        with pytest.raises(Invalid, match=f"{name}=.* is not allowed: give"):
+            admin.alter_queue(queue, **{"rebalance_delay_s": 1.0, setting: value})
+        made = (value, QueueConfig()) if setting == "partitions" else (1, replace(QueueConfig(), **{setting: value}))
+        with pytest.raises(Invalid, match=f"{name}=.* is not allowed: give"):
+            world.create(made[0], "other", made[1])
+    assert head_of(world.store) == before
+    assert [*admin.list_queues(world.store, "default").readable] == ["orders"]
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "-a", "_a", "a/b", "../a", "a b", "a" * 64, "größe", "a\n", "a\x00"])
+def test_names_that_no_queue_namespace_or_group_can_have_are_refused(world: World, name: str) -> None:
+    queue = world.create(1)
     with pytest.raises(Invalid, match=r"queue name .* is not allowed"):
         world.create(name=name)
     with pytest.raises(Invalid, match=r"namespace name .* is not allowed"):
         QueueLog(world.store, name, "orders")
     with pytest.raises(Invalid, match=r"namespace name .* is not allowed"):
         admin.list_queues(world.store, name)
-    assert list(world.store.list("")) == []
+    with pytest.raises(Invalid, match=r"group name .* is not allowed"):
+        admin.create_group(queue, name, (0,))
+    for good in ("a", "0", "a" * 63, "orders.eu_west-1", "ORDERS-2"):
+        assert world.create(name=good).name == good.lower()
 
 
-@pytest.mark.parametrize("name", ["a", "0", "a" * 63, "orders.eu_west-1", "ORDERS"])
-def test_good_names_are_taken_in_lower_case(world: World, name: str) -> None:
-    assert world.create(name=name).name == name.lower()
+# --- what is not allowed ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.conformance("OBS-06")
@@ -156,104 +161,6 @@ def test_a_head_that_nobody_could_read_is_not_written(world: World, value: Any) 
         queue.change(lambda head: replace(head, config=replace(head.config, quota_bytes=value)))
     assert document_of(world.store, queue.head_name) == before
     world.handle().refresh()
-
-
-BAD_SETTINGS: list[tuple[str, Any, str]] = [
-    ("rebalance_delay_s", -0.1, "rebalance-delay=-0.1"),
-    ("rebalance_delay_s", 604_800.1, "rebalance-delay=604800.1"),
-    ("rebalance_delay_s", float("nan"), "rebalance-delay=nan"),
-    ("max_handoff_time_s", -1, "max-handoff-time=-1"),
-    ("max_handoff_time_s", float("inf"), "max-handoff-time=inf"),
-    ("access_type", "shared", "access-type='shared'"),
-    ("access_type", "Exclusive", "access-type='Exclusive'"),
-    ("max_message_bytes", 0, "max-message-bytes=0"),
-    ("max_message_bytes", 1_000_000_001, "max-message-bytes=1000000001"),
-]
-
-
-@pytest.mark.parametrize(("setting", "value", "named"), BAD_SETTINGS)
-def test_settings_out_of_range_are_refused(world: World, setting: str, value: Any, named: str) -> None:
-    bad = replace(QueueConfig(), **{setting: value})
-    with pytest.raises(Invalid, match=f"{named} is not allowed: give"):
-        world.create(config=bad)
-    assert list(world.store.list("")) == []
-    queue = world.create()
-    with pytest.raises(Invalid, match=f"{named} is not allowed: give"):
-        admin.alter_queue(queue, **{setting: value})
-    assert head_of(world.store).config == QueueConfig()
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("rebalance_delay_s", 0.0),
-        ("rebalance_delay_s", 604_800.0),
-        ("max_handoff_time_s", 0.0),
-        ("max_message_bytes", 1),
-        ("max_message_bytes", 1_000_000_000),
-    ],
-)
-def test_settings_at_the_ends_of_their_ranges_are_taken(world: World, setting: str, value: Any) -> None:
-    queue = world.create()
-    admin.alter_queue(queue, **{setting: value})
-    assert head_of(world.store).config == replace(QueueConfig(), **{setting: value})
-
-
-# --- altering ---------------------------------------------------------------------------------------------------------
-
-
-def test_altering_keeps_what_another_alters_meanwhile(world: World) -> None:
-    world.create()
-    hooked = Hooked(world.store)
-    queue = world.handle(store=hooked)
-    queue.refresh()
-    hooked.before = once("swap", HEAD, lambda: admin.alter_queue(world.handle(), max_handoff_time_s=9.0))
-    admin.alter_queue(queue, rebalance_delay_s=1.0)
-    head = head_of(world.store)
-    assert head.config == QueueConfig(rebalance_delay_s=1.0, max_handoff_time_s=9.0)
-    assert head.sequence == 3
-
-
-def test_altering_keeps_messages_that_are_published_meanwhile(world: World) -> None:
-    world.create()
-    hooked = Hooked(world.store)
-    queue = world.handle(store=hooked)
-    hooked.before = once("swap", HEAD, lambda: send(world.handle(), values(1, 2)))
-    admin.alter_queue(queue, rebalance_delay_s=1.0)
-    assert read_flat(queue) == [b"1", b"2"]
-
-
-def test_altering_to_what_is_already_so_writes_nothing(world: World) -> None:
-    hooked = Hooked(world.store)
-    world.create()
-    assert admin.alter_queue(world.handle(store=hooked), rebalance_delay_s=5.0).sequence == 1
-    assert "swap" not in {kind for kind, _ in hooked.calls}
-
-
-@pytest.mark.parametrize("landed", [True, False])
-def test_a_change_whose_answer_is_lost_is_made_once(world: World, landed: bool) -> None:
-    world.create()
-    hooked = Hooked(world.store)
-    if landed:
-        hooked.after = once("swap", HEAD, unavailable)
-    else:
-        hooked.before = once("swap", HEAD, unavailable)
-    admin.alter_queue(world.handle(store=hooked), rebalance_delay_s=1.0)
-    assert (head_of(world.store).sequence, head_of(world.store).config.rebalance_delay_s) == (2, 1.0)
-
-
-def test_a_queue_created_again_meanwhile_is_not_altered(world: World) -> None:
-    queue = world.create()
-    admin.delete_queue(world.handle())
-    world.create()
-    with pytest.raises(Invalid, match="deleted and created again"):
-        admin.alter_queue(queue, rebalance_delay_s=1.0)
-    assert head_of(world.store).config == QueueConfig()
-
-
-def test_an_absent_queue_is_refused_with_the_next_step(world: World) -> None:
-    with pytest.raises(Invalid, match=r"'orders' .* does not exist: create it with `partq queue create orders"):
-        admin.alter_queue(world.handle(), rebalance_delay_s=1.0)
 
 
 # --- listing and deleting ---------------------------------------------------------------------------------------------
@@ -386,25 +293,9 @@ def test_two_who_create_a_group_at_once_agree(world: World) -> None:
     assert admin.create_group(world.handle(store=hooked), "billing", (2, 2)) == first[0]
 
 
-@pytest.mark.parametrize("name", ["", "_system", "a/b", "a" * 64])
-def test_bad_group_names_are_refused(world: World, name: str) -> None:
-    with pytest.raises(Invalid, match=r"group name .* is not allowed"):
-        admin.create_group(world.create(), name, (0,) * 4)
-
-
 def test_a_group_needs_one_offset_for_every_partition(world: World) -> None:
     with pytest.raises(Invalid, match=r"was given 3 starting offsets, .* has 4 partitions"):
         admin.create_group(world.create(4), "billing", (0, 0, 0))
-
-
-def test_rewinds_are_counted_while_others_count(world: World) -> None:
-    queue = world.create(2)
-    admin.create_group(queue, "billing", (0, 0))
-    admin.create_group(queue, "audit", (0, 0))
-    hooked = Hooked(world.store)
-    hooked.before = once("swap", HEAD, lambda: admin.count_rewind(world.handle(), "billing"))
-    assert admin.count_rewind(world.handle(store=hooked), "billing").rewinds == 2
-    assert {name: group.rewinds for name, group in head_of(world.store).groups.items()} == {"billing": 2, "audit": 0}
 
 
 def test_a_group_that_is_not_there_is_refused_with_those_that_are(world: World) -> None:
@@ -414,19 +305,6 @@ def test_a_group_that_is_not_there_is_refused_with_those_that_are(world: World) 
     admin.create_group(queue, "billing", (0,))
     with pytest.raises(Invalid, match=r"\(its groups: billing\)"):
         admin.count_rewind(queue, "biling")
-
-
-def test_conflicts_without_end_are_given_up(world: World) -> None:
-    world.create()
-    hooked = Hooked(world.store)
-
-    def refuse(kind: str, name: str) -> None:
-        if kind == "swap":
-            raise Conflict("somebody was faster (test)")
-
-    hooked.before = refuse
-    with pytest.raises(Conflict, match="faster"):
-        admin.create_group(world.handle(store=hooked), "billing", (0,) * 4)
 
 
 # --- many groups ------------------------------------------------------------------------------------------------------
@@ -455,3 +333,11 @@ def test_groups_make_a_head_only_so_large_and_the_refusal_says_what_to_do(world:
     assert admin.create_group(queue, "group-0000", start) == queue.head.groups["group-0000"], "an existing one is found"
     remove_group(queue, "group-0001", queue.head.groups["group-0001"])
     admin.create_group(queue, f"group-{made:04}", start)
+
+
+@pytest.mark.conformance("RES-02")
+def test_a_partition_that_came_after_the_group_begins_at_its_beginning() -> None:
+    """Also one that was removed and is back before the group took it: all of its messages came after the group did."""
+    group = Group(since_sequence=5, start=(3, 7))
+    assert [group_start(group, partition) for partition in range(4)] == [3, 7, 0, 0]
+    assert group_start(None, 2) == 0

@@ -113,16 +113,6 @@ def test_stored_bytes_are_known_from_the_head_alone(world: World) -> None:
     assert queue.head.stored_bytes == 0
 
 
-def test_what_compaction_saves_counts(world: World) -> None:
-    world.sizes = LogSizes(inline_entries=4)
-    queue = world.create(1)
-    for number in range(50):
-        send(queue, values(number))
-    before = queue.head.stored_bytes
-    assert compaction.compact(queue, min_age_s=-1.0) is not None
-    assert queue.head.stored_bytes == counted(queue) < before / 2
-
-
 @pytest.mark.parametrize("fan_out", [3, 16])
 def test_what_is_compacted_while_a_slow_group_holds_back_one_partition_counts(world: World, fan_out: int) -> None:
     """Its reference goes on counting the messages that had been trimmed; its bytes are of the others alone."""

@@ -12,9 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from partq_spark.base.errors import Unavailable
-from partq_spark.log import admin, fanout, housekeeping, repetition, writers
-from partq_spark.log.fanout import QueueOutcome, StagedFor
+from partq_spark.log import admin, housekeeping, repetition, writers
 from partq_spark.log.publish import PublishIdentity, PublishResult
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.repetition import BatchRefused
@@ -25,11 +23,12 @@ from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import Staged, stage_of
 from tests.log import typed
 from tests.log.histories import all_steps
-from tests.log.queues import HOUR_US, Row, World, batch_of, head_of, once, read, read_flat, rounds, send, values
+from tests.log.queues import HOUR_US, Row, World, batch_of, head_of, read, read_flat, rounds, send, values
 from tests.log.typed import Row as TypedRow
 from tests.support.way import Hooked
 
 pytestmark = pytest.mark.conformance("DIS-10")
+
 
 ROWS: list[Row] = [(None if number % 3 else f"k{number % 5}", b"%d" % (number % 90)) for number in range(100)]
 
@@ -208,6 +207,7 @@ def test_headers_belong_to_the_row(world: World) -> None:
 
 # --- typed queues -----------------------------------------------------------------------------------------------------
 
+
 DDL = (
     "id INT, name STRING, total DECIMAL(9,2), at TIMESTAMP, day DATE, local TIMESTAMP_NTZ, x DOUBLE, raw BINARY, "
     "tags ARRAY<STRUCT<k: STRING, n: BIGINT>>, m MAP<STRING, FLOAT>"
@@ -264,27 +264,6 @@ def older_typed(world: World, queue: QueueLog) -> None:
 # --- several queues, and what a person says ---------------------------------------------------------------------------
 
 
-def fan(world: World, batch: int, **rows: Sequence[Row]) -> list[QueueOutcome]:
-    made = []
-    for name, theirs in rows.items():
-        queue = world.handle(name)
-        made += [StagedFor(task.stage, task.segment, True) for task in tasks_of(queue, theirs)]
-    return fanout.publish_all(world.handle, [made], of(batch), seed="s")
-
-
-def test_all_queues_of_a_batch_are_asked_before_the_first_gets_anything(world: World) -> None:
-    for name in ("a", "b", "c"):
-        world.create(2, name)
-    fan(world, 1, a=values(1), b=values(2), c=values(3))
-    fan(world, 2, c=values(4))
-    with pytest.raises(BatchRefused, match=r"queue 'c'.*batch 2 .*value=b'9'"):
-        fan(world, 2, a=values(7), b=values(8), c=values(9))
-    with pytest.raises(BatchRefused, match=r"queue 'a'.*batch 1 "):
-        fan(world, 1, a=values(1, 7), b=values(2))
-    assert [read_flat(world.handle(name)) for name in ("a", "b", "c")] == [[b"1"], [b"2"], [b"3", b"4"]]
-    assert [done and done.duplicate for _, done in fan(world, 2, a=values(7), c=values(4))] == [False, True]
-
-
 def test_what_a_person_says_counts_until_the_writer_goes_on(world: World) -> None:
     queue = world.create(1)
     for batch in range(1, 6):
@@ -325,22 +304,6 @@ def test_a_resolution_needs_a_number_that_was_used_and_few_are_kept(world: World
         assert writers.resolve(queue, f"w{number}", 1, published=False, by="ops")
     said = queue.refresh().resolutions
     assert [each.writer for each in said] == [f"w{number}" for number in range(5, writers.MOST_RESOLUTIONS + 5)]
-
-
-def test_an_own_publish_is_known_although_its_writer_went_on_before_it_looked(world: World) -> None:
-    """The answer was lost, and a replacement has published the next batch meanwhile."""
-    world.create(1)
-    hooked = Hooked(world.store)
-    queue = world.handle(store=hooked)
-    tasks = tasks_of(queue, values(1))
-
-    def lose() -> None:
-        put(world, 6, values(2))
-        raise Unavailable("the answer was lost")
-
-    hooked.after = once("swap", "_head.json", lose)
-    assert not publish_tasks(queue, tasks, of(5), seed="s").duplicate
-    assert read_flat(queue) == [b"1", b"2"]
 
 
 def test_the_refusal_names_everything(world: World) -> None:

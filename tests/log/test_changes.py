@@ -1,0 +1,233 @@
+"""Every change of a queue's head: made once whatever is lost, beside what others change meanwhile, and never to another
+queue of the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+
+from partq_spark.base.errors import Conflict, Invalid, Unavailable
+from partq_spark.log import admin
+from partq_spark.log.housekeeping import trim
+from partq_spark.log.model import Head
+from partq_spark.log.publish import PublishIdentity
+from partq_spark.log.queue import QueueLog
+from partq_spark.log.restaging import publish_tasks
+from partq_spark.log.staged import Staged, stage_of
+from partq_spark.log.subscriptions import subscribe, unsubscribe
+from tests.log import typed
+from tests.log.queues import World, head_of, once
+from tests.support.way import Hooked
+
+pytestmark = [pytest.mark.conformance("DIS-09"), pytest.mark.conformance("RES-05")]
+
+HEAD = "_head.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What two people, `mine` and `theirs`, may do to a queue, and whether a head shows that one of them did.
+
+    `again`: what the same change does when it is repeated is nothing.
+    """
+
+    do: Callable[[QueueLog, str], object]
+    seen: Callable[[Head, str], bool]
+    again: bool = True
+
+
+def send(queue: QueueLog, who: str) -> object:
+    stage = stage_of(queue.refresh())
+    tasks = [Staged(stage, each) for each in typed.staged(queue, stage, [{"id": number} for number in range(5)])]
+    done = publish_tasks(queue, tasks, PublishIdentity(writer=who, batch=1), seed="s")
+    return done.rows or done.duplicate
+
+
+def configure(queue: QueueLog, who: str) -> object:
+    setting: dict[str, Any] = {"rebalance_delay_s": 1.0} if who == "mine" else {"max_handoff_time_s": 9.0}
+    return admin.alter_queue(queue, **setting).partitions
+
+
+def configured(head: Head, who: str) -> bool:
+    return (head.config.rebalance_delay_s == 1.0) if who == "mine" else (head.config.max_handoff_time_s == 9.0)
+
+
+CHANGES: dict[str, Change] = {
+    "settings": Change(do=configure, seen=configured),
+    "partitions": Change(
+        do=lambda queue, who: admin.alter_queue(queue, partitions=8 if who == "mine" else 3).partitions,
+        seen=lambda head, who: head.partitions == (8 if who == "mine" else 3) or head.layout.generation == 2,
+    ),
+    "columns": Change(
+        do=lambda queue, who: admin.alter_queue(queue, add_columns=f"{who} INT", **widened(who)).columns is not None,
+        seen=lambda head, who: head.columns is not None and head.columns.column(who) is not None,
+        again=False,
+    ),
+    "subscribe": Change(
+        do=subscribe,
+        seen=lambda head, who: who in head.subscriptions,
+    ),
+    "unsubscribe": Change(
+        do=lambda queue, who: unsubscribe(queue, f"no/{who}"),
+        seen=lambda head, who: f"no/{who}" not in head.subscriptions,
+    ),
+    "group": Change(
+        do=lambda queue, who: admin.create_group(queue, who, queue.head.next).rewinds,
+        seen=lambda head, who: who in head.groups,
+    ),
+    "rewind": Change(
+        do=lambda queue, who: admin.count_rewind(queue, "billing").rewinds > 0,
+        seen=lambda head, who: head.groups["billing"].rewinds > 0,
+        again=False,
+    ),
+    "trim": Change(
+        do=lambda queue, who: trim(queue, queue.head.next).earliest != (),
+        # What came to be needed again by a rewind stays.
+        seen=lambda head, who: max(head.earliest) > 0 or head.groups["billing"].rewinds > 0,
+    ),
+    "publish": Change(do=send, seen=lambda head, who: who in head.writers),
+}
+
+
+def widened(who: str) -> dict[str, Any]:
+    return {"widen": "id BIGINT"} if who == "mine" else {}
+
+
+@pytest.fixture(params=CHANGES)
+def change(request: pytest.FixtureRequest) -> Change:
+    return CHANGES[request.param]
+
+
+@pytest.fixture
+def queue(world: World) -> QueueLog:
+    """With everything that can be changed; its group has read all there is."""
+    return prepared(world)
+
+
+def prepared(world: World) -> QueueLog:
+    made = typed.create(world, "id INT, n INT", partitions=2)
+    typed.send(made, [{"id": number} for number in range(9)])
+    subscribe(made, "no/mine", "no/theirs")
+    admin.create_group(made, "billing", made.head.next)
+    return made
+
+
+def lost() -> None:
+    raise Unavailable("the answer was lost (test)")
+
+
+def faster() -> None:
+    raise Conflict("somebody was faster (test)")
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_change_whose_request_or_answer_is_lost_is_made_once(
+    world: World, queue: QueueLog, change: Change, landed: bool
+) -> None:
+    hooked = Hooked(world.store)
+    if landed:
+        hooked.after = once("swap", HEAD, lost)
+    else:
+        hooked.before = once("swap", HEAD, lost)
+    before = queue.refresh()
+    done = change.do(world.handle(store=hooked), "mine")
+    head = head_of(world.store)
+    assert change.seen(head, "mine")
+    assert head.sequence == before.sequence + 1 or change is CHANGES["rewind"], "counting once too often does no harm"
+    assert done == change.do(prepared(other := World()), "mine")
+    assert head_of(other.store).next == head.next
+
+
+@pytest.mark.parametrize("meanwhile", CHANGES.values(), ids=CHANGES)
+def test_a_change_keeps_what_another_changes_meanwhile(
+    world: World, queue: QueueLog, change: Change, meanwhile: Change
+) -> None:
+    hooked = Hooked(world.store)
+    hooked.before = once("swap", HEAD, lambda: meanwhile.do(world.handle(), "theirs"))
+    change.do(world.handle(store=hooked), "mine")
+    head = head_of(world.store)
+    assert change.seen(head, "mine")
+    assert meanwhile.seen(head, "theirs")
+    if change is meanwhile is CHANGES["rewind"]:
+        assert head.groups["billing"].rewinds == 2
+    published = 5 * [change, meanwhile].count(CHANGES["publish"])
+    assert sum(head.next) == 9 + published
+    assert len(typed.read_flat(queue)) == head.messages >= published, "what comes meanwhile is not trimmed"
+
+
+def test_what_is_so_already_is_not_written(world: World, queue: QueueLog, change: Change) -> None:
+    change.do(queue, "mine")
+    before = head_of(world.store)
+    hooked = Hooked(world.store)
+    if change.again:
+        change.do(world.handle(store=hooked), "mine")
+        assert "swap" not in {kind for kind, _ in hooked.calls}
+        assert head_of(world.store) == before
+
+
+@pytest.mark.parametrize("during", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_another_queue_of_the_name_is_not_changed(
+    world: World, queue: QueueLog, change: Change, during: bool, again: bool
+) -> None:
+    def replaced() -> None:
+        admin.delete_queue(world.handle())
+        if again:
+            prepared(world)
+
+    hooked = Hooked(world.store)
+    late = world.handle(store=hooked)
+    stage = stage_of(late.refresh())
+    tasks = [Staged(stage, each) for each in typed.staged(late, stage, [{"id": 1}])]
+    if during:
+        hooked.before = once("swap", HEAD, replaced)
+    else:
+        replaced()
+    publishes = change is CHANGES["publish"]
+    act = partial(publish_tasks, late, tasks, seed="s") if publishes else partial(change.do, late, "mine")
+    with pytest.raises(Invalid, match="deleted and created again" if again else "has been deleted: create it with"):
+        act()
+    left = world.handle().look()
+    assert (left is not None) == again
+    assert left is None or (left.sequence, left.messages) == (queue.head.sequence, queue.head.messages)
+
+
+def test_a_queue_that_is_not_there_is_refused_with_the_next_step(world: World, change: Change) -> None:
+    with pytest.raises(Invalid, match=r"'orders' .* does not exist: create it with `partq queue create orders"):
+        change.do(world.handle(), "mine")
+
+
+@pytest.mark.parametrize(
+    ("answer", "retry_timeout_s", "least_s", "most_s"),
+    [(lost, 20.0, 20, 25), (lost, 0.0, 0, 0), (faster, 20.0, 20, 25), (faster, 0.0, 10, 13)],
+    ids=["away", "away, no time", "others are faster", "others are faster, no time"],
+)
+def test_a_store_that_gives_no_answer_is_given_up_within_the_time(
+    world: World,
+    queue: QueueLog,
+    change: Change,
+    answer: Callable[[], None],
+    retry_timeout_s: float,
+    least_s: float,
+    most_s: float,
+) -> None:
+    """That others are faster is how a busy queue works: it is tried again for a while in any case."""
+    hooked = Hooked(world.store)
+    begin_us = world.clock.now_us
+
+    def refuse(kind: str, name: str) -> None:
+        if kind == "swap" and name.endswith(HEAD):
+            answer()
+
+    hooked.before = refuse
+    with pytest.raises((Unavailable, Conflict), match=r"\(test\)"):
+        change.do(world.handle(store=hooked, retry_timeout_s=retry_timeout_s), "mine")
+    assert least_s <= (world.clock.now_us - begin_us) / 1e6 <= most_s
+    assert world.clock.pauses < 40, "they grow"
+    assert head_of(world.store) == queue.refresh()
+    assert not change.seen(queue.head, "mine")

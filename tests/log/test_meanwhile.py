@@ -1,0 +1,348 @@
+"""Whatever is done to a log, and whatever others do to it or befalls it at any call in between: every message is there
+once or it was told that it may not be, each key keeps its order, and what nobody needs is collected in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
+from operator import ge
+from typing import Final
+
+import pytest
+
+from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, Unavailable
+from partq_spark.log import admin, fanout, housekeeping, tree
+from partq_spark.log.compaction import compact
+from partq_spark.log.fanout import StagedFor
+from partq_spark.log.publish import Outdated, PublishIdentity
+from partq_spark.log.queue import QueueLog
+from partq_spark.log.reading import RangeReader
+from partq_spark.log.restaging import publish_tasks
+from partq_spark.log.sizes import LogSizes
+from partq_spark.log.staged import Staged, stage_of
+from tests.log.queues import HOUR_US, Row, World, everything, objects, read, send, staged
+from tests.support.way import Hooked
+
+pytestmark = [pytest.mark.slow, pytest.mark.conformance("DIS-08"), pytest.mark.conformance("DIS-09")]
+
+SIZES: Final = LogSizes(inline_entries=3, fan_out=2, head_writers=3, page_fan_out=2)
+ME: Final = PublishIdentity(writer="me", batch=7)
+KEYS: Final = ("a", "b", "c")
+GRACE_US: Final = 25 * HOUR_US
+
+
+@dataclass(kw_only=True)
+class Story:
+    """A queue with a past. `there`: the messages that must be there; `perhaps`: those of a publish of which it was said
+    that nobody knows; `mine`: those that are published by what is tried.
+    """
+
+    world: World = field(default_factory=World)
+    there: list[bytes] = field(default_factory=list)
+    perhaps: set[bytes] = field(default_factory=set)
+    mine: set[bytes] = field(default_factory=set)
+    numbers: count[int] = field(default_factory=count)
+    created_us: int = 0
+
+    def __post_init__(self) -> None:
+        self.world.sizes = SIZES
+        self.created_us = self.world.create(2).head.created_us
+        for _ in range(9):
+            self.publish()
+
+    def rows(self, number: int = 3) -> list[Row]:
+        return [(KEYS[each % 3], b"%s/%d" % (KEYS[each % 3].encode(), next(self.numbers))) for each in range(number)]
+
+    def publish(self) -> None:
+        self.world.clock.now_us += 1_000_000
+        rows = self.rows()
+        send(self.world.handle(), rows)
+        self.there += [value for _, value in rows]
+
+    # --- what others do, or what befalls the store
+
+    def publish_much(self) -> None:
+        for _ in range(8):
+            self.publish()
+
+    def trim(self) -> None:
+        queue = self.world.handle()
+        housekeeping.trim(queue, queue.refresh().next)
+        self.there.clear()
+
+    def compact(self) -> None:
+        while compact(self.world.handle(), min_age_s=0.0) is not None:
+            pass
+
+    def resize(self) -> None:
+        admin.alter_queue(self.world.handle(), partitions=5)
+
+    def sleep(self) -> None:
+        for _ in range(4):
+            housekeeping.collect(self.world.handle())
+            self.world.clock.now_us += GRACE_US
+
+    def delete(self) -> None:
+        admin.delete_queue(self.world.handle())
+        self.there.clear()
+
+    def create_again(self) -> None:
+        self.delete()
+        self.world.create(2)
+        self.publish()
+
+    def lose(self) -> None:
+        raise Unavailable("lost (test)")
+
+    def crash(self) -> None:
+        raise KeyboardInterrupt
+
+    # --- what must hold
+
+    def check(self) -> None:
+        queue = self.world.handle()
+        if queue.look() is None:
+            assert self.there == []
+            return
+        found = read(queue)
+        flat = [value for mine in found.values() for value in mine]
+        assert len(flat) == len(set(flat))
+        assert set(flat) - self.perhaps == set(self.there)
+        assert len(self.perhaps & set(flat)) in (0, len(self.perhaps)), "a publish is visible as a whole"
+        for part in found.values():
+            for key in KEYS:
+                numbers = [(value in self.mine, int(value[2:])) for value in part if value[:1] == key.encode()]
+                for whose in (False, True):
+                    theirs = [number for mine, number in numbers if mine is whose]
+                    assert theirs == sorted(theirs), "each key keeps its order"
+
+    def check_in_the_end(self) -> None:
+        self.check()
+        queue = self.world.handle()
+        if queue.look() is not None:
+            self.compact()
+            self.sleep()
+            self.sleep()
+            admin.remove_remains(queue)  # of the queue that was deleted while somebody staged messages for it
+            assert objects(self.world) == housekeeping.reachable(queue, queue.refresh())
+            self.check()
+
+
+# --- what is done meanwhile -------------------------------------------------------------------------------------------
+
+MEANWHILE: Final[dict[str, tuple[Callable[[Story], None], ...]]] = {
+    "others publish": (Story.publish_much,),
+    "all is trimmed": (Story.trim,),
+    "all is compacted": (Story.compact,),
+    "the count changes": (Story.resize,),
+    "a long time passes": (Story.sleep,),
+    "all is trimmed and a long time passes": (Story.trim, Story.sleep),
+    "the queue is deleted": (Story.delete,),
+    "the queue is made again": (Story.create_again,),
+    "the process ends": (Story.crash,),
+    "the call is lost": (Story.lose,),
+    "others publish and the call is lost": (Story.publish_much, Story.lose),
+    "all is trimmed and the call is lost": (Story.trim, Story.lose),
+    "all is compacted and the call is lost": (Story.publish_much, Story.compact, Story.lose),
+    "the count changes and the call is lost": (Story.resize, Story.lose),
+}
+
+
+def allowed(what: str) -> tuple[type[BaseException], ...]:
+    """How something may end when this happens meanwhile."""
+    found: list[type[BaseException]] = []
+    if "deleted" in what or "again" in what:
+        found += [Invalid, Conflict]
+    if "long time" in what:
+        found += [Outdated]
+    if "trimmed" in what:
+        found += [ObjectMissing]
+    if "lost" in what:
+        found += [Unavailable]
+    return (*found, KeyboardInterrupt) if "ends" in what else tuple(found)
+
+
+# --- what is done -----------------------------------------------------------------------------------------------------
+
+
+def publishing(story: Story, queue: QueueLog, identity: PublishIdentity | None) -> None:
+    rows = story.rows(6)
+    mine = [value for _, value in rows]
+    story.mine |= {*mine}
+    try:
+        stage = stage_of(queue.refresh())
+        tasks = [Staged(stage, each) for part in (rows[:4], rows[4:]) for each in staged(queue, stage, part)]
+        done = publish_tasks(queue, tasks, identity, seed="s")
+    except (Outdated, Invalid):
+        raise  # nothing was published
+    except (Unavailable, KeyboardInterrupt):
+        story.perhaps |= {*mine}
+        raise
+    assert (done.rows, done.duplicate) == (6, False)
+    told(story, mine)
+
+
+def told(story: Story, mine: Sequence[bytes]) -> None:
+    """It was said that they are published; what was trimmed at once is gone."""
+    queue = story.world.handle()
+    there = {value for part in read(queue).values() for value in part}
+    gone = {*mine} - there
+    assert not gone or max(queue.head.earliest) > 0 or queue.head.created_us > story.created_us
+    story.there += [value for value in mine if value not in gone]
+
+
+def publish_anyhow(story: Story, queue: QueueLog) -> None:
+    publishing(story, queue, None)
+
+
+def publish_once(story: Story, queue: QueueLog) -> None:
+    publishing(story, queue, ME)
+
+
+def publish_for_another_count(story: Story, queue: QueueLog) -> None:
+    earlier = story.world.handle()
+    stage = stage_of(earlier.refresh())
+    rows = story.rows(6)
+    tasks = [Staged(stage, each) for each in staged(earlier, stage, rows)]
+    admin.alter_queue(earlier, partitions=3)
+    mine = [value for _, value in rows]
+    story.mine |= {*mine}
+    try:
+        publish_tasks(queue, tasks, ME, seed="s")
+    except (Outdated, Invalid):
+        raise
+    except (Unavailable, KeyboardInterrupt):
+        story.perhaps |= {*mine}
+        raise
+    told(story, mine)
+
+
+def publish_to_two(story: Story, queue: QueueLog) -> None:
+    """And completed by a repetition where it was cut off."""
+    other = story.world.handle("other")
+    if other.look() is None:
+        story.world.create(1, "other")
+    rows = story.rows(3)
+    mine = [value for _, value in rows]
+    story.mine |= {*mine}
+
+    def attempt() -> None:
+        tasks = []
+        for each in (queue.another("other"), queue.another()):
+            stage = stage_of(each.refresh())
+            tasks += [StagedFor(stage, segment, True) for segment in staged(each, stage, rows)]
+        fanout.publish_all(queue.another, [tasks], ME, seed="s")
+
+    ended: list[BaseException] = []
+    try:
+        attempt()
+    except (Unavailable, KeyboardInterrupt) as error:
+        ended.append(error)
+    if ended:
+        queue = story.world.handle()
+        attempt()
+    assert [value for part in read(other).values() for value in part] == mine
+    told(story, mine)
+
+
+def compacting(story: Story, queue: QueueLog) -> None:
+    while compact(queue, min_age_s=0.0) is not None:
+        pass
+
+
+def first_half(story: Story, half: Sequence[int]) -> set[bytes]:
+    queue = story.world.handle()
+    begin = queue.refresh().earliest
+    found = read(queue, {p: (begin[p], end) for p, end in enumerate(half) if begin[p] < end})
+    return {value for part in found.values() for value in part}
+
+
+def trimming(story: Story, queue: QueueLog) -> None:
+    """Half of what is there before anything else happens."""
+    before = queue.refresh()
+    half = tuple(end // 2 for end in before.next)
+    gone = first_half(story, half)
+    try:
+        housekeeping.trim(queue, half)
+    finally:
+        head = story.world.handle().look()
+        if head is not None and head.queue_id == before.queue_id and all(map(ge, head.earliest, half)):
+            story.there = [value for value in story.there if value not in gone]
+
+
+def reading(story: Story, queue: QueueLog) -> None:
+    """By a plan that is as old as the reading."""
+    head = story.world.handle().refresh()
+    expected = [*story.there]
+    queue.refresh()
+    reader = RangeReader(queue, head.queue_id, tree.view(head, everything(head)))
+    found = [value for piece in reader.pieces() for value in piece.batch.column("value").to_pylist()]
+    assert sorted(found) == sorted(expected)
+
+
+def collecting(story: Story, queue: QueueLog) -> None:
+    """Of what was trimmed and is ripe."""
+    half = tuple(end // 2 for end in story.world.handle().refresh().next)
+    gone = first_half(story, half)
+    housekeeping.trim(story.world.handle(), half)
+    story.there = [value for value in story.there if value not in gone]
+    story.sleep()
+    housekeeping.collect(queue)
+
+
+DONE: Final = (
+    publish_anyhow,
+    publish_once,
+    publish_for_another_count,
+    publish_to_two,
+    compacting,
+    trimming,
+    reading,
+    collecting,
+)
+
+
+@cache
+def calls_of(act: Callable[[Story, QueueLog], None]) -> list[tuple[int, str]]:
+    """The store's calls at which something may happen, by number: of those that only read or write pieces few."""
+    story = Story()
+    hooked = Hooked(story.world.store)
+    act(story, story.world.handle(store=hooked))
+    story.check_in_the_end()
+    kinds = [kind for kind, _ in hooked.calls]
+    chosen = {at for at, kind in enumerate(kinds) if kind in {"swap", "create", "delete", "remove"}}
+    for kind in {*kinds}:
+        places = [at for at, each in enumerate(kinds) if each == kind]
+        chosen |= {*places[:2], places[-1]}
+    return [(at, kinds[at]) for at in sorted(chosen)]
+
+
+@pytest.mark.parametrize("what", MEANWHILE)
+@pytest.mark.parametrize("act", DONE)
+def test_what_happens_at_any_call_costs_no_message_and_doubles_none(
+    act: Callable[[Story, QueueLog], None], what: str
+) -> None:
+    for at, kind in calls_of(act):
+        for after in (False, True) if kind in {"swap", "create", "delete"} else (False,):
+            story = Story()
+            hooked = Hooked(story.world.store)
+            left = count()
+
+            def hook(called: str, name: str, left: count[int] = left, at: int = at, story: Story = story) -> None:
+                if next(left) == at:
+                    for each in MEANWHILE[what]:
+                        each(story)
+
+            if after:
+                hooked.after = hook
+            else:
+                hooked.before = hook
+            queue = story.world.handle(store=hooked, retry_timeout_s=1e9)
+            try:
+                act(story, queue)
+            except allowed(what):
+                pass
+            story.check_in_the_end()
