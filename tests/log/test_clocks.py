@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.group.retention import retain
-from partq_spark.log import admin, clocks, housekeeping, tree
+from partq_spark.log import clocks, housekeeping, tree
 from partq_spark.log import queue as queue_module
 from partq_spark.log.compaction import compact
 from partq_spark.log.model import Origin, QueueConfig
@@ -21,7 +19,6 @@ from partq_spark.log.publish import PublishIdentity, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
-from partq_spark.objects import open_store
 from tests.log.histories import messages
 from tests.log.queues import (
     GRACE_US,
@@ -40,8 +37,14 @@ from tests.support.properties import examples
 from tests.support.way import Hooked
 
 YEAR_US = 365 * 24 * HOUR_US
+
+
 DAY_US = 24 * HOUR_US
+
+
 SMALL = LogSizes(inline_entries=4, fan_out=3, head_writers=4)
+
+
 RETENTION = QueueConfig(retention_s=2 * 24 * 3600)
 
 
@@ -94,82 +97,6 @@ def test_clocks_that_differ_by_minutes_are_as_good_as_the_stores(
     assert caplog.text == ""
 
 
-def test_on_a_disk_the_kernels_clock_counts(tmp_path: Path) -> None:
-    store = open_store(f"file://{tmp_path}/store", retry_timeout_s=5)
-    queue = admin.create_queue(store, "default", "orders", 1)
-    right_us = queue.effects.time_us()
-    done = send(wrong(queue), values(1))
-    assert abs(done.time_us - right_us) < 60_000_000
-
-
-def test_one_publish_a_year_ahead_changes_nothing_for_retention(world: World) -> None:
-    queue = world.create(1, config=RETENTION)
-    send(queue, values(0))
-    send(wrong(world.handle()), values(1))
-    world.clock.now_us += DAY_US
-    send(queue, values(2))
-    world.clock.now_us += DAY_US + HOUR_US
-    assert retain(queue).earliest == (2,)
-
-
-def test_one_publish_a_year_ahead_forgets_no_writer(world: World) -> None:
-    queue = world.create(1)
-    for number in range(12):
-        send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=1))
-    send(wrong(world.handle()), values(99), PublishIdentity(writer="ahead", batch=1))
-    for number in range(12, 24):
-        send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=1))
-    for number, writer in [*((number, f"writer {number}") for number in range(24)), (99, "ahead")]:
-        assert send(world.handle(), values(number), PublishIdentity(writer=writer, batch=1)).duplicate, writer
-    assert queue.refresh().next == (25,)
-
-
-def collected_as_ever(world: World, disturb: Callable[[], object]) -> None:
-    """An abandoned segment is collected in the round that it would be without `disturb`, which is done between any
-    two rounds, and others that are due meanwhile are not held up.
-    """
-    queue = world.create(1)
-    send(queue, values(1))
-    abandoned = staged(queue, stage_of(queue.refresh()), values(99))[0].name
-    send(queue, values(2))
-    there = []
-    for _ in range(5):
-        housekeeping.collect(queue)
-        there.append(any(name.endswith(abandoned) for name in objects(world)))
-        for _ in range(3):
-            world.clock.now_us += GRACE_US // 4
-            disturb()
-            there.append(any(name.endswith(abandoned) for name in objects(world)))
-        world.clock.now_us += GRACE_US // 4 + 1
-    # Its floor is noted at 0, in force after one grace, and it was marked no earlier than then: two graces in all.
-    assert there[:8] == [True] * 8
-    assert there[9:] == [False] * (len(there) - 9)
-    assert read_flat(queue) == [b"1", b"2"]
-
-
-def test_collection_by_right_clocks_alone(world: World) -> None:
-    collected_as_ever(world, lambda: None)
-
-
-def test_a_collection_a_year_ahead_deletes_nothing_early_and_stops_nothing(world: World) -> None:
-    collected_as_ever(world, lambda: housekeeping.collect(wrong(world.handle())))
-
-
-def test_a_collection_a_year_behind_does_no_harm_either(world: World) -> None:
-    collected_as_ever(world, lambda: housekeeping.collect(wrong(world.handle(), -YEAR_US)))
-
-
-def test_a_publish_that_is_on_its_way_lives_through_a_collection_a_year_ahead(world: World) -> None:
-    queue = world.create(1)
-    housekeeping.collect(queue)
-    stage = stage_of(queue.refresh())
-    segments = staged(queue, stage, values(1))
-    for _ in range(3):
-        housekeeping.collect(wrong(world.handle()))
-    publish(queue, stage, segments)
-    assert read_flat(queue) == [b"1"]
-
-
 # --- it was not: the store shared the wrong clock, which is right again -----------------------------------------------
 
 
@@ -211,13 +138,6 @@ def test_retention_goes_on_behind_false_times(world: World, publishes: int) -> N
     false = [b"%d" % (100 + number) for number in range(publishes)]
     assert kept_after(world, queue, DAY_US + HOUR_US) == [*false, b"7", b"8"], "as young as what followed them"
     assert kept_after(world, queue, DAY_US) == []
-
-
-def test_false_times_age_also_where_nothing_follows_them(world: World) -> None:
-    queue = led_away(world, RETENTION)
-    rounds(world, 1, queue)  # of collection, and a day
-    assert len(kept_after(world, queue, DAY_US - HOUR_US)) == 7
-    assert kept_after(world, queue, HOUR_US + 1) == []
 
 
 @pytest.mark.parametrize("retention_s", [None, 24 * 3600])
@@ -276,24 +196,6 @@ def test_a_collection_whose_clock_was_wrong_with_the_stores_stops_nothing_for_a_
     assert len(read_flat(queue)) == 4
 
 
-def test_what_a_collection_with_a_wrong_clock_marked_goes_a_grace_later(world: World) -> None:
-    queue = world.create(1)
-    abandoned = staged(queue, stage_of(queue.refresh()), values(99))[0].name
-    for _ in range(3):
-        send(queue, values(1))
-        housekeeping.collect(wrong(blind(world)))
-        world.clock.now_us += DAY_US + 1
-    stage = stage_of(queue.refresh())
-    later = staged(queue, stage, values(98))[0].name
-    send(queue, values(2))
-    for _ in range(2):
-        housekeeping.collect(wrong(blind(world)))
-        world.clock.now_us += DAY_US + 1
-    rounds(world, 4)
-    assert not any(name.endswith((abandoned, later)) for name in objects(world))
-    assert len(read_flat(queue)) == 4
-
-
 def test_a_floor_that_was_noted_by_a_wrong_clock_is_as_young_as_the_look_at_it(world: World) -> None:
     queue = world.create(1)
     stage = stage_of(queue.refresh())
@@ -306,19 +208,6 @@ def test_a_floor_that_was_noted_by_a_wrong_clock_is_as_young_as_the_look_at_it(w
     housekeeping.collect(queue)
     publish(world.handle(), stage, segments)
     assert len(read_flat(queue)) == 3
-
-
-def test_a_seek_in_what_was_compacted_passes_false_times(world: World) -> None:
-    queue = led_away(world, publishes=3)
-    for number in range(12):
-        world.clock.now_us += 60_000_000
-        send(queue, values(number))
-    ends = queue.head.next[0]
-    wanted_us = world.clock.now_us
-    while compact(queue, min_age_s=0.0) is not None:
-        pass
-    for back in range(11):
-        assert queue.offsets_at(wanted_us - back * 60_000_000) == (ends - 1 - back,)
 
 
 def test_nothing_was_published_later_than_what_follows_it() -> None:
@@ -367,3 +256,24 @@ def test_a_seek_finds_the_first_message_that_is_not_older(
         while compact(queue, min_age_s=0.0) is not None:
             pass
     assert queue.offsets_at(wanted_us) == tuple(expected)
+
+
+@pytest.mark.parametrize("by_us", [None, YEAR_US, -YEAR_US])
+def test_collections_by_a_wrong_clock_delete_nothing_early_and_stop_nothing(world: World, by_us: int | None) -> None:
+    """What was abandoned goes in the round in which it goes without them: its floor is noted at 0, in force after one
+    grace, and it was marked no earlier than then: two graces in all.
+    """
+    queue = world.create(1)
+    send(queue, values(1))
+    abandoned = staged(queue, stage_of(queue.refresh()), values(99))[0].name
+    send(queue, values(2))
+    there = []
+    for quarter in range(20):
+        if quarter % 4 == 0:
+            housekeeping.collect(queue)
+        elif by_us is not None:
+            housekeeping.collect(wrong(world.handle(), by_us))
+        there.append(any(name.endswith(abandoned) for name in objects(world)))
+        world.clock.now_us += GRACE_US // 4 + (quarter % 4 == 3)
+    assert there == [True] * 8 + [False] * 12
+    assert read_flat(queue) == [b"1", b"2"]

@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 
 from partq_spark.log import admin, codec, compaction, housekeeping, publish_times, runs, tree
 from partq_spark.log.compaction import compact
-from partq_spark.log.model import ChunkRef, QueueConfig, Slice, add, at
+from partq_spark.log.model import ChunkRef, QueueConfig, add, at
 from partq_spark.log.publish import publish
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.reading import RangeReader
 from partq_spark.log.runs import ChunkRun, RunLimits
-from partq_spark.log.segment import Stager, read_slice
-from partq_spark.log.segment_columns import segment_columns, segment_schema
+from partq_spark.log.segment import Stager
+from partq_spark.log.segment_columns import segment_schema
 from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from partq_spark.log.staged import stage_of
 from tests.log.histories import SECOND_US, Message, all_steps, filled, leaf_slices, messages
-from tests.log.queues import BEGIN_US, HOUR_US, World, everything, send, values
+from tests.log.queues import HOUR_US, World, everything, send, values
 from tests.support.properties import examples
 
 
@@ -60,48 +59,6 @@ def test_a_compacted_segment_opens_in_any_arrow_tool(world: World) -> None:
     assert times == [message.time_us for message in of_first[: entry.slices[0].rows]]
 
 
-def test_a_partition_with_much_has_a_segment_of_its_own(world: World) -> None:
-    world.sizes = replace(world.sizes, segment_bytes=1)
-    queue = filled(world)
-    (done,) = all_steps(queue)
-    assert done.segments == 2
-
-
-def test_a_slice_has_a_bound(world: World) -> None:
-    world.sizes = replace(world.sizes, slice_messages=20)
-    queue = filled(world, partitions=1)
-    before = messages(queue)
-    all_steps(queue)
-    entries = list(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk))
-    assert max(piece.rows for entry in entries for piece in entry.slices) <= 20
-    assert messages(queue) == before
-
-
-def test_what_becomes_large_in_memory_becomes_more_slices(world: World) -> None:
-    world.sizes = replace(world.sizes, run_bytes=1_000)
-    queue = filled(world)
-    before = messages(queue)
-    done = compact(queue, min_age_s=0.0)
-    assert done is not None
-    assert done.slices > 2
-    assert messages(queue) == before
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_seeking_by_time_finds_the_same_places(world: World, seed: int) -> None:
-    queue = filled(world, publishes=40)
-    times = {0, BEGIN_US, world.clock.now_us + 1, *(message.time_us for message in messages(queue))}
-    times |= {time_us + 1 for time_us in times}
-    before = {time_us: queue.offsets_at(time_us) for time_us in times}
-    rng = random.Random(seed)
-    all_steps(queue, most_slices=rng.choice((20, 40, 1000)))
-    assert {time_us: queue.offsets_at(time_us) for time_us in times} == before
-    half = tuple(end // 2 for end in queue.head.next)
-    housekeeping.trim(queue, half)
-    expected = {time_us: tuple(map(max, found, half)) for time_us, found in before.items()}
-    assert {time_us: queue.offsets_at(time_us) for time_us in times} == expected
-
-
 def test_the_oldest_message_is_known_also_within_what_was_compacted(world: World) -> None:
     queue = filled(world)
     all_steps(queue)
@@ -115,6 +72,8 @@ def test_the_oldest_message_is_known_also_within_what_was_compacted(world: World
 ROWS = st.lists(
     st.tuples(st.sampled_from([None, "", "a", "b", "c", "键"]), st.binary(max_size=40)), min_size=1, max_size=8
 )
+
+
 ACTION = st.one_of(
     st.tuples(st.just("publish"), ROWS, st.booleans()),
     st.tuples(st.just("publish"), ROWS, st.just(False)),
@@ -307,31 +266,6 @@ def leaves(queue: QueueLog) -> list[ChunkRef]:
 # --- what readers do with it ------------------------------------------------------------------------------------------
 
 
-def test_a_part_of_a_slice_has_its_own_times(world: World) -> None:
-    queue = filled(world, partitions=1)
-    before = messages(queue)
-    all_steps(queue)
-    view = tree.view(queue.head, {0: (17, 43)})
-    pieces = list(RangeReader(queue, queue.head.queue_id, view).pieces())
-    assert [time_us for piece in pieces for time_us in piece.times_us()] == [m.time_us for m in before[17:43]]
-
-
-def test_a_slice_says_itself_whether_it_has_times(world: World) -> None:
-    queue = filled(world, partitions=1)
-    all_steps(queue)
-    (entry,) = codec.decode_entries(queue.load_chunk(queue.head.tree[0]), queue.head.tree[0])
-    piece: Slice = entry.slices[0]
-    batch = read_slice(
-        queue.store, queue.segment_folder + entry.segments[0], piece, segment_columns(None, times=entry.times)
-    )
-    assert batch.schema == segment_schema(False, times=True)
-    assert entry.first_sequence < entry.sequence
-    assert (entry.first_time_us, entry.time_us) == (
-        batch.column("timestamp").cast(pa.int64())[0].as_py(),
-        entry.time_us,
-    )
-
-
 def test_of_a_queue_that_fell_idle_the_newest_publishes_are_compacted_too(world: World) -> None:
     world.sizes = replace(world.sizes, inline_entries=100)
     queue = filled(world)
@@ -345,3 +279,18 @@ def test_of_a_queue_that_fell_idle_the_newest_publishes_are_compacted_too(world:
     assert messages(queue) == before
     send(queue, values(99))
     assert len(messages(queue)) == len(before) + 1
+
+
+@pytest.mark.parametrize(
+    ("bound", "segments", "slices"),
+    [({}, 1, 2), ({"segment_bytes": 1}, 2, 2), ({"slice_messages": 20}, 1, 8), ({"run_bytes": 1_000}, 1, 4)],
+)
+def test_segments_and_slices_have_a_bound(world: World, bound: dict[str, int], segments: int, slices: int) -> None:
+    world.sizes = replace(world.sizes, **bound)
+    queue = filled(world)
+    before = messages(queue)
+    steps = all_steps(queue)
+    entries = list(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk))
+    assert max(piece.rows for entry in entries for piece in entry.slices) <= bound.get("slice_messages", 1000)
+    assert (steps[0].segments, steps[0].slices) == (segments, slices)
+    assert messages(queue) == before

@@ -7,24 +7,15 @@ from typing import Any
 
 import pytest
 
-from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
-from partq_spark.log import admin, compaction, housekeeping, tree
+from partq_spark.base.errors import Corrupt, Unavailable
+from partq_spark.log import compaction, housekeeping, tree
 from partq_spark.log.compaction import Compacted, compact
 from partq_spark.log.publish import PublishIdentity, Unsettled, publish
 from partq_spark.log.reading import RangeReader
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
 from tests.log.histories import SECOND_US, all_steps, filled, messages
-from tests.log.queues import (
-    HOUR_US,
-    World,
-    everything,
-    head_of,
-    once,
-    send,
-    staged,
-    values,
-)
+from tests.log.queues import HOUR_US, World, everything, head_of, once, send, staged, values
 from tests.support.way import Hooked
 
 STILL_S = 4.5  # leaves the head's own entries alone: a step is one swap then
@@ -45,42 +36,11 @@ def compacting(world: World, kind: str, name_end: str, action: Any) -> Compacted
     return compact(world.handle(store=hooked), min_age_s=STILL_S)
 
 
-def test_what_is_published_meanwhile_comes_behind(world: World) -> None:
-    queue = filled(world)
-    assert compacting(world, "swap", "_head.json", lambda: send(world.handle(), values(99))) is not None
-    found = messages(queue)
-    assert found[-1].value == b"99" or any(message.value == b"99" for message in found)
-    assert len(found) == sum(queue.head.next)
-
-
 def test_a_run_that_changed_meanwhile_is_not_swapped(world: World) -> None:
     queue = filled(world)
     before = messages(queue)
     assert compacting(world, "swap", "_head.json", lambda: compact(world.handle(), min_age_s=0.0)) is None
     assert messages(queue) == before
-
-
-def test_a_run_of_which_a_part_was_trimmed_meanwhile_is_not_swapped(world: World) -> None:
-    queue = filled(world)
-    half = tuple(end // 2 for end in queue.head.next)
-    assert compacting(world, "swap", "_head.json", lambda: housekeeping.trim(world.handle(), half)) is None
-    assert min(message.offset for message in messages(queue) if message.partition == 0) == half[0]
-
-
-def test_the_heads_own_entries_are_moved_once(world: World) -> None:
-    """Another step has moved them meanwhile, and others stand there by now."""
-    world.sizes = replace(world.sizes, inline_entries=40)
-    queue = filled(world, 20)
-
-    def others() -> None:
-        compact(world.handle(), min_age_s=0.0)
-        for number in range(3):
-            send(world.handle(), values(number))
-
-    hooked = Hooked(world.store)
-    hooked.before = once("create", "", others)
-    compact(world.handle(store=hooked), min_age_s=0.0)
-    assert len(messages(queue)) == sum(queue.refresh().next)
 
 
 def test_the_heads_own_entries_that_were_written_down_too_long_ago_stay(world: World) -> None:
@@ -115,46 +75,6 @@ def test_what_was_written_too_long_ago_is_not_swapped(world: World) -> None:
     hooked.before = once("swap", "_head.json", sleep)
     patient = world.handle(store=hooked, retry_timeout_s=1e9)
     assert compact(patient, min_age_s=STILL_S) is None
-    assert messages(queue) == before
-
-
-def test_a_swap_whose_answer_is_lost_is_recognised(world: World) -> None:
-    queue = filled(world)
-    before = messages(queue)
-
-    def lose() -> None:
-        raise Unavailable("the answer was lost (test)")
-
-    hooked = Hooked(world.store)
-    hooked.after = once("swap", "_head.json", lose)
-    sequence = queue.head.sequence
-    assert compact(world.handle(store=hooked), min_age_s=STILL_S) is not None
-    assert queue.refresh().sequence == sequence + 1
-    assert messages(queue) == before
-
-
-@pytest.mark.parametrize("kind", ["write", "written", "create", "swap"])
-def test_a_step_that_ends_anywhere_leaves_the_log_as_it_was_and_rubbish_that_is_collected(
-    world: World, kind: str
-) -> None:
-    queue = filled(world)
-    before = messages(queue)
-
-    def die() -> None:
-        raise RuntimeError("killed (test)")
-
-    with pytest.raises(RuntimeError):
-        compacting(world, kind, "", die)
-    assert messages(queue) == before
-    assert compact(queue, min_age_s=0.0) is not None
-    for _ in range(6):
-        housekeeping.collect(queue)
-        world.clock.now_us += 25 * HOUR_US
-    folders = (queue.segment_folder, queue.log_folder)
-    left = {item.name for folder in folders for item in world.store.list(folder)} - {
-        queue.log_folder + "collection.json"
-    }
-    assert left == housekeeping.reachable(queue, queue.refresh())
     assert messages(queue) == before
 
 
@@ -193,14 +113,6 @@ def test_a_damaged_slice_is_named_and_nothing_is_swapped(world: World) -> None:
     assert queue.refresh().sequence == sequence
 
 
-def test_a_slice_that_is_gone_is_named_while_the_head_leads_to_it(world: World) -> None:
-    queue = filled(world)
-    first = next(iter(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk)))
-    world.store.delete(queue.segment_folder + first.segments[0])
-    with pytest.raises(Corrupt, match=first.segments[0]):
-        compact(queue, min_age_s=STILL_S)
-
-
 def test_a_slice_that_is_gone_is_named_although_the_head_goes_on_changing(world: World) -> None:
     queue = filled(world)
     first = next(iter(tree.walk(tree.view(queue.head, everything(queue.head)), queue.load_chunk)))
@@ -216,18 +128,6 @@ def test_a_slice_that_is_gone_is_named_although_the_head_goes_on_changing(world:
     with pytest.raises(Corrupt, match=first.segments[0]):
         compact(world.handle(store=hooked), min_age_s=STILL_S)
     assert len([name for _, name in hooked.calls if name == gone]) == 2
-
-
-def test_a_queue_that_is_deleted_and_made_again_meanwhile_is_not_touched(world: World) -> None:
-    filled(world)
-
-    def again() -> None:
-        admin.delete_queue(world.handle())
-        send(world.create(1), values(1))
-
-    with pytest.raises((Invalid, Conflict)):
-        compacting(world, "swap", "_head.json", again)
-    assert [message.value for message in messages(world.handle())] == [b"1"]
 
 
 def test_what_was_trimmed_within_a_run_is_not_needed_any_more(world: World) -> None:

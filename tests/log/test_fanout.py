@@ -1,10 +1,9 @@
-"""Where the messages of one batch go, how tasks stage them, and what becomes of it when it is cut off, repeated, or
-meets queues that have changed meanwhile. Real queues, in memory.
+"""Where the messages of one batch go, how tasks stage them for their queues, and which are refused. Real queues, in
+memory.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,24 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partq_spark.base.errors import Invalid, Unavailable
-from partq_spark.log import destinations, fanout, writers
-from partq_spark.log.admin import alter_queue, create_queue, delete_queue
+from partq_spark.base.errors import Invalid
+from partq_spark.log import destinations, fanout
+from partq_spark.log.admin import create_queue
 from partq_spark.log.destinations import FanPlan
 from partq_spark.log.fanout import Fan, QueueOutcome, StagedFor, Unattracted
 from partq_spark.log.model import QueueConfig
+from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import PublishIdentity
 from partq_spark.log.queue import QueueLog
-from partq_spark.log.repetition import BatchRefused
+from partq_spark.log.schema.versions import schema_from
+from partq_spark.log.segment_columns import HEADERS
 from partq_spark.log.subscriptions import Namespace, subscribe, unsubscribe
 from partq_spark.log.topics import matches
 from partq_spark.objects import open_store
-from tests.log.queues import World, batch_of, once, read, read_flat, values
+from tests.log import typed
+from tests.log.queues import World, batch_of, read, read_flat, send, values
 from tests.support.properties import examples
 from tests.support.servers import Azurite
-from tests.support.way import Hooked
 
 pytestmark = pytest.mark.conformance("DIS-07")
+
 
 IDENTITY = PublishIdentity(writer="query", batch=3, owner="query")
 
@@ -92,27 +94,9 @@ def objects(world: World) -> list[str]:
 # --- what goes where --------------------------------------------------------------------------------------------------
 
 
-def test_each_message_goes_to_every_queue_that_attracts_it_in_that_queues_own_partitions(world: World) -> None:
-    make(world, archive=[">"], eu=["orders/*/eu"], other=["bills/>"], silent=[])
-    messages = [
-        Message("orders/new/eu", b"1"),
-        Message("orders/new/us", b"2"),
-        Message("bills/7", b"3"),
-        Message("orders/old/eu", b"4"),
-    ]
-    staged, missed = stage(world, plan(world), messages)
-    assert [each.stage.queue for each in staged[0]] == ["archive", "eu", "other"]
-    assert missed == Unattracted()
-    outcomes = publish(world, staged)
-    assert [(outcome.queue.name, outcome.published and outcome.published.rows) for outcome in outcomes] == [
-        ("archive", 4),
-        ("eu", 2),
-        ("other", 1),
-    ]
-    assert contents(world) == {"archive": [b"1", b"2", b"3", b"4"], "eu": [b"1", b"4"], "other": [b"3"], "silent": []}
-
-
 SUBSCRIPTIONS = st.sampled_from(["a", "b", "a/*", "*/b", "a/>", ">", "*", "a/b*"])
+
+
 TOPICS = st.sampled_from(["a", "b", "c", "a/b", "a/bc", "a/b/c", "c/b", None])
 
 
@@ -152,15 +136,6 @@ def check(queue: QueueLog, messages: Sequence[Message]) -> None:
         theirs = [message.value for message in messages if message.key == key]
         assert [value for mine in found.values() for value in mine if value in theirs] == theirs
         assert sum(bool(set(theirs) & set(mine)) for mine in found.values()) == 1
-
-
-def test_messages_without_a_topic_go_to_the_named_queue_which_gets_else_what_it_attracts_itself(world: World) -> None:
-    make(world, eu=["*/eu"], rest=["rest/>"])
-    messages = [Message(None, b"1"), Message("a/eu", b"2"), Message("rest/x", b"3"), Message(None, b"4")]
-    staged, missed = stage(world, plan(world, "rest"), messages)
-    publish(world, staged)
-    assert contents(world) == {"eu": [b"2"], "rest": [b"1", b"3", b"4"]}
-    assert missed.messages == 0
 
 
 def test_all_messages_may_have_one_topic(world: World) -> None:
@@ -230,138 +205,7 @@ def test_a_message_that_cannot_be_published_is_named_by_its_row_and_nothing_is_l
         assert objects(world) == before
 
 
-# --- cut off, repeated ------------------------------------------------------------------------------------------------
-
-BATCH = [Message("a/1", b"1"), Message("a/2", b"2"), Message("b", b"3")]
-
-
-def cut_off_between_two_queues(world: World, identity: PublishIdentity | None) -> None:
-    """The first queue has the batch when the second one's store is gone for good."""
-    make(world, first=["a/*"], second=[">"])
-    staged, _ = stage(world, plan(world), BATCH)
-
-    def gone() -> None:
-        raise KeyboardInterrupt
-
-    hooked = Hooked(world.store)
-    hooked.before = once("swap", "second/_head.json", gone)
-    with pytest.raises(KeyboardInterrupt):
-        publish(world, staged, identity, lambda name: world.handle(name, hooked))
-    assert contents(world) == {"first": [b"1", b"2"], "second": []}
-
-
-def repeat(world: World, identity: PublishIdentity | None) -> list[QueueOutcome]:
-    """As Spark does: planned and staged anew."""
-    staged, _ = stage(world, plan(world), BATCH)
-    return publish(world, staged, identity)
-
-
-@pytest.mark.conformance("DIS-09")
-def test_a_batch_that_was_cut_off_between_two_queues_is_completed_by_its_repetition(world: World) -> None:
-    cut_off_between_two_queues(world, IDENTITY)
-    wanted = {"first": [b"1", b"2"], "second": [b"1", b"2", b"3"]}
-    assert [done.duplicate for _, done in repeat(world, IDENTITY) if done] == [True, False]
-    assert contents(world) == wanted
-    assert [done.duplicate for _, done in repeat(world, IDENTITY) if done] == [True, True]
-    assert contents(world) == wanted
-
-
-def test_without_an_identity_in_every_queue_the_repetition_would_be_seen(world: World) -> None:
-    """Negative control of the test above."""
-    cut_off_between_two_queues(world, None)
-    repeat(world, None)
-    assert contents(world) == {"first": [b"1", b"2", b"1", b"2"], "second": [b"1", b"2", b"3"]}
-
-
-def test_a_queue_that_subscribes_before_the_repetition_gets_it_and_one_that_left_keeps_what_it_has(
-    world: World,
-) -> None:
-    cut_off_between_two_queues(world, IDENTITY)
-    subscribe(world.create(1, "third"), "b")
-    unsubscribe(world.handle("first"), "a/*")
-    subscribe(world.handle("first"), "a/2")
-    unsubscribe(world.handle("second"), ">")
-    repeat(world, IDENTITY)
-    assert contents(world) == {"first": [b"1", b"2"], "second": [], "third": [b"3"]}
-
-
-@pytest.mark.conformance("DIS-10")
-def test_a_queue_that_has_the_batch_and_subscribed_to_more_stops_it_before_any_queue_gets_something(
-    world: World,
-) -> None:
-    """What it would get now it did not have then: it is neither dropped nor published without a word."""
-    cut_off_between_two_queues(world, IDENTITY)
-    subscribe(world.handle("first"), "b")
-    with pytest.raises(BatchRefused, match=r"queue 'first'.*batch 3 of writer 'query'.*value=b'3'"):
-        repeat(world, IDENTITY)
-    assert contents(world) == {"first": [b"1", b"2"], "second": []}
-    assert writers.resolve(world.handle("first"), "query", 3, published=True, by="ops@host")
-    repeat(world, IDENTITY)
-    assert contents(world) == {"first": [b"1", b"2"], "second": [b"1", b"2", b"3"]}
-
-
-@pytest.mark.parametrize("landed", [True, False])
-def test_a_lost_answer_of_one_queue_adds_nothing_twice(world: World, landed: bool) -> None:
-    make(world, first=["a/*"], second=[">"])
-    staged, _ = stage(world, plan(world), BATCH)
-
-    def unavailable() -> None:
-        raise Unavailable("the answer was lost (test)")
-
-    hooked = Hooked(world.store)
-    if landed:
-        hooked.after = once("swap", "first/_head.json", unavailable)
-    else:
-        hooked.before = once("swap", "first/_head.json", unavailable)
-    publish(world, staged, IDENTITY, lambda name: world.handle(name, hooked))
-    assert contents(world) == {"first": [b"1", b"2"], "second": [b"1", b"2", b"3"]}
-
-
 # --- queues that have changed meanwhile -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("again", [False, True], ids=["deleted", "and created again"])
-def test_a_queue_that_was_deleted_meanwhile_attracts_nothing_any_more(
-    world: World, caplog: pytest.LogCaptureFixture, again: bool
-) -> None:
-    make(world, first=["a/*"], second=[">"])
-    staged, _ = stage(world, plan(world), BATCH)
-    delete_queue(world.handle("first"))
-    if again:
-        subscribe(world.create(1, "first"), "a/*")
-    with caplog.at_level(logging.WARNING):
-        outcomes = publish(world, staged)
-    assert [(each.queue.name, each.published is None) for each in outcomes] == [("first", True), ("second", False)]
-    assert "queue 'first'" in caplog.text
-    assert "was deleted after it had attracted 2 messages" in caplog.text
-    assert contents(world) == {**({"first": []} if again else {}), "second": [b"1", b"2", b"3"]}
-
-
-def test_a_named_queue_that_was_deleted_meanwhile_is_an_error(world: World) -> None:
-    make(world, first=["a/*"], rest=["b"])
-    staged, _ = stage(world, plan(world, "rest"), [*BATCH, Message(None, b"4")])
-    delete_queue(world.handle("rest"))
-    with pytest.raises(Invalid, match=r"queue 'rest' .* (has been deleted|does not exist)"):
-        publish(world, staged)
-
-
-def test_another_refusal_of_an_attracting_queue_is_not_taken_for_its_deletion(world: World) -> None:
-    make(world, first=["a/*"], second=[">"])
-    staged, _ = stage(world, plan(world), BATCH)
-    publish(world, staged, PublishIdentity(writer="query", batch=1, owner="another query"))
-    with pytest.raises(Invalid, match="belongs to query another query"):
-        publish(world, staged)
-
-
-def test_a_queue_that_has_another_partition_count_meanwhile_gets_its_messages_placed_for_it(world: World) -> None:
-    make(world, first=[">"], second=[">"])
-    batch = [Message("a", b"%02d" % number, f"k{number % 7}") for number in range(70)]
-    staged, _ = stage(world, plan(world), batch[:35], batch[35:])
-    alter_queue(world.handle("second"), partitions=5)
-    publish(world, staged)
-    for name in ("first", "second"):
-        check(world.handle(name), batch)
-    assert len(read(world.handle("second"))) > 2
 
 
 def test_the_memory_of_a_task_is_shared_by_its_queues(world: World) -> None:
@@ -403,3 +247,134 @@ def test_on_azure_too(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None
             assert read_flat(QueueLog(store, "default", f"q{number:02}")) == [b"1", b"2"][: 1 + number % 2]
     finally:
         store.close()
+
+
+# --- rows of typed queues ---------------------------------------------------------------------------------------------
+
+
+def by_id(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(found, key=lambda row: int(row["id"]))
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+def topic_queue(
+    world: World, name: str, *topics: str, schema: str | None = typed.DDL, key: str | None = "id"
+) -> QueueLog:
+    queue = world.create(2, name) if schema is None else typed.create(world, schema, key, 2, name)
+    if topics:
+        subscribe(queue, *topics)
+    return queue
+
+
+def plan_of(world: World, topic: str | None = None, named: str | None = None) -> FanPlan:
+    queues = Namespace(world.store, "default").queues()
+    queue = world.handle(named) if named else None
+    return (
+        destinations.plan_topics("default", queues, queue)
+        if topic is None
+        else destinations.plan_topic("default", queues, topic, queue)
+    )
+
+
+def fan_out(
+    world: World,
+    plan: FanPlan,
+    given: pa.RecordBatch,
+    topics: Sequence[str | None] | None = None,
+    *,
+    headers: Sequence[Any] | None = None,
+) -> list[StagedFor]:
+    """One task."""
+    schema = given.schema
+    if headers is not None:
+        given = given.append_column("_headers", pa.array(headers, HEADERS))
+    with Fan(world.store, plan, seed="s", headers=headers is not None, given=schema) as fan:
+        fan.add(given, None if topics is None else pa.array(topics, pa.string()))
+        staged, _ = fan.finish()
+    return staged
+
+
+def published(world: World, tasks: Sequence[Sequence[StagedFor]]) -> list[QueueOutcome]:
+    return fanout.publish_all(world.handle, tasks, IDENTITY, seed="s")
+
+
+def table(ddl: str, *values: tuple[Any, ...]) -> pa.RecordBatch:
+    schema = schema_from(ddl)
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*values, strict=True), schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def test_keys_and_values_go_to_no_typed_queue_and_rows_to_no_untyped_one(world: World) -> None:
+    queue, plain = typed.create(world), world.create(name="plain")
+    with (
+        pytest.raises(Invalid, match=r"queue 'orders' \(id INT .*\) cannot take messages that are keys and values"),
+        Fan(world.store, destinations.plan_queue(queue), seed="s") as fan,
+    ):
+        fan.add(batch_of([("a", b"1")]))
+    message = r"queue 'plain' \(untyped: key and value\) cannot take messages that are rows \(id\)"
+    with pytest.raises(Invalid, match=message):
+        fan_out(world, destinations.plan_queue(plain), table("id INT", (1,)))
+    with pytest.raises(Invalid, match=message):
+        destinations.plan_queue(plain).check(schema_from("id INT"))
+    destinations.plan_queue(plain).check(None)
+    send(plain, [("a", b"1")])
+
+
+@pytest.mark.conformance("TYP-06")
+def test_a_topic_reaches_queues_whose_columns_stand_in_another_order(world: World) -> None:
+    """Each has them in its own order, and its own key."""
+    one = topic_queue(world, "one", "eu/>", schema="id INT, name STRING", key="id")
+    two = topic_queue(world, "two", "eu/*", schema="name STRING, id INT", key="name")
+    plan = plan_of(world, "eu/de")
+    given = table("id INT, name STRING", (1, "a"), (2, "b"))
+    plan.check(given.schema)
+    published(world, [fan_out(world, plan, given)])
+    assert by_id(typed.read_flat(one)) == by_id(typed.read_flat(two)) == given.to_pylist()
+    assert [*typed.read_flat(two)[0]] == ["name", "id"]
+    for partition, mine in typed.read(two).items():
+        assert {partition_of(row["name"].encode(), 2) for row in mine} == {partition}
+
+
+def test_each_row_goes_where_its_topic_says_and_only_queues_that_get_some_must_be_alike(world: World) -> None:
+    named = topic_queue(world, "named", schema="id INT, name STRING")
+    eu = topic_queue(world, "eu", "eu/>", schema="name STRING, id INT", key="name")
+    us = topic_queue(world, "us", "us/>", schema="id INT, name STRING, zip STRING", key=None)
+    given = table("id INT, name STRING", *((n, f"{n}") for n in range(6)))
+    plan = plan_of(world, named="named")
+    plan.check(given.schema)
+    published(world, [fan_out(world, plan, given, ["eu/a", None, "no", "eu/b", None, "eu/a"])])
+    assert [row["id"] for row in by_id(typed.read_flat(named))] == [1, 4]
+    assert [row["id"] for row in by_id(typed.read_flat(eu))] == [0, 3, 5]
+    both = r"one batch would go to queue 'eu' .* and to queue 'us'"
+    with pytest.raises(Invalid, match=both):
+        fan_out(world, plan, given, ["eu/a", "us/a", "no", "no", "no", "no"])
+    # Each task sees its own part of the batch: then it is refused before anything of it is published.
+    tasks = [fan_out(world, plan, given, [topic] * 6) for topic in ("eu/a", "us/a")]
+    before = eu.refresh().sequence
+    with pytest.raises(Invalid, match=both):
+        published(world, tasks)
+    assert eu.refresh().sequence == before
+    published(world, tasks[1:])
+    assert [row["zip"] for row in typed.read_flat(us)] == [None] * 6
+
+
+def test_a_batch_that_no_queue_takes_is_refused_before_it_is_staged(world: World) -> None:
+    topic_queue(world, "eu", "eu/>", schema="id INT")
+    topic_queue(world, "plain", "us/>", schema=None)
+    plan = plan_of(world)
+    plan.check(schema_from("id TINYINT"))
+    plan.check(None)
+    with pytest.raises(Invalid, match=r"queue 'eu' cannot take these rows: column 'b' .INT. is none of the queue's"):
+        plan.check(schema_from("id INT, b INT"))
+
+
+def test_a_bad_row_is_named_by_its_number_wherever_it_goes(world: World) -> None:
+    topic_queue(world, "eu", "eu/>", schema="id STRING, n INT NOT NULL")
+    plan = plan_of(world)
+    given = table("id STRING, n INT", ("a", 1), ("x" * 256, 1), ("b", None))
+    with pytest.raises(Invalid, match="row 2, column 'n': null"):
+        fan_out(world, plan, given, ["eu/a", "no", "eu/a"])
+    with pytest.raises(Invalid, match="the key of row 1 has 256 bytes"):
+        fan_out(world, plan, given.slice(0, 2), ["no", "eu/a"])

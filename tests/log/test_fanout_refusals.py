@@ -1,26 +1,34 @@
-"""A batch for several queues of which one refuses: before anything is published if that can be seen, else the error
-says who has the batch and how to go on. Real queues, in memory.
+"""A batch for several queues that is cut off, or that one of them refuses: before anything is published if that can be
+seen, else the error says who has the batch and how to go on. Queues that changed meanwhile. Real queues, in memory.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.log import writers
 from partq_spark.log.admin import alter_queue, delete_queue
+from partq_spark.log.fanout import QueueOutcome
 from partq_spark.log.model import Head
 from partq_spark.log.publish import Full, Outdated, PublishIdentity
 from partq_spark.log.queue import QueueLog
+from partq_spark.log.repetition import BatchRefused
+from partq_spark.log.subscriptions import subscribe, unsubscribe
 from tests.log.queues import World, floor, head_of, once
 from tests.log.test_fanout import IDENTITY, Message, contents, make, plan, publish, stage
 from tests.support.way import Hooked
 
 pytestmark = pytest.mark.conformance("DIS-07")
 
+
 BATCH = [Message("a/1", b"1"), Message("b", b"2")]
+
+
 NOTHING: dict[str, list[bytes]] = {"first": [], "second": []}
 
 
@@ -51,14 +59,6 @@ def test_a_full_queue_refuses_the_batch_before_any_other_has_it(world: World, id
         publish(world, staged, identity)
     assert "had been published" not in str(refused.value)
     assert contents(world) == {"first": [], "second": [b"0"]}
-
-
-def test_a_repetition_of_what_a_full_queue_has_is_no_refusal(world: World) -> None:
-    staged, _ = stage(world, plan(world), BATCH)
-    publish(world, staged)
-    alter_queue(world.handle("second"), quota_bytes=1)
-    outcomes = publish(world, stage(world, plan(world), BATCH)[0])
-    assert [each.published and each.published.duplicate for each in outcomes] == [True, True]
 
 
 def test_what_one_queue_was_staged_for_too_long_ago_goes_to_none(world: World) -> None:
@@ -150,3 +150,82 @@ def test_where_the_first_queue_fails_nothing_is_said_of_others(world: World) -> 
         publish(world, staged, None, through(world, hooked))
     assert str(stopped.value) == "the store is away (test)"
     assert contents(world) == NOTHING
+
+
+# --- cut off, repeated ------------------------------------------------------------------------------------------------
+
+
+THREE = [Message("a/1", b"1"), Message("a/2", b"2"), Message("b", b"3")]
+
+
+def cut_off_between_two_queues(world: World, identity: PublishIdentity | None) -> None:
+    """The first queue has the batch when the second one's store is gone for good."""
+    staged, _ = stage(world, plan(world), THREE)
+
+    def gone() -> None:
+        raise KeyboardInterrupt
+
+    hooked = Hooked(world.store)
+    hooked.before = once("swap", "second/_head.json", gone)
+    with pytest.raises(KeyboardInterrupt):
+        publish(world, staged, identity, lambda name: world.handle(name, hooked))
+    assert contents(world) == {"first": [b"1", b"2"], "second": []}
+
+
+def repeat(world: World, identity: PublishIdentity | None) -> list[QueueOutcome]:
+    """As Spark does: planned and staged anew."""
+    staged, _ = stage(world, plan(world), THREE)
+    return publish(world, staged, identity)
+
+
+def test_a_queue_that_subscribes_before_the_repetition_gets_it_and_one_that_left_keeps_what_it_has(
+    world: World,
+) -> None:
+    cut_off_between_two_queues(world, IDENTITY)
+    subscribe(world.create(1, "third"), "b")
+    unsubscribe(world.handle("first"), "a/*")
+    subscribe(world.handle("first"), "a/2")
+    unsubscribe(world.handle("second"), ">")
+    repeat(world, IDENTITY)
+    assert contents(world) == {"first": [b"1", b"2"], "second": [], "third": [b"3"]}
+
+
+@pytest.mark.conformance("DIS-10")
+def test_a_queue_that_has_the_batch_and_subscribed_to_more_stops_it_before_any_queue_gets_something(
+    world: World,
+) -> None:
+    """What it would get now it did not have then: it is neither dropped nor published without a word."""
+    cut_off_between_two_queues(world, IDENTITY)
+    subscribe(world.handle("first"), "b")
+    with pytest.raises(BatchRefused, match=r"queue 'first'.*batch 3 of writer 'query'.*value=b'3'"):
+        repeat(world, IDENTITY)
+    assert contents(world) == {"first": [b"1", b"2"], "second": []}
+    assert writers.resolve(world.handle("first"), "query", 3, published=True, by="ops@host")
+    repeat(world, IDENTITY)
+    assert contents(world) == {"first": [b"1", b"2"], "second": [b"1", b"2", b"3"]}
+
+
+# --- queues that have changed meanwhile -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "and created again"])
+def test_a_queue_that_was_deleted_meanwhile_attracts_nothing_any_more(
+    world: World, caplog: pytest.LogCaptureFixture, again: bool
+) -> None:
+    staged, _ = stage(world, plan(world), THREE)
+    delete_queue(world.handle("first"))
+    if again:
+        subscribe(world.create(1, "first"), "a/*")
+    with caplog.at_level(logging.WARNING):
+        outcomes = publish(world, staged)
+    assert [(each.queue.name, each.published is None) for each in outcomes] == [("first", True), ("second", False)]
+    assert "queue 'first'" in caplog.text
+    assert "was deleted after it had attracted 2 messages" in caplog.text
+    assert contents(world) == {**({"first": []} if again else {}), "second": [b"1", b"2", b"3"]}
+
+
+def test_another_refusal_of_an_attracting_queue_is_not_taken_for_its_deletion(world: World) -> None:
+    staged, _ = stage(world, plan(world), THREE)
+    publish(world, staged, PublishIdentity(writer="query", batch=1, owner="another query"))
+    with pytest.raises(Invalid, match="belongs to query another query"):
+        publish(world, staged)

@@ -6,21 +6,18 @@ import random
 
 import pytest
 
-from partq_spark.base.errors import Conflict, Corrupt, Invalid, Unavailable
-from partq_spark.log import admin, housekeeping, names, tree
+from partq_spark.base.errors import Corrupt
+from partq_spark.log import admin, housekeeping, names
 from partq_spark.log.housekeeping import collect, trim
 from partq_spark.log.publish import Outdated, PublishIdentity, publish
-from partq_spark.log.reading import RangeReader
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
 from tests.log.queues import (
     GRACE_US,
     HOUR_US,
     World,
-    everything,
     head_of,
     objects,
-    once,
     read,
     read_flat,
     rounds,
@@ -28,7 +25,6 @@ from tests.log.queues import (
     staged,
     values,
 )
-from tests.support.way import Hooked
 
 
 @pytest.fixture
@@ -61,18 +57,6 @@ def test_trimming_goes_forward_only_and_not_beyond_the_end(world: World) -> None
     assert trim(queue, (-5, -5)).earliest == end
 
 
-def test_trimming_that_changes_nothing_writes_nothing(world: World) -> None:
-    world.create(1)
-    hooked = Hooked(world.store)
-    trim(world.handle(store=hooked), (0,))
-    assert "swap" not in {kind for kind, _ in hooked.calls}
-
-
-def test_trimming_needs_one_offset_for_every_partition(world: World) -> None:
-    with pytest.raises(Invalid, match=r"given 3 offsets, .* has 4 partitions"):
-        trim(world.create(4), (0, 0, 0))
-
-
 def test_what_any_group_needs_is_not_trimmed(world: World) -> None:
     queue = world.create(1)
     send(queue, values(*range(10)))
@@ -80,23 +64,6 @@ def test_what_any_group_needs_is_not_trimmed(world: World) -> None:
     admin.create_group(queue, "fast", (8,))
     assert housekeeping.held_back_at(queue.head) == (3,)
     assert trim(queue, (10,)).earliest == (3,)
-
-
-def test_a_group_created_meanwhile_holds_back_a_trim(world: World) -> None:
-    queue = world.create(1)
-    send(queue, values(*range(10)))
-    hooked = Hooked(world.store)
-    hooked.before = once("swap", "_head.json", lambda: admin.create_group(world.handle(), "billing", (2,)))
-    assert trim(world.handle(store=hooked), (10,)).earliest == (2,)
-
-
-def test_what_is_published_meanwhile_is_not_trimmed(world: World) -> None:
-    queue = world.create(1)
-    send(queue, values(1, 2))
-    hooked = Hooked(world.store)
-    hooked.before = once("swap", "_head.json", lambda: send(world.handle(), values(3)))
-    trim(world.handle(store=hooked), (2,))
-    assert read_flat(queue) == [b"3"]
 
 
 # --- two rounds -------------------------------------------------------------------------------------------------------
@@ -218,25 +185,6 @@ def test_nothing_that_can_be_read_is_ever_collected(world: World, seed: int) -> 
 # --- readers with an old view -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("small")
-def test_a_view_from_before_a_trim_is_readable_for_one_grace(world: World) -> None:
-    queue = world.create(1)
-    for number in range(30):
-        send(queue, values(number))
-    rounds(world, 3, queue)  # the floor is above everything, so that only the marks stand between
-    reader = world.handle()
-    old = tree.view(reader.refresh(), everything(reader.head))
-    trim(queue, queue.refresh().next)
-    trimmed_us = world.clock.now_us
-    while world.clock.now_us <= trimmed_us + GRACE_US - HOUR_US:
-        collect(queue)
-        pieces = list(RangeReader(reader, reader.head.queue_id, old).pieces())
-        assert sum(piece.batch.num_rows for piece in pieces) == 30
-        world.clock.now_us += HOUR_US
-    rounds(world, 3, queue)
-    assert objects(world) == set()
-
-
 def test_a_first_collection_long_after_a_trim_marks_before_it_deletes(world: World) -> None:
     queue = world.create(1)
     send(queue, values(1))
@@ -264,19 +212,6 @@ def test_objects_with_foreign_names_are_left_alone(world: World) -> None:
     send(queue, values(1))
     rounds(world, 5, queue)
     assert set(foreign) <= objects(world)
-
-
-def test_one_round_marks_a_bounded_number(world: World) -> None:
-    world.sizes = LogSizes(marks_per_round=3)
-    queue = world.create(1)
-    stage = stage_of(queue.refresh())
-    for number in range(8):
-        staged(queue, stage, values(number))
-    send(queue, values(1))
-    done = rounds(world, 7, queue)
-    assert [each.marked for each in done] == [0, 3, 3, 2, 0, 0, 0]
-    assert [each.deleted for each in done] == [0, 0, 3, 3, 2, 0, 0]
-    assert read_flat(queue) == [b"1"]
 
 
 def test_all_rounds_together_mark_a_bounded_number_and_none_deletes_more(world: World) -> None:
@@ -315,60 +250,6 @@ def test_damaged_marks_delete_nothing(world: World) -> None:
 # --- several collectors, lost answers ---------------------------------------------------------------------------------
 
 
-def test_collectors_side_by_side_do_the_work_of_one(world: World) -> None:
-    queue = world.create(1)
-    staged(queue, stage_of(queue.refresh()), values(99))
-    send(queue, values(1))
-    for _ in range(4):
-        hooked = Hooked(world.store)
-        hooked.before = once("swap", "collection.json", lambda: collect(world.handle()))
-        collect(world.handle(store=hooked))
-        world.clock.now_us += GRACE_US
-    assert len(objects(world)) == 1
-    assert read_flat(queue) == [b"1"]
-
-
-def test_a_round_whose_marks_are_not_saved_is_done_again(world: World) -> None:
-    queue = world.create(1)
-    staged(queue, stage_of(queue.refresh()), values(99))
-    send(queue, values(1))
-    rounds(world, 1, queue)
-
-    def lose() -> None:
-        raise Unavailable("the answer was lost (test)")
-
-    hooked = Hooked(world.store)
-    hooked.before = once("swap", "collection.json", lose)
-    with pytest.raises(Unavailable):
-        collect(world.handle(store=hooked))
-    assert [each.deleted for each in rounds(world, 2, queue)] == [0, 1]
-
-
-def test_a_queue_that_is_created_again_during_a_round_loses_nothing(world: World) -> None:
-    queue = world.create(1)
-    send(queue, values(1))
-    trim(queue, (1,))
-    rounds(world, 2, queue)
-
-    def recreate() -> None:
-        admin.delete_queue(world.handle())
-        send(world.create(1), values(2))
-
-    hooked = Hooked(world.store)
-    hooked.before = once("list", "/", recreate)
-    collecting = world.handle(store=hooked)
-    try:
-        collect(collecting)
-    except (Invalid, Conflict):
-        pass  # either is an answer
-    assert read_flat(world.handle()) == [b"2"]
-
-
-def test_collection_of_an_absent_queue_is_refused(world: World) -> None:
-    with pytest.raises(Invalid, match="does not exist"):
-        collect(world.handle())
-
-
 def test_a_missing_chunk_ends_a_round_before_anything_is_deleted(world: World) -> None:
     world.sizes = LogSizes(inline_entries=4)
     queue = world.create(1)
@@ -381,3 +262,60 @@ def test_a_missing_chunk_ends_a_round_before_anything_is_deleted(world: World) -
     with pytest.raises(Corrupt, match=r"log chunk .* is gone: restore it"):
         collect(queue)
     assert objects(world) == before
+
+
+# --- what comes fast goes fast, and marks have a bound ----------------------------------------------------------------
+
+
+def test_objects_that_come_faster_than_one_round_takes_them_do_not_pile_up(world: World) -> None:
+    """Four rounds in a grace, more objects in each grace than a round marks: what each marked is ripe by itself."""
+    world.sizes = LogSizes(marks_per_round=8)
+    queue = world.create(1)
+    there = []
+    for number in range(160):
+        if number % 4 == 0:
+            send(queue, values(number))
+        staged(queue, stage_of(queue.refresh()), values(number))  # five more objects in each round, 20 in each grace
+        for row in range(4):
+            staged(queue, stage_of(queue.refresh()), values(row))
+        trim(queue, queue.refresh().next)
+        collect(queue)
+        world.clock.now_us += GRACE_US // 4
+        there.append(len(objects(world)))
+    assert max(there[:80]) == max(there[80:]) <= 4 * 20, there
+
+
+def test_nothing_is_deleted_less_than_a_grace_after_its_own_marking(world: World) -> None:
+    queue = world.create(1)
+    rounds(world, 2, queue)
+    noted: dict[str, int] = {}  # when it was first there below the floor
+    for number in range(40):
+        staged(queue, stage_of(queue.refresh()), values(number))
+        send(queue, values(number))
+        before, now_us = objects(world), world.clock.now_us
+        collect(queue)
+        assert all(noted[name] + GRACE_US <= now_us for name in before - objects(world))
+        noted |= {n: now_us for n in before if n not in noted and housekeeping.below_floor(n, queue.refresh())}
+        world.clock.now_us += GRACE_US // 4 + 1
+    assert len(noted) > 40
+
+
+@pytest.mark.parametrize("most", [25, 10_000])
+def test_the_marks_have_a_bound_however_much_there_is_and_however_often_one_collects(world: World, most: int) -> None:
+    world.sizes = LogSizes(marks=most)
+    queue = world.create(1)
+    for number in range(300):
+        send(queue, values(number))
+    rounds(world, 3, queue)  # the floor is above all of them
+    kept = []
+    for number in range(1, 301):
+        trim(queue, (number,))
+        collect(queue)
+        kept.append(housekeeping._load_marks(queue)[0])
+        world.clock.now_us += GRACE_US // 100
+    assert max(marks.count for marks in kept) <= most
+    rounds_kept = max(len(marks.rounds) for marks in kept)
+    assert 2 < rounds_kept <= housekeeping.ROUNDS_PER_GRACE + 1
+    assert len(objects(world)) < 300, "some of it has gone meanwhile"
+    rounds(world, 15, queue)
+    assert objects(world) == set()

@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from partq_spark.base.errors import Corrupt, ObjectMissing
+from partq_spark.base.errors import Corrupt
 from partq_spark.log import codec, writers
 from partq_spark.log.model import Head, WriterRecord
-from partq_spark.log.publish import NumberUsed, PublishIdentity, extended, place
+from partq_spark.log.publish import PublishIdentity, extended, place
 from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from partq_spark.log.staged import stage_of
 from tests.log.queues import World, send, unread, values
 from tests.support.way import Hooked
 
 AGE_US = writers.WRITER_AGE_S * 1_000_000
+
+
 MINUTE_US = 60_000_000
 
 
@@ -101,30 +103,6 @@ def test_the_last_batch_of_any_writer_within_the_age_is_known(passing: Passing, 
     assert all(levels.count(level) <= passing.queue.sizes.page_fan_out for level in levels)
 
 
-@pytest.mark.usefixtures("small")
-def test_a_writer_that_comes_back_from_a_page_is_known_by_its_newest_batch(passing: Passing) -> None:
-    now_us = passing.world.clock.now_us
-    for batch in range(1, 40):
-        passing.publish("query", batch, now_us)
-        for number in range(10):  # enough to push it out of the head before its next batch
-            passing.publish(f"passer {batch} {number}", 1, now_us)
-        assert "query" not in passing.head.writers
-        assert passing.known("query") == batch
-    assert max(page.level for page in passing.head.writer_pages) >= 2
-
-
-@pytest.mark.usefixtures("small")
-def test_merged_pages_are_kept_under_one_reference(passing: Passing) -> None:
-    now_us = passing.world.clock.now_us
-    created: set[str] = set()
-    for number in range(60):
-        passing.publish(f"writer {number}", number, now_us)
-        created |= {page.name for page in passing.head.writer_pages}
-    assert len(created) > len(passing.head.writer_pages)  # some went into others
-    assert all(passing.known(f"writer {number}") == number for number in range(60))
-    assert passing.records() == 60
-
-
 @pytest.mark.conformance("DIS-09")
 def test_a_look_for_an_unknown_writer_reads_a_line_of_each_page(world: World) -> None:
     """30,000 one-time writers once made 2.4 MB of it, and 200,000 15.7 MB, at each publish of another one."""
@@ -195,16 +173,6 @@ def test_what_is_past_its_age_is_dropped(passing: Passing) -> None:
     assert passing.records() <= 40 + passing.queue.sizes.head_writers
 
 
-@pytest.mark.usefixtures("small")
-def test_nothing_is_dropped_before_its_age(passing: Passing) -> None:
-    start_us = passing.world.clock.now_us
-    for number in range(50):
-        passing.publish(f"early {number}", 1, start_us)
-    for number in range(50):
-        passing.publish(f"late {number}", 1, start_us + AGE_US - MINUTE_US)
-    assert all(passing.known(f"early {number}") == 1 for number in range(50))
-
-
 def test_a_small_queue_forgets_nobody(passing: Passing) -> None:
     start_us = passing.world.clock.now_us
     passing.publish("long ago", 3, start_us)
@@ -215,21 +183,6 @@ def test_a_small_queue_forgets_nobody(passing: Passing) -> None:
 
 
 # --- through real publishes -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("DIS-09")
-@pytest.mark.usefixtures("small")
-def test_a_repetition_is_noticed_when_its_record_has_gone_to_a_page(world: World) -> None:
-    queue = world.create(1)
-    for number in range(40):
-        send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=2))
-    assert len(queue.head.writer_pages) > 1
-    for number in range(40):
-        other = world.handle()
-        assert send(other, values(number), PublishIdentity(writer=f"writer {number}", batch=2)).duplicate
-        with pytest.raises(NumberUsed):
-            send(other, values(number), PublishIdentity(writer=f"writer {number}", batch=1))
-    assert queue.refresh().next == (40,)
 
 
 @pytest.mark.usefixtures("small")
@@ -247,16 +200,6 @@ def test_pages_are_read_only_for_writers_that_the_head_does_not_know(world: Worl
     assert [name for _, name in hooked.calls] == [
         queue.log_folder + page.name for page in reversed(queue.head.writer_pages)
     ]
-
-
-@pytest.mark.usefixtures("small")
-def test_a_missing_page_is_not_taken_for_an_unknown_writer(world: World) -> None:
-    queue = world.create(1)
-    for number in range(20):
-        send(queue, values(number), PublishIdentity(writer=f"writer {number}", batch=2))
-    world.store.delete(queue.log_folder + queue.head.writer_pages[0].name)
-    with pytest.raises(ObjectMissing, match="page-"):
-        send(world.handle(), values(0), PublishIdentity(writer="writer 0", batch=2))
 
 
 def test_the_map_of_the_head_is_oldest_first(world: World) -> None:

@@ -1,19 +1,145 @@
-"""A queue whose quota is reached takes nothing more, says what to do, and forgets nothing of what it took."""
+"""What a publish is refused for: too old, a queue that is full, what a head names and is gone; how its time grows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
-from partq_spark.base.errors import Invalid, Unavailable
+from partq_spark.base.errors import Invalid, ObjectMissing, Unavailable
 from partq_spark.log import admin, compaction, tree
 from partq_spark.log.housekeeping import GroupPositions, trim
-from partq_spark.log.model import QueueConfig
-from partq_spark.log.publish import Full, PublishIdentity, publish
+from partq_spark.log.model import Head, QueueConfig, WriterPage
+from partq_spark.log.publish import Full, Outdated, PublishIdentity, publish
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
-from tests.log.queues import World, everything, once, read_flat, send, staged, values
+from tests.log.queues import (
+    HOUR_US,
+    World,
+    everything,
+    floor,
+    once,
+    read_flat,
+    send,
+    staged,
+    through,
+    values,
+)
 from tests.support.way import Hooked
+
+IDENTITIES = [None, PublishIdentity(writer="query-1", batch=5)]
+
+
+def changed(world: World, change: Callable[[Head], Head]) -> None:
+    """As another process would change the head."""
+    world.handle().change(change)
+
+
+# --- all at once ------------------------------------------------------------------------------------------------------
+
+
+GONE = WriterPage(
+    name="page-000000000001-0123456789abcdef.json", xxh3="0" * 16, level=0, writers=1, last_time_us=1, lines=1, bytes=1
+)
+"""A page of writer records that is not there."""
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_timestamps_grow_although_the_clock_goes_back(world: World) -> None:
+    queue = world.create(1)
+    start_us = world.clock.now_us
+    moved = [0, 0, 5_000_000, -3 * HOUR_US, -HOUR_US, 10_000_000]
+    found = []
+    for shift in moved:
+        world.clock.now_us = start_us + shift
+        found.append(send(queue, values(1)).time_us - start_us)
+    assert found == [1, 2, 5_000_000, 5_000_001, 5_000_002, 10_000_000]
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_what_was_staged_below_the_floor_is_refused(world: World, identity: PublishIdentity | None) -> None:
+    queue = world.create(1)
+    stage = stage_of(queue.refresh())
+    segments = staged(queue, stage, values(1))
+    raised = stage.sequence + 1
+    changed(
+        world,
+        lambda head: replace(head, floor=floor(raised), sequence=head.sequence + 1),
+    )
+    with pytest.raises(Outdated, match=f"staged at sequence {stage.sequence}, collection has passed {raised}"):
+        publish(queue, stage, segments, identity)
+    assert read_flat(queue) == []
+    send(queue, values(2), identity)  # staged anew
+    assert read_flat(queue) == [b"2"]
+
+
+def test_at_the_floor_is_not_below_it(world: World) -> None:
+    queue = world.create(1)
+    stage = stage_of(queue.refresh())
+    segments = staged(queue, stage, values(1))
+    changed(world, lambda head: replace(head, floor=floor(stage.sequence), sequence=9))
+    publish(queue, stage, segments)
+    assert read_flat(queue) == [b"1"]
+
+
+# --- a head that grew old ---------------------------------------------------------------------------------------------
+
+
+def test_a_page_that_only_an_old_head_names_sends_the_publish_to_the_present_head(world: World) -> None:
+    queue = world.create(1)
+    stage = stage_of(queue.refresh())
+    segments = staged(queue, stage, values(1))
+    calls: list[str] = []
+
+    hooked = Hooked(world.store)
+    queue = through(hooked, queue)
+    calm = queue.head
+    # What this handle knows names a page that is gone; the present head does not.
+    assert queue.etag is not None
+    queue.remember(replace(calm, writer_pages=(GONE,)), "old")
+    hooked.before = lambda kind, name: calls.append(kind)
+    publish(queue, stage, segments, PublishIdentity(writer="query", batch=1))
+    assert calls == ["read", "load", "swap"]
+    assert world.clock.pauses == 0
+    assert read_flat(world.handle()) == [b"1"]
+
+
+def test_a_lost_page_is_not_looked_for_as_long_as_the_head_goes_on_changing(world: World) -> None:
+    queue = world.create(1)
+    changed(world, lambda head: replace(head, writer_pages=(GONE,), sequence=head.sequence + 1))
+    stage = stage_of(queue.refresh())
+    segments = staged(queue, stage, values(1))
+    hooked = Hooked(world.store)
+    queue = through(hooked, queue)
+
+    def busy(kind: str, name: str) -> None:
+        if kind == "read":
+            assert len(hooked.calls) < 1000, "it is looked for without end"
+            send(world.handle(), values(2))
+
+    hooked.before = busy
+    with pytest.raises(ObjectMissing, match=GONE.name):
+        publish(queue, stage, segments, PublishIdentity(writer="query", batch=1))
+    assert len([kind for kind, _ in hooked.calls if kind == "load"]) < 20
+
+
+def test_a_page_that_the_present_head_names_must_be_there(world: World) -> None:
+    queue = world.create(1)
+    changed(world, lambda head: replace(head, writer_pages=(GONE,), sequence=head.sequence + 1))
+    with pytest.raises(ObjectMissing, match=GONE.name):
+        send(queue, values(1), PublishIdentity(writer="query", batch=1))
+    assert send(queue, values(1)).rows == 1  # without an identity it is not needed
+
+
+# --- the quota --------------------------------------------------------------------------------------------------------
+
 
 ME = PublishIdentity(writer="me", batch=1)
 

@@ -1,0 +1,383 @@
+"""Messages that meet another partition count or other columns at their swap: placed again, in order, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.log import admin, housekeeping, restaging
+from partq_spark.log.model import group_start
+from partq_spark.log.partitioner import partition_of
+from partq_spark.log.publish import Outdated, PublishIdentity, Repartitioned, publish
+from partq_spark.log.queue import QueueLog
+from partq_spark.log.restaging import publish_tasks
+from partq_spark.log.segment import Stager
+from partq_spark.log.segment_columns import WITH_HEADERS
+from partq_spark.log.staged import Staged, stage_of
+from tests.log import typed
+from tests.log.queues import Row, World, floor, head_of, once, publish_staged, read, read_flat, send, staged
+from tests.support.properties import examples
+from tests.support.way import Hooked
+
+HEAD = "_head.json"
+
+
+KEYS = [f"key{number}" for number in range(40)]
+
+
+def rows_of(number: int) -> list[Row]:
+    """Three rounds over all keys."""
+    return [(key, f"{number}/{key}/{turn}".encode()) for turn in range(3) for key in KEYS]
+
+
+def per_key(queue: QueueLog) -> dict[str, list[bytes]]:
+    """All messages by their key, in publish order; each in the partition that the present count says."""
+    found: dict[str, list[bytes]] = {}
+    for partition, values in read(queue).items():
+        for value in values:
+            key = value.decode().split("/")[1]
+            assert partition_of(key.encode(), queue.head.partitions) == partition
+            found.setdefault(key, []).append(value)
+    return found
+
+
+@pytest.mark.conformance("RES-01")
+@pytest.mark.parametrize(("before", "after"), [(4, 8), (8, 3), (3, 16), (1, 2), (5, 1)])
+def test_what_was_staged_for_another_count_is_placed_again_in_order(world: World, before: int, after: int) -> None:
+    queue = world.create(before)
+    stage = stage_of(queue.refresh())
+    segments = [*staged(queue, stage, rows_of(1), seed="a/0"), *staged(queue, stage, rows_of(2), seed="a/1")]
+    admin.alter_queue(world.handle(), partitions=after)
+    done = publish_staged(queue, stage, segments, seed="a")
+    assert (done.rows, done.duplicate) == (240, False)
+    assert per_key(queue) == {key: [f"{n}/{key}/{turn}".encode() for n in (1, 2) for turn in range(3)] for key in KEYS}
+    assert done.per_partition == {p: len(values) for p, values in sorted(read(queue).items())}
+    assert queue.head.entries[-1].generation == 1
+
+
+@pytest.mark.conformance("DIS-03")
+def test_messages_without_a_key_are_placed_again_as_at_a_second_attempt(world: World) -> None:
+    found = []
+    for name in ("first", "second"):
+        queue = world.create(2, name=name)
+        stage = stage_of(queue.refresh())
+        segments = staged(queue, stage, [(None, b"%d" % number) for number in range(200)], seed="w/0")
+        admin.alter_queue(world.handle(name), partitions=7)
+        publish_staged(queue, stage, segments, seed="w")
+        found.append(read(queue))
+    assert found[0] == found[1]
+    assert len(found[0]) == 7
+
+
+def test_headers_and_the_larger_messages_of_their_time_are_kept(world: World) -> None:
+    queue = world.create(2)
+    stage = stage_of(queue.refresh())
+    rows = pa.record_batch(
+        [["a", None], [b"x" * 5000, b""], [[{"key": "trace", "value": b"1"}], None]], schema=WITH_HEADERS
+    )
+    with Stager(queue.store, stage, seed="a", headers=True) as stager:
+        stager.add(rows)
+        segment = stager.finish()
+    assert segment is not None
+    admin.alter_queue(world.handle(), partitions=3)
+    admin.alter_queue(world.handle(), max_message_bytes=100)
+    publish_staged(queue, stage, [segment], seed="a")
+    assert queue.head.entries[-1].headers
+    assert sorted(read_flat(queue)) == [b"", b"x" * 5000]
+
+
+def test_several_changes_in_a_row_are_followed_up_to_a_bound(world: World) -> None:
+    world.create(1)
+    hooked = Hooked(world.store)
+    counts = iter(range(2, 100))
+
+    def change(kind: str, name: str, most: int) -> None:
+        if kind == "swap" and name.endswith(HEAD) and head_of(world.store).layout.generation < most:
+            admin.alter_queue(world.handle(), partitions=next(counts))
+
+    queue = world.handle(store=hooked)
+    stage = stage_of(queue.refresh())
+    segments = staged(queue, stage, rows_of(1))
+    hooked.before = partial(change, most=restaging.MOST_CHANGES)
+    publish_staged(queue, stage, segments, seed="a")
+    assert queue.head.partitions == 1 + restaging.MOST_CHANGES
+    assert len(per_key(queue)) == len(KEYS)
+
+    again = stage_of(queue.refresh())
+    segments = staged(queue, again, rows_of(2))
+    hooked.before = partial(change, most=100)
+    with pytest.raises(Repartitioned, match="publish them again"):
+        publish_staged(queue, again, segments, seed="a")
+    assert sum(map(len, read(world.handle()).values())) == 120
+
+
+# --- once -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_had_landed_is_not_placed_again(world: World) -> None:
+    queue = world.create(4)
+    identity = PublishIdentity(writer="query-1", batch=5)
+    stage = stage_of(queue.refresh())
+    segments = staged(queue, stage, rows_of(1))
+    publish(queue, stage, segments, identity)
+    admin.alter_queue(world.handle(), partitions=8)
+    hooked = Hooked(world.store)
+    done = publish_staged(world.handle(store=hooked), stage, segments, identity, seed="a")
+    assert done.duplicate
+    assert done.per_partition == {}
+    assert not [call for call in hooked.calls if call[0] in ("read", "write", "swap")], "nothing was staged again"
+
+
+# --- tasks that staged on both sides of a change ----------------------------------------------------------------------
+
+
+def mixed(world: World, queue: QueueLog, change: Callable[[], object]) -> list[Staged]:
+    """A task before and one after `change`."""
+    first = stage_of(queue.refresh())
+    before = [Staged(first, segment) for segment in staged(queue, first, rows_of(1), seed="a/0")]
+    change()
+    second = stage_of(world.handle().refresh())
+    return before + [Staged(second, segment) for segment in staged(queue, second, rows_of(2), seed="a/1")]
+
+
+def test_tasks_staged_for_different_counts_are_published_together(world: World) -> None:
+    queue = world.create(4)
+    tasks = mixed(world, queue, lambda: admin.alter_queue(world.handle(), partitions=6))
+    done = publish_tasks(queue, tasks, PublishIdentity(writer="query-1", batch=1), seed="a")
+    assert done.rows == 240
+    assert per_key(queue) == {key: [f"{n}/{key}/{turn}".encode() for n in (1, 2) for turn in range(3)] for key in KEYS}
+    assert queue.head.entries[-1].segments[1] == tasks[1].segment.name, "what fits the present layout is taken as it is"
+    again = publish_tasks(world.handle(), tasks, PublishIdentity(writer="query-1", batch=1), seed="a")
+    assert again.duplicate
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_floor_is_final_although_the_count_changed_too(world: World) -> None:
+    queue = world.create(4)
+    stage = stage_of(queue.refresh())
+    segments = staged(queue, stage, rows_of(1))
+    admin.alter_queue(world.handle(), partitions=8)
+    world.handle().change(lambda head: replace(head, floor=floor(stage.sequence + 1), sequence=head.sequence + 1))
+    with pytest.raises(Outdated, match="collection has passed") as raised:
+        publish_staged(queue, stage, segments, seed="a")
+    assert not isinstance(raised.value, Repartitioned)
+    send(queue, rows_of(1))
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_staged_segment_that_is_gone_is_told_from_a_damaged_store(world: World, passed: bool) -> None:
+    queue = world.create(4)
+    stage = stage_of(queue.refresh())
+    segments = staged(queue, stage, rows_of(1))
+    admin.alter_queue(world.handle(), partitions=8)
+    hooked = Hooked(world.store)
+    late = world.handle(store=hooked)
+
+    def vanish() -> None:
+        world.store.delete(queue.segment_folder + segments[0].name)
+        if passed:
+            world.handle().change(
+                lambda head: replace(head, floor=floor(stage.sequence + 1), sequence=head.sequence + 1)
+            )
+
+    hooked.before = once("read", ".arrow", vanish)
+    with pytest.raises(Outdated if passed else Corrupt):
+        publish_staged(late, stage, segments, seed="a")
+
+
+# --- rows of typed queues ---------------------------------------------------------------------------------------------
+
+
+IDENTITY = PublishIdentity.of_query("query", 1)
+
+
+def rows(first: int, end: int) -> list[dict[str, Any]]:
+    return [{"id": number, "name": f"{number}", "total": Decimal(number)} for number in range(first, end)]
+
+
+def by_id(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(found, key=lambda row: int(row["id"]))
+
+
+# --- another partition count, other columns ---------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("TYP-06")
+@pytest.mark.parametrize("headers", [False, True])
+def test_rows_are_placed_again_with_the_present_columns(world: World, headers: bool) -> None:
+    queue = typed.create(world, partitions=3)
+    stage = stage_of(queue.refresh())
+    some = [[{"key": "h", "value": b"%d" % number}] for number in range(50)] if headers else None
+    made = typed.staged(queue, stage, rows(0, 50), headers=some)
+    other = world.handle()
+    admin.alter_queue(
+        other, partitions=5, add_columns="coupon STRING", widen="id BIGINT, total DECIMAL(9,3)", max_message_bytes=1
+    )
+    publish_tasks(queue, [Staged(stage, made[0])], IDENTITY, seed="q/1")
+    entry = queue.head.entries[-1]
+    assert (entry.schema_version, entry.generation, entry.headers) == (3, 1, headers)
+    found = typed.read(queue)
+    assert by_id([row for mine in found.values() for row in mine]) == [{**row, "coupon": None} for row in rows(0, 50)]
+    for partition, mine in found.items():
+        assert {partition_of(b"%d" % row["id"], 5) for row in mine} == {partition}
+    if headers:
+        seen = {
+            row["id"]: each
+            for piece in typed.pieces(queue)
+            if piece.headers is not None
+            for row, each in zip(typed.rows_of(piece), piece.headers.to_pylist(), strict=True)
+        }
+        assert seen == {number: [{"key": "h", "value": b"%d" % number}] for number in range(50)}
+
+
+def test_tasks_that_saw_different_columns_are_published_together(world: World) -> None:
+    queue = typed.create(world, partitions=3)
+    first = stage_of(queue.refresh())
+    one = typed.staged(queue, first, rows(0, 20), seed="q/1/0")
+    admin.alter_queue(queue, add_columns="coupon STRING")
+    second = stage_of(queue.refresh())
+    two = typed.staged(queue, second, [{**row, "coupon": "c"} for row in rows(20, 40)], seed="q/1/1")
+    done = publish_tasks(queue, [Staged(first, one[0]), Staged(second, two[0])], IDENTITY, seed="q/1")
+    assert done.rows == 40
+    assert len(queue.head.entries) == 1
+    assert queue.head.entries[0].schema_version == 2
+    coupons = [row["coupon"] for row in by_id(typed.read_flat(queue))]
+    assert coupons == [None] * 20 + ["c"] * 20
+    again = publish_tasks(queue, [Staged(first, one[0]), Staged(second, two[0])], IDENTITY, seed="q/1")
+    assert again.duplicate
+
+
+@pytest.mark.conformance("TYP-05")
+def test_tasks_of_one_former_version_are_published_as_they_are(world: World) -> None:
+    queue = typed.create(world, partitions=3)
+    stage = stage_of(queue.refresh())
+    tasks = [Staged(stage, typed.staged(queue, stage, rows(n, n + 5), seed=f"{n}")[0]) for n in (0, 5)]
+    admin.alter_queue(world.handle(), widen="id BIGINT")
+    publish_tasks(queue, tasks, IDENTITY, seed="q/1")
+    entry = queue.head.entries[-1]
+    assert entry.schema_version == 1
+    assert entry.segments == tuple(task.segment.name for task in tasks), "nothing was written anew"
+
+
+# --- whatever the count was -------------------------------------------------------------------------------------------
+
+
+FEW_KEYS = [f"key{number}" for number in range(24)]
+
+
+# --- altering ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("RES-05")
+def test_what_is_left_of_a_former_queue_is_not_placed_into_the_one_that_has_its_name(world: World) -> None:
+    """The deletion was cut off, so that what was staged is still there."""
+    queue = world.create(4)
+    stage = stage_of(queue.refresh())
+    segments = staged(queue, stage, rows_of(0))
+    admin.alter_queue(world.handle(), partitions=8)
+    hooked = Hooked(world.store)
+    made: list[QueueLog] = []
+
+    def anew(kind: str, name: str) -> None:
+        if (
+            not made
+            and [each for each in hooked.calls if each[0] == "load"] == [("load", "default/orders/_head.json")] * 2
+        ):
+            # Between the refusal and the look for the present layout.
+            former = world.handle()
+            former.refresh()
+            former.swap(None)
+            made.append(world.create(8))
+            admin.alter_queue(world.handle(), partitions=6)
+
+    late = world.handle(store=hooked)
+    hooked.before = anew
+    with pytest.raises(Invalid, match="deleted and created again"):
+        publish_staged(late, stage, segments, seed="a")
+    assert made
+    assert read_flat(world.handle()) == []
+
+
+# --- publishers meanwhile ---------------------------------------------------------------------------------------------
+
+
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("resize"), st.integers(1, 9)),
+        st.tuples(st.just("stage"), st.integers(0, 2)),
+        st.tuples(st.just("publish"), st.integers(0, 2)),
+        st.tuples(st.just("again"), st.integers(0, 2)),
+    ),
+    max_size=30,
+)
+
+
+@pytest.mark.conformance("RES-01")
+@examples(60)
+@given(begin=st.integers(1, 6), history=actions)
+def test_publishers_that_sleep_over_changes_lose_nothing_and_keep_the_order_of_keys(
+    begin: int, history: list[tuple[str, int]]
+) -> None:
+    """Three writers, each with real segments in hand, of which the next to publish was staged at any time before."""
+    world = World()
+    world.create(begin)
+    queues = [world.handle() for _ in range(3)]
+    batches = [0, 0, 0]
+    in_hand: dict[int, tuple[Any, Any]] = {}
+    last: dict[int, tuple[Any, Any, PublishIdentity]] = {}
+    published: list[bytes] = []
+    for action, number in history:
+        writer = number % 3
+        if action == "resize":
+            admin.alter_queue(world.handle(), partitions=number)
+        elif action == "stage":
+            stage = stage_of(queues[writer].refresh())
+            mine = [(key, f"{writer}/{batches[writer]}/{key}".encode()) for key in FEW_KEYS]
+            in_hand[writer] = stage, staged(queues[writer], stage, mine)
+        elif action == "publish" and writer in in_hand:
+            identity = PublishIdentity(writer=f"writer-{writer}", batch=batches[writer])
+            stage, segments = in_hand.pop(writer)
+            assert not publish_staged(queues[writer], stage, segments, identity, seed="a").duplicate
+            published += [f"{writer}/{batches[writer]}/{key}".encode() for key in FEW_KEYS]
+            last[writer] = stage, segments, identity
+            batches[writer] += 1
+        elif action == "again" and writer in last:
+            assert publish_staged(world.handle(), *last[writer], seed="a").duplicate
+    queue = world.handle()
+    assert sorted(read_flat(queue)) == sorted(published)
+    found, head = read(queue), queue.head
+    order = {value: place for place, value in enumerate(published)}
+    for partition, values in found.items():
+        for key in FEW_KEYS:
+            places = [order[value] for value in values if value.endswith(b"/" + key.encode())]
+            assert places == sorted(places), f"{key} in partition {partition}"
+    for entry in head.entries:
+        layout = next(each for each in head.layouts if each.generation == entry.generation)
+        assert all(piece.partition < layout.partitions for piece in entry.slices)
+        assert all(piece.offset >= layout.begin[piece.partition] for piece in entry.slices)
+
+
+# --- groups meanwhile -------------------------------------------------------------------------------------------------
+
+
+def test_partitions_that_come_after_a_group_are_its_own_from_their_beginning_and_kept_for_it(world: World) -> None:
+    queue = world.create(2)
+    send(queue, rows_of(0))
+    admin.create_group(queue, "billing", queue.head.next)
+    admin.alter_queue(queue, partitions=4)
+    send(queue, rows_of(1))
+    group = queue.head.groups["billing"]
+    assert [group_start(group, p) for p in range(4)] == [*group.start, 0, 0]
+    head = housekeeping.trim(queue, queue.head.next)
+    assert head.earliest == (*group.start, 0, 0), "what a group needs stays"
