@@ -20,15 +20,12 @@ import xxhash
 
 from partq_spark.base.errors import Corrupt
 from partq_spark.log.model import Slice
-from partq_spark.log.reading import Piece
 from partq_spark.log.schema.bring import widened
 from partq_spark.log.schema.types import TIMESTAMP
 from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_added, with_widened
 from partq_spark.log.segment import SegmentWriter, read_slice
 from partq_spark.log.segment_columns import HEADERS, SegmentColumns, segment_columns, segment_schema
 from partq_spark.objects.memory import MemoryStore
-from partq_spark.query import columns
-from partq_spark.query.schema import SOURCE_TYPES, WantedColumns, default_columns, named_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,28 +122,10 @@ def damaged(original: Original, rng: random.Random) -> bytes:
     return bytes(data[: len(original.data)].ljust(len(original.data), b"\0"))
 
 
-def use(data: bytes, original: Original, wanted: WantedColumns, *, thoroughly: bool) -> str:
-    """Read the wanted columns, and hand them on as the source does to Spark if they were checked `thoroughly`."""
-    store = MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
-    store.create("a.arrow", data)
-    piece = Slice(0, 0, 0, len(data), 0, original.rows, xxhash.xxh3_64_hexdigest(data))
-    try:
-        batch = read_slice(store, "a.arrow", piece, original.columns, only=wanted.stored, thoroughly=thoroughly)
-    except Corrupt as problem:
-        return "refused" if re.search("segment a.arrow .* restore", str(problem)) else str(problem)
-    if not thoroughly:
-        return "read"
-    for each in columns.batches([Piece(0, 0, 0, batch)], queue="orders", wanted=wanted, redelivered_below={}):
-        with pa.ipc.new_stream(io.BytesIO(), each.schema) as stream:
-            stream.write_batch(each)
-        each.take(pa.array(range(each.num_rows)))
-        for name in {"key", "value"} & set(each.schema.names):
-            each.column(name).cast(pa.binary()).to_pylist()
-    return "read"
-
-
-def use_rows(data: bytes, original: Original, only: Collection[str] | None, *, thoroughly: bool) -> str:
-    """Read rows, and if they were checked `thoroughly`, write them anew with wider columns as compaction does."""
+def use(data: bytes, original: Original, only: Collection[str] | None, *, thoroughly: bool) -> str:
+    """Read the wanted columns, and if they were checked `thoroughly` hand them on as the source does to Spark, and
+    write them anew, with wider columns where there are such, as compaction does.
+    """
     store = MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
     store.create("a.arrow", data)
     piece = Slice(0, 0, 0, len(data), 0, original.rows, xxhash.xxh3_64_hexdigest(data))
@@ -154,37 +133,37 @@ def use_rows(data: bytes, original: Original, only: Collection[str] | None, *, t
         batch = read_slice(store, "a.arrow", piece, original.columns, only=only, thoroughly=thoroughly)
     except Corrupt as problem:
         return "refused" if re.search("segment a.arrow .* restore", str(problem)) else str(problem)
-    if thoroughly:
+    if not thoroughly:
+        return "read"
+    with pa.ipc.new_stream(io.BytesIO(), batch.schema) as stream:
+        stream.write_batch(batch)
+    for name in {"key", "value"} & set(batch.schema.names):
+        batch.column(name).cast(pa.binary()).to_pylist()
+    if original.typed and only is None:
         batch = widened(batch, schema_of(WIDER))
-        with SegmentWriter(store, "b.arrow", schema_of(WIDER)) as writer:
-            writer.write(0, pa.concat_batches([batch, batch.take(pa.array(range(batch.num_rows)))]))
+    with SegmentWriter(store, "b.arrow", batch.schema) as writer:
+        writer.write(0, pa.concat_batches([batch, batch.take(pa.array(range(batch.num_rows)))]))
     return "read"
 
 
 def main(count: int, first: int, last: int) -> None:
     """Damage with each seed of a range; what became of it is printed, and the seeds as they are begun."""
-    forms = originals(count)
-    for original in forms:
-        assert use(original.data, original, default_columns(True), thoroughly=True) == "read"
-    typed_forms = typed_originals(count)
-    for original in typed_forms:
-        assert use_rows(original.data, original, None, thoroughly=True) == "read"
+    forms = {"": originals(count), "rows ": typed_originals(count)}
     found: Counter[str] = Counter()
+    for made in forms.values():
+        assert {use(original.data, original, None, thoroughly=True) for original in made} == {"read"}
     for seed in range(first, last):
-        rng = random.Random(seed)
-        original = rng.choice(forms)
         sys.stderr.write(f"{seed}\n")
-        data = damaged(original, rng)
-        found[use(data, original, default_columns(True), thoroughly=False)] += 1
-        found["thoroughly " + use(data, original, default_columns(True), thoroughly=True)] += 1
-        some = named_columns(rng.sample(list(SOURCE_TYPES), rng.randrange(1, 8)))
-        found["some " + use(data, original, some, thoroughly=False)] += 1
-        found["some thoroughly " + use(data, original, some, thoroughly=True)] += 1
-        original = rng.choice(typed_forms)
-        data = damaged(original, rng)
-        only = rng.sample(schema_of(COLUMNS).names, rng.randrange(1, 5))
-        found["rows " + use_rows(data, original, only, thoroughly=False)] += 1
-        found["rows thoroughly " + use_rows(data, original, None, thoroughly=True)] += 1
+        rng = random.Random(seed)
+        for kind, made in forms.items():
+            original = rng.choice(made)
+            data = damaged(original, rng)
+            names = original.columns.schema.names
+            some = rng.sample(names, rng.randrange(len(names)))
+            for thoroughly in (False, True):
+                how = kind + "thoroughly " * thoroughly
+                found[how + use(data, original, None, thoroughly=thoroughly)] += 1
+                found[how + "some " + use(data, original, some, thoroughly=thoroughly)] += 1
     sys.stdout.write(json.dumps(found))
 
 

@@ -1,302 +1,393 @@
-"""How heads, chunks, pages and marks are written down, and that no damage of theirs is read as something else."""
+"""How the documents of logs and groups are written: each comes back as it was, no damage is read as something else, and
+what somebody wrote with a right checksum who did not know the format is `Corrupt` by name, nothing raw.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 
-from partq_spark.base.errors import Corrupt, Invalid, PartqError
+from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.base.json_documents import checksum
-from partq_spark.log import codec, tree
+from partq_spark.group import codec as flow_codec
+from partq_spark.group.model import Delivery, FlowRecord, Lease
+from partq_spark.log import codec
 from partq_spark.log.model import (
     ChunkRef,
     Entry,
     Group,
-    Head,
     Layout,
     Marked,
     Marks,
     QueueConfig,
     Resolution,
     Slice,
-    StageFloor,
     WriterPage,
     WriterRecord,
 )
+from partq_spark.log.schema.versions import columns_of, schema_from, with_added, with_widened
+from tests.group.test_codec import a_state
 from tests.log.queues import empty_head
-from tests.support.properties import examples
 
-NUMBERS = st.integers(0, 2**62)
-SMALL = st.integers(0, 3)
-TEXTS = st.text(max_size=12)
-HEX = st.text("0123456789abcdef", min_size=16, max_size=16)
-VECTORS = st.lists(NUMBERS, max_size=4).map(tuple)
-WIDE = st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+REF = ChunkRef(
+    name="chunk-0-000000000001-0123456789abcdef.json",
+    xxh3="0" * 16,
+    level=0,
+    sequence=(1, 2),
+    time_us=(1, 2),
+    rows=(3, 2),
+    bytes=100,
+    slices=2,
+    coarsest=2,
+    holds=4,
+)
 
-SLICES = st.builds(
-    Slice, partition=SMALL, segment=SMALL, start=NUMBERS, length=NUMBERS, offset=NUMBERS, rows=NUMBERS, xxh3=HEX
-)
-ENTRIES = st.builds(  # `SMALL` names partitions and segments, of which there are as many in every head and entry
-    Entry,
-    sequence=NUMBERS,
-    token=HEX,
-    writer=st.none() | TEXTS,
-    batch=NUMBERS,
-    time_us=NUMBERS,
-    generation=SMALL,
-    headers=st.booleans(),
-    segments=st.lists(TEXTS, min_size=4, max_size=4).map(tuple),
-    slices=st.lists(SLICES, max_size=4).map(tuple),
-)
-REFS = st.builds(
-    ChunkRef,
-    name=TEXTS,
-    xxh3=HEX,
-    level=SMALL,
-    sequence=st.tuples(NUMBERS, NUMBERS),
-    time_us=st.tuples(NUMBERS, NUMBERS),
-    rows=VECTORS,
-    bytes=NUMBERS,
-    slices=NUMBERS,
-    coarsest=NUMBERS,
-    holds=st.none() | NUMBERS,
-)
-RECORDS = st.builds(
-    WriterRecord, batch=NUMBERS, owner=st.none() | TEXTS, token=HEX, sequence=NUMBERS, time_us=NUMBERS, sum=HEX
-)
-RESOLUTIONS = st.builds(
-    Resolution, writer=TEXTS, batch=NUMBERS, published=st.booleans(), token=HEX, time_us=NUMBERS, by=TEXTS
-)
-PAGES = st.builds(
-    WriterPage, name=TEXTS, xxh3=HEX, level=SMALL, writers=SMALL, last_time_us=NUMBERS, lines=st.just(1), bytes=NUMBERS
-)
-HEADS = st.builds(
-    Head,
-    namespace=TEXTS,
-    queue=TEXTS,
-    queue_id=HEX,
-    created_us=NUMBERS,
-    sequence=NUMBERS,
-    time_us=NUMBERS,
-    config=st.builds(
-        QueueConfig,
-        rebalance_delay_s=st.floats(0, 1e6),
-        max_handoff_time_s=st.floats(0, 1e6),
-        access_type=st.sampled_from(["exclusive", "non-exclusive"]),
-        max_message_bytes=NUMBERS,
-    ),
-    layouts=st.lists(
-        st.builds(
-            Layout, generation=SMALL, partitions=st.just(3), since_sequence=NUMBERS, begin=WIDE.map(lambda x: x[:3])
-        ),
-        min_size=1,
-        max_size=2,
-    ).map(tuple),
-    next=WIDE,
-    earliest=WIDE,
-    groups=st.dictionaries(TEXTS, st.builds(Group, since_sequence=NUMBERS, start=VECTORS, rewinds=SMALL), max_size=2),
-    writers=st.dictionaries(TEXTS, RECORDS, max_size=2),
-    writer_pages=st.lists(PAGES, max_size=2).map(tuple),
-    resolutions=st.lists(RESOLUTIONS, max_size=2).map(tuple),
-    floor=st.builds(StageFloor, sequence=NUMBERS, next_sequence=NUMBERS, next_time_us=NUMBERS),
-    trimmed_sequence=NUMBERS,
-    subscriptions=st.lists(TEXTS, max_size=2).map(tuple),
-    tree_begin=VECTORS,
-    tree=st.lists(REFS, max_size=2).map(tuple),
-    entries=st.lists(ENTRIES, max_size=2).map(tuple),
-)
 
 ENTRY = Entry(
     sequence=2,
     token="00112233445566ff",
     writer="query",
-    batch=7,
+    batch=2**62,
     time_us=123,
     generation=0,
     headers=False,
-    segments=("a.arrow",),
-    slices=(Slice(0, 0, 64, 100, 0, 3, "0" * 16), Slice(1, 0, 164, 100, 5, 2, "1" * 16)),
+    segments=("a.arrow", "b.arrow"),
+    slices=(Slice(0, 0, 64, 100, 3, 3, "0" * 16), Slice(1, 1, 164, 100, 2, 2, "1" * 16)),
+    first=(1, 120),
 )
+
+
+RECORD = WriterRecord(batch=7, owner="q", token=ENTRY.token, sequence=2, time_us=123, sum="2" * 16)
+
+
+PAGE = WriterPage(name="page", xxh3="0" * 16, level=0, writers=1, last_time_us=1, lines=1, bytes=1)
+
+
 HEAD = replace(
     empty_head(2),
+    config=QueueConfig(retention_s=60.0, quota_bytes=10**9),
+    layouts=(
+        Layout(generation=0, partitions=1, since_sequence=0, begin=(0,)),
+        Layout(generation=1, partitions=2, since_sequence=1, begin=(1, 0)),
+    ),
+    next=(6, 4),
+    earliest=(1, 0),
+    groups={"billing": Group(since_sequence=1, start=(0, 0), rewinds=1, ownership="store")},
+    writers={"query": RECORD},
+    writer_pages=(PAGE,),
+    resolutions=(
+        Resolution(writer='"größe"\\', batch=7, published=True, token=ENTRY.token, time_us=123, by="ops@host"),
+    ),
+    subscriptions=("eu/>", "订单/*"),
+    tree=(REF,),
+    tree_begin=(0, 0),
     entries=(ENTRY,),
-    next=(3, 7),
-    writers={"query": WriterRecord(batch=7, owner=None, token=ENTRY.token, sequence=2, time_us=123, sum="2" * 16)},
 )
 
 
-def ref_to(data: bytes, level: int = 0) -> ChunkRef:
-    return ChunkRef(
-        name="chunk-0-000000000001-0123456789abcdef.json",
-        xxh3=checksum(data),
-        level=level,
-        sequence=(1, 2),
-        time_us=(1, 2),
-        rows=(),
-        bytes=0,
-        slices=0,
-        coarsest=0,
-    )
-
-
-def page_to(data: bytes) -> WriterPage:
-    return WriterPage(name="page", xxh3=checksum(data), level=0, writers=1, last_time_us=1, lines=1, bytes=1)
-
-
-# --- round trips ------------------------------------------------------------------------------------------------------
-
-
-@examples(50)
-@given(head=HEADS)
-def test_a_head_comes_back_as_it_was(head: Head) -> None:
-    document = codec.encode_head(head)
-    assert codec.decode_head(document, "h") == head
-    assert set(json.loads(document)) == {"xxh3", "head"}  # what a document of a store must be, and a person can read
-
-
-@examples(30)
-@given(entries=st.lists(ENTRIES, max_size=4), refs=st.lists(REFS, max_size=4))
-def test_chunks_come_back_as_they_were(entries: list[Entry], refs: list[ChunkRef]) -> None:
-    leaf, node = codec.encode_entries(entries), codec.encode_refs(refs)
-    assert codec.decode_entries(leaf, ref_to(leaf)) == tuple(entries)
-    assert codec.decode_refs(node, ref_to(node, 1)) == tuple(refs)
-
-
-PATHS = st.lists(st.one_of(TEXTS, st.builds("{}/{}".format, st.sampled_from(["a/b", "c", ""]), TEXTS))).map(tuple)
-
-
-@examples(30)
-@given(
-    writers=st.dictionaries(TEXTS, RECORDS, max_size=3),
-    marks=st.builds(Marks, rounds=st.lists(st.builds(Marked, time_us=NUMBERS, names=PATHS)).map(tuple)),
+COLUMNS = with_added(
+    with_widened(columns_of(schema_from("id INT NOT NULL, `a name` STRING"), "id"), "id BIGINT"), "tags ARRAY<STRING>"
 )
-def test_pages_and_marks_come_back_as_they_were(writers: dict[str, WriterRecord], marks: Marks) -> None:
-    page = codec.encode_writers(writers)
-    assert codec.decode_writers(page, page_to(page)) == writers
-    assert codec.decode_marks(codec.encode_marks(marks), "m") == marks
 
 
-def test_a_mark_takes_about_forty_bytes() -> None:
-    paths = tuple(f"default/orders/_segments/0011223344556677/{n:012}-{n:016x}.arrow" for n in range(1000))
-    assert len(codec.encode_marks(Marks(rounds=(Marked(time_us=1, names=paths),)))) < 40_000
+TYPED = replace(HEAD, columns=COLUMNS, entries=(structs.replace(ENTRY, schema_version=2),))
 
 
-@examples(50)
-@given(
-    entries=st.lists(ENTRIES, max_size=4),
-    wanted=st.dictionaries(SMALL, st.tuples(NUMBERS, NUMBERS), max_size=3),
+MARKS = Marks(rounds=(Marked(time_us=1, names=("a/b", "a/c", "d")),))
+
+
+FLOW_RECORD = FlowRecord(
+    flow="billing-1",
+    instance="aa",
+    queue_id="q",
+    incarnation="life",
+    bound=True,
+    session_timeout_s=10.0,
+    mapping={1: 2},
+    deliveries={1: Delivery(epoch=2, delivered=4, acknowledged=3)},
+    former=("bb",),
 )
-def test_a_chunk_gives_the_wanted_slices_alone(entries: list[Entry], wanted: dict[int, tuple[int, int]]) -> None:
-    data = codec.encode_entries(entries)
-    expected = []
-    for entry in entries:
-        spans = [(piece, wanted.get(piece.partition, (0, 0))) for piece in entry.slices]
-        kept = tuple(piece for piece, (start, to) in spans if piece.offset < to and piece.end > start)
-        if kept:
-            expected.append(structs.replace(entry, slices=kept))
-    found = (tree.only(entry, wanted) for entry in codec.decode_entries(data, ref_to(data)))
-    assert tuple(entry for entry in found if entry.slices) == tuple(expected)
 
 
-# --- damage -----------------------------------------------------------------------------------------------------------
+LEASE = Lease(token="t", name="n", beat=1, timers={"holddown": 4.0}, state_token="s")
 
 
-def test_every_flipped_bit_of_a_head_is_noticed() -> None:
-    document = codec.encode_head(HEAD)
-    for bit in range(8 * len(document)):
-        damaged = bytearray(document)
-        damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(Corrupt, match="h is damaged"):
-            codec.decode_head(bytes(damaged), "h")
+STATE = replace(a_state(), holddown_until_s=101.0)
 
 
-def test_every_flipped_bit_of_a_chunk_is_noticed() -> None:
-    data = codec.encode_entries([ENTRY])
-    ref = ref_to(data)
-    for bit in range(8 * len(data)):
-        damaged = bytearray(data)
-        damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(Corrupt, match=ref.name):
-            codec.decode_entries(bytes(damaged), ref)
-        with pytest.raises(Corrupt):
-            codec.decode_refs(bytes(damaged), ref)
-        with pytest.raises(Corrupt):
-            codec.decode_writers(bytes(damaged), page_to(data))
-
-
-def test_every_truncation_is_noticed() -> None:
-    document, data, marks = (
-        codec.encode_head(HEAD),
-        codec.encode_entries([ENTRY]),
-        codec.encode_marks(Marks(rounds=(Marked(time_us=1, names=("a",)),))),
-    )
-    for length in range(len(document)):
-        with pytest.raises(Corrupt):
-            codec.decode_head(document[:length], "h")
-    for length in range(len(data)):
-        with pytest.raises(Corrupt):
-            codec.decode_entries(data[:length], ref_to(data))
-    for length in range(len(marks)):
-        with pytest.raises(Corrupt, match="delete it"):
-            codec.decode_marks(marks[:length], "m")
-
-
-def test_one_document_is_not_taken_for_another() -> None:
-    with pytest.raises(Corrupt):
-        codec.decode_head(codec.encode_marks(Marks()), "h")
-    with pytest.raises(Corrupt):
-        codec.decode_marks(codec.encode_head(HEAD), "m")
-
-
-@pytest.mark.parametrize("body", ['{"format":1}', '{"format":1,"namespace":[]}'])
-def test_fields_that_are_missing_under_a_right_checksum_are_named(body: str) -> None:
-    with pytest.raises(Corrupt, match="not the fields of format 1"):
-        codec.decode_head(sealed("head", body.encode()), "h")
-
-
-# --- other formats ----------------------------------------------------------------------------------------------------
+STATE = replace(STATE, partitions={**STATE.partitions, 1: replace(STATE.partitions[1], stuck="no answer")})
 
 
 def sealed(kind: str, body: bytes) -> bytes:
     return b'{"xxh3":"' + checksum(body).encode() + b'","' + kind.encode() + b'":' + body + b"}"
 
 
-@pytest.mark.parametrize("ownership", [None, "none", "store", "redis"])
-def test_a_head_says_how_a_group_is_shared(ownership: str | None) -> None:
-    head = replace(HEAD, groups={"billing": Group(since_sequence=2, start=(0,), rewinds=1, ownership=ownership)})
-    assert codec.decode_head(codec.encode_head(head), "h") == head
+def chunk_ref(data: bytes, level: int = 0) -> ChunkRef:
+    return structs.replace(REF, xxh3=checksum(data), level=level)
+
+
+def page_of(data: bytes) -> WriterPage:
+    return structs.replace(PAGE, xxh3=checksum(data))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A document with something of everything in it. `kind`: under which name its body stands beside its own checksum;
+    else a reference has that. `name`: what a refusal must say.
+    """
+
+    value: Any
+    write: Callable[[Any], bytes]
+    read: Callable[[bytes], Any]
+    kind: str = ""
+    name: str = "here"
+
+    def of(self, body: bytes) -> bytes:
+        """The document with another body, under a right checksum."""
+        return sealed(self.kind, body) if self.kind else body
+
+    @property
+    def raw(self) -> Any:
+        """What is in it."""
+        document = json.loads(self.write(self.value))
+        return document[self.kind] if self.kind else document
+
+
+HEADS = Kind(value=HEAD, write=codec.encode_head, read=lambda data: codec.decode_head(data, "here"), kind="head")
+
+
+KINDS = {
+    "head": HEADS,
+    "typed head": replace(HEADS, value=TYPED),
+    "entries": Kind(
+        value=(ENTRY,),
+        write=codec.encode_entries,
+        read=lambda data: codec.decode_entries(data, chunk_ref(data)),
+        name=REF.name,
+    ),
+    "references": Kind(
+        value=(REF,),
+        write=codec.encode_refs,
+        read=lambda data: codec.decode_refs(data, chunk_ref(data, 1)),
+        name=REF.name,
+    ),
+    "writers": Kind(
+        value={"query": RECORD},
+        write=codec.encode_writers,
+        read=lambda data: codec.decode_writers(data, page_of(data)),
+        kind="line",
+        name="page",
+    ),
+    "marks": Kind(
+        value=MARKS, write=codec.encode_marks, read=lambda data: codec.decode_marks(data, "here"), kind="marks"
+    ),
+    "state": Kind(
+        value=STATE,
+        write=lambda state: flow_codec.encode_state(state, 100.0),
+        read=lambda data: flow_codec.decode_state(data, 100.0, "here"),
+        kind="state",
+    ),
+    "record": Kind(
+        value=FLOW_RECORD,
+        write=flow_codec.encode_record,
+        read=lambda data: flow_codec.decode_record(data, "here"),
+        kind="record",
+    ),
+    "lease": Kind(
+        value=LEASE,
+        write=flow_codec.encode_lease,
+        read=lambda data: flow_codec.decode_lease(data, "here"),
+        kind="lease",
+    ),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
+def problem_of(kind: Kind, document: bytes) -> Exception | None:
+    try:
+        kind.read(document)
+    except Exception as error:  # noqa: BLE001 - which ones are allowed the caller says
+        return error
+    return None
+
+
+def is_said(kind: Kind, document: bytes) -> bool:
+    """Whether it is refused by name, with what to do. Fails if something else comes of it."""
+    problem = problem_of(kind, document)
+    assert problem is None or isinstance(problem, Corrupt | Invalid), f"{problem!r} of {document!r}"
+    assert problem is None or kind.name in str(problem), document
+    remedies = ("restore", "remove", "delete", "install", "use one version")
+    assert problem is None or any(word in str(problem) for word in remedies), str(problem)
+    return problem is not None
+
+
+# --- what is written, and damage --------------------------------------------------------------------------------------
+
+
+def test_a_document_comes_back_as_it_was(kind: Kind) -> None:
+    document = kind.write(kind.value)
+    assert kind.read(document) == kind.value
+    assert kind.write(kind.read(document)) == document
+    assert not kind.kind or {*json.loads(document)} == {"xxh3", kind.kind}, "which a person can read"
+
+
+def test_every_flipped_bit_and_every_missing_end_is_noticed(kind: Kind) -> None:
+    document = kind.write(kind.value)
+    right = kind
+    if not kind.kind or kind.name == "page":  # the checksum is the reference's
+        read = {
+            "entries": lambda data: codec.decode_entries(data, chunk_ref(document)),
+            "references": lambda data: codec.decode_refs(data, chunk_ref(document, 1)),
+            "writers": lambda data: codec.decode_writers(data, page_of(document)),
+        }[next(name for name, each in KINDS.items() if each is kind)]
+        right = replace(kind, read=read)
+    for bit in range(8 * len(document)):
+        damaged = bytearray(document)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert isinstance(problem_of(right, bytes(damaged)), Corrupt), bit
+    for length in range(len(document) - (kind.name == "page")):
+        assert isinstance(problem_of(right, document[:length]), Corrupt), length
 
 
 @pytest.mark.parametrize("version", ["3", '"one"', "null"])
-def test_a_newer_format_is_refused_by_name(version: str) -> None:
-    body = b'{"format":' + version.encode() + b',"other":1}'
-    line, ref = sealed("line", body), ref_to(body)
-    refusals: list[pytest.ExceptionInfo[PartqError]] = []
-    with pytest.raises(Invalid) as caught:
-        codec.decode_head(sealed("head", body), "default/orders/_head.json")
-    refusals.append(caught)
-    with pytest.raises(Invalid) as caught:
-        codec.decode_marks(sealed("marks", body), "default/orders/_head.json")
-    refusals.append(caught)
-    for refusal in refusals:
-        assert "default/orders/_head.json has format" in str(refusal.value)
-        assert "reads format 1" in str(refusal.value)
-    with pytest.raises(Invalid, match=ref.name):
-        codec.decode_entries(body, ref)
-    with pytest.raises(Invalid, match=ref.name):
-        codec.decode_refs(body, ref)
-    with pytest.raises(Invalid, match="line 1 of writer page page has format"):
-        codec.decode_writers(line, page_to(line))
+def test_a_newer_format_is_refused_by_name(kind: Kind, version: str) -> None:
+    problem = problem_of(kind, kind.of(b'{"format":' + version.encode() + b',"other":1}'))
+    assert isinstance(problem, Invalid if kind.name != "here" or kind.kind in {"head", "marks"} else Invalid | Corrupt)
+    assert re.search(rf"{kind.name}.* has format .*reads format \d", str(problem))
 
 
-def test_the_estimate_of_an_entrys_size_is_close() -> None:
-    # The head's limit in bytes goes by it.
-    slices = tuple(Slice(p, 0, 10**7 + 10**5 * p, 10**5, 10**6, 1000, "0" * 16) for p in range(64))
-    big = structs.replace(ENTRY, segments=("000000000001-0123456789abcdef.arrow",), slices=slices)
-    exact = len(codec.encode_entries([big])) - len(codec.encode_entries([]))
-    assert 0.7 * exact < codec.entry_bytes(big) < 1.3 * exact
+# --- a right checksum, and not what is meant --------------------------------------------------------------------------
+
+
+# Paths in the documents, where not what stands there alone is allowed: null; to be left out; -1; nothing below 1.
+NULLABLE = (
+    r"\.config\.(retention_s|quota_bytes)|.*\.(writer|first|holds)|\.writers\.\w+\.1|\.groups\.\w+\.3|\.holddown_left_s"
+)
+
+
+NULLABLE += r"|\.partitions\.\d+\.6|\.columns(\.key)?|.*\.schema_version"
+
+
+OPTIONAL = r"\.columns(\.(key|version|columns\.\d+\.(nullable|since|former)))?|.*\.schema_version"
+
+
+OPTIONAL += r"|\.config\.\w+|.*\.(first|holds)|\.groups\.\w+\.[23]|\.partitions\.\d+\.[4-9]"
+
+
+OR_NOBODY = r"\.partitions\.\d+\.[34]"
+
+
+POSITIVE = r"\.layouts\.\d+\.1|\.writer_pages\.\d+\.5|.*\.schema_version"
+
+
+POSITIVE += r"|\.columns\.version|\.columns\.columns\.\d+\.(since|former\.\d+\.1)"
+
+
+FIELDS = r"|\.config|\.(entries|tree|chunks|rounds)\.\d+"  # objects with these fields, and lists of so many values
+
+
+VALUES = r"\.floor|\.(layouts|writer_pages|resolutions|owners|flows|partitions)\.\d+|\.(groups|writers|deliveries)\.\w+"
+
+
+VALUES += r"|.*\.(slices|folders)\.\d+|.*\.first|\.(tree|chunks)\.\d+\.(sequence|time_us)"
+
+
+def wrong(raw: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """`raw` with one value that its field may not have, or without one that has to be there, everywhere in turn."""
+    number = type(raw) in (int, float)
+    others: list[object] = [-2 if re.fullmatch(OR_NOBODY, path) else -1, 2**64, 1e300] if number else [0]
+    others += [each for each in (True, "x", [None], {"x": None}) if type(each) is not type(raw)]
+    others += [1.5] * (type(raw) is int) + [0] * bool(re.fullmatch(POSITIVE, path))
+    others += [None] * (not re.fullmatch(NULLABLE, path))
+    for other in others:
+        yield f"{path} = {other!r}", other
+    if isinstance(raw, dict | list):
+        for key in list(raw) if isinstance(raw, dict) else range(len(raw)):
+            here = f"{path}.{key}"
+            for what, value in wrong(raw[key], here):
+                yield what, with_value(raw, key, value)
+            if re.fullmatch(FIELDS if isinstance(raw, dict) else VALUES, path) and not re.fullmatch(OPTIONAL, here):
+                yield f"without {here}", without(raw, key)
+        if isinstance(raw, list) and re.fullmatch(VALUES, path) and not re.fullmatch(OPTIONAL, f"{path}.{len(raw)}"):
+            yield f"{path} with one more", [*raw, 0]
+
+
+def without(raw: Any, key: Any) -> Any:
+    return {k: v for k, v in raw.items() if k != key} if isinstance(raw, dict) else [*raw[:key], *raw[key + 1 :]]
+
+
+def with_value(raw: Any, key: Any, value: Any) -> Any:
+    return {**raw, key: value} if isinstance(raw, dict) else [*raw[:key], value, *raw[key + 1 :]]
+
+
+def test_every_value_of_another_type_or_beyond_its_range_is_refused(kind: Kind) -> None:
+    assert problem_of(kind, kind.of(json.dumps(kind.raw).encode())) is None
+    bodies = ((what, json.dumps(each).encode()) for what, each in wrong(kind.raw))
+    assert [what for what, body in bodies if not is_said(kind, kind.of(body))] == []
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"format":1' + b"0" * 5000 + b"}", b"NaN"])
+def test_what_is_no_json_at_all_is_refused(kind: Kind, body: bytes) -> None:
+    assert is_said(kind, kind.of(body))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("layouts", [], "of length >= 1 - at `$.layouts`, found []"),
+        ("layouts", [[0, 0, 1, []]], "Expected `int` >= 1 - at `$.layouts[0][1]`, found 0"),
+        ("layouts", [[0, 2, 1, [0]]], "layout 0 has 2 partitions and 1 first offsets"),
+        ("layouts", [[0, 5, 1, [0] * 5]], "next has 2 offsets, there are 5 partitions"),
+        ("next", [1], "next has 1 offsets, there are 2 partitions"),
+        ("earliest", [1], "earliest has 1 offsets, there are 2 partitions"),
+        ("entries.0.slices.1.0", 2, "next has 2 offsets, there are 3 partitions"),
+        ("entries.0.slices.1.1", 2, "a slice is in segment 2 of entry 2, which has 2"),
+        ("config.access_type", "exclusive\n", "at `$.config.access_type`, found 'exclusive\\n'"),
+        ("groups.billing", [1, [0, 0], -2, None], "at `$.groups[...][2]`, found -2"),
+        ("format", 1, "not the fields of format 1: they are those of format 2"),
+        ("entries.0.schema_version", 4, "entry 2 has version 4 of the queue's columns"),
+        ("entries.0.schema_version", None, "entry 2 has version 0 of the queue's columns"),
+        ("columns.columns.0.name", "tags", "two columns have one name"),
+        ("columns.key", "name", "the key column 'name' is none of the columns"),
+        ("columns.columns.2.since", 4, "the versions of column 'tags' do not rise up to 3"),
+        ("columns.columns.0.former", [["INT", 3]], "the versions of column 'id' do not rise up to 3"),
+    ],
+)
+def test_what_a_head_contradicts_is_named(path: str, value: object, words: str) -> None:
+    head = changed(KINDS["typed head"].raw, path.split("."), value)
+    problem = problem_of(HEADS, HEADS.of(json.dumps(head).encode()))
+    assert isinstance(problem, Corrupt)
+    assert words in str(problem)
+
+
+def changed(raw: Any, path: list[str], value: object) -> Any:
+    key: Any = path[0] if isinstance(raw, dict) else int(path[0])
+    return with_value(raw, key, value if len(path) == 1 else changed(raw[key], path[1:], value))
+
+
+def test_a_chunk_or_a_line_that_contradicts_is_named() -> None:
+    data = codec.encode_entries([structs.replace(ENTRY, segments=())])
+    with pytest.raises(Corrupt, match="a slice is in segment 1 of entry 2, which has 0"):
+        codec.decode_entries(data, chunk_ref(data))
+    with pytest.raises(Corrupt, match="line 2 of writer page page is damaged: it is line 1; restore"):
+        codec.decode_writer_line(codec.encode_writers({"query": RECORD}), PAGE, 1)
+
+
+@pytest.mark.parametrize("key", ["-1", "x", "9223372036854775808", "1.0"])
+@pytest.mark.parametrize(("kind", "field"), [("state", "retired"), ("record", "mapping"), ("record", "deliveries")])
+def test_a_key_that_is_no_number_of_a_partition_is_refused(kind: str, field: str, key: str) -> None:
+    raw = KINDS[kind].raw
+    (value,) = raw[field].values()
+    problem = problem_of(KINDS[kind], sealed(kind, json.dumps({**raw, field: {key: value}}).encode()))
+    assert isinstance(problem, Corrupt)
+    assert re.search(f"here .*{field}", str(problem))

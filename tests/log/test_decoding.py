@@ -1,10 +1,14 @@
-"""A slice's columns on request: each as in the whole slice, and no look at the others."""
+"""A slice's columns on request: each as in the whole slice, and no look at the others; and slices that are none."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -20,7 +24,11 @@ from partq_spark.objects.memory import MemoryStore
 from tests.log.malformed import originals
 
 EVERYTHING = segment_columns(None, headers=True, times=True)
+
+
 NAMES = ("key", "value", "headers", "timestamp")
+
+
 CHOICES = [only for size in range(len(NAMES) + 1) for only in itertools.combinations(NAMES, size)]
 
 
@@ -51,7 +59,10 @@ def test_what_is_not_compressed_is_not_copied(only: tuple[str, ...]) -> None:
 
 # --- what is not asked for --------------------------------------------------------------------------------------------
 
+
 ROWS = 2_000
+
+
 FRAMES = {"lz4": b"\x04\x22\x4d\x18", "zstd": b"\x28\xb5\x2f\xfd"}  # how a compressed buffer begins
 
 
@@ -96,15 +107,6 @@ def test_what_is_not_asked_for_is_not_decompressed(broken: str, compression: str
         read_slice(store, "bad.arrow", piece._replace(xxh3=at.xxh3), EVERYTHING, only=())
 
 
-def test_the_number_of_rows_is_compared_where_no_column_is_asked_for() -> None:
-    (original, *_) = originals(40)
-    store = MemoryStore(clock=lambda: 0.0, rng=random.Random(1))
-    store.create("a.arrow", original.data)
-    piece = Slice(0, 0, 0, len(original.data), 0, 39, xxhash.xxh3_64_hexdigest(original.data))
-    with pytest.raises(Corrupt, match=r"has 40 messages at byte .* the log says 39"):
-        read_slice(store, "a.arrow", piece, original.columns, only=())
-
-
 # --- no Arrow ---------------------------------------------------------------------------------------------------------
 
 
@@ -123,3 +125,23 @@ def test_bytes_that_are_no_record_batch_are_refused(data: bytes) -> None:
     for only in (None, *CHOICES):
         with pytest.raises((pa.ArrowException, OSError, EOFError)):
             decoded(memoryview(data), segment_schema(True, True), only)
+
+
+# --- texts that are none ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "tries"), [(40, 3000), (2000, 300)])
+def test_what_is_malformed_under_a_right_checksum_is_corrupt_and_nothing_else(rows: int, tries: int) -> None:
+    """In a process of its own, which it may not end: neither by a signal, nor by an error of Arrow's."""
+    command = [sys.executable, "-m", "tests.log.malformed", str(rows), "0", str(tries)]
+    done = subprocess.run(
+        command, check=False, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    ways = [kind + how + some for kind in ("", "rows ") for how in ("", "thoroughly ") for some in ("", "some ")]
+    assert set(found) <= {way + what for way in ways for what in ("read", "refused")}
+    for kind in ("", "rows "):
+        assert found[kind + "thoroughly refused"] > found[kind + "refused"] > found[kind + "some refused"] > 0
+    assert found["refused"] > tries / 4

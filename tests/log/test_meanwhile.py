@@ -17,6 +17,7 @@ from partq_spark.base.errors import Conflict, Invalid, ObjectMissing, Unavailabl
 from partq_spark.log import admin, fanout, housekeeping, tree
 from partq_spark.log.compaction import compact
 from partq_spark.log.fanout import StagedFor
+from partq_spark.log.partitioner import partition_of
 from partq_spark.log.publish import Outdated, PublishIdentity
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
@@ -182,16 +183,19 @@ def publishing(story: Story, queue: QueueLog, identity: PublishIdentity | None) 
         story.perhaps |= {*mine}
         raise
     assert (done.rows, done.duplicate) == (6, False)
-    told(story, mine)
+    told(story, mine, done.generation)
 
 
-def told(story: Story, mine: Sequence[bytes]) -> None:
-    """It was said that they are published; what was trimmed at once is gone."""
+def told(story: Story, mine: Sequence[bytes], generation: int | None = None) -> None:
+    """It was said that they are published; what was trimmed at once is gone. They lie as their layout says."""
     queue = story.world.handle()
-    there = {value for part in read(queue).values() for value in part}
-    gone = {*mine} - there
+    where = {value: partition for partition, part in read(queue).items() for value in part}
+    gone = {*mine} - {*where}
     assert not gone or max(queue.head.earliest) > 0 or queue.head.created_us > story.created_us
     story.there += [value for value in mine if value not in gone]
+    for layout in queue.head.layouts:
+        if layout.generation == generation and not gone:
+            assert all(where[value] == partition_of(value[:1], layout.partitions) for value in mine)
 
 
 def publish_anyhow(story: Story, queue: QueueLog) -> None:
@@ -211,13 +215,13 @@ def publish_for_another_count(story: Story, queue: QueueLog) -> None:
     mine = [value for _, value in rows]
     story.mine |= {*mine}
     try:
-        publish_tasks(queue, tasks, ME, seed="s")
+        done = publish_tasks(queue, tasks, ME, seed="s")
     except (Outdated, Invalid):
         raise
     except (Unavailable, KeyboardInterrupt):
         story.perhaps |= {*mine}
         raise
-    told(story, mine)
+    told(story, mine, done.generation)
 
 
 def publish_to_two(story: Story, queue: QueueLog) -> None:

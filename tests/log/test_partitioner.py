@@ -1,14 +1,18 @@
-"""Which partition a message belongs to, against what Spark SQL itself says."""
+"""Which partition a message belongs to, against what Spark SQL itself says; of a whole column as of each key alone."""
 
 from __future__ import annotations
 
+import random
+import sys
 from collections import Counter
 
 import pyarrow as pa
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partq_spark.log.hashing import xxh64_column
 from partq_spark.log.partitioner import partition_of, partitions_of
 from tests.support.properties import examples
 
@@ -72,16 +76,6 @@ def test_a_message_without_a_key_is_placed_again_where_it_was() -> None:
 
 
 @pytest.mark.conformance("DIS-03")
-@examples(40)
-@given(rows=st.integers(2, 60), data=st.data())
-def test_a_retried_task_may_get_its_rows_in_other_blocks(rows: int, data: st.DataObject) -> None:
-    cut = data.draw(st.integers(1, rows - 1))
-    nothing: list[bytes | None] = [None] * rows
-    whole = placed(nothing, 1000)
-    assert placed(nothing[:cut], 1000) + placed(nothing[cut:], 1000, first_row=cut) == whole
-
-
-@pytest.mark.conformance("DIS-03")
 def test_messages_without_a_key_spread_over_all_partitions() -> None:
     counts = Counter(placed([None] * 16_000, 16))
     assert sorted(counts) == list(range(16))
@@ -89,6 +83,46 @@ def test_messages_without_a_key_spread_over_all_partitions() -> None:
     assert max(counts.values()) < 1150
 
 
-@pytest.mark.conformance("DIS-03")
-def test_the_empty_key_is_a_key_like_any_other() -> None:
-    assert placed([b""] * 50 + [None], 16)[:50] == [partition_of(b"", 16)] * 50
+# --- a column at once -------------------------------------------------------------------------------------------------
+
+
+SEED = 42
+
+
+ROWS = 4_000
+
+
+LENGTHS = [*([length] for length in range(32)), [5, 6], [0, 8], [3, 31], list(range(32))]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_digests_are_those_of_each_key_alone(lengths: list[int]) -> None:
+    source = random.Random(str(lengths))
+    keys = [source.randbytes(source.choice(lengths)) for _ in range(ROWS)]
+    # A slice: the column's bytes do not begin where its buffer does.
+    found = xxh64_column(pa.array([b"before", *keys, b"after"], pa.binary()).slice(1, ROWS), SEED)
+    assert found is not None
+    assert found.dtype == "u8"
+    assert found.tolist() == [xxhash.xxh64_intdigest(key, SEED) for key in keys]
+
+
+@pytest.mark.conformance("DIS-01")
+@pytest.mark.parametrize("partitions", [1, 7, 8, 1000])
+def test_a_long_column_goes_where_spark_sql_says(partitions: int) -> None:
+    said = [(key.encode(), digest) for key, digest, *_ in SPARK_SAYS]
+    short = [(key, digest) for key, digest in said if len(key) < 32]
+    for known in (short, said):
+        column = pa.array([key for key, _ in known] * 500, pa.binary())
+        placed = partitions_of(column, partitions, "seed", 0)
+        assert placed.type == pa.uint16()
+        assert placed.to_pylist() == [digest % partitions for _, digest in known] * 500
+    assert xxh64_column(pa.array([key for key, _ in short] * 500, pa.binary()), SEED) is not None
+
+
+def test_without_numpy_messages_go_to_the_same_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    column = pa.array([b"key %d" % number for number in range(ROWS)], pa.binary())
+    with_numpy = partitions_of(column, 16, "seed", 0)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    assert xxh64_column(column, SEED) is None
+    assert partitions_of(column, 16, "seed", 0).equals(with_numpy)
+    assert with_numpy[7].as_py() == partition_of(b"key 7", 16)

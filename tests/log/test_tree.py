@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -10,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from partq_spark.base.errors import Corrupt
 from partq_spark.log import codec, tree
 from partq_spark.log.codec import entry_bytes
-from partq_spark.log.model import Entry, Head
+from partq_spark.log.model import Entry, Head, Slice
 from partq_spark.log.publish import place
 from partq_spark.log.sizes import LOG_SIZES, LogSizes
 from partq_spark.log.staged import stage_of
 from tests.log.queues import BEGIN_US, Chunks, empty_head, everything, unread
+from tests.log.test_codec import ENTRY
 from tests.support.properties import examples
 
 Wanted = dict[int, tuple[int, int]]
+
 
 SMALL = LogSizes(inline_entries=6, fan_out=3)
 """Two levels after fifty publishes."""
@@ -127,33 +129,6 @@ def test_a_view_for_some_partitions_finds_theirs_alone(seed: int) -> None:
         assert found == grown.expected({partition: wanted[partition] for partition in chosen})
 
 
-def test_a_walk_reads_the_chunks_on_its_way_alone() -> None:
-    grown = Grown(head=empty_head(2), sizes=SMALL)
-    for number in range(400):
-        grown.publish({number % 2: 10})
-    assert max(ref.level for ref in grown.head.tree) >= 3
-    list(tree.walk(tree.view(grown.head, {0: (700, 701)}), grown.chunks.load))
-    assert 1 < len(grown.chunks.loaded) <= 5  # one chunk a level
-    seen: list[str] = []
-    list(tree.walk(tree.view(grown.head, everything(grown.head)), grown.chunks.load, seen.append))
-    assert sorted(seen) == sorted(grown.chunks.loaded[-len(seen) :])
-    assert len(seen) == len(set(seen))
-
-
-def test_an_empty_range_needs_nothing() -> None:
-    grown = any_history(random.Random(1), 3, 200, trims=False, sizes=LOG_SIZES)
-    log = tree.view(grown.head, {0: (5, 5), 1: (7, 3)})
-    assert (dict(log.wanted), log.chunks, log.entries) == ({}, (), ())
-
-
-def test_a_damaged_chunk_ends_the_walk() -> None:
-    grown = any_history(random.Random(2), 2, 60, trims=False)
-    name = grown.head.tree[0].name
-    grown.chunks.data[name] = grown.chunks.data[name].replace(b'"format":1', b'"format":2')
-    with pytest.raises(Corrupt, match=name):
-        grown.walked(everything(grown.head))
-
-
 # --- seeking ----------------------------------------------------------------------------------------------------------
 
 
@@ -175,16 +150,6 @@ def test_a_time_is_found_where_a_look_at_everything_finds_it(seed: int) -> None:
     for time_us in tried:
         expected = offsets_by_looking(grown, time_us)
         assert tree.offsets_at_time(grown.head, time_us, grown.chunks.load) == expected
-
-
-def test_seeking_reads_one_chunk_a_level() -> None:
-    grown = any_history(random.Random(3), 2, 400, trims=False)
-    tree.offsets_at_time(grown.head, grown.entries[40].time_us, grown.chunks.load)
-    assert 1 < len(grown.chunks.loaded) <= 1 + max(ref.level for ref in grown.head.tree)
-
-
-def test_an_empty_queue_has_one_place_for_every_time() -> None:
-    assert tree.offsets_at_time(empty_head(3), BEGIN_US, Chunks().load) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -229,37 +194,6 @@ def test_what_came_after_all_that_a_trim_took_is_not_called_gone() -> None:
     assert grown.head.trimmed_sequence == grown.entries[-2].sequence
 
 
-def test_a_publish_is_looked_for_in_one_chunk_of_each_level() -> None:
-    grown = any_history(random.Random(4), 2, 300, trims=False)
-    assert tree.find_publish(grown.head, grown.entries[20].sequence, grown.chunks.load) == grown.entries[20]
-    assert 1 < len(grown.chunks.loaded) <= 1 + max(ref.level for ref in grown.head.tree)
-
-
-# --- shrinking --------------------------------------------------------------------------------------------------------
-
-
-def test_trimming_everything_leaves_a_head_without_history_that_goes_on() -> None:
-    grown = any_history(random.Random(5), 3, 100, trims=False)
-    grown.trim(grown.head.next)
-    assert grown.head.tree == ()
-    assert grown.head.entries == ()
-    assert grown.head.tree_begin == grown.head.next
-    for _ in range(30):
-        grown.publish({0: 1, 2: 2})
-    whole = everything(grown.head)
-    assert grown.walked(whole) == grown.expected(whole)
-    assert sum(entry.rows for entry in grown.walked(whole)) == 90
-
-
-def test_what_one_partition_still_needs_stays() -> None:
-    grown = Grown(head=empty_head(2), sizes=SMALL)
-    for _ in range(60):
-        grown.publish({0: 1, 1: 1})
-    grown.trim((60, 10))
-    assert grown.walked({1: (10, 60)}) == grown.expected({1: (10, 60)})
-    assert grown.walked({1: (10, 11)})[0].sequence == grown.entries[10].sequence
-
-
 # --- a head stays small -----------------------------------------------------------------------------------------------
 
 
@@ -278,21 +212,6 @@ def test_references_and_entries_are_bounded_at_every_moment(seed: int) -> None:
     for _ in range(400):
         grown.publish(dict.fromkeys(sorted(rng.sample(range(8), rng.randint(1, 8))), 1))
         assert_bounded(grown.head, grown.sizes)
-
-
-def test_a_head_of_64_partitions_stays_small_for_thousands_of_publishes() -> None:
-    grown = Grown(head=empty_head(64))
-    largest = 0
-    for number in range(2_000):
-        grown.publish(dict.fromkeys(range(64), 1000))
-        if number % 250 == 249:
-            assert_bounded(grown.head, grown.sizes)
-            largest = max(largest, len(codec.encode_head(grown.head)))
-    assert largest < 128 * 1024
-    assert max(ref.level for ref in grown.head.tree) >= 2
-    # Far back in it, a place is still found with one chunk a level.
-    assert tree.offsets_at_time(grown.head, grown.entries[100].time_us, grown.chunks.load) == (100_000,) * 64
-    assert len(grown.chunks.loaded) <= 3
 
 
 def test_one_publish_larger_than_the_limit_goes_to_a_chunk_of_its_own() -> None:
@@ -323,3 +242,32 @@ def test_overflow_takes_the_oldest_and_no_more_than_needed(sizes: list[int]) -> 
     assert (
         sum(map(entry_bytes, one_more)) > LOG_SIZES.inline_bytes // 2 or len(one_more) > LOG_SIZES.inline_entries // 2
     )
+
+
+def test_a_walk_and_a_search_read_one_chunk_of_each_level() -> None:
+    grown = Grown(head=empty_head(2), sizes=SMALL)
+    for number in range(400):
+        grown.publish({number % 2: 10}, number + 1)
+    levels = 1 + max(ref.level for ref in grown.head.tree)
+    assert levels >= 4
+    searches: list[Callable[[], object]] = [
+        lambda: list(tree.walk(tree.view(grown.head, {0: (700, 701)}), grown.chunks.load)),
+        lambda: tree.offsets_at_time(grown.head, grown.entries[40].time_us, grown.chunks.load),
+        lambda: tree.find_publish(grown.head, grown.entries[20].sequence, grown.chunks.load),
+    ]
+    for search in searches:
+        grown.chunks.loaded.clear()
+        search()
+        assert 1 < len(grown.chunks.loaded) <= levels
+    seen: list[str] = []
+    grown.chunks.loaded.clear()
+    list(tree.walk(tree.view(grown.head, everything(grown.head)), grown.chunks.load, seen.append))
+    assert sorted(seen) == sorted({*grown.chunks.loaded}), "each once"
+
+
+def test_the_size_of_an_entry_is_known_nearly_without_writing_it() -> None:
+    """The head's limit in bytes goes by it."""
+    slices = tuple(Slice(p, 0, 10**7 + 10**5 * p, 10**5, 10**6, 1000, "0" * 16) for p in range(64))
+    big = structs.replace(ENTRY, segments=("000000000001-0123456789abcdef.arrow",), slices=slices)
+    exact = len(codec.encode_entries([big])) - len(codec.encode_entries([]))
+    assert 0.7 * exact < codec.entry_bytes(big) < 1.3 * exact

@@ -6,52 +6,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
 import pytest
 from msgspec import structs
 
-from partq_spark.base.errors import Corrupt, Invalid, Unavailable
-from partq_spark.base.json_documents import JsonDocument, checksum
+from partq_spark.base.errors import Corrupt, Invalid
+from partq_spark.base.json_documents import JsonDocument
 from partq_spark.log import codec, housekeeping
-from partq_spark.log.admin import (
-    alter_queue,
-    create_group,
-    create_queue,
-    delete_queue,
-    list_queues,
-    remove_remains,
-)
+from partq_spark.log.admin import alter_queue, create_group, create_queue, delete_queue, list_queues, remove_remains
 from partq_spark.log.compaction import compact
-from partq_spark.log.model import FORMAT, Head
+from partq_spark.log.model import (
+    FORMAT,
+    Head,
+)
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.schema.columns import Column, Columns, FormerType
-from partq_spark.log.schema.versions import check_same, columns_of, schema_from, schema_of, with_added, with_widened
+from partq_spark.log.schema.versions import schema_of, with_added
 from partq_spark.log.sizes import LogSizes
 from partq_spark.log.staged import stage_of
 from partq_spark.log.subscriptions import Namespace, subscribe
 from tests.log import typed
-from tests.log.queues import BEGIN_US, GRACE_US, World, document_of, empty_head, read_flat, rounds, send, values
-from tests.log.test_codec_types import ENTRY, HEAD, check, check_each_is_refused, mutated, use_head
-from tests.support.way import Hooked
+from tests.log.queues import GRACE_US, World, document_of, read_flat, rounds, send, values
+from tests.log.test_codec import COLUMNS, HEAD, HEADS, KINDS, TYPED, sealed
 
-COLUMNS = with_added(
-    with_widened(columns_of(schema_from("id INT NOT NULL, `a name` STRING"), "id"), "id BIGINT"), "tags ARRAY<STRING>"
-)
-TYPED = replace(HEAD, columns=COLUMNS, entries=(structs.replace(ENTRY, schema_version=2),))
-
-
-def sealed(body: bytes) -> bytes:
-    return b'{"xxh3":"' + checksum(body).encode() + b'","head":' + body + b"}"
-
-
-# --- the document -----------------------------------------------------------------------------------------------------
+# --- columns, and formats ---------------------------------------------------------------------------------------------
 
 
 def test_a_head_keeps_the_columns_and_what_each_entry_was_written_with() -> None:
-    assert codec.decode_head(codec.encode_head(TYPED), "here") == TYPED
-    raw = json.loads(codec.encode_head(TYPED))["head"]
+    raw = KINDS["typed head"].raw
     assert raw["format"] == 2
     assert raw["columns"] == {
         "columns": [
@@ -72,11 +54,25 @@ def test_software_that_knows_no_columns_refuses_the_queue_by_name_and_reads_othe
     with pytest.raises(Invalid, match=r"default/orders/_head\.json has format 2, this partq reads format 1: install"):
         former.open(codec.encode_head(TYPED), "default/orders/_head.json")
     assert former.open(codec.encode_head(HEAD), "here") == HEAD
-    body = json.loads(codec.encode_head(HEAD))["head"]
-    assert body["format"] == 1
+    body = HEADS.raw
+    assert (body["format"], body["columns"]) == (1, None)
     assert "schema_version" not in body["entries"][0]
     del body["columns"]  # as it was written before there were typed queues
-    assert codec.decode_head(sealed(json.dumps(body).encode()), "here") == HEAD
+    assert codec.decode_head(sealed("head", json.dumps(body).encode()), "here") == HEAD
+
+
+def test_types_that_no_queue_has_are_refused_when_they_are_used() -> None:
+    ids = Column(name="id", type="INT")
+    for kind in ("FOO", "ARRAY<", ""):
+        with pytest.raises(Corrupt, match="the head has columns that no queue can have"):
+            schema_of(Columns(columns=(Column(name="id", type=kind),)))
+    with pytest.raises(Corrupt, match="differ in case alone"):
+        schema_of(Columns(columns=(ids, structs.replace(ids, name="ID"))))
+    with pytest.raises(ValueError, match="do not rise up to 1"):
+        Columns(columns=(structs.replace(ids, former=(FormerType("INT", 1),)),))
+
+
+# --- the document -----------------------------------------------------------------------------------------------------
 
 
 def stored(world: World, queue: str) -> tuple[bytes, dict[str, int]]:
@@ -138,53 +134,7 @@ def test_software_that_knows_no_columns_harms_neither_a_typed_queue_nor_an_untyp
     assert read_flat(plain) == [b"%d" % number for number in range(5, 21)]
 
 
-@pytest.mark.parametrize(("columns", "number"), [(None, 2), (COLUMNS, 1)])
-def test_a_head_whose_format_is_not_that_of_its_fields_is_refused(columns: Columns | None, number: int) -> None:
-    head = TYPED if columns is not None else HEAD
-    body = codec.encode_head(head)
-    changed = json.dumps({**json.loads(body)["head"], "format": number}, separators=(",", ":")).encode()
-    with pytest.raises(Corrupt, match=f"not the fields of format {number}: they are those of format {3 - number}"):
-        codec.decode_head(sealed(changed), "here")
-
-
-@pytest.mark.parametrize(("columns", "version"), [(COLUMNS, None), (COLUMNS, 4), (None, 1)])
-def test_an_entry_of_columns_that_the_queue_does_not_have_is_refused(
-    columns: Columns | None, version: int | None
-) -> None:
-    head = replace(HEAD, columns=columns, entries=(structs.replace(ENTRY, schema_version=version),))
-    with pytest.raises(Corrupt, match=f"entry 2 has version {version or 0} of the queue's columns"):
-        codec.decode_head(codec.encode_head(head), "here")
-
-
 ID = Column(name="id", type="INT")
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Columns(columns=(ID, ID)), "two columns have one name"),
-        (lambda: Columns(columns=(ID,), key="name"), "the key column 'name' is none of the columns"),
-        (lambda: Columns(columns=(structs.replace(ID, since=2),)), "the versions of column 'id' do not rise up to 1"),
-        (lambda: Columns(columns=(structs.replace(ID, former=(FormerType("INT", 1),)),)), "do not rise up to 1"),
-    ],
-)
-def test_columns_that_contradict_themselves_are_refused(make: Callable[[], Columns], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_what_a_head_says_of_columns_in_another_way_is_refused() -> None:
-    body = json.loads(codec.encode_head(TYPED))["head"]
-    check((sealed(json.dumps(each).encode()) for each in mutated(body)), use_head, "here")
-    check_each_is_refused(body, lambda document: codec.decode_head(sealed(document), "here"))
-
-
-def test_types_that_no_queue_has_are_refused_when_they_are_used() -> None:
-    for kind in ("FOO", "ARRAY<", ""):
-        with pytest.raises(Corrupt, match="the head has columns that no queue can have"):
-            schema_of(Columns(columns=(Column(name="id", type=kind),)))
-    with pytest.raises(Corrupt, match="differ in case alone"):
-        schema_of(Columns(columns=(ID, structs.replace(ID, name="ID"))))
 
 
 # --- altering ---------------------------------------------------------------------------------------------------------
@@ -203,98 +153,6 @@ def test_columns_come_and_widen_in_one_swap_with_everything_else(world: World) -
     assert alter_queue(queue, quota_bytes=10) == head, "nothing to change, nothing written"
 
 
-@pytest.mark.conformance("TYP-06")
-@pytest.mark.parametrize("change", [{"add_columns": "a INT"}, {"widen": "a BIGINT"}])
-def test_an_untyped_queue_stays_so(world: World, change: Any) -> None:
-    queue = world.create()
-    document = document_of(world.store, queue.head_name)
-    with pytest.raises(Invalid, match=r"queue 'orders' is untyped, its messages are key and value: .* create another"):
-        alter_queue(queue, **change)
-    assert document_of(world.store, queue.head_name) == document
-
-
-PRESENT = columns_of(schema_from("id INT NOT NULL, name STRING, weight FLOAT"), "id")
-
-
-@pytest.mark.conformance("TYP-06")
-@pytest.mark.parametrize(
-    ("wanted", "key", "message"),
-    [
-        (
-            "id INT NOT NULL, weight FLOAT",
-            "id",
-            "column 'name' of queue 'orders' cannot be dropped or get another name",
-        ),
-        (
-            "id INT NOT NULL, title STRING, weight FLOAT",
-            "id",
-            "column 'name' of queue 'orders' cannot be dropped or get",
-        ),
-        (
-            "id INT NOT NULL, NAME STRING, weight FLOAT",
-            "id",
-            "column 'name' of queue 'orders' cannot be dropped or get",
-        ),
-        ("id BIGINT NOT NULL, name STRING, weight FLOAT", "id", "with `partq queue alter orders --widen 'id BIGINT'`"),
-        ("id INT, name STRING, weight FLOAT", "id", "INT NOT NULL, and naming a schema does not make it id INT: "),
-        ("id DATE NOT NULL, name STRING, weight FLOAT", "id", "whole numbers may become wider ones, TINYINT"),
-        (
-            "id INT NOT NULL, name STRING, weight FLOAT, b DATE",
-            "id",
-            "has no column 'b': add it with `partq queue alter",
-        ),
-        ("id INT NOT NULL, name STRING, weight FLOAT", "name", "has key column id, not name: it decides in which"),
-        ("id INT NOT NULL, name STRING, weight FLOAT", None, "has key column id, not none"),
-        (None, None, "queue 'orders' is typed, its messages are rows, and it cannot become untyped"),
-    ],
-)
-def test_another_schema_is_refused_in_words(wanted: str | None, key: str | None, message: str) -> None:
-    columns = None if wanted is None else columns_of(schema_from(wanted), key)
-    with pytest.raises(Invalid) as refused:
-        check_same(PRESENT, columns, "orders")
-    assert message in str(refused.value)
-
-
-def test_the_same_schema_is_no_change() -> None:
-    check_same(PRESENT, columns_of(schema_from("weight FLOAT, id INT NOT NULL, name STRING"), "ID"), "orders")
-    check_same(
-        with_widened(PRESENT, "weight DOUBLE"),
-        columns_of(schema_from("id INT NOT NULL, name STRING, weight DOUBLE"), "id"),
-        "orders",
-    )
-    check_same(None, None, "orders")
-    with pytest.raises(Invalid, match="untyped, its messages are key and value, and it cannot become typed"):
-        check_same(None, PRESENT, "orders")
-
-
-def test_a_change_whose_answer_was_lost_is_made_once(world: World) -> None:
-    queue = typed.create(world)
-    hooked = Hooked(world.store)
-    lost = iter([True])
-
-    def lose(kind: str, name: str) -> None:
-        if kind == "swap" and next(lost, False):
-            raise Unavailable("the answer was lost")
-
-    hooked.after = lose
-    altering = world.handle(store=hooked)
-    head = alter_queue(altering, add_columns="coupon STRING", widen="id BIGINT")
-    assert head.columns is not None
-    assert head.columns.version == 3
-    assert queue.refresh() == head
-
-
-def test_two_who_add_different_columns_both_do(world: World) -> None:
-    queue, other = typed.create(world), world.handle()
-    other.refresh()
-    alter_queue(queue, add_columns="a INT")
-    head = alter_queue(other, add_columns="b INT")
-    assert head.columns is not None
-    assert head.columns.names == ("id", "name", "total", "a", "b")
-    with pytest.raises(Invalid, match="column 'a' cannot be added: there is 'a' of type INT"):
-        alter_queue(other, add_columns="a INT")
-
-
 def test_the_columns_of_a_head_are_bounded(world: World) -> None:
     long = "x" * 259
     queue = typed.create(world, ", ".join(f"{long}{number} STRING" for number in range(900)), key=None)
@@ -306,12 +164,3 @@ def test_the_columns_of_a_head_are_bounded(world: World) -> None:
     last = Columns(columns=(ID,), version=10_000)
     with pytest.raises(Invalid, match="were altered 9999 times, and no more is possible: create another queue"):
         with_added(last, "b INT")
-
-
-def test_an_untyped_queue_writes_no_word_of_columns(world: World) -> None:
-    queue = world.create()
-    send(queue, [("a", b"1")])
-    document = json.loads(document_of(world.store, queue.head_name))["head"]
-    assert document["format"] == 1
-    assert document["columns"] is None
-    assert Head.created("n", "q", "i", 1, config=empty_head(1).config, now_us=BEGIN_US).columns is None

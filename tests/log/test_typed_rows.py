@@ -1,12 +1,15 @@
-"""Rows of typed queues from staging to reading: which bytes lie where, which key decides, and what readers of other
-versions see (TYP-02, TYP-03, TYP-05, TYP-07).
+"""Rows of typed queues from staging to reading: which bytes lie where, and what readers of other versions see (TYP-01,
+TYP-02, TYP-05, TYP-06, TYP-07).
 """
 
 from __future__ import annotations
 
-import random
+import pickle
+import subprocess
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,19 +18,20 @@ from msgspec import structs
 
 from partq_spark.base.errors import Corrupt, Invalid
 from partq_spark.log import tree
-from partq_spark.log.admin import alter_queue, create_queue, delete_queue
+from partq_spark.log.admin import alter_queue, create_queue
 from partq_spark.log.compaction import compact
-from partq_spark.log.model import Head
-from partq_spark.log.partitioner import partition_of
+from partq_spark.log.destinations import plan_topics
+from partq_spark.log.model import Head, QueueConfig
 from partq_spark.log.publish import Outdated, PublishIdentity, check_version, publish
 from partq_spark.log.publish_times import oldest_us
 from partq_spark.log.queue import QueueLog
 from partq_spark.log.reading import RangeReader
-from partq_spark.log.schema.bring import chosen_columns
-from partq_spark.log.schema.versions import columns_of, schema_from, schema_of, with_widened
-from partq_spark.log.segment import Stager
-from partq_spark.log.segment_columns import HEADERS
+from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
+from partq_spark.log.segment import Stager, read_slice
+from partq_spark.log.segment_columns import HEADERS, segment_columns
 from partq_spark.log.staged import stage_of
+from partq_spark.log.subscriptions import subscribe
+from partq_spark.objects import open_store
 from tests.log import typed
 from tests.log.queues import World, everything
 from tests.log.test_segment import stage as untyped_stage
@@ -70,81 +74,7 @@ def test_any_arrow_tool_opens_a_segment_whose_columns_are_the_queues(world: Worl
         assert file.schema.names == ["id", "key", "timestamp", "headers", "_headers", "_timestamp"]
 
 
-def test_rows_come_back_in_the_order_of_their_key_over_runs(world: World) -> None:
-    queue = typed.create(world, "id INT, n INT, name STRING, tags MAP<STRING, INT>", partitions=7)
-    rng = random.Random(1)
-    rows = [
-        {"id": rng.choice([None, *range(20)]), "n": n, "name": f"{n}" * n, "tags": [("a", n)] * (n % 2)}
-        for n in range(300)
-    ]
-    stage = stage_of(queue.refresh())
-    with Stager(queue.store, stage, seed="s", run_bytes=3_000) as stager:
-        for first in range(0, 300, 37):
-            stager.add(typed.batch_of(rows[first : first + 37], stage))
-        segment = stager.finish()
-    assert segment is not None
-    assert len(segment.slices) > 20
-    publish(queue, stage, [segment])
-    found = typed.read(queue)
-    assert sorted((row for mine in found.values() for row in mine), key=lambda row: int(row["n"])) == rows
-    for mine in found.values():
-        for key in range(20):
-            assert [row["n"] for row in mine if row["id"] == key] == sorted(
-                row["n"] for row in mine if row["id"] == key
-            )
-
-
 # --- the key ----------------------------------------------------------------------------------------------------------
-
-KEYS: list[tuple[str, Any, bytes]] = [
-    ("STRING", "키", "키".encode()),
-    ("TINYINT", -128, b"-128"),
-    ("SMALLINT", 7, b"7"),
-    ("INT", 2**31 - 1, b"2147483647"),
-    ("BIGINT", -(2**63), b"-9223372036854775808"),
-    ("BOOLEAN", True, b"true"),
-    ("DATE", date(1582, 10, 10), b"1582-10-10"),
-    ("BINARY", b"ab", b"ab"),
-]
-
-
-@pytest.mark.parametrize(("kind", "value", "text"), KEYS, ids=[kind for kind, _, _ in KEYS])
-def test_the_text_of_the_key_column_decides_the_partition(world: World, kind: str, value: Any, text: bytes) -> None:
-    """TYP-03; that the texts are Spark's own is shown with Spark."""
-    queue = typed.create(world, f"a INT, k {kind}", key="k", partitions=1000)
-    typed.send(queue, [{"a": 1, "k": value}])
-    assert [*typed.read(queue)] == [partition_of(text, 1000)]
-
-
-@pytest.mark.conformance("TYP-03")
-@pytest.mark.parametrize("key", ["k", None])
-def test_rows_without_a_key_go_anywhere_and_always_to_the_same_place(world: World, key: str | None) -> None:
-    queue = typed.create(world, "k STRING, n INT", key=key, partitions=50)
-    stage = stage_of(queue.refresh())
-    rows = [{"k": "same" if key is None else None, "n": n} for n in range(200)]
-    one, other = (typed.staged(queue, stage, rows, seed="w/1/0")[0] for _ in range(2))
-    assert [piece[:1] + piece[3:] for piece in one.slices] == [piece[:1] + piece[3:] for piece in other.slices]
-    assert len({piece.partition for piece in one.slices}) > 40
-    third = typed.staged(queue, stage, rows, seed="w/2/0")[0]
-    assert [piece[3:] for piece in third.slices] != [piece[3:] for piece in one.slices]
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "message"),
-    [
-        ("STRING", "x" * 256, "the key of row 1 has 256 bytes in UTF-8, at most 255 are allowed"),
-        ("BINARY", b"\xff", r"the key of row 1 is not valid UTF-8 \(b'\\xff'\)"),
-    ],
-)
-def test_a_key_that_no_message_can_have_is_refused_with_its_row(
-    world: World, kind: str, value: Any, message: str
-) -> None:
-    queue = typed.create(world, f"k {kind}", key="k")
-    with pytest.raises(Invalid, match=message):
-        typed.send(queue, [{"k": None}, {"k": value}])
-    other = typed.create(world, f"k {kind}, l INT", key="l", name="other")
-    typed.send(other, [{"k": value}])
-    assert typed.read_flat(other) == [{"k": value, "l": None}]
 
 
 @pytest.mark.parametrize(
@@ -181,24 +111,6 @@ def history(queue: QueueLog) -> None:
     typed.send(queue, [{"id": 2, "name": None, "total": None, "coupon": "c"}])
     alter_queue(queue, widen="id BIGINT, total DECIMAL(10,4)")
     typed.send(queue, [{"id": 3, "name": "b", "total": Decimal("999999.1234")}])
-
-
-def test_a_reader_sees_all_versions_as_the_columns_that_it_loads(world: World) -> None:
-    queue = typed.create(world, partitions=1)
-    history(queue)
-    assert [entry.schema_version for entry in queue.head.entries] == [1, 2, 3]
-    assert typed.read_flat(queue) == [
-        {"id": 1, "name": "a", "total": Decimal("1.5000"), "coupon": None},
-        {"id": 2, "name": None, "total": None, "coupon": "c"},
-        {"id": 3, "name": "b", "total": Decimal("999999.1234"), "coupon": None},
-    ]
-    assert typed.read_flat(queue, "COUPON STRING, id INT") == [
-        {"coupon": None, "id": 1},
-        {"coupon": "c", "id": 2},
-        {"coupon": None, "id": 3},
-    ]
-    batches = [piece.batch for piece in typed.pieces(queue, "total DECIMAL(10,4), name STRING")]
-    assert {batch.schema for batch in batches} == {schema_from("total DECIMAL(10,4), name STRING")}
 
 
 @pytest.mark.conformance("TYP-05")
@@ -268,44 +180,6 @@ def test_what_fits_the_narrower_type_is_read_and_no_other_value(
     assert len(typed.read_flat(queue)) == 4 * len(fit) + 1
 
 
-ASKED: list[tuple[str, str]] = [
-    ("missing INT", "column 'missing' is none of the queue's: name some of id, total, deep"),
-    ("id INT, ID INT", "differ in case alone"),
-    ("id STRING", "column 'id' is asked for as STRING, it is BIGINT (before that INT): ask for that"),
-    ("total DECIMAL(4,2)", "column 'total' is asked for as DECIMAL(4,2), it is DECIMAL(5,2): ask for that"),
-    ("total DECIMAL(5,2) NOT NULL", "column 'total' is asked for as NOT NULL, it may be null"),
-    ("deep STRUCT<a: INT NOT NULL, b: INT NOT NULL>", "column 'deep' is asked for as STRUCT"),
-    ("deep STRUCT<b: INT, a: INT>", "column 'deep' is asked for as STRUCT"),
-]
-
-
-@pytest.mark.parametrize(("ddl", "message"), ASKED)
-def test_columns_that_a_reader_cannot_have_are_refused(ddl: str, message: str) -> None:
-    columns = columns_of(schema_from("id INT NOT NULL, total DECIMAL(5,2), deep STRUCT<a: INT NOT NULL, b: INT>"))
-    with pytest.raises(Invalid) as refused:
-        chosen_columns(with_widened(columns, "id BIGINT"), schema_from(ddl))
-    assert message in str(refused.value)
-
-
-def test_what_may_not_be_null_may_be_asked_for_as_what_may(world: World) -> None:
-    ddl = "id INT NOT NULL, deep ARRAY<STRUCT<a: INT NOT NULL, m: MAP<STRING, STRUCT<b: INT NOT NULL>>>>"
-    queue = typed.create(world, ddl)
-    rows = [{"id": n, "deep": [{"a": n, "m": [("k", {"b": 1})]}, None, {"a": 2, "m": None}]} for n in range(9)]
-    rows.append({"id": 9, "deep": None})
-    typed.send(queue, rows)
-    wanted = "id INT, deep ARRAY<STRUCT<a: INT, m: MAP<STRING, STRUCT<b: INT>>>>"
-    found = typed.pieces(queue, wanted)
-    assert {piece.batch.schema for piece in found} == {schema_from(wanted)}
-    for piece in found:
-        piece.batch.validate(full=True)
-    assert sorted((row for piece in found for row in typed.rows_of(piece)), key=lambda row: int(row["id"])) == rows
-    head = queue.refresh()
-    for partition, end in enumerate(head.next):  # also of a part of a slice
-        view = tree.view(head, {partition: (end // 2, end)})
-        for piece in RangeReader(queue, head.queue_id, view, payload=schema_from(wanted)).pieces():
-            assert typed.rows_of(piece) == typed.read(queue)[partition][end // 2 :]
-
-
 # --- publishers -------------------------------------------------------------------------------------------------------
 
 
@@ -321,16 +195,6 @@ def test_what_was_staged_for_a_former_version_is_published(world: World) -> None
     publish(queue, stage, made, PublishIdentity.of_query("q", 1))
     assert [entry.schema_version for entry in queue.head.entries] == [3, 1]
     assert [(row["id"], row["coupon"]) for row in typed.read_flat(queue)] == [(2**40, "c"), (1, None)]
-
-
-def test_what_was_staged_for_another_queue_of_this_name_is_refused(world: World) -> None:
-    queue = typed.create(world)
-    stage = stage_of(queue.refresh())
-    made = typed.staged(queue, stage, [{"id": 1}])
-    delete_queue(queue)
-    typed.create(world, "id STRING")
-    with pytest.raises(Invalid, match="was deleted and created again"):
-        publish(world.handle(), stage, made)
 
 
 def test_what_was_staged_for_columns_that_the_head_does_not_know_is_refused(world: World) -> None:
@@ -360,14 +224,6 @@ def test_an_entry_of_another_kind_than_the_queue_is_named(world: World) -> None:
     )
     with pytest.raises(Corrupt, match="version 2 of a queue's columns was asked for, its head has 1"):
         list(RangeReader(queue, head.queue_id, later).pieces())
-
-
-def test_a_queue_that_is_created_twice_keeps_its_first_columns(world: World) -> None:
-    typed.create(world)
-    columns = columns_of(schema_from("a INT"))
-    with pytest.raises(Invalid, match="exists already"):
-        create_queue(world.store, "default", "orders", 4, None, world.clock.effects(), columns=columns)
-    assert world.handle().refresh().columns == columns_of(schema_from(typed.DDL), "id")
 
 
 # --- compaction and time ----------------------------------------------------------------------------------------------
@@ -426,3 +282,105 @@ def test_a_reader_whose_plan_knows_fewer_versions_goes_on_after_compaction(world
         world.store.delete(name)
     rows = [row for piece in reader.pieces() for row in typed.rows_of(piece)]
     assert rows == [{"id": number, "name": None, "total": None} for number in range(60)]
+
+
+# --- columns on request -----------------------------------------------------------------------------------------------
+
+
+def test_only_the_columns_that_the_reader_takes_are_decoded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = typed.create(world, "a INT, b STRING, c INT", partitions=1, key="a")
+    stage = stage_of(queue.refresh())
+    heads = [[{"key": "h", "value": b"1"}]]
+    publish(queue, stage, typed.staged(queue, stage, [{"a": 1, "b": "x", "c": 2}], headers=heads))
+    alter_queue(queue, add_columns="d INT")
+    stage = stage_of(queue.refresh())
+    publish(queue, stage, typed.staged(queue, stage, [{"a": 3, "b": "y", "c": 4, "d": 5}], headers=heads))
+    decoded: list[list[str]] = []
+
+    def noted(*given: Any, **more: Any) -> pa.RecordBatch:
+        batch = read_slice(*given, **more)
+        decoded.append(batch.schema.names)
+        return batch
+
+    monkeypatch.setattr("partq_spark.log.reading.read_slice", noted)
+    head = queue.refresh()
+
+    def seen(ddl: str | None, only: tuple[str, ...] | None) -> tuple[list[list[str]], list[dict[str, Any]], list[bool]]:
+        decoded.clear()
+        payload = pa.schema([]) if ddl is None else schema_from(ddl)
+        view = tree.view(head, everything(head))
+        found = list(RangeReader(queue, head.queue_id, view, payload=payload, only=only).pieces())
+        assert [piece.batch.num_rows for piece in found] == [1, 1]
+        return (
+            [*decoded],
+            [row for piece in found for row in typed.rows_of(piece)],
+            [bool(each.headers) for each in found],
+        )
+
+    assert seen("c INT, a INT", ()) == ([["a", "c"]] * 2, [{"c": 2, "a": 1}, {"c": 4, "a": 3}], [False, False])
+    assert seen("d INT", ()) == ([[], ["d"]], [{"d": None}, {"d": 5}], [False, False])
+    assert seen("a INT", ("_headers", "_timestamp")) == ([["a", "_headers"]] * 2, [{"a": 1}, {"a": 3}], [True, True])
+    assert seen(None, ("_headers",))[0] == [["_headers"], ["_headers"]]
+    assert seen(None, ())[0] == [[], []]
+    assert seen("b STRING", None)[0] == [["b", "_headers"]] * 2
+
+
+# --- what it costs ----------------------------------------------------------------------------------------------------
+
+
+def imported_by(code: str) -> set[str]:
+    """The modules that a process has in the end."""
+    code = f"import sys\n{code}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    return set(done.stdout.split())
+
+
+def test_tasks_of_untyped_queues_import_nothing_for_typed_ones() -> None:
+    found = imported_by("import partq_spark.log.reading, partq_spark.log.fanout, partq_spark.log.restaging")
+    schema = {name.removeprefix("partq_spark.log.schema.") for name in found if "partq_spark.log.schema." in name}
+    assert schema == {"columns", "types"}
+
+
+STAGES = """
+import pickle
+from pathlib import Path
+import pyarrow as pa
+from partq_spark.log.connect import shared_store
+from partq_spark.log.fanout import Fan
+plan, given = pickle.loads({plan!r})
+store = shared_store({store!r}, 60.0)
+with pa.OSFile({rows!r}) as file, Fan(store, plan, seed="q/7/0", headers=True, given=given) as fan:
+    for batch in pa.ipc.open_stream(file):
+        fan.add(batch.drop_columns(["_topic"]), batch.column("_topic"))
+    (staged,), unattracted = fan.finish()
+assert (staged.segment.rows, unattracted.messages) == ({staged}, 1)
+"""
+
+
+@pytest.mark.parametrize("rows", [4, 4_000])
+@pytest.mark.parametrize(
+    "ddl", [None, "id INT, at TIMESTAMP, on DATE, total DECIMAL(5,2), deep MAP<STRING, ARRAY<INT>>"]
+)
+def test_tasks_that_publish_import_no_pandas(tmp_path: Path, ddl: str | None, rows: int) -> None:
+    """With and without keys, by topics, and batches so large that each message's bytes are counted."""
+    store = open_store(f"file:{tmp_path}", retry_timeout_s=60.0)
+    columns = None if ddl is None else columns_of(schema_from(ddl), "id")
+    queue = create_queue(store, "default", "orders", 8, QueueConfig(max_message_bytes=200), columns=columns)
+    subscribe(queue, "orders/>")
+    keyed = {
+        "key": "key",
+        "value": b"value",
+        "id": 7,
+        "at": datetime.now(UTC),
+        "on": date(2026, 1, 1),
+        "total": Decimal("1.50"),
+        "deep": [("k", [1, 2])],
+    }
+    schema = segment_columns(columns, headers=True).schema
+    batch = pa.RecordBatch.from_pylist([keyed, {**keyed, "key": None, "id": None}] * (rows // 2), schema=schema)
+    batch = batch.append_column("_topic", pa.array([*["orders/new"] * (rows - 1), "else"]))
+    with pa.ipc.new_stream(str(tmp_path / "rows"), batch.schema) as writer:
+        writer.write_batch(batch)
+    plan = pickle.dumps((plan_topics("default", [queue]), None if columns is None else schema_of(columns)))
+    found = imported_by(STAGES.format(plan=plan, rows=str(tmp_path / "rows"), store=store.url, staged=rows - 1))
+    assert "pandas" not in found

@@ -1,19 +1,24 @@
-"""Spark's DDL without a JVM: what is read, what is written, and what is refused with its place."""
+"""Spark's DDL without a JVM, and a typed queue's columns: what is read and written, what is refused with its place, and
+what every version of the columns was.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partq_spark.base.errors import Invalid
+from partq_spark.log.schema import versions
+from partq_spark.log.schema.columns import Columns
 from partq_spark.log.schema.ddl import MAX_TEXT, ddl_of, parse_ddl
 from partq_spark.log.schema.types import MAX_COLUMNS, MAX_DEPTH, list_of, map_of, normal
-from partq_spark.log.schema.versions import schema_from
+from partq_spark.log.schema.versions import columns_of, schema_from, schema_of
 from tests.log.schema.shapes import schemas
 from tests.log.schema.texts import a_ddl
 
@@ -33,17 +38,6 @@ def test_every_text_is_read_or_refused_in_words(rng: random.Random) -> None:
             parse_ddl(text)
         return
     assert parse_ddl(ddl_of(schema)) == schema
-
-
-def test_columns_as_people_write_them() -> None:
-    found = parse_ddl(
-        "id bigint NOT NULL COMMENT 'of the order', /* money */ `total sum` Decimal(12, 2), -- until here\n"
-        "tags array<string>, where struct<lat: double not null, lon double>, m map<string,ARRAY<int>>"
-    )
-    assert ddl_of(found) == (
-        "id BIGINT NOT NULL, `total sum` DECIMAL(12,2), tags ARRAY<STRING>,"
-        " where STRUCT<lat: DOUBLE NOT NULL, lon: DOUBLE>, m MAP<STRING, ARRAY<INT>>"
-    )
 
 
 REFUSED = [
@@ -128,3 +122,64 @@ def test_schemas_of_other_programs_are_nested_as_deep_and_no_deeper(
             schema_from(form(word, depth))
     with pytest.raises(Invalid, match=r"^schema.* is nested more than 32 deep: nest less"):
         schema_from(form(word, 3000))
+
+
+# --- versions of columns ----------------------------------------------------------------------------------------------
+
+
+ORDERS = columns_of(parse_ddl("id INT NOT NULL, name STRING, total DECIMAL(5,2), weight FLOAT"), "ID")
+
+
+@given(schemas())
+def test_a_queue_begins_with_the_columns_that_it_is_given(schema: pa.Schema) -> None:
+    columns = columns_of(schema)
+    assert schema_of(columns) == schema
+    assert columns.ddl == ddl_of(schema)
+    assert msgspec.json.decode(msgspec.json.encode(columns), type=Columns) == columns
+
+
+STEPS = st.lists(
+    st.sampled_from(
+        [
+            ("with_added", "coupon STRING"),
+            ("with_added", "tags ARRAY<INT>, when DATE"),
+            ("with_widened", "id BIGINT"),
+            ("with_widened", "total DECIMAL(9,4)"),
+            ("with_widened", "total DECIMAL(6,2), weight DOUBLE"),
+            ("with_widened", "total DECIMAL(38,4)"),
+        ]
+    ),
+    max_size=8,
+)
+
+
+@given(STEPS)
+def test_every_version_can_be_told_from_the_columns_of_today(steps: list[tuple[str, str]]) -> None:
+    columns, schemas = ORDERS, {1: schema_of(ORDERS)}
+    for change, ddl in steps:
+        try:
+            columns = getattr(versions, change)(columns, ddl)
+        except Invalid:
+            continue  # it was done before
+        schemas[columns.version] = schema_of(columns)
+    assert {version: schema_of(columns, version) for version in schemas} == schemas
+    assert columns.key == "id"
+
+
+@pytest.mark.parametrize(
+    ("ddl", "message"),
+    [
+        ("id INT", "column 'id' of type INT cannot become INT"),
+        ("total DECIMAL(6,3)", None),
+        ("total DECIMAL(6,4)", "none fewer on either side of the point"),
+        ("weight DOUBLE NOT NULL", "column 'weight' may be null, and stays so"),
+    ],
+)
+def test_columns_become_wider_and_nothing_else(ddl: str, message: str | None) -> None:
+    """More of what is refused is shown where users name it."""
+    if message is None:
+        assert versions.with_widened(ORDERS, ddl).version == 2
+        return
+    with pytest.raises(Invalid) as refused:
+        versions.with_widened(ORDERS, ddl)
+    assert message in str(refused.value)
