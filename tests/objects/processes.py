@@ -70,19 +70,6 @@ def increment(url: str, name: str, times: int) -> None:
             raise AssertionError(f"{name} could not be swapped in {_MAX_TRIES} tries")
 
 
-def create_all(url: str, names: list[str], mine: str) -> None:
-    """Try to create every name, and note under a name of one's own which ones were won."""
-    store = open_store(url)
-    won = []
-    for name in names:
-        try:
-            store.create(name, mine.encode())
-            won.append(name)
-        except Conflict:
-            pass
-    store.create(f"won/{mine}", json.dumps(won).encode())
-
-
 def create_without_end(url: str, ready: Any) -> None:
     """Create objects whose content can be told from their name, and swap a document, until killed."""
     store = open_store(url)

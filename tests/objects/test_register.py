@@ -18,7 +18,11 @@ from partq_spark.objects.memory import MemoryStore
 from partq_spark.objects.register import MAX_TRIES, Register, few_tries
 
 NAME = "q/numbers"
+
+
 Numbers = tuple[str, ...]
+
+
 EFFECTS = Effects(sleep=lambda _: None)
 
 
@@ -67,11 +71,6 @@ def adding(token: str) -> Callable[[Numbers | None], Numbers]:
     return decide
 
 
-def forgetful(token: str) -> Callable[[Numbers | None], Numbers]:
-    """A change that does not: what is written carries nothing of its own that the writer looks for."""
-    return lambda found: (*(found or ()), token)
-
-
 def patient() -> Backoff:
     return Backoff(Retry(first_s=0.0, most_s=0.0, tries=200), EFFECTS)
 
@@ -107,30 +106,6 @@ def test_each_change_is_made_once_whatever_is_lost() -> None:
 def test_without_the_condition_of_a_swap_that_is_noticed() -> None:
     with pytest.raises(AssertionError):
         crowds(adding, conditional=False)
-
-
-def test_without_a_token_that_its_writer_recognises_that_is_noticed() -> None:
-    with pytest.raises(AssertionError):
-        crowds(forgetful)
-
-
-def test_without_reading_after_a_failure_that_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Register.read
-
-    def once(self: Register[Numbers]) -> Numbers | None:
-        return self.value if self.etag is not None else read(self)
-
-    monkeypatch.setattr(Register, "read", once)
-    with pytest.raises(Unavailable, match="could not be swapped in 200 tries"):
-        crowds(adding)
-
-
-def test_what_is_so_already_is_not_written() -> None:
-    store = Rough(1, trouble=0.0)
-    mine = register(store)
-    assert mine.change(adding("a"), few_tries(EFFECTS)) == ("a",)
-    assert mine.change(adding("a"), few_tries(EFFECTS)) == ("a",)
-    assert (store.swaps, mine.value) == (1, ("a",))
 
 
 def test_what_is_known_is_not_read() -> None:

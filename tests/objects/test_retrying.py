@@ -172,13 +172,6 @@ def test_swap_and_remove_are_never_repeated(time: Time, requests: int, answers: 
     assert time.pauses == []
 
 
-def test_a_creation_whose_answer_was_lost_counts_as_done(time: Time) -> None:
-    flaky = Flaky(time, answers=1)
-    patient(flaky, time).create("a", b"mine")
-    assert flaky.calls == 2
-    assert bytes(MemoryStore.read(flaky, "a")) == b"mine"
-
-
 def test_a_creation_that_meets_anothers_object_first_is_a_conflict(time: Time) -> None:
     flaky = Flaky(time)
     flaky.create("a", b"theirs")
@@ -210,13 +203,6 @@ def test_a_listing_goes_on_where_it_was_and_gives_nothing_twice(time: Time) -> N
         time.now_s += 100  # what the caller does in between is not waiting
     assert seen == names
     assert len(time.pauses) == 4
-
-
-def test_with_no_time_it_is_tried_once(time: Time) -> None:
-    flaky = Flaky(time, requests=1)
-    with pytest.raises(Unavailable, match="retryTimeout, 0 s"):
-        patient(flaky, time, timeout_s=0).load("d")
-    assert (flaky.calls, time.pauses) == (1, [])
 
 
 def test_the_time_a_try_itself_took_counts(time: Time) -> None:

@@ -1,4 +1,4 @@
-"""What every store promises of documents: their content comes back, and each swap is on condition."""
+"""What every store promises of documents: content comes back, swaps are on condition, bad contents are refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from partq_spark.base.errors import Conflict, Corrupt
+from partq_spark.base.errors import Conflict, Corrupt, Invalid
 from partq_spark.objects import UNCHANGED, Document, ObjectStore
 from tests.objects.conftest import LARGE
 
@@ -27,6 +27,7 @@ BODIES = [
     b'{"metadata.etag":"x"}',
     b'{"filler":"' + b"x" * 200_000 + b'"}',
 ]
+
 
 METADATA: list[dict[str, str]] = [
     {"offset": "12"},
@@ -120,3 +121,18 @@ def test_immutable_objects_and_documents_share_their_names(store: ObjectStore) -
         store.swap("o", b'{"n":1}', expected=None)
     assert store.load("d", known=etag) is UNCHANGED
     assert bytes(store.read("o")) == b"x"
+
+
+BAD_CONTENTS: list[bytes | dict[str, str]] = [
+    b"", b"[]", b'"text"', b'{"a":1', b'{"a":1}\n', b' {"a":1}', {}, {"": "x"}, {"A": "x"}, {"a.b": "x"}, {"a1": "x"},
+    {"a": ""}, {"a": " x"}, {"a": "x "}, {"a": "ä"}, {"a": "x\ny"}, {"a": "x\n"}, {"a": "\t"}, {"a": "x" * 8192},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", BAD_CONTENTS, ids=lambda content: ascii(content)[:24])
+def test_bad_contents_are_refused_before_anything_is_written(
+    store: ObjectStore, content: bytes | dict[str, str]
+) -> None:
+    with pytest.raises(Invalid, match="d"):
+        store.swap("d", content, expected=None)
+    assert store.load("d") is None
