@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ast
-from functools import cache
 from pathlib import Path
-
-import pytest
 
 from tests.support.conformance import REQUIRED, Ledger, Proof, read_statements, table
 
 TESTS = Path(__file__).parents[1]
 
 
-@cache
 def carried_ids() -> list[tuple[str, str]]:
     """(id, file) of every `conformance(...)` in the tests' source, whether or not this run collects it."""
     found = []
@@ -27,43 +23,28 @@ def carried_ids() -> list[tuple[str, str]]:
     return found
 
 
-def test_marks_name_only_statements_that_exist() -> None:
-    known = read_statements()
-    assert [(each, file) for each, file in carried_ids() if each not in known] == []
+def test_marks_name_statements_that_exist_and_every_one_that_is_due_has_a_test() -> None:
+    known, carried = read_statements(), carried_ids()
+    assert [(each, file) for each, file in carried if each not in known] == []
+    assert sorted(REQUIRED - {each for each, _ in carried}) == []
+    assert sorted(REQUIRED - known.keys()) == []
 
 
-def test_every_statement_that_is_due_has_a_test() -> None:
-    assert sorted(REQUIRED - {each for each, _ in carried_ids()}) == []
-
-
-def test_what_is_due_exists() -> None:
-    assert sorted(REQUIRED - read_statements().keys()) == []
-
-
-@pytest.mark.parametrize(
-    ("proofs", "verdict"),
-    [
+def test_a_statement_is_proven_by_a_test_that_ran_and_passed() -> None:
+    passed, failed, waits = Proof(passed=True), Proof(failed=True), Proof()
+    for proofs, verdict in (
         ([], "missing"),
-        ([Proof()], "missing"),
-        ([Proof(passed=True)], "passed"),
-        ([Proof(passed=True), Proof()], "passed"),
-        ([Proof(passed=True), Proof(failed=True)], "failed"),
+        ([waits], "missing"),
+        ([passed, waits], "passed"),
+        ([passed, failed], "failed"),
         ([Proof(passed=True, failed=True)], "failed"),
-    ],
-)
-def test_a_statement_is_proven_by_a_test_that_ran_and_passed(proofs: list[Proof], verdict: str) -> None:
-    ledger = Ledger(statements={"DIS-01": "first", "ZZZ-99": "not yet due"})
-    for number, proof in enumerate(proofs):
-        ledger.add("DIS-01", f"test_{number}")
-        ledger.proofs[f"test_{number}"] = proof
-    assert ledger.verdict("DIS-01") == verdict
-    assert ledger.verdict("ZZZ-99") == "later"
-    assert ledger.unproven() == ([] if verdict == "passed" else ["DIS-01"])
-
-
-def test_the_table_shows_cases_of_one_test_as_one_line() -> None:
-    ledger = Ledger(statements={"DIS-01": "first"})
-    for case in ("file", "azure"):
-        ledger.add("DIS-01", f"test_a[{case}]")
-        ledger.proofs[f"test_a[{case}]"] = Proof(passed=True)
-    assert list(table(ledger)) == ["passed  DIS-01  first", " " * 16 + "passed: test_a (2 cases)"]
+    ):
+        ledger = Ledger(statements={"DIS-01": "first", "ZZZ-99": "not yet due"})
+        for number, proof in enumerate(proofs):
+            ledger.add("DIS-01", f"test_a[{number}]")
+            ledger.proofs[f"test_a[{number}]"] = proof
+        assert ledger.verdict("DIS-01") == verdict
+        assert ledger.verdict("ZZZ-99") == "later"
+        assert ledger.unproven() == ([] if verdict == "passed" else ["DIS-01"])
+    first, shown, _ = table(ledger)
+    assert (first, shown.strip()) == ("failed  DIS-01  first", "failed: test_a")
