@@ -11,13 +11,12 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from click.testing import CliRunner
 
 import partq
-from partq_spark.cli.main import COMMANDS, cli
 from partq_spark.spark.options import source_options
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, inline_commands, partq_commands, shell_of
 from tests.docs.spark_options import checked_options
+from tests.support.command_line import command_at, commands, takes
 
 SHELL = ("bash", "console", "sh")
 KNOWN = {"", *SHELL, "ini", "json", "mermaid", "python", "sql", "text", "yaml", "{eval-rst}", "{toctree}"}
@@ -81,58 +80,48 @@ def test_the_shell_understands_it(block: Block) -> None:
 
 
 @pytest.fixture
-def parser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
-    """The command line with all of its checks of what is typed, whose commands do nothing."""
-    monkeypatch.setattr(click.Command, "invoke", lambda command, context: None)
+def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those that the examples name must be there."""
     monkeypatch.chdir(tmp_path)
-    for name in (
-        "orders.csv",
-        "bad.csv",
-        "payments.csv",
-        "bad-payments.csv",
-    ):  # files that the examples name must be there
+    for name in ("orders.csv", "bad.csv", "payments.csv", "bad-payments.csv"):
         Path(name).touch()
-    return CliRunner()
 
 
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("block", of(*SHELL), ids=str)
-def test_the_command_line_takes_what_is_typed(block: Block, parser: CliRunner) -> None:
+def test_the_command_line_takes_what_is_typed(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     for words in partq_commands(shell_of(block)):
-        done = parser.invoke(cli, words, prog_name="partq")
+        done = takes(words, monkeypatch)
         assert done.exit_code == 0, f"partq {' '.join(words)}: {done.output}"
 
 
-def test_a_wrong_command_is_noticed(parser: CliRunner) -> None:
+def test_a_wrong_command_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     typed = "for q in a b; do echo 1 | partq queue creat $q --partitions 2; done\npartq browse orders --limit many"
-    commands = list(partq_commands(typed))
-    assert commands == [["queue", "creat", "x", "--partitions", "2"], ["browse", "orders", "--limit", "many"]]
-    assert [parser.invoke(cli, words).exit_code for words in commands] == [2, 2]
+    found = list(partq_commands(typed))
+    assert found == [["queue", "creat", "x", "--partitions", "2"], ["browse", "orders", "--limit", "many"]]
+    assert [takes(words, monkeypatch).exit_code for words in found] == [2, 2]
 
 
-def options_of(words: list[str]) -> set[str]:
-    """The options that the command takes which these words begin with, and those of the commands below it."""
-    command: click.Command = cli
-    context = click.Context(cli)
-    for word in words:
-        if not isinstance(command, click.Group) or word not in command.list_commands(context):
-            break
-        found = command.get_command(context, word)
-        assert found is not None
-        command = found
-    below = command.list_commands(context) if isinstance(command, click.Group) else []
-    commands = [command, *(command.get_command(context, each) for each in below if isinstance(command, click.Group))]
-    found_options = {option for each in commands if each for parameter in each.params for option in parameter.opts}
-    return {*found_options, "--help", "--version"}
+def options_of(words: tuple[str, ...]) -> set[str]:
+    """The options of the command which these words begin with, and those of the commands below it."""
+    path = next(words[:end] for end in range(len(words), -1, -1) if is_command(words[:end]))
+    below = [command_at(path)[0], *(each for _, each in commands(path))]
+    found = {option for each in below for parameter in each.params for option in parameter.opts}
+    return {*found, "--help", "--version"}
+
+
+def is_command(words: tuple[str, ...]) -> bool:
+    command, context = command_at(words[:-1])
+    return not words or (isinstance(command, click.Group) and words[-1] in command.list_commands(context))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_in_the_text_have_the_options_that_they_name(page: Path) -> None:
     for text in inline_commands(page):
-        words = text.split()[1:]
-        known = options_of(words)
+        words = tuple(text.split()[1:])
         named = {word.strip("[],.…").partition("=")[0] for word in words if word.startswith("--")} - {"--"}
-        assert words[0] in {*COMMANDS, "…"} or words[0].startswith("-"), text
-        assert named <= known, text
+        assert is_command(words[:1]) or words[0] == "…" or words[0].startswith("-"), text
+        assert named <= options_of(words), text
 
 
 def test_json_and_yaml_are_such() -> None:

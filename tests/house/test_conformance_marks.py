@@ -46,5 +46,8 @@ def test_a_statement_is_proven_by_a_test_that_ran_and_passed() -> None:
         assert ledger.verdict("DIS-01") == verdict
         assert ledger.verdict("ZZZ-99") == "later"
         assert ledger.unproven() == ([] if verdict == "passed" else ["DIS-01"])
-    first, shown, _ = table(ledger)
-    assert (first, shown.strip()) == ("failed  DIS-01  first", "failed: test_a")
+    cases = Ledger(statements={"DIS-01": "first"})
+    for case in ("file", "azure"):
+        cases.add("DIS-01", f"test_a[{case}]")
+        cases.proofs[f"test_a[{case}]"] = passed
+    assert list(table(cases)) == ["passed  DIS-01  first", " " * 16 + "passed: test_a (2 cases)"]

