@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import partq as api
+from tests.cast.sidecars import Sidecar
 from tests.cli.groups import Group
-from tests.coordinator.sidecars import Sidecar
 from tests.support.command_line import Partq
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
