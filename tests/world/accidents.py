@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from tests.world.world import World
 
 ACCIDENTS: Final = (
-    *("kill", "freeze", "twin", "storm", "outage", "refusals", "late", "answer lost", "landed late"),
+    *("kill", "freeze", "twin", "storm", "outage", "refusals", "cut off"),
+    *("late", "slow", "request lost", "answer lost", "landed late"),
     *("rewind", *LOSSES),
 )
 """By these messages may come again, marked."""
@@ -52,6 +53,8 @@ class Aimed:
         if event.what == "freeze":
             process.freeze(round(event.for_s * SECOND_US))
             process.sleep(1e-6)
+        if event.what == "slow":
+            process.sleep(event.for_s)
         return event.what if event.what in _FATES else ""
 
 
@@ -71,6 +74,7 @@ class Accidents:
             "storm": self._storm,
             "outage": self._outage,
             "refusals": self._outage,
+            "cut off": self._cut_off,
             **dict.fromkeys(LOSSES, self._forget),
         }
         """What each does at once; what it returns happens when its time is over."""
@@ -150,6 +154,11 @@ class Accidents:
         for weather in self._weathers(event.whom):
             weather.down_us = max(weather.down_us, until_us)
             weather.refuses = event.what == "refusals"
+
+    def _cut_off(self, event: Event) -> None:
+        """One process reaches ownership no more."""
+        until_us = self._world.now_us + round(event.for_s * SECOND_US)
+        self._world.weathers["ownership"].cut_us[event.whom] = until_us
 
     def _forget(self, event: Event) -> None:
         self._world.weathers["ownership"].lives += event.what != "flush"

@@ -37,6 +37,7 @@ class Weather:
     down_us: int = 0
     refuses: bool = False
     lives: int = 0
+    cut_us: dict[str, int] = field(default_factory=dict)  # by name: until then nothing answers these
     traps: list[Any] = field(default_factory=list)
 
 
@@ -54,7 +55,8 @@ class Journey:
             raise Crash
         self._travel()
         fate = self._fate(host, what, is_write)
-        if scheduler.now_us < weather.down_us:
+        name = host.process.name.partition("/")[0]
+        if scheduler.now_us < max(weather.down_us, weather.cut_us.get(name, 0)):
             fate = "outage"
         if fate == "late":
             lives = weather.lives
