@@ -45,6 +45,7 @@ class Coordination:
         self._lives: dict[Owner, _Life] = {}
         self._latest: dict[str, str] = {}  # instance of each flow
         self._beaten_us: dict[str, int] = {}  # by process
+        self.instances: dict[str, set[str]] = defaultdict(set)  # by process
         self._leases: dict[str, tuple[int, str]] = {}  # by process, its last: in which order they were taken
         self._led = -1
         self._state: Decided | None = None
@@ -77,6 +78,7 @@ class Coordination:
         life.last_us, life.is_bound = fact.at_us, fact.is_bound
         self._latest[fact.flow] = fact.instance
         self._beaten_us[fact.process] = fact.at_us
+        self.instances[fact.process].add(fact.instance)
 
     def _led_by(self, fact: Led) -> None:
         last = max((number for number, _ in self._leases.values()), default=-1)

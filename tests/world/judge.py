@@ -145,8 +145,10 @@ class Judge:
         since = bisect_right([each.at_us for each in history], fact.asked_us)
         while since > 1 and not history[since - 1].flow:  # a rewind: who had it may go on until the leader has acted
             since -= 1
-        owners = {each.flow for each in history[max(0, since - 1) :]}
-        demand(fact.flow in owners, "not its partition:", row.partition, "which had", owners, told(fact))
+        owners = {(each.flow, each.instance) for each in history[max(0, since - 1) :]}
+        instances = self.coordination[fact.group].instances[fact.process] or {each for _, each in owners}
+        is_owner = any((fact.flow, each) in owners for each in instances)
+        demand(is_owner, "not its partition:", row.partition, "which had", owners, told(fact))
 
     def _checkpointed(self, fact: Checkpointed) -> None:
         group = self.groups[fact.group]
@@ -238,9 +240,9 @@ class Judge:
             found.sort()
             for (_, earlier), (_, later) in pairwise(found):
                 if earlier[0] != later[0]:
-                    handled_us = group.handled_us.get(earlier)
-                    in_time = handled_us is not None and handled_us <= group.first_us[later]
-                    demand(in_time, name, "was given", later, "of key", key, "before", earlier, "was handled")
+                    until_us = _acknowledged_us(group.checkpoints[earlier[0]], earlier[1])
+                    in_time = 0 < until_us <= group.first_us[later]
+                    demand(in_time, name, "was given", later, "of key", key, "before", earlier, "was acknowledged")
 
     def _waited(self, name: str, group: _Group, log: Mapping[Place, Lying]) -> None:
         """Each message was given within the bound, from when it could be: it was there, the one before it was given,

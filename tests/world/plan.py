@@ -80,6 +80,7 @@ class Plan:
     operations: int = 0  # of the application, before it behaves
     switches: float = 0.0  # of so many of its calls: others may go on at a line in them
     manual: bool = False
+    holds: bool = False  # by hand, a batch is acknowledged when the next one is handled
     max_messages: int = 10
     messages: int = 40  # of each publisher
     pause_s: float = 0.5  # between two
@@ -126,6 +127,7 @@ class Plan:
             way_us=rng.choice((0, 2_000, 30_000)),
             paid=rng.random() < 0.3,
             drift=rng.choice((0.0, 0.0001)),
+            holds=rng.random() < 0.3,
         )
         if kind == APPLICATION:
             plan = plan._with_application(rng)
@@ -166,6 +168,11 @@ class Plan:
         """The command that repeats it, if it was drawn."""
         without = f" --without {','.join(map(str, sorted(self.left_out)))}" if self.left_out else ""
         return f"scripts/simulate --world --first {self.seed} --seeds 1{without}"
+
+    @property
+    def is_hasty(self) -> bool:
+        """A handoff may be forced although nothing befell anybody."""
+        return self.handles_s + 1.0 > self.max_handoff_time_s
 
     @property
     def beat_s(self) -> float:

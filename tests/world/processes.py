@@ -200,6 +200,7 @@ class Flow(Actor):
 
     def _consume(self, host: Host, consumer: partq.Consumer) -> None:
         world, plan = self.world, self.world.plan
+        held: list[tuple[partq.Batch, tuple[Row, ...]]] = []  # not acknowledged yet
         while True:
             asked_us = world.now_us
             try:
@@ -208,6 +209,7 @@ class Flow(Actor):
                 self.sleep(_AGAIN_S)
                 continue
             if batch is None:
+                self._acknowledge_oldest(held, 0)
                 if host.stopping:
                     return
                 continue
@@ -216,8 +218,15 @@ class Flow(Actor):
             self.sleep(host.rng.uniform(0.0, plan.handles_s))
             world.take(Handled(world.now_us, self._group, self._flow, rows))
             if plan.manual:
-                lost = _patiently(batch.acknowledge, self.sleep)
-                world.take(Acknowledged(world.now_us, self._group, self._flow, rows, lost))
+                held.append((batch, rows))
+                self._acknowledge_oldest(held, int(plan.holds))
+
+    def _acknowledge_oldest(self, held: list[tuple[partq.Batch, tuple[Row, ...]]], left: int) -> None:
+        """The oldest, until so many are left."""
+        while len(held) > left:
+            batch, rows = held.pop(0)
+            lost = _patiently(batch.acknowledge, self.sleep)
+            self.world.take(Acknowledged(self.world.now_us, self._group, self._flow, rows, lost))
 
 
 class Operator(Actor):

@@ -56,6 +56,7 @@ class World:
         self.judge = Judge(
             within_s=plan.settled_s, session_timeout_s=plan.session_timeout_s, most=plan.max_messages, slack_s=slack_s
         )
+        self.judge.had_accident = plan.is_hasty
         self.judge.may_have_more = plan.ownership == "none"  # nobody keeps what a group alone announced
         self.scheduler = Scheduler(random.Random(f"world order {plan.seed}"))
         self.machine = Machine(self.scheduler, f"world {plan.seed}", self._open)
