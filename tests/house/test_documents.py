@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.command_line import command_at
+from tests.support.folders import SHOWS, folders
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -54,6 +55,10 @@ def test_every_trap_that_code_refers_to_is_listed() -> None:
     }
     assert named
     assert named <= listed
+
+
+def test_every_folder_of_tests_says_what_it_shows() -> None:
+    assert set(folders()) <= SHOWS.keys(), "for the table in CONTRIBUTING.md"
 
 
 def project() -> dict[str, list[Requirement]]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 
-from partq_spark.group.checksums import sealed
+import xxhash
 
-ETAG = "metadata.etag"
+ETAG, CHECKSUM = "metadata.etag", "checksum"
 
 
 def edited(document: str, *, etag: str | None = None, **keys: str) -> str:
     """The file with other values, and a checksum that matches; with another ETag if one is given."""
     found: dict[str, str] = json.loads(document)
     was = found.pop(ETAG)
-    return json.dumps({ETAG: etag or was, **sealed({**found, **keys})}, separators=(",", ":"))
+    said = {**found, **keys}
+    lines = "".join(f"{key}={value}\n" for key, value in sorted(said.items()) if key != CHECKSUM)
+    sealed = {**said, CHECKSUM: xxhash.xxh3_64_hexdigest(lines.encode())}
+    return json.dumps({ETAG: etag or was, **sealed}, separators=(",", ":"))

@@ -12,8 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import NamedTuple, Self
 
-from partq_spark.group.model import Owner
-
 MOST_RATE_DIFFERENCE = 0.0002  # two clocks differ in rate by at most so much
 
 
@@ -124,25 +122,25 @@ class Leases:
     """Until when each flow may deliver, by what it heard of its own heartbeats."""
 
     def __init__(self) -> None:
-        self._timeouts_us: dict[Owner, int] = {}
-        self._until_us: dict[Owner, float] = {}
+        self._timeouts_us: dict[Hashable, int] = {}
+        self._until_us: dict[Hashable, float] = {}
 
-    def bound(self, owner: Owner, session_timeout_us: int) -> None:
+    def bound(self, owner: Hashable, session_timeout_us: int) -> None:
         """A bind took effect: the lease begins with the next heartbeat that is heard of."""
         self._timeouts_us[owner] = session_timeout_us
         self._until_us[owner] = 0.0
 
-    def renewed(self, owner: Owner, sent_us: int) -> None:
+    def renewed(self, owner: Hashable, sent_us: int) -> None:
         """It heard that its heartbeat, sent then, has taken effect."""
         if owner in self._timeouts_us:
             until_us = sent_us + self._timeouts_us[owner] * (1 + MOST_RATE_DIFFERENCE)
             self._until_us[owner] = max(until_us, self._until_us[owner])
 
-    def over(self, owner: Owner, at_us: int) -> Iterator[str]:
+    def over(self, owner: Hashable, at_us: int) -> Iterator[str]:
         """A flow that was silent for a session timeout may have been given up, and delivers nothing more."""
         until_us = self._until_us.get(owner, 0.0)
         if at_us > until_us:
-            yield f"delivered after the lease has ended: {owner.flow}/{owner.instance} at {at_us}, until {until_us:.0f}"
+            yield f"delivered after the lease has ended: {owner} at {at_us}, until {until_us:.0f}"
 
 
 # --- none is lost, none comes twice without a mark --------------------------------------------------------------------

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import pytest
 
-from partq_spark.group.model import Owner
 from tests.support.judge import (
     Delivery,
     Leases,
@@ -29,7 +28,7 @@ from tests.support.judge import (
 )
 
 A, B = Ownership(1, "a", "a1"), Ownership(2, "b", "b1")
-OWNER = Owner("a", "a1")
+OWNER = ("a", "a1")
 
 
 def delivery(by: Ownership, start: int, end: int, below: int = 0, asked: float = 0.0) -> Delivery:
@@ -83,7 +82,7 @@ BAD: dict[str, tuple[Iterable[str], str]] = {
     "two owners": (two_owners(delivery(A, 0, 2, asked=4.1), B, 4.0), "two owners: a/a1 at epoch 1 delivered 0 to 2"),
     "acknowledged too much": (acknowledged_beyond(6, 5), "the checkpoint is at 6, beyond .* ends at 5"),
     "lease over": (leases().over(OWNER, 1_000_300), "after the lease has ended"),
-    "never bound": (leases().over(Owner("b", "b1"), 1), "after the lease has ended"),
+    "never bound": (leases().over(("b", "b1"), 1), "after the lease has ended"),
     "a hole": (gap(delivery(A, 4, 5), 3), "delivered 4 to 5 after 3"),
     "a repetition": (gap(delivery(A, 2, 5), 3), "delivered 2 to 5 after 3"),
     "skipped": (skipped(delivery(A, 3, 5), 2), "nobody has delivered 2 to 3"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from partq_spark.log.segment_columns import HEADERS
+HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+"""As a segment has them."""
 
 BAD = b"\xffA"
 """As `CAST(X'FF41' AS STRING)` gives it."""
