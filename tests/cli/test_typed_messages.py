@@ -343,14 +343,6 @@ def test_a_row_that_is_too_large_and_a_key_that_is_too_long_are_named(partq: Par
     assert "line 1, column 'k': the key 'xxx" in partq.error("publish", "orders", stdin=f"{line}\n")
 
 
-def test_all_of_a_large_file_is_one_publish_once(rows: Partq, tmp_path: Path) -> None:
-    file = written(tmp_path / "rows.csv", "id,name\n" + "".join(f"{n},n{n}\n" for n in range(30_000)))
-    done = rows.json("publish", "orders", "--file", file, "--publish-id", "monday")
-    assert (done["messages"], done["without_key"], done["sequence"]) == (30_000, 0, 2)
-    assert rows.json("publish", "orders", "--file", file, "--publish-id", "monday")["already_published"]
-    assert [each["id"] for each in values(rows)] == list(range(30_000))
-
-
 def test_rows_go_to_the_queues_that_attract_their_topic(rows: Partq) -> None:
     rows("queue", "create", "eu", "--partitions", 1, "--schema", DDL)
     for queue in ("orders", "eu"):

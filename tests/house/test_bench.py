@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import against, latency, rows
+from benchmarks import rows
 from benchmarks.__main__ import parsed
-from benchmarks.against import checked_out, commit_of, losers, paired
+from benchmarks.against import losers, paired
 from benchmarks.document import TEMPLATE, document, write_document
 from benchmarks.environment import ROOT, Environment, observe
-from benchmarks.latency import Latencies
 from benchmarks.messages import FILES, VALUE_BYTES, make_messages
 from benchmarks.parts import AGAINST, PARTS
 from benchmarks.report import FLOOR, Goal, Measure, Outcome, Series, load, markdown_table, number, save, text_table
-from benchmarks.settings import DEFAULT_ROUNDS, DEFAULT_ROWS, Settings
-from benchmarks.spark import LOGS, Run
+from benchmarks.settings import DEFAULT_ROWS
+from benchmarks.spark import Run
 from benchmarks.turns import Side, measures, take_turns
 
 MACHINE = Environment(
@@ -176,15 +174,6 @@ def test_the_command_line_takes_what_the_help_says(tmp_path: Path, capsys: pytes
         assert said in capsys.readouterr().err
 
 
-def test_only_a_full_run_goes_into_the_document(tmp_path: Path) -> None:
-    full = Settings(work=tmp_path, rows=DEFAULT_ROWS, rounds=DEFAULT_ROUNDS, quick=False, peer="kafka")
-    assert all(part.is_full(full) for part in PARTS)
-    for less in (replace(full, rounds=1), replace(full, quick=True)):
-        assert not any(part.is_full(less) for part in PARTS)
-    fewer = replace(full, rows=DEFAULT_ROWS - 1)
-    assert [part.name for part in PARTS if part.is_full(fewer)] == [AGAINST]
-
-
 def test_the_rows_are_as_described(tmp_path: Path) -> None:
     made = make_messages(20_000)
     values = made["value"].to_pylist()
@@ -232,19 +221,6 @@ def test_sides_run_in_turns_after_one_warm_up_and_are_compared_with_the_first() 
         ("reading, micro-batches alone", "b", None),
     ]
     assert [line.subject.samples for line in lines] == [(5.0,), (10.0,)]
-
-
-def test_partqs_ways_are_compared_with_kafkas_of_the_same_logs() -> None:
-    ways = {latency._ALONE: 1.0, latency._GROUP: 2.0, latency._DEFAULT: 10.0, latency._TUNED: 4.0}
-    found = {
-        (name, each): [Latencies(p50=p50 * (1 + quick), p99=9 * p50)]
-        for each, quick in LOGS.items()
-        for name, p50 in ways.items()
-    }
-    made = latency._measures(found, 150)
-    assert len(made) == len(LOGS) * 2 * 2 * 2
-    assert [(each.value, each.verdict()) for each in made[:4]] == [(share, "met") for share in (0.25, 0.1, 0.5, 0.2)]
-    assert {each.goal for each in made[8:]} == {None}
 
 
 # --- two commits beside each other ------------------------------------------------------------------------------------
@@ -295,32 +271,3 @@ def test_lost_has_what_is_slower_in_every_round(unit: str, now: tuple[float, ...
         reference=Series(name="abc", unit=unit, samples=(100,) * len(now)),
     )
     assert losers([measure]) == (["it"] if lost else [])
-
-
-def test_the_earlier_files_are_beside_these_until_the_end(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'no-such-branch' names no commit of this repository: look at git log"):
-        commit_of("no-such-branch")
-    commit, folder = commit_of("HEAD"), tmp_path / "former"
-    with checked_out(commit, folder):
-        assert (folder / "benchmarks").is_dir()
-        assert (folder / ".venv").resolve() == (ROOT / ".venv").resolve()
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
-        assert head.stdout.startswith(commit)
-    assert not folder.exists()
-
-
-def test_a_part_that_fails_is_named_and_the_others_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def one_round(part: str, root: Path, _settings: Settings) -> Outcome:
-        if part == "flows" and root != ROOT:
-            raise subprocess.CalledProcessError(1, "flows")
-        return outcome("read", MACHINE, line("reading", 10))
-
-    monkeypatch.setattr(against, "_round", one_round)
-    settings = Settings(work=tmp_path, rows=1, rounds=2, quick=True, peer=None, commit="HEAD", of=("flows", "read"))
-    found, notes = against.measure(settings)
-    assert [each.what for each in found] == ["read: reading"]
-    assert notes[-1] == "Not compared, because a round failed: flows."
-    with pytest.raises(subprocess.CalledProcessError):
-        against.measure(replace(settings, of=("flows",)))

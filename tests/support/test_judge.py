@@ -1,4 +1,4 @@
-"""Each rule of the judge lets pass what may happen, and tells what must not."""
+"""Each rule of the judge tells what must not happen. What may happen passes in every run of a simulation."""
 
 from __future__ import annotations
 
@@ -56,23 +56,6 @@ def of_its_key(reached: int) -> Iterable[str]:
 
 
 BEFORE = Position(2, "a", 10, 12)
-GOOD: dict[str, Iterable[str]] = {
-    "forward": went_back(BEFORE, Position(3, "b", 10, 15)),
-    "a flow that came back": shared_epochs([(1, "a"), (2, "b"), (1, "a"), (3, "")]),
-    "begun before the later one was in force": two_owners(delivery(A, 0, 2, asked=4.0), B, 4.0),
-    "acknowledged to the end": acknowledged_beyond(5, 5),
-    "within the lease": leases().over(OWNER, 1_000_005),
-    "the first one": gap(delivery(A, 3, 5), None),
-    "the next one": gap(delivery(A, 3, 5), 3),
-    "again": skipped(delivery(A, 3, 5), 4),
-    "marked": unmarked(delivery(A, 0, 5), delivery(B, 3, 9, below=5)),
-    "another range": unmarked(delivery(A, 0, 5), delivery(B, 5, 9)),
-    "side by side, the first is marked": unmarked_in_time(delivery(A, 0, 5, 5, asked=1), delivery(B, 0, 5, asked=2)),
-    "side by side, the second is marked": unmarked_in_time(delivery(A, 0, 5, asked=1), delivery(B, 0, 5, 5, asked=2)),
-    "everything, some twice": undelivered([delivery(B, 3, 9), delivery(A, 0, 5)], 9),
-    "after the older ones": of_its_key(2),
-    "nothing older elsewhere": before_its_key(Message(0, 2), published().earlier(Message(0, 2)), lambda _: 0),
-}
 BAD: dict[str, tuple[Iterable[str], str]] = {
     "epoch": (went_back(BEFORE, BEFORE._replace(epoch=1)), "epoch went from 2 back to 1"),
     "offset": (went_back(BEFORE, BEFORE._replace(offset=9)), "offset went from 10 back to 9"),
@@ -104,11 +87,6 @@ BAD: dict[str, tuple[Iterable[str], str]] = {
     "lost at the end": (undelivered([delivery(A, 0, 5)], 9), "delivered up to 5 of 9"),
     "before its key": (of_its_key(1), "message 0 of partition 1 came before message 1 of partition 0"),
 }
-
-
-@pytest.mark.parametrize("name", GOOD)
-def test_what_may_happen_passes(name: str) -> None:
-    assert list(GOOD[name]) == []
 
 
 @pytest.mark.parametrize("name", BAD)
