@@ -17,7 +17,7 @@ Guards and repairs (`guards.toml`, `repairs.toml`) need no reach. Each meets the
 other, until one fails: what pytest is to run, or a module with its arguments. Without a step a patch meets the test
 that its entry names. Exit code 1: one of them was not noticed.
 
-    python -m tests.power guards --verdicts FILE "tests/log -m 'not slow'" "tests.simulation --seeds 300"
+    python -m tests.power guards --verdicts FILE "tests/log -m 'not slow'" "tests.world --seeds 300"
     python -m tests.power repairs --verdicts FILE --only 0123abc
 """
 
@@ -52,7 +52,7 @@ COUNT: Final = 400
 STEP_S: Final = 300.0
 """For one step of one mutant: what has not failed by then has not noticed it."""
 
-SIMULATIONS: Final = (("--seeds", "300"), ("--queries", "--seeds", "300"))
+SIMULATIONS: Final = (("tests.world", "--seeds", "300"), ("tests.simulation", "--queries", "--seeds", "300"))
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _NOT_THERE: Final = re.compile(r"^ERROR: .*not found.*", re.MULTILINE)
 
@@ -188,8 +188,8 @@ def _tests(tree: Path, tests: Sequence[str]) -> str | None:
 
 
 def _seeds(tree: Path, which: Sequence[str]) -> str | None:
-    code, _ = _run(tree, "tests.simulation", *which)
-    return f"simulation {' '.join(which)}" if code else None
+    code, _ = _run(tree, *which)
+    return " ".join(which) if code else None
 
 
 def _run(tree: Path, module: str, *arguments: str) -> tuple[int | None, str]:

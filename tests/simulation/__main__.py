@@ -1,5 +1,5 @@
-"""`scripts/simulate --seeds N`: seeded simulations of coordinators and flows over stores that fail; with `--queries` of
-the loop behind streaming queries, with `--sink` of queries and jobs that write into queues.
+"""`scripts/simulate --queries --seeds N`: seeded simulations of the loop behind streaming queries; with `--sink` of
+queries and jobs that write into queues.
 
 Prints what was simulated and which faults struck; a failure prints the one line that repeats it, and what led to it.
 """
@@ -15,12 +15,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-from tests.simulation.plan import KINDS, Plan
 from tests.simulation.queries import plan as query_plan
 from tests.simulation.queries import world as query_world
 from tests.simulation.sink import plan as sink_plan
 from tests.simulation.sink import world as sink_world
-from tests.simulation.world import World, run_seed
 from tests.support.scheduler import SECOND_US
 from tests.world.outcome import Outcome, quiet
 
@@ -53,7 +51,6 @@ class Total:
     steps: int = 0
     simulated_us: int = 0
     facts: int = 0
-    by_ownership: bool = True
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str]] = field(default_factory=list)
 
@@ -76,15 +73,8 @@ class Total:
             f"{self.facts:,} facts, {len(self.failures)} failures\n"
             f"faults injected {injected:,}: {faults}\n"
         )
-        if not self.by_ownership:
-            others = sorted(counts.keys() - set(FAULTS))
-            return done + ", ".join(f"{what} {counts[what]:,}" for what in others)
-        rest = ["flow stops", "flow restarts", "coordinator stops", "coordinator restarts", "twins", "flow refused"]
-        rest += ["altered", "grown", "shrunk", "rewound", "rewinds cut off"]
-        return done + (
-            f"handoffs drained {counts['handoffs drained']:,}, forced {counts['handoffs forced']:,}; "
-            + ", ".join(f"{what} {counts[what]:,}" for what in rest)
-        )
+        others = sorted(counts.keys() - set(FAULTS))
+        return done + ", ".join(f"{what} {counts[what]:,}" for what in others)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,15 +89,6 @@ class Suite:
     def repeat_line(self, seed: int) -> str:
         """The command that repeats one seed."""
         return f"scripts/simulate {self.option}--first {seed} --seeds 1"
-
-
-def _flows_story(seed: int) -> Iterator[str]:
-    world = World(Plan.draw(seed), keep=KEPT)
-    with quiet():
-        try:
-            world.play()
-        except Exception:  # noqa: BLE001 - it was told already
-            yield from map(str, world.history.facts)
 
 
 def _queries_story(seed: int) -> Iterator[str]:
@@ -129,23 +110,13 @@ def _sink_story(seed: int) -> Iterator[str]:
         yield from world.facts
 
 
-def _kind_of(seed: int) -> str:
-    return KINDS[seed % len(KINDS)]
-
-
-FLOWS = Suite(option="", kind_of=_kind_of, run_seed=run_seed, play=_flows_story)
 QUERIES = Suite(option="--queries ", kind_of=query_plan.kind_of, run_seed=query_world.run_seed, play=_queries_story)
 SINK = Suite(option="--sink ", kind_of=sink_plan.kind_of, run_seed=sink_world.run_seed, play=_sink_story)
 
 
-def repeat_line(seed: int) -> str:
-    """The command that repeats one seed of the flows' simulation."""
-    return FLOWS.repeat_line(seed)
-
-
-def simulate(first: int, seeds: int, twice: bool = False, *, suite: Suite = FLOWS) -> Total:
+def simulate(first: int, seeds: int, twice: bool = False, *, suite: Suite) -> Total:
     """Run seeds one after the other; a failure does not end them."""
-    total = Total(by_ownership=suite.option == FLOWS.option)
+    total = Total()
     for seed in range(first, first + seeds):
         try:
             outcome = suite.run_seed(seed)
@@ -162,9 +133,9 @@ def simulate(first: int, seeds: int, twice: bool = False, *, suite: Suite = FLOW
     return total
 
 
-def simulate_side_by_side(first: int, seeds: int, jobs: int, twice: bool = False, *, suite: Suite = FLOWS) -> Total:
+def simulate_side_by_side(first: int, seeds: int, jobs: int, twice: bool = False, *, suite: Suite) -> Total:
     """The same, in `jobs` processes."""
-    total = Total(by_ownership=suite.option == FLOWS.option)
+    total = Total()
     if jobs == 1 or seeds <= CHUNK:
         return simulate(first, seeds, twice, suite=suite)
     with ProcessPoolExecutor(jobs) as pool:
@@ -178,21 +149,18 @@ def simulate_side_by_side(first: int, seeds: int, jobs: int, twice: bool = False
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="scripts/simulate", description="Coordinators and flows over stores that fail, by seeds."
-    )
+    parser = argparse.ArgumentParser(prog="scripts/simulate", description="Queries and sinks, by seeds.")
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds (default 200)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="how many processes (default 2)")
     parser.add_argument("--twice", action="store_true", help="run every seed twice and compare the histories")
-    parser.add_argument("--queries", action="store_true", help="the loop behind streaming queries")
+    parser.add_argument("--queries", action="store_true", help="the loop behind streaming queries (default)")
     parser.add_argument("--sink", action="store_true", help="queries and jobs that write into queues")
     arguments = parser.parse_args()
     if arguments.seeds < 1 or arguments.first < 0 or arguments.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1, --first at least 0")
     begun_s = time.monotonic()
-    chosen = {QUERIES: arguments.queries, SINK: arguments.sink}
-    suite = next((suite for suite, wanted in chosen.items() if wanted), FLOWS)
+    suite = SINK if arguments.sink else QUERIES
     total = simulate_side_by_side(arguments.first, arguments.seeds, arguments.jobs, arguments.twice, suite=suite)
     again = ", each twice with the same history" if arguments.twice and not total.failures else ""
     sys.stdout.write(f"{total.text()}\n{time.monotonic() - begun_s:.1f} s in {arguments.jobs} processes{again}\n")

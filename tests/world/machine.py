@@ -96,6 +96,7 @@ class Host:
         self.main = Thread(name="MainThread", machine=machine)
         self.handlers: dict[int, Any] = {}
         self.stopping = False
+        self.skew_s = 0.0  # of its calendar
         self.on_term: Callable[[], None] = lambda: None
 
 
@@ -202,6 +203,10 @@ class Machine:
         return self.host.process.now_s()
 
     def unix_s(self) -> float:
+        """As the process has it."""
+        return self.true_unix_s() + self.host.skew_s
+
+    def true_unix_s(self) -> float:
         return EPOCH_S + self.scheduler.now_us / SECOND_US
 
     def token(self, count: int = 32) -> str:

@@ -60,7 +60,7 @@ class OwnershipServer:
     """What all processes share. `copy` is taken, so that it may be set back to it."""
 
     def __init__(self, machine: Machine, rng: random.Random, journey: Journey, seen: Seen) -> None:
-        self._memory = MemoryServer(now_s=machine.unix_s, token=lambda: f"{rng.getrandbits(64):016x}")
+        self._memory = MemoryServer(now_s=machine.true_unix_s, token=lambda: f"{rng.getrandbits(64):016x}")
         self._memory.changed = _Board(machine)
         self._machine, self._journey, self._seen = machine, journey, seen
         self._copies: list[DocumentsSnapshot] = []

@@ -61,6 +61,7 @@ class Actor:
             rate=1.0 + self.rng.uniform(-drift, drift),
         )
         self.host = world.machine.host_of(process)
+        self.host.skew_s = self.rng.choice((-600.0, 0.0, 600.0)) if drift else 0.0
         world.machine.begin(self.host, partial(self._main, process))
 
     def _main(self, process: Process) -> None:

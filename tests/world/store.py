@@ -22,7 +22,7 @@ class TrueStore(MemoryStore):
     """What is really there. `seen` hears of every document that is changed, at its instant."""
 
     def __init__(self, machine: Machine, rng: random.Random, *, url: str, seen: Seen) -> None:
-        super().__init__(clock=machine.unix_s, rng=rng, url=url)
+        super().__init__(clock=machine.true_unix_s, rng=rng, url=url)
         self._seen = seen
 
     def swap(self, name: str, content: bytes | Mapping[str, str], *, expected: str | None) -> str:

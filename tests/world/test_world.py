@@ -20,20 +20,9 @@ SEEDS: Final = 15
 APPLICATIONS: Final = 30
 MANY_SEEDS: Final = 150
 HAPPENED: Final = (
-    *(
-        "stop",
-        "kill",
-        "freeze",
-        "storm",
-        "outage",
-        "request lost",
-        "answer lost",
-        "late",
-        "alter",
-        "rewound",
-        "compact",
-    ),
-    *("marked", "batches repeated", "cut between two lines", "switched between two lines"),
+    *("stop", "kill", "freeze", "twin", "cut between two lines", "switched between two lines", "batches repeated"),
+    *("storm", "outage", "refusals", "request lost", "answer lost", "late", "flush", "empty", "rollback"),
+    *("kill on a call", "freeze on a call", "late on a call", "alter", "rewound", "compact", "marked"),
 )
 APPLICATION: Final = ("refused", "cancelled", "signals", "switches", *sorted(set(HABITS["all"].operations)))
 
@@ -53,6 +42,7 @@ def test_no_application_loses_or_doubles_a_message_however_it_uses_its_consumer(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.conformance("OWN-05", "CHK-04", "REB-15")
 def test_no_seed_breaks_a_promise() -> None:
     total = simulate([Plan.draw(seed) for seed in range(MANY_SEEDS)])
     assert not total.failures, told(total.failures)
