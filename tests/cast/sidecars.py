@@ -90,9 +90,8 @@ class Sidecar:
         return self.log.read_text()
 
     def lines(self, event: str) -> list[dict[str, Any]]:
-        """Log lines of one event; of a killed one's last line there may be a part."""
-        found = [json.loads(line) for line in self.text().splitlines() if line.startswith("{") and line.endswith("}")]
-        return [line for line in found if line["event"] == event]
+        """Log lines of one event."""
+        return [line for line in lines_of(self.log) if line["event"] == event]
 
     def health(self, path: str = "/readyz") -> tuple[int, dict[str, Any]]:
         """Status code and facts; (0, {}) if nobody answers."""
@@ -117,6 +116,12 @@ class Sidecar:
     def leads(self) -> int:
         """How many groups."""
         return int(self.health()[1].get("leading", 0))
+
+
+def lines_of(log: Path) -> list[dict[str, Any]]:
+    """A coordinator's log; of a killed one's last line there may be a part."""
+    found = log.read_text(errors="replace").splitlines()
+    return [json.loads(line) for line in found if line.startswith("{") and line.endswith("}")]
 
 
 class Application:

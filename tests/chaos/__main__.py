@@ -4,6 +4,7 @@ of docs/reliability.md. With `--judge` a run that was kept is judged once more.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from partq_spark.log.model import MAX_PARTITIONS
 from tests.chaos.handoffs import Ending
 from tests.chaos.layouts import Change
 from tests.chaos.modes import Mode
-from tests.chaos.outcome import COURSE, Course, Outcome, outcome_of
+from tests.chaos.outcome import COURSE, Outcome, outcome_of
 from tests.chaos.run import run
 from tests.chaos.stage import PARTITIONS
 from tests.support.runs import DOCUMENT, conclude, folder_of, parser_of, tell
@@ -29,38 +30,13 @@ MOST_DRIVERS: Final = 8
 _MOST_TOLD: Final = 60
 
 
-def command(course: Course) -> str:
+def command(options: argparse.Namespace, seed: int) -> str:
     """What repeats a run."""
-    partitions = [count.partitions for count in course.counts]
-    return _command(
-        course.minutes,
-        course.seed,
-        course.drivers,
-        course.store,
-        partitions,
-        calm=course.calm,
-        modes=course.modes,
-        python=course.python,
-    )
-
-
-def _command(
-    minutes: float,
-    seed: int,
-    drivers: int,
-    store: str,
-    partitions: Sequence[int],
-    *,
-    calm: bool,
-    modes: Sequence[Mode],
-    python: bool,
-) -> str:
-    words = ["scripts/chaos", f"--minutes {minutes:g} --seed {seed} --drivers {drivers} --store {store}"]
-    if len(partitions) > 1:
-        words.append(f"--resize {','.join(map(str, partitions))}")
-    if len(modes) > 1:
-        words.append(f"--modes {','.join(modes)}")
-    return " ".join([*words, *(["--python"] if python else []), *(["--calm"] if calm else [])])
+    words = ["scripts/chaos", f"--minutes {options.minutes:g} --seed {seed} --drivers {options.drivers}"]
+    words.append(f"--store {options.store}")
+    words += [f"--resize {','.join(map(str, options.resize))}"] if len(options.resize) > 1 else []
+    words += [f"--modes {','.join(options.modes)}"] if len(options.modes) > 1 else []
+    return " ".join([*words, *(["--python"] if options.python else []), *(["--calm"] if options.calm else [])])
 
 
 def told(outcome: Outcome) -> list[str]:
@@ -141,7 +117,7 @@ def write_document(outcome: Outcome, target: Path = DOCUMENT, *, judged_at: str 
     if course.python:
         run_of_one = run_of_one.replace("{{store}}\n", "{{store}}, with consumers in plain Python\n", 1)
     lines = [*told(outcome), *([f"judged once more, from what was kept, at commit {judged_at}"] if judged_at else [])]
-    text = filled(run_of_one, command=command(course), machine=course.machine, lines=lines)
+    text = filled(run_of_one, command=course.command, machine=course.machine, lines=lines)
     put_section(target, "chaos", common)
     name = f"chaos resize {course.store}" if is_resized else f"chaos {course.store}"
     name = f"{name} modes" if len(course.modes) > 1 else name
@@ -201,10 +177,12 @@ def main(arguments: Sequence[str]) -> int:
     folder = found.judge or folder_of("chaos", found.folder)
     if found.judge is None:
         seed = found.seed if found.seed is not None else time.time_ns() % 100_000
+        again = command(found, seed)
         tell(f"seed {seed}, everything is written to {folder}")
         try:
             run(
                 folder,
+                again,
                 minutes=found.minutes,
                 seed=seed,
                 drivers=found.drivers,
@@ -216,16 +194,6 @@ def main(arguments: Sequence[str]) -> int:
                 tell=tell,
             )
         except AssertionError as error:  # somebody never begins, or too much goes wrong
-            again = _command(
-                found.minutes,
-                seed,
-                found.drivers,
-                found.store,
-                found.resize,
-                calm=found.calm,
-                modes=found.modes,
-                python=found.python,
-            )
             tell(f"{error}\n{folder} is kept; to repeat it: {again}")
             return 1
     outcome = outcome_of(folder)
@@ -233,7 +201,7 @@ def main(arguments: Sequence[str]) -> int:
     if found.write_docs:
         write_document(outcome, judged_at=observe(folder).commit if found.judge is not None else "")
         tell(f"wrote {DOCUMENT}")
-    return conclude(outcome.failures, folder, command(outcome.course))
+    return conclude(outcome.failures, folder, outcome.course.command)
 
 
 if __name__ == "__main__":

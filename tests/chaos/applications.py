@@ -14,10 +14,8 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from partq_spark.base.errors import Unavailable
-from partq_spark.client.acknowledge import Acknowledger, InHand
-from tests.chaos.evidence import FAILURE
-from tests.ownership.facts import now_s
+from partq import Acknowledger, InHand, Unavailable
+from tests.cast.consumers import FAILURE
 
 _FAILS: Final = 0.08  # of the batches with rows, before anything is acknowledged or written
 _FAILS_AFTER: Final = 0.04
@@ -104,7 +102,7 @@ class ByHand:
         self._ends = {}
 
     def _write(self, what: str, **facts: Any) -> None:
-        line = json.dumps({"what": what, "at_s": now_s(), "run": self._run, **facts})
+        line = json.dumps({"what": what, "at_s": time.time(), "run": self._run, **facts})
         with self._journal.open("a") as file:
             file.write(line + "\n")
 

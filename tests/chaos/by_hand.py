@@ -15,9 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from tests.chaos.checker import backward, bounded, missing, strangers
+from tests.cast.looks import Seen, backward
+from tests.chaos.checker import bounded, missing, strangers
 from tests.chaos.evidence import Row
-from tests.ownership.facts import Seen
 from tests.support import judge as rules
 
 NAME: Final = "driver-manual"

@@ -15,10 +15,9 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, TypeVar
 
+from tests.cast.looks import Seen, backward
 from tests.chaos.evidence import Planned, Row, Times
 from tests.chaos.layouts import Count, generation_of, too_early
-from tests.ownership import checker as storms
-from tests.ownership.facts import Seen
 from tests.support import judge as rules
 
 T = TypeVar("T")
@@ -177,13 +176,6 @@ def two_owners(planned: Sequence[Planned], seen: Sequence[Seen]) -> Iterator[str
     for flow, names in drivers.items():
         if len(names) > 1:
             yield f"flow {flow} is {sorted(names)}"
-
-
-def backward(seen: Sequence[Seen]) -> Iterator[str]:
-    """Checkpoints that did not go forward (CHK-04)."""
-    for partition, looks in _grouped(seen, lambda look: look.partition).items():
-        for each in storms.backward(sorted(looks, key=lambda look: look.sent_s)):
-            yield f"partition {partition}: {each}"
 
 
 # --- marks and order --------------------------------------------------------------------------------------------------

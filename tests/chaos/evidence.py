@@ -18,11 +18,10 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow.parquet as pq
 
-from partq_spark.query import offsets
+from tests.cast.consumers import FAILURE
 from tests.support.judge import Delivery, Ownership
 
 READER_GONE: Final = "reader gone"
-FAILURE: Final = "the application fails"  # as those of the other modes do
 NO_WORKER: Final = "worker not there in time"  # Spark waits 10 s for one
 _PARTQ: Final = re.compile(r"partq_spark\.errors\.(\w+)")
 
@@ -91,9 +90,10 @@ def read_times(driver: str, spark_checkpoint: Path) -> Iterator[tuple[tuple[str,
 def read_planned(driver: str, spark_checkpoint: Path) -> Iterator[Planned]:
     """All spans of a driver's offset log, batch by batch, also empty ones."""
     for batch, lines in _entries(spark_checkpoint / "offsets"):
-        end = offsets.decode(json.loads(lines[-1]))
-        for partition, span in sorted(end.spans.items()) if end is not None else ():
-            yield Planned(driver, batch, partition, *span, flow=(end.flow or "") if end is not None else "")
+        end = json.loads(lines[-1])
+        for partition, span in sorted((int(partition), span) for partition, span in end.get("p", {}).items()):
+            epoch, start, to, below = map(int, span)
+            yield Planned(driver, batch, partition, epoch, start, to, below, flow=end["flow"] or "")
 
 
 def read_rows(driver: str, sink: Path) -> Iterator[Row]:
@@ -134,7 +134,7 @@ class Consumed(NamedTuple):
 
 
 def read_consumed(name: str, journal: Path) -> Consumed:
-    """What `tests.chaos.consumers` wrote down; a killed one's last line may be a part."""
+    """What `tests.cast.consumers` wrote down; a killed one's last line may be a part."""
     found = Consumed([], [], {})
     at: dict[int, Planned] = {}  # the last span of a partition
     for text in journal.read_text(encoding="utf-8").splitlines() if journal.exists() else ():
@@ -167,8 +167,7 @@ def completed_ends(spark_checkpoint: Path) -> dict[int, int]:
     if not batches:
         return {}
     lines = (spark_checkpoint / "offsets" / str(max(batches))).read_text(encoding="utf-8").splitlines()
-    end = offsets.decode(json.loads(lines[-1]))
-    return {partition: span.to for partition, span in end.spans.items()} if end is not None else {}
+    return {int(partition): int(span[2]) for partition, span in json.loads(lines[-1]).get("p", {}).items()}
 
 
 def read_errors(events: Path) -> Counter[str]:

@@ -7,8 +7,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from partq_spark.group.model import GroupKey
-from tests.ownership.cast import KEY
+from tests.cast.sidecars import GROUP
 
 
 class Mode(StrEnum):
@@ -25,9 +24,7 @@ JOURNAL: Final = "by-hand.jsonl"
 CONSUMED: Final = "consumed.jsonl"
 """What a consumer in plain Python writes down, in its own folder."""
 
-BY_HAND: Final = GroupKey(KEY.namespace, KEY.queue, "by-hand")
-UNKEPT: Final = GroupKey(KEY.namespace, KEY.queue, "unkept")
-KEYS: Final = {Mode.AUTO: KEY, Mode.MANUAL: BY_HAND, Mode.UNKEPT: UNKEPT}
+GROUPS: Final = {Mode.AUTO: GROUP, Mode.MANUAL: "by-hand", Mode.UNKEPT: "unkept"}
 OPTIONS: Final[dict[Mode, dict[str, str]]] = {
     Mode.AUTO: {},
     Mode.MANUAL: {"ackMode": "manual", "flow": "by-hand"},

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.environment import Environment
+from tests.cast.consumers import FAILURE
+from tests.cast.looks import read_seen
+from tests.cast.publisher import key_of
+from tests.cast.sidecars import GROUP, lines_of
 from tests.chaos.by_hand import ByHandVerdict, judge_by_hand, read_by_hand
 from tests.chaos.checker import Verdict, judge, judge_unkept
-from tests.chaos.consumers import CONSUMERS
 from tests.chaos.evidence import (
-    FAILURE,
     NO_WORKER,
     READER_GONE,
     read_consumed,
@@ -32,14 +34,13 @@ from tests.chaos.faults import Kind
 from tests.chaos.handoffs import Handoffs, handoffs
 from tests.chaos.layouts import Change, Count, changes
 from tests.chaos.modes import CONSUMED, JOURNAL, Mode, driver_names
-from tests.ownership.cast import KEY, decisions_in
-from tests.ownership.facts import Seen, read_facts
-from tests.ownership.publisher import key_of
+from tests.chaos.stage import CONSUMERS
 
 STUCK_S: Final = 60.0
 """Longer than any handoff may take: session timeout, delay, max-handoff-time, a new leader, a Redis that came back."""
 
 _EXPECTED: Final = frozenset({READER_GONE, NO_WORKER, FAILURE, "Unavailable"})
+LOOKS: Final = "looks.jsonl"
 LOOKS_BY_HAND: Final = "looks-by-hand.jsonl"
 COURSE: Final = "course.json"
 
@@ -51,6 +52,7 @@ class Course:
     shared a group; of each other of the `modes` there was one beside them.
     """
 
+    command: str  # that repeats it
     drivers: int
     store: str
     seed: int
@@ -133,8 +135,8 @@ def outcome_of(folder: Path) -> Outcome:
     rows += [row for each in consumed for row in each.rows]
     planned += [span for each in consumed for span in each.planned]
     unfinished = {batch for each in consumed for batch in each.unfinished}
-    journals = sorted((folder / "journals").glob("*.jsonl"))
-    seen = [fact for path in journals for fact in read_facts(path) if isinstance(fact, Seen)]
+    seen = read_seen(folder / LOOKS)
+    logs = [line for path in folder.glob("coordinator-*.log") for line in lines_of(path)]
     published = {number: key_of(number, course.keys) for number in range(course.published)}
     times = dict(each for driver in drivers for each in read_times(driver.name, driver / "checkpoint"))
     times.update(batch for each in consumed for batch in each.times.items())
@@ -142,7 +144,7 @@ def outcome_of(folder: Path) -> Outcome:
     return Outcome(
         course=course,
         verdict=judge(rows, planned, seen, published, course.counts, times, unfinished),
-        handoffs=handoffs(line for line in decisions_in(folder) if line.get("group") == str(KEY)),
+        handoffs=handoffs(line for line in logs if str(line.get("group", "")).endswith(f"/{GROUP}")),
         errors=sum((read_errors(folder / name / "events.jsonl") for name in flows), Counter()),
         changes=tuple(changes(planned, course.counts, times)),
         by_hand=_by_hand(folder, published) if Mode.MANUAL in course.modes else None,
@@ -159,8 +161,7 @@ def outcome_of(folder: Path) -> Outcome:
 
 def _by_hand(folder: Path, published: Mapping[int, str]) -> ByHandVerdict:
     facts = read_by_hand(folder / f"driver-{Mode.MANUAL}" / JOURNAL)
-    seen = [fact for fact in read_facts(folder / LOOKS_BY_HAND) if isinstance(fact, Seen)]
-    return judge_by_hand(facts, seen, published)
+    return judge_by_hand(facts, read_seen(folder / LOOKS_BY_HAND), published)
 
 
 def _unkept(driver: Path, published: Mapping[int, str]) -> Unkept:

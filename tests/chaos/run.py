@@ -18,15 +18,15 @@ from typing import Final
 import psutil
 
 from benchmarks.environment import observe
-from partq_spark.log.admin import alter_queue
-from tests.chaos.consumers import CONSUMERS
+from tests.cast.looks import Observer
+from tests.cast.sidecars import GROUP
 from tests.chaos.faults import FREEZING, Fault, Kind, plan
 from tests.chaos.layouts import Count
-from tests.chaos.modes import Mode, driver_names
-from tests.chaos.outcome import LOOKS_BY_HAND, Course, write_course
-from tests.chaos.stage import PARTITIONS, SESSION_TIMEOUT_S, Driver, PythonConsumer, Stage, stage
-from tests.ownership.cast import Child, Observer
-from tests.support.processes import DRIVER_WAIT_S
+from tests.chaos.modes import GROUPS, Mode, driver_names
+from tests.chaos.outcome import LOOKS, LOOKS_BY_HAND, Course, write_course
+from tests.chaos.stage import CONSUMERS, PARTITIONS, SESSION_TIMEOUT_S, Driver, PythonConsumer, Stage, stage
+from tests.support.processes import DRIVER_WAIT_S, Program
+from tests.support.waiting import wait_until
 
 COORDINATORS: Final = ("coordinator-1", "coordinator-2")
 KEYS: Final = 50
@@ -72,13 +72,13 @@ class Chaos:
 
     def run(self) -> int:
         """All of it; how many messages were published."""
-        with Observer(self._cast), self._observer_by_hand():
+        with self._observer(GROUP, LOOKS), self._observer_by_hand():
             for name in COORDINATORS:
                 self._cast.start_coordinator(name)
             for driver in self._stage.drivers:
                 driver.program.start()
             self._until_committed(1)
-            publisher = self._cast.start_publisher(MESSAGES, self._publish_every_s, KEYS)
+            publisher = self._cast.publisher(MESSAGES, self._publish_every_s, KEYS).start()
             self._until_committed(WARM)
             self._expect(self._stage.unsettled, "before the first fault", _REST_WAIT_S)
             self._tell(f"all drivers take part after {self._now_s():.0f} s")
@@ -93,7 +93,10 @@ class Chaos:
         """Looks at the checkpoints of the group whose application acknowledges by hand, if there is one."""
         if not any(driver.mode is Mode.MANUAL for driver in self._stage.drivers):
             return contextlib.nullcontext()
-        return Observer(self._cast, checkpoints=self._stage.by_hand, journal=self._cast.folder / LOOKS_BY_HAND)
+        return self._observer(GROUPS[Mode.MANUAL], LOOKS_BY_HAND)
+
+    def _observer(self, group: str, journal: str) -> Observer:
+        return Observer(self._cast.queue, group, self._cast.folder / journal)
 
     def _until_committed(self, batches: int) -> None:
         for driver in self._stage.drivers:
@@ -150,11 +153,11 @@ class Chaos:
 
     def _on_server(self, fault: Fault) -> bool:
         if fault.kind is Kind.LEADER_KILLED:
-            lease = self._cast.lease()
-            if lease is None or not self._cast.coordinators[lease.name].alive:
+            leader = self._cast.leader()
+            if leader is None or not self._cast.coordinators[leader].alive:
                 return False
-            self._cast.coordinators[lease.name].kill()
-            self._cast.start_coordinator(lease.name)
+            self._cast.coordinators[leader].kill()
+            self._cast.start_coordinator(leader)
         elif fault.kind is Kind.REDIS_EMPTIED:
             self._cast.redis.kill()
             time.sleep(fault.for_s)
@@ -170,14 +173,14 @@ class Chaos:
 
     def _resize(self, partitions: int) -> None:
         """While all goes on."""
-        alter_queue(self._cast.queue, partitions=partitions)
+        self._cast.queue.alter(partitions=partitions)
         self._changed_s.append(time.time())
         self._tell(f"{self._now_s():5.1f} s: the queue has {partitions} partitions")
 
     @property
     def counts(self) -> tuple[Count, ...]:
         """The partition counts that the queue had."""
-        layouts = self._cast.queue.head.layouts
+        layouts = self._cast.queue.describe().layouts
         return tuple(
             Count(at_s=at_s, partitions=layout.partitions, begin=layout.begin)
             for at_s, layout in zip(self._changed_s, layouts, strict=True)
@@ -195,23 +198,24 @@ class Chaos:
                 self._start(driver)
         for name, child in list(self._cast.coordinators.items()):
             if not child.alive:
-                self.troubles.append(f"{name} ended with {child.code}: {child.tail()}")
+                self.troubles.append(f"{name} ended with {child.wait()}: {child.text()[-3000:]}")
                 self._cast.start_coordinator(name)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def _end(self, publisher: Child) -> int:
+    def _end(self, publisher: Program) -> int:
         """Until everything is read and nothing moves; then everybody stops, one after another."""
         self._tell(f"{self._now_s():5.1f} s: no faults any more")
-        if not publisher.alive:
+        if publisher.code is not None:
             self.troubles.append(f"the publisher ended: {publisher.tail()}")
-        publisher.terminate()
-        publisher.wait()
+        else:
+            os.kill(publisher.pid, signal.SIGTERM)
+            publisher.wait_end(_REST_WAIT_S)
         published = int(publisher.log.read_text().split()[-1]) if publisher.code == 0 else 0
-        ends = self._cast.queue.refresh().next
+        ends = self._cast.ends()
         if sum(ends) != published:
             self.troubles.append(f"{published} messages were published, the queue has {sum(ends)}")
-        self._expect(lambda: self._cast.behind(ends), "at the end", _READ_WAIT_S)
+        self._expect(lambda: self._cast.behind(GROUP, ends), "at the end", _READ_WAIT_S)
         self._expect(lambda: self._stage.unread(ends), "at the end", _READ_WAIT_S)
         self._expect(self._stage.unsettled, "at the end", _REST_WAIT_S)
         self._tell(f"{self._now_s():5.1f} s: everything is read")
@@ -223,16 +227,15 @@ class Chaos:
             except AssertionError as error:
                 self.troubles.append(str(error))
         for child in self._cast.coordinators.values():
-            child.terminate()
-            if child.wait():
-                self.troubles.append(f"{child.name} ended with {child.code}: {child.tail()}")
+            if code := child.end():
+                self.troubles.append(f"{child.name} ended with {code}: {child.text()[-3000:]}")
         return published
 
     def _expect(self, reason: Callable[[], str], when: str, wait_s: float) -> None:
         try:
-            self._cast.wait_until(reason, wait_s)
+            wait_until(lambda: not reason(), "end of a wait", wait_s)
         except AssertionError as error:
-            self.troubles.append(f"{when}: {error}")
+            self.troubles.append(f"{when}: {error}: {reason()}")
             self._tell(self.troubles[-1])
 
 
@@ -246,6 +249,7 @@ def _send(processes: Sequence[psutil.Process], number: int) -> None:
 
 def run(
     folder: Path,
+    command: str,
     *,
     minutes: float,
     seed: int,
@@ -257,9 +261,9 @@ def run(
     python: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """A whole run in `folder`, which must be empty. `partitions`: how many the queue has, one count after another.
-    `calm`: without faults. `modes`: beside the drivers that share a group one of each other mode. `python`: among them
-    one consumer in plain Python of each kind. Raises AssertionError if it does not get going.
+    """A whole run in `folder`, which must be empty; `command` repeats it. `partitions`: how many the queue has, one
+    count after another. `calm`: without faults. `modes`: beside the drivers that share a group one of each other mode.
+    `python`: among them one consumer in plain Python of each kind. Raises AssertionError if it does not get going.
     """
     machine = observe(folder)
     begun_s = time.monotonic()
@@ -284,6 +288,7 @@ def run(
         published = chaos.run()
         counts = chaos.counts
     course = Course(
+        command=command,
         drivers=drivers,
         store=store,
         seed=seed,

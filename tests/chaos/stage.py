@@ -1,6 +1,5 @@
-"""The processes of a run: those of `tests.ownership.cast`, and Spark drivers in the place of its flows.
-
-Starting, finding, killing and freezing; and the slow road to an Azurite. When things happen is decided elsewhere.
+"""The processes of a run: those of `tests.cast`, with Spark drivers and consumers in plain Python for flows; and the
+slow road to an Azurite. When things happen is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -14,26 +13,21 @@ from typing import Final
 
 import psutil
 
-from partq_spark.group import lifecycle
-from partq_spark.group.model import Phase, RebalanceStatus
-from partq_spark.log.admin import create_group
-from tests.chaos import consumers
-from tests.chaos.driver import Plan
+from tests.cast import consumers
+from tests.cast.cast import QUEUE, Cast
+from tests.chaos import driver
 from tests.chaos.evidence import completed_ends
 from tests.chaos.faults import FREEZING, Kind
-from tests.chaos.modes import BY_HAND, CONSUMED, JOURNAL, KEYS, OPTIONS, Mode, driver_names
-from tests.ownership.cast import KEY, Cast
-from tests.support.processes import Program, readers_among, spark_environment
+from tests.chaos.modes import CONSUMED, GROUPS, JOURNAL, OPTIONS, Mode, driver_names
+from tests.support.processes import readers_among, spark_environment
 from tests.support.proxy import Proxy
 from tests.support.servers import Azurite, running
 
 CREDENTIALS: Final = "AZURE_STORAGE_CONNECTION_STRING"
 PARTITIONS: Final = 8
 SESSION_TIMEOUT_S: Final = 5.0  # the least that is allowed
-REBALANCE_DELAY_S: Final = 1.0
-MAX_HANDOFF_TIME_S: Final = 3.0
-_SCRIPT: Final = Path(__file__).with_name("driver.py")
-_CONSUMER: Final = Path(__file__).with_name("consumers.py")
+CONSUMERS: Final = {f"python-{kind}": kind for kind in consumers.Kind}
+"""The consumers in plain Python of a run, by name, which is also their flow's."""
 
 
 class Driver:
@@ -49,14 +43,14 @@ class Driver:
         self.down = False  # killed, and not started again yet
         options = {
             "store": cast.store_url,
-            "group": KEYS[mode].group,
+            "group": GROUPS[mode],
             "ownership": cast.ownership_url,
             "startingOffsets": "earliest",
             "sessionTimeout": f"{cast.session_timeout_s:g}s",
             **OPTIONS[mode],
         }
-        plan = Plan(
-            queue=KEY.queue,
+        plan = driver.Plan(
+            queue=QUEUE,
             options=options,
             trigger="200 milliseconds",
             listener=number % 2 == 1,  # both ways have to do
@@ -67,8 +61,8 @@ class Driver:
             mode=mode,
             journal=str(self.folder / JOURNAL),
         )
-        environment = cast.environment(spark_environment(self.folder))
-        self.program = Program.script(_SCRIPT, plan, name=name, folder=self.folder, environment=environment)
+        script, environment = Path(driver.__file__), spark_environment(self.folder)
+        self.program = cast.program(script, plan, name, self.folder, **environment)
 
     @property
     def commits(self) -> int:
@@ -105,16 +99,17 @@ class PythonConsumer:
         self._events = folder / "events.jsonl"
         plan = consumers.Plan(
             store=cast.store_url,
-            queue=KEY.queue,
-            group=KEY.group,
+            queue=QUEUE,
+            group=GROUPS[self.mode],
             ownership=cast.ownership_url,
             session_timeout_s=cast.session_timeout_s,
             flow=name,
             kind=kind,
+            steady=False,
             journal=str(self._journal),
             events=str(self._events),
         )
-        self.program = Program.script(_CONSUMER, plan, name=name, folder=folder, environment=cast.environment())
+        self.program = cast.program(Path(consumers.__file__), plan, name, folder)
 
     @property
     def commits(self) -> int:
@@ -148,24 +143,20 @@ class Stage:
         self.cast = cast
         self.drivers = drivers
         self._proxy = proxy
-        self.sharing = [driver for driver in drivers if driver.mode is Mode.AUTO]
-        self.by_hand = lifecycle.checkpoints_of(cast.queue, BY_HAND.group)
+        self.sharing = [each for each in drivers if each.mode is Mode.AUTO]
 
     def unread(self, ends: Sequence[int]) -> str:
         """What is not read up to `ends` by the drivers that are alone in their group; empty: nothing."""
-        for driver in self.drivers:
-            if isinstance(driver, PythonConsumer):
+        for each in self.drivers:
+            if isinstance(each, PythonConsumer):
                 continue
-            if driver.mode is Mode.MANUAL:
-                found = self.by_hand.list_checkpoints()
-                done = {partition: each.offset or 0 for partition, each in found.items()}
-            elif driver.mode is Mode.UNKEPT:
-                done = completed_ends(driver.spark_checkpoint)
-            else:
-                continue
-            late = [partition for partition, end in enumerate(ends) if done.get(partition, 0) < end]
-            if late:
-                return f"{driver.name} has not dealt with partitions {late} up to where they ended"
+            if each.mode is Mode.MANUAL and (told := self.cast.behind(GROUPS[each.mode], ends)):
+                return told
+            if each.mode is Mode.UNKEPT:
+                done = completed_ends(each.spark_checkpoint)
+                late = [partition for partition, end in enumerate(ends) if done.get(partition, 0) < end]
+                if late:
+                    return f"{each.name} has not dealt with partitions {late} up to where they ended"
         return ""
 
     def slow_down(self, delay_s: float) -> None:
@@ -175,21 +166,7 @@ class Stage:
 
     def unsettled(self) -> str:
         """What keeps the group from being at rest, with all drivers bound; empty: nothing."""
-        state = self.cast.state()
-        if state is None:
-            return "there is no state"
-        if state.status is not RebalanceStatus.READY:
-            return f"the status is {state.status.value}"
-        if list(state.partitions) != list(range(self.cast.queue.refresh().partitions)):
-            return f"the group has partitions {list(state.partitions)}"
-        moving = [number for number, each in state.partitions.items() if each.phase is not Phase.OWNED]
-        if moving:
-            return f"partitions {moving} are not in anybody's hands"
-        bound = {name for name, flow in state.flows.items() if flow.bound}
-        lost = [number for number, each in state.partitions.items() if each.owner and each.owner.flow not in bound]
-        if lost:
-            return f"partitions {lost} are unbound"
-        return "" if len(bound) == len(self.sharing) else f"{len(bound)} of {len(self.sharing)} flows are bound"
+        return self.cast.unsettled(len(self.sharing))
 
 
 @contextlib.contextmanager
@@ -218,8 +195,8 @@ def stage(
             Cast(
                 folder,
                 partitions=partitions,
-                rebalance_delay_s=REBALANCE_DELAY_S,
-                max_handoff_time_s=MAX_HANDOFF_TIME_S,
+                rebalance_delay_s=1.0,
+                max_handoff_time_s=3.0,
                 session_timeout_s=SESSION_TIMEOUT_S,
                 store_url=url,
                 store_environment=reached,
@@ -227,12 +204,9 @@ def stage(
         )
         made: list[Driver | PythonConsumer] = []
         for number, (name, mode) in enumerate(driver_names(drivers, modes).items(), start=1):
-            if mode is not Mode.AUTO:
-                create_group(cast.queue, KEYS[mode].group, [0] * partitions)
+            cast.queue.create_group(GROUPS[mode], starting="earliest")
             made.append(Driver(number, name, mode, cast))
-        made += [PythonConsumer(name, kind, cast) for name, kind in consumers.CONSUMERS.items() if python]
-        for each in made:
-            stack.callback(each.program.kill)
+        made += [PythonConsumer(name, kind, cast) for name, kind in CONSUMERS.items() if python]
         yield Stage(cast, made, proxy)
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks.environment import Environment
-from tests.chaos.__main__ import TEMPLATE, main, told, write_document
+from tests.cast.consumers import FAILURE
+from tests.chaos.__main__ import main, told, write_document
 from tests.chaos.by_hand import judge_by_hand
 from tests.chaos.checker import judge
-from tests.chaos.evidence import FAILURE, NO_WORKER, READER_GONE, kind_of
+from tests.chaos.evidence import NO_WORKER, READER_GONE, kind_of
 from tests.chaos.faults import Kind
 from tests.chaos.handoffs import Ending, Handoff, Handoffs
 from tests.chaos.modes import Mode
 from tests.chaos.outcome import STUCK_S, Course, Outcome, Unkept, outcome_of, read_course, write_course
 from tests.chaos.run import run
-from tests.support.sections import put_section
 
 SEED = 24  # has every kind of fault
 
@@ -33,7 +33,7 @@ SEED = 24  # has every kind of fault
 def test_a_minute_of_faults_loses_nothing_and_repeats_nothing_unmarked(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    run(work, minutes=1, seed=SEED, drivers=2)
+    run(work, "a minute", minutes=1, seed=SEED, drivers=2)
     found = outcome_of(work)
     assert found.failures == ()
     done = Counter(found.course.done)
@@ -45,10 +45,27 @@ def test_a_minute_of_faults_loses_nothing_and_repeats_nothing_unmarked(tmp_path:
     assert found.verdict.marked > 0
     assert found.verdict.ownerships > 16
     assert found.handoffs.ended
-    write_document(found, tmp_path / "page.md")
+    write_document(found, tmp_path / "page.md", judged_at="abc")
     text = (tmp_path / "page.md").read_text()
     assert "{{" not in text
     assert "- violations: 0" in text
+    assert "- judged once more, from what was kept, at commit abc" in text
+
+
+@pytest.mark.redis
+@pytest.mark.crash
+@pytest.mark.alone
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_some_faults_over_python_consumers_alone(tmp_path: Path) -> None:
+    run(tmp_path, "some faults", minutes=0.35, seed=3, drivers=0, python=True)
+    found = outcome_of(tmp_path)
+    assert found.failures == ()
+    assert found.consumers is not None
+    assert found.consumers.rows == found.verdict.rows > found.verdict.messages > 1000
+    assert found.consumers.unfinished > 0
+    assert found.course.done["Python consumers killed"] >= 1
+    assert any(line.startswith("consumers in plain Python: ") for line in told(found))
 
 
 MACHINE = Environment(
@@ -64,8 +81,13 @@ MACHINE = Environment(
 )
 
 
-def course(troubles: list[str]) -> Course:
-    return Course(
+def outcome(
+    *, violation: bool = False, stuck: bool = False, trouble: bool = False, errors: Mapping[str, int] | None = None
+) -> Outcome:
+    """A run of nothing, with what must not be."""
+    handoff = Handoff(partition=3, begun_s=0.0, pause_s=STUCK_S + 1 if stuck else 0.02, ending=Ending.DRAINED)
+    course = Course(
+        command="scripts/chaos --seed 7",
         drivers=3,
         store="file",
         seed=7,
@@ -75,37 +97,29 @@ def course(troubles: list[str]) -> Course:
         keys=1,
         done={Kind.READER_KILLED.value: 2},
         missed=0,
-        troubles=troubles,
+        troubles=["driver-1 ended"] if trouble else [],
         machine=MACHINE,
+        modes=(Mode.AUTO, Mode.MANUAL, Mode.UNKEPT),
     )
-
-
-def outcome(
-    *, violation: bool = False, stuck: bool = False, trouble: bool = False, errors: Mapping[str, int] | None = None
-) -> Outcome:
-    """A run of nothing, with what must not be."""
-    handoff = Handoff(partition=3, begun_s=0.0, pause_s=STUCK_S + 1 if stuck else 0.02, ending=Ending.DRAINED)
     return Outcome(
-        course=course(["driver-1 ended"] if trouble else []),
+        course=course,
         verdict=judge([], [], [], {0: "a"} if violation else {}),
         handoffs=Handoffs(ended=(handoff,), unended=("partition 4, paused for two",) if stuck else ()),
-        errors=Counter(errors or {}),
+        errors=Counter({FAILURE: 3, **(errors or {})}),
+        by_hand=judge_by_hand([], [], {}),
+        unkept=Unkept(violations=(), rows=5, repeated=1, left_out=2),
     )
-
-
-def test_a_report_of_nothing_wrong() -> None:
-    assert outcome().failures == ()
-    assert "violations: 0" in told(outcome())
-    assert "1 handoffs: 1 drained, 0 forced, 0 kept, 0 cut short" in told(outcome())
 
 
 @pytest.mark.parametrize(
     ("found", "failures"),
     [
+        (outcome(), []),
         (outcome(violation=True), ["missing: message 0 of 'a'"]),
         (outcome(trouble=True), ["driver-1 ended"]),
         (outcome(errors={"Corrupt": 2, "Unavailable": 1}), ["a query failed, 2 times: Corrupt"]),
         (outcome(errors={READER_GONE: 3}), ["2 readers were killed, 3 have ended"]),
+        (replace(outcome(), by_hand=judge_by_hand([], [], {0: "a"})), ["by hand, missing: message 0 of 'a'"]),
         (
             outcome(stuck=True),
             [
@@ -115,32 +129,19 @@ def test_a_report_of_nothing_wrong() -> None:
         ),
     ],
 )
-def test_what_must_not_be_is_told(found: Outcome, failures: list[str]) -> None:
+def test_what_must_not_be_is_told(found: Outcome, failures: list[str], tmp_path: Path) -> None:
     assert list(found.failures) == failures
-    assert told(found)[-len(failures) :] == failures
+    assert told(found)[len(told(found)) - len(failures) :] == failures
     assert f"violations: {len(failures)}" in told(found)
-
-
-def test_what_the_other_modes_came_to_is_told(tmp_path: Path) -> None:
-    modes = (Mode.AUTO, Mode.MANUAL, Mode.UNKEPT)
-    plain = outcome(errors={FAILURE: 3})
-    assert plain.failures == ()
-    every = replace(
-        plain,
-        course=replace(plain.course, modes=modes),
-        by_hand=judge_by_hand([], [], {0: "a"}),
-        unkept=Unkept(violations=("unkept, missing: message 1",), rows=5, repeated=1, left_out=2),
-    )
-    assert every.failures == ("by hand, missing: message 0 of 'a'", "unkept, missing: message 1")
-    assert "with checkpoints=none: 5 rows, 1 of them repeated; 2 times a repeated batch left a partition out" in told(
-        every
-    )
-    write_document(every, tmp_path / "page.md")
+    assert "1 handoffs: 1 drained, 0 forced, 0 kept, 0 cut short" in told(found)
+    write_document(found, tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
-    assert "### All modes, on a local disk\n" in text
-    assert "--store file --modes auto,manual,unkept --write-docs`" in text
-    write_course(tmp_path, every.course)
-    assert read_course(tmp_path) == every.course
+    write_document(found, tmp_path / "page.md")
+    assert (tmp_path / "page.md").read_text() == text, "a section replaces itself"
+    assert text.index("## Spark queries\n") < text.index("### All modes, on a local disk\n")
+    assert "`scripts/chaos --seed 7 --write-docs`" in text
+    write_course(tmp_path, found.course)
+    assert read_course(tmp_path) == found.course
 
 
 def test_wrong_use_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,11 +163,6 @@ def test_wrong_use_is_refused_before_anything_starts(capsys: pytest.CaptureFixtu
     assert "--drivers from 2 to 8" in capsys.readouterr().err
 
 
-def test_a_course_is_kept_with_the_rest(tmp_path: Path) -> None:
-    write_course(tmp_path, course(["driver-1 ended"]))
-    assert read_course(tmp_path) == course(["driver-1 ended"])
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -175,30 +171,9 @@ def test_a_course_is_kept_with_the_rest(tmp_path: Path) -> None:
         ("Python worker failed to connect back.\n=== Streaming Query ===\n…", NO_WORKER),
         ("Traceback …\npartq_spark.errors.Unavailable: no coordinator\n SQLSTATE: 38000", "Unavailable"),
         ("Traceback …\nNameError: no name 'key'\n SQLSTATE: 38000\n=== Str", "NameError: no name 'key'"),
+        (f"Py4JException … RuntimeError: {FAILURE} before it writes\n\tat …", FAILURE),
         ("", "no words"),
     ],
 )
 def test_what_ended_a_query_has_a_kind(error: str, kind: str) -> None:
     assert kind_of(error) == kind
-
-
-def test_a_section_replaces_itself_and_leaves_the_others_alone(tmp_path: Path) -> None:
-    page = tmp_path / "reliability.md"
-    put_section(page, "one", "## One\n\nfirst\n")
-    put_section(page, "two", "## Two\n")
-    put_section(page, "one", "## One\n\nsecond \\1\n")
-    assert page.read_text() == (
-        "# Reliability\n\n<!-- section one -->\n## One\n\nsecond \\1\n<!-- end of one -->\n\n"
-        "<!-- section two -->\n## Two\n<!-- end of two -->\n"
-    )
-
-
-def test_the_section_says_where_the_queue_was(tmp_path: Path) -> None:
-    write_document(outcome(), tmp_path / "page.md")
-    text = (tmp_path / "page.md").read_text()
-    assert "judged once more" not in text
-    write_document(outcome(), tmp_path / "page.md", judged_at="abc")
-    assert "- judged once more, from what was kept, at commit abc" in (tmp_path / "page.md").read_text()
-    assert text.index("## Spark queries\n") < text.index("### On a local disk\n")
-    assert "`scripts/chaos --minutes 0.5 --seed 7 --drivers 3 --store file --write-docs`" in text
-    assert "{{store}}" in TEMPLATE.read_text()

@@ -129,7 +129,7 @@ def test_a_group_that_no_flow_has_joined_is_left_to_the_query_that_has_it_alone(
     for partition in (0, 1):
         checkpoints.fence(partition, to=alone, epoch=1, start=0, delivered=None)
     world.coordinator()
-    world.run(10)
+    world.run(60)  # longer than anybody is waited for
     assert {each.owner for each in world.checkpoints().values()} == {alone}
     # A flow that joins by this store takes over, above that query's epoch, and what that delivered is marked.
     world.published(9)
@@ -146,7 +146,7 @@ def test_a_group_that_no_flow_has_joined_is_left_to_the_query_that_has_it_alone(
         checkpoints.fence(partition, to=alone, epoch=mark.epoch + 1, start=0, delivered=None)
     world.coordinators[0].stopped = True
     world.coordinator("c2")
-    world.run(15)
+    world.run(60)
     assert world.coordinators[1].runtime.leading
     assert {each.owner for each in world.checkpoints().values()} == {alone}
 

@@ -1,34 +1,34 @@
 """One soak run: a publisher, a consumer and a coordinator as processes, and a look at what is stored every few seconds.
 
-The coordinator is `python -m coordinator` and keeps house by itself; nothing is trimmed or collected from here.
+The coordinator is `python -m coordinator` and keeps house by itself; nothing is trimmed or collected from here. What
+the consumer was given is judged by the judge of scripts/chaos; that nothing comes again, marked or not, is asked here.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
+import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from partq_spark.group import lifecycle
-from partq_spark.group.model import GroupKey
-from partq_spark.log import admin, tree
-from partq_spark.log.model import QueueConfig
-from partq_spark.log.names import head_name
-from partq_spark.log.queue import QueueLog
-from partq_spark.objects import open_store
-from tests.coordinator.sidecars import Sidecar
-from tests.soak.verdict import Sample, failures
-from tests.support.servers import die_with_parent
+import psutil
+
+import partq
+from tests.cast import consumers, publisher
+from tests.cast.publisher import key_of
+from tests.cast.sidecars import GROUP, Sidecar, checkpoints
+from tests.chaos.checker import judge
+from tests.chaos.evidence import Consumed, read_consumed
+from tests.soak.verdict import Sample, grown
+from tests.support.processes import Program
+from tests.support.servers import ROOT
 from tests.support.waiting import wait_until
 
 QUEUE: Final = "soak"
-GROUP: Final = "readers"
 KEYS: Final = 50
 PLANS: Final = 7  # of one sample
 _END_WAIT_S: Final = 60.0
@@ -67,68 +67,84 @@ class Outcome:
 
 def run(folder: Path, course: Course, tell: Callable[[str], None] = lambda _: None) -> Outcome:
     """Take the course. Raises `AssertionError` if somebody never begins or never ends."""
-    url = f"file://{folder}/store"
-    store = open_store(url)
-    queue = admin.create_queue(
-        store, "default", QUEUE, course.partitions, QueueConfig(rebalance_delay_s=0.5, retention_s=course.retention_s)
+    url, journal = f"file://{folder}/store", folder / "consumed.jsonl"
+    queue = partq.create_queue(
+        QUEUE, store=url, partitions=course.partitions, rebalance_delay_s=0.5, retention_s=course.retention_s
     )
-    admin.create_group(queue, GROUP, (0,) * course.partitions)
-    sidecar = Sidecar(folder, "coordinator", _environ(url, course), course.coordinator)
-    publisher_words = [url, "default", QUEUE, str(course.messages), str(course.interval_s), str(KEYS)]
+    queue.create_group(GROUP, starting="earliest", ownership="store")
+    consuming = consumers.Plan(
+        store=url,
+        queue=QUEUE,
+        group=GROUP,
+        ownership="store",
+        session_timeout_s=10.0,
+        flow="soak",
+        kind=consumers.Kind.NEXT,
+        steady=True,
+        journal=str(journal),
+        events=str(folder / "events.jsonl"),
+    )
+    publishing = publisher.Plan(
+        store=url, queue=QUEUE, messages=course.messages, interval_s=course.interval_s, keys=KEYS
+    )
     samples: list[Sample] = []
-    with (
-        sidecar,
-        _Child(folder, "tests.soak.consumer", url, QUEUE, GROUP, str(KEYS)) as consumer,
-        _Child(folder, "tests.ownership.publisher", *publisher_words) as publisher,
-    ):
+    with ExitStack() as stack:
+        sidecar = stack.enter_context(Sidecar(folder, "coordinator", _environ(url, folder, course), course.coordinator))
+        children = [
+            stack.enter_context(
+                Program.script(Path(script), plan, name=name, folder=folder, environment=_environ(url, folder, course))
+            )
+            for name, script, plan in (
+                ("consumer", consumers.__file__, consuming),
+                ("publisher", publisher.__file__, publishing),
+            )
+        ]
         begun_s = time.monotonic()
         while (at_s := time.monotonic() - begun_s) < course.length_s:
-            samples.append(sample(folder, url, at_s))
+            samples.append(sample(folder, queue, at_s))
             tell(_line(samples[-1]))
-            for child in (consumer, publisher):
-                assert child.process.poll() is None, f"{child.name} has ended: {child.log.read_text()[-2000:]}"
+            for child in children:
+                assert child.code is None, f"{child.name} has ended: {child.tail()}"
             due_s = begun_s + len(samples) * course.sample_s
             time.sleep(max(0.0, min(due_s, begun_s + course.length_s) - time.monotonic()))
-        published = int(publisher.end())
-        key = GroupKey("default", QUEUE, GROUP)
-        checkpoints = lifecycle.checkpoints_of(queue, key.group)
-
-        def is_acknowledged() -> bool:
-            ends = queue.refresh().next
-            found = checkpoints.list_checkpoints()
-            return all(p in found and found[p].offset == end for p, end in enumerate(ends))
-
-        wait_until(is_acknowledged, "acknowledgement of everything", _END_WAIT_S)
-        found: dict[str, Any] = json.loads(consumer.end())
         assert sidecar.process is not None
-        cpu_s = {"publisher": publisher.cpu_s, "consumer": consumer.cpu_s, "coordinator": _cpu_s(sidecar.process.pid)}
+        pids = {"coordinator": sidecar.process.pid, **{child.name: child.pid for child in children}}
+        cpu_s = {name: sum(psutil.Process(pid).cpu_times()[:2]) for name, pid in pids.items()}
+        for child in reversed(children):
+            if child.name == "consumer":
+                wait_until(lambda: not any(each.lag for each in checkpoints(queue)), "acknowledgements", _END_WAIT_S)
+            os.kill(child.pid, signal.SIGTERM)
+            assert child.wait_end(_END_WAIT_S) == 0, child.tail()
         sidecar.end()
-    store.close()
+    published = int((folder / "publisher.log").read_text().split()[-1])
+    consumed = read_consumed("soak", journal)
     return Outcome(
         course=course,
         samples=samples,
         published=published,
-        received=found["messages"],
+        received=len(consumed.rows),
         trimmed=sum(line["messages"] for line in sidecar.lines("messages_trimmed")),
         deleted=sum(line["objects"] for line in sidecar.lines("objects_deleted")),
         compactions=len(sidecar.lines("log_compacted")),
         cpu_s=cpu_s,
         failures=[
-            *failures(
-                samples,
-                published=published,
-                received=found["messages"],
-                marked=found["marked"],
-                out_of_order=found["out_of_order"],
-                strange=found["strange"],
-            ),
+            *grown(samples),
+            *misread(consumed, published),
             *(f"the housekeeper: {line['reason']}" for line in sidecar.lines("housekeeping_failed")[:5]),
         ],
     )
 
 
-def sample(folder: Path, url: str, at_s: float) -> Sample:
-    """One look at what is stored, and some plans by readers that know nothing yet."""
+def misread(consumed: Consumed, published: int) -> list[str]:
+    """What the consumer should not have been given, or was not."""
+    keys = {number: key_of(number, KEYS) for number in range(published)}
+    verdict = judge(consumed.rows, consumed.planned, (), keys, unfinished=consumed.unfinished)
+    again = [f"{verdict.repeated} messages came again, {verdict.marked} were marked"]
+    return [*verdict.violations, *(again if verdict.repeated or verdict.marked else ())]
+
+
+def sample(folder: Path, queue: partq.Queue, at_s: float) -> Sample:
+    """One look at what is stored, and some walks through the log by readers that know nothing yet."""
     sizes = []
     for place, _, files in os.walk(folder / "store" / "default" / QUEUE):
         for name in files:
@@ -136,33 +152,21 @@ def sample(folder: Path, url: str, at_s: float) -> Sample:
                 sizes.append((Path(place) / name).stat().st_size)
             except FileNotFoundError:
                 pass  # deleted or replaced just now
-    times_ms = []
-    head = None
+    found, times_ms = queue.describe(), []
     for _ in range(PLANS):
         begun_s = time.perf_counter()
-        store = open_store(url)
-        queue = QueueLog(store, "default", QUEUE)
-        head = queue.refresh()
-        # Of an entry that was trimmed and collected since, the next head has no word.
-        queue.settled(lambda now, q=queue: _plan(q, now))  # type: ignore[misc]
+        found = queue.describe(count_bytes=True)
         times_ms.append((time.perf_counter() - begun_s) * 1000)
-        store.close()
-    assert head is not None
     return Sample(
         at_s=at_s,
         objects=len(sizes),
         bytes=sum(sizes),
-        head_bytes=(folder / "store" / head_name("default", QUEUE)).stat().st_size,
-        messages=head.messages,
-        references=len(head.tree),
-        entries=len(head.entries),
+        head_bytes=found.head.bytes,
+        messages=found.messages,
+        references=found.log.chunks,
+        entries=found.log.entries,
         plan_ms=min(times_ms),  # the others had to wait for a processor
     )
-
-
-def _plan(queue: QueueLog, head: Any) -> int:
-    wanted = {partition: (earliest, head.next[partition]) for partition, earliest in enumerate(head.earliest)}
-    return sum(len(entry.slices) for entry in tree.walk(tree.view(head, wanted), queue.load_chunk))
 
 
 def _line(sample: Sample) -> str:
@@ -171,55 +175,14 @@ def _line(sample: Sample) -> str:
     return f"{sample.at_s:6.0f} s: {stored}, {head}, {sample.messages:,} messages, plan {sample.plan_ms:.1f} ms"
 
 
-def _environ(url: str, course: Course) -> dict[str, str]:
-    here = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+def _environ(url: str, folder: Path, course: Course) -> dict[str, str]:
     return {
-        **here,
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "PYTHONPATH": str(ROOT),
         "PARTQ_STORE": url,
         "PARTQ_OWNERSHIP": "store",
         "PARTQ_COORDINATOR_COLLECTION_GRACE_S": f"{course.grace_s:g}",
         "PARTQ_COORDINATOR_COMPACTION_MIN_AGE_S": f"{course.min_age_s:g}",
         "PARTQ_COORDINATOR_HOUSEKEEPING_LOOK_S": f"{course.look_s:g}",
     }
-
-
-class _Child:
-    """One of our programs; its last line of output is its report."""
-
-    def __init__(self, folder: Path, module: str, *words: str) -> None:
-        self.name = module
-        self.log = folder / f"{module}.log"
-        self._output = folder / f"{module}.out"
-        self._command = [sys.executable, "-m", module, *words]
-        self.process: subprocess.Popen[bytes]
-        self.cpu_s = 0.0
-
-    def __enter__(self) -> _Child:
-        with self.log.open("wb") as log, self._output.open("wb") as output:
-            self.process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=log,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - only a system call
-            )
-        return self
-
-    def end(self) -> str:
-        """SIGTERM, and what it reports."""
-        self.cpu_s = _cpu_s(self.process.pid)
-        self.process.terminate()
-        code = self.process.wait(_END_WAIT_S)
-        assert code == 0, f"{self.name} ended with {code}: {self.log.read_text()[-2000:]}"
-        return self._output.read_text().strip()
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(_END_WAIT_S)
-
-
-def _cpu_s(pid: int) -> float:
-    """Seconds of processor time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

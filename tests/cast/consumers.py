@@ -1,8 +1,9 @@
-"""Consumers in plain Python among a run's flows: `partq.Consumer` in a process of its own, one of each kind.
+"""Consumers in plain Python: `partq.Consumer` in a process of its own, and an application in three kinds.
 
-Run as a script: the argument names a JSON file (see `Plan`). The application fails now and then, and goes on with the
-consumer that it has; after an error of partq's it makes another one. Of its journal each line is one fact, written
-before it goes on: `given` (what a batch holds) and `handled` (it has dealt with it). Nothing is judged here.
+Run as a script: the argument names a JSON file (see `Plan`). Unless it is a steady one, the application fails now and
+then, and goes on with the consumer that it has; after an error of partq's it makes another one. Of its journal each
+line is one fact, written before it goes on: `given` (what a batch holds) and `handled` (it has dealt with it). Nothing
+is judged here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from pathlib import Path
 from typing import Any, Final, TypedDict
 
 import partq
-from tests.chaos.evidence import FAILURE
+
+FAILURE: Final = "the application fails"
+"""What these, and those of Spark drivers, say when they do."""
 
 _FAILS: Final = 0.08  # of the batches, before they are handled; half as many afterwards
 _WORK_S: Final = 0.3  # at most, on a batch; now and then longer than a flow is missed
@@ -39,10 +42,6 @@ class Kind(StrEnum):
     ASYNC = "async"  # `async for`, by waits that are cancelled
 
 
-CONSUMERS: Final = {f"python-{kind}": kind for kind in Kind}
-"""The consumers of a run, by name, which is also their flow's."""
-
-
 class Plan(TypedDict):
     """What to do."""
 
@@ -53,6 +52,7 @@ class Plan(TypedDict):
     session_timeout_s: float
     flow: str
     kind: str  # of `Kind`
+    steady: bool  # it fails at nothing, and takes no time
     journal: str
     events: str
 
@@ -64,8 +64,9 @@ class Failure(Exception):
 class Application:
     """What is done with batches."""
 
-    def __init__(self, journal: str) -> None:
-        self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    def __init__(self, plan: Plan) -> None:
+        self._journal = os.open(plan["journal"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._steady = plan["steady"]
         self._chance = random.Random()
         self.stopping = False
         self.consumer: partq.Consumer | None = None
@@ -87,11 +88,12 @@ class Application:
 
     def work_s(self) -> float:
         """How long it takes to handle a batch."""
-        return self._chance.uniform(0, _LONG_S if self._chance.random() < _LONG_SHARE else _WORK_S)
+        most_s = _LONG_S if self._chance.random() < _LONG_SHARE else _WORK_S
+        return 0.0 if self._steady else self._chance.uniform(0, most_s)
 
     def handle(self, number: int) -> None:
         """Raises `Failure`, before or after it is dealt with."""
-        fate = self._chance.random()
+        fate = 0.5 if self._steady else self._chance.random()
         if fate < _FAILS:
             raise Failure(f"{FAILURE} before it has handled a batch")
         self._write("handled", number)
@@ -155,7 +157,7 @@ class Application:
 
 def main(plan: Plan) -> None:
     """Until SIGTERM."""
-    application = Application(plan["journal"])
+    application = Application(plan)
     signal.signal(signal.SIGTERM, lambda *_: application.stop())
     kinds: dict[Kind, Callable[[partq.Consumer], None]] = {
         Kind.NEXT: application.by_next,
@@ -175,6 +177,7 @@ def main(plan: Plan) -> None:
                 plan["group"],
                 flow=plan["flow"],
                 ownership=plan["ownership"],
+                starting="earliest",
                 acknowledge="manual" if kind is Kind.MANUAL else "next",
                 max_messages=_MOST_MESSAGES,
                 session_timeout_s=plan["session_timeout_s"],
