@@ -7,11 +7,11 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.cli.processes import WAIT_S, command, environment, run, start
-from tests.support.command_line import json_lines
+from tests.support.command_line import Partq, json_lines
 from tests.support.servers import Azurite, free_port
 
 pytestmark = pytest.mark.slow  # every process imports Arrow: half a second each
@@ -252,38 +252,30 @@ def test_a_publish_that_was_killed_is_repeated_without_harm(store: Path, tmp_pat
 # --- terminals --------------------------------------------------------------------------------------------------------
 
 
-def published_slowly(store: Path, stderr: int) -> None:
-    """One publish that takes longer than a bar waits before it shows."""
+def test_long_work_shows_a_bar_on_a_terminal(store: Path) -> None:
+    """More is written until the bar is seen."""
     chunk = json_lines({"key": "k", "value": "x" * 10} for _ in range(9000)).encode()
-    with start(store, "publish", "orders", stderr=stderr) as process:
+    ours, theirs = pty.openpty()
+    shown, chunks = b"", 0
+    with start(store, "publish", "orders", stderr=theirs) as process:
+        os.close(theirs)
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(chunk)
-        process.stdin.flush()
-        time.sleep(0.8)
-        process.stdin.write(chunk)
+        while b"messages" not in shown:
+            process.stdin.write(chunk)
+            process.stdin.flush()
+            chunks += 1
+            if select.select([ours], [], [], 0.05)[0]:
+                shown += os.read(ours, 65536)
         process.stdin.close()
-        assert b"Published 18,000 messages" in process.stdout.read()
+        assert f"Published {9000 * chunks:,} messages".encode() in process.stdout.read()
         assert process.wait(WAIT_S) == 0
-
-
-def test_long_work_shows_a_bar_on_a_terminal(store: Path) -> None:
-    ours, theirs = pty.openpty()
-    published_slowly(store, theirs)
-    os.close(theirs)
-    shown = b""
-    try:
-        while part := os.read(ours, 65536):
-            shown += part
-    except OSError:
-        pass  # how a terminal whose other side is closed ends
-    finally:
-        os.close(ours)
+    os.close(ours)
     assert b"publishing standard input" in shown
-    assert b"messages" in shown
 
 
-def test_long_work_shows_nothing_elsewhere(store: Path, tmp_path: Path) -> None:
-    with (tmp_path / "errors").open("wb") as errors:
-        published_slowly(store, errors.fileno())
-    assert (tmp_path / "errors").read_bytes() == b""
+def test_long_work_shows_nothing_elsewhere(orders: Partq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partq_spark.cli.progress_bar._SHOWN_AFTER_S", 0.0)
+    done = orders("publish", "orders", stdin=json_lines({"key": "k", "value": "x" * 10} for _ in range(9000)))
+    assert done.stdout.startswith("Published 9,000 messages")
+    assert done.stderr == ""

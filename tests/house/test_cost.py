@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cost, deeds, idle
-from benchmarks.cost_document import COST, TEMPLATE, document, read_tables
-from benchmarks.environment import Environment
+from benchmarks.cost_document import COST, read_tables
 from benchmarks.meter import Meter, counting_here, metered
 from benchmarks.prices import PRICES, load_prices
-from benchmarks.report import Outcome, load, save
-from benchmarks.requests import Counted, Counts, Kind, kind_of
+from benchmarks.requests import Counts, Kind, kind_of
 from tests.support.servers import Azurite, RedisServer
 
 MOST_S = 25.0
@@ -147,36 +145,6 @@ def test_prices_are_dollars_for_ten_thousand_and_such_that_can_be(tmp_path: Path
         file.write_text(text.replace(before, after), encoding="utf-8")
         with pytest.raises(ValueError, match=said):
             load_prices(file)
-
-
-def test_the_document_says_what_was_counted(tmp_path: Path) -> None:
-    counted = (
-        Counted(table="each", what="a thing", counts=Counts(writes=2, reads=1)),
-        Counted(table="million", what="many", counts=Counts(writes=20_000)),
-        Counted(table="month", what="a query", counts=Counts(reads=5_256_000.4)),
-    )
-    environment = Environment(
-        date="2026-01-02", commit="abc", cpu="", cores=1, memory="", disk="", system="", versions="", load=0.0
-    )
-    outcome = Outcome(
-        part="cost",
-        environment=environment,
-        rows=1,
-        rounds=1,
-        took_s=1,
-        measures=(),
-        notes=("A note.",),
-        counted=counted,
-    )
-    assert load(save(outcome, tmp_path)) == outcome
-    text = document(outcome, load_prices(), TEMPLATE.read_text(encoding="utf-8"))
-    assert "{{" not in text
-    assert "A note." in text
-    assert read_tables(text) == {
-        "a thing": Counts(writes=2, reads=1),
-        "many": Counts(writes=20_000),
-        "a query": Counts(reads=5_256_000),
-    }
 
 
 def test_the_documents_dollars_are_the_tables(stated: dict[str, Counts]) -> None:

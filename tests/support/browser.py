@@ -168,14 +168,6 @@ class Browser:
             if "method" in answer and (tab := self._tabs.get(answer.get("sessionId", ""))) is not None:
                 tab.heed(answer)
 
-    def processor_s(self) -> float:
-        """Processor time of the browser's own processes so far, from the kernel."""
-        import psutil
-
-        own = psutil.Process(self._process.pid)
-        each = [own, *own.children(recursive=True)]
-        return float(sum(times.user + times.system for one in each for times in [one.cpu_times()]))
-
     def close(self) -> None:
         """End it, and what it started."""
         self._process.kill()
